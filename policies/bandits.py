@@ -17,7 +17,7 @@ drafter's next token is right, as a running rate; the gain is what that rate mak
 second.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import e, exp, inf, log, sqrt
 from random import Random
 from typing import ClassVar
@@ -57,9 +57,7 @@ class BanditSpec:
         ValueError: an option out of range, that does not fit the kind or the reward, or an arm that is no chain.
     """
 
-    about: ClassVar[About] = About(
-        paper="BanditSpec, arXiv:2505.15141", lossless=True, members="those of the chains to choose among"
-    )
+    about = About(paper="BanditSpec, arXiv:2505.15141", lossless=True, members="those of the chains to choose among")
 
     def __init__(
         self,
@@ -81,6 +79,7 @@ class BanditSpec:
         _check_explore(kind, explore)
         chains = [Chain(pool, text) for text in (default_arms(pool) if arms is None else arms.split("@"))]
         self.arms = tuple(str(chain.spec) for chain in chains)
+        self.about = replace(self.about, runs=frozenset().union(*(chain.spec.members for chain in chains)))
         self.most_pending = max(chain.most_pending for chain in chains)
         if len(set(self.arms)) != len(self.arms):
             raise ValueError(f"arms must differ, got {arms!r}")

@@ -6,6 +6,7 @@ every level hands over whole rounds (`WholeRounds`): a distribution and not a ra
 """
 
 from abc import ABC
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -167,6 +168,7 @@ class DraftedBlocks(ABC):
     Args:
         draft: the block.
         verify: how the target judges it.
+        others: members that its steps may name besides; None: it does not say (`About.runs`).
 
     Attributes:
         most_pending: tokens it may have pending, at most.
@@ -174,9 +176,12 @@ class DraftedBlocks(ABC):
 
     about: About
 
-    def __init__(self, draft: Draft, verify: Verify) -> None:
+    def __init__(self, draft: Draft, verify: Verify, *, others: Iterable[str] | None = None) -> None:
         self._draft = draft
         self._verify = verify
+        about = about_of(self)
+        if others is not None and about is not None:  # as a class of yours may say nothing
+            self.about = replace(about, runs=frozenset({draft.model, verify.model, *others}))
         self._by_window: dict[int, Draft | Verify] = {0: verify}
         self.most_pending = draft.tokens
 
@@ -208,10 +213,7 @@ class FixedBlocks(DraftedBlocks):
     """One and the same draft and its judgement in turns, whatever came of those before (`About.by_pending`)."""
 
     def __init__(self, draft: Draft, verify: Verify) -> None:
-        super().__init__(draft, verify)
-        about = about_of(self)
-        if about is not None:  # as a class of yours may say nothing
-            self.about = replace(about, runs=frozenset({draft.model, verify.model}))
+        super().__init__(draft, verify, others=())
 
     def decide(self, seen: Observation) -> Step:
         """The block where nothing is pending, unless the draft found nothing; else its judgement."""

@@ -163,7 +163,7 @@ class NgramFront(DraftedBlocks):
         lookup, drafter = lookup_member(pool, "ngram-model"), drafter_of(pool, draft)
         if pool.is_model_free(drafter):
             raise ValueError(f"draft must be a model, got {drafter!r}, which is model-free")
-        super().__init__(Draft(lookup, tokens), Verify(pool.target))
+        super().__init__(Draft(lookup, tokens), Verify(pool.target), others=(drafter,))
         self._draft_instead = Draft(drafter, window)
         self.most_pending = max(tokens, window)
 
@@ -266,8 +266,9 @@ class ViaSDLossless(DraftedBlocks):
     ) -> None:
         check_within("escalate", escalate, "(0, 1]")
         drafter = drafter_of(pool, draft)
-        super().__init__(Draft(drafter, tokens), Verify(pool.target))
-        self._cut = Verify(middle_verifier(pool, slim, drafter, "via-sd-lossless"), Ratio(escalate))
+        verifier = middle_verifier(pool, slim, drafter, "via-sd-lossless")
+        super().__init__(Draft(drafter, tokens), Verify(pool.target), others=(verifier,))
+        self._cut = Verify(verifier, Ratio(escalate))
         self.most_pending = tokens + 1
 
     def judge(self, seen: Observation, last: Outcome) -> Step:

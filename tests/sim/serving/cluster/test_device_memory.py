@@ -131,3 +131,33 @@ def test_a_shape_nobody_knows_needs_given_blocks():
         device_memory(device, ReplicaTable(), ["draft", "target"], {"target": LLAMA_8B})
     given_blocks = device_memory(device, ReplicaTable(kv_blocks=7), ["draft", "target"], {"target": LLAMA_8B})
     assert [member.kv.num_blocks for member in given_blocks.members] == [7, 7]
+
+
+def test_a_member_that_never_runs_leaves_its_memory_to_the_others():
+    """Llama 3.2 1B and 3.1 8B on an H100: without the draft the target has all that is free."""
+    whole = open_cluster("h100", llamas()).replicas[0]
+    alone = whole.running(frozenset({"target"}))
+    free = 73_600_000_000 - 16_060_522_496 - 2_000_000_000
+    assert [member.name for member in alone.memory[0].members] == ["target"]
+    assert alone.memory[0].members[0].kv.num_blocks == free // (16 * 131_072) == 26_483
+    assert alone.limits.kv == {"target": alone.memory[0].members[0].kv}
+    assert whole.running(None) is whole
+    assert whole.running(frozenset({"draft", "target"})).memory == whole.memory
+
+
+def test_a_submodel_keeps_the_weights_of_a_model_that_never_runs():
+    mid = LLAMA_8B.model_copy(update={"name": "mid"})
+    slim = LLAMA_8B.model_copy(update={"name": "slim", "submodel_of": "mid", "parameters": 4_000_000_000})
+    whole = open_cluster("h100", recording_of(slim, mid, LLAMA_8B)).replicas[0]
+    running = whole.running(frozenset({"slim", "target"})).memory[0]
+    assert {member.name: member.weights_bytes for member in running.members} == {
+        "slim": 2 * 8_030_261_248,
+        "target": 2 * 8_030_261_248,
+    }
+    assert running.spare_bytes >= 0
+
+
+def test_the_policy_of_a_table_says_which_members_lie_on_it(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('[[replicas]]\ndevice = "h100"\npolicy = "target"\n')
+    assert list(open_cluster(path, llamas()).replicas[0].limits.kv) == ["target"]
