@@ -5,7 +5,7 @@ whatever happened before. Letters: a acceptance, n window.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from operator import mul
 from types import FunctionType
@@ -112,6 +112,13 @@ def members_run_by(policy: object) -> frozenset[str] | None:
     """The members that a policy says its steps name (`About.runs`), on the terms of `runs_target_alone`; None: any."""
     about = about_of(policy)
     return about.runs if about is not None and _speaks_for_itself(policy) else None
+
+
+def say_runs(policy: object, members: Iterable[str]) -> None:
+    """Let a policy say which members it runs; one of a class that says nothing of itself goes on saying nothing."""
+    about = about_of(policy)
+    if about is not None:
+        vars(policy)["about"] = replace(about, runs=frozenset(members))
 
 
 def check_runs(runs: frozenset[str] | None, step: object) -> None:

@@ -17,7 +17,7 @@ drafter's next token is right, as a running rate; the gain is what that rate mak
 second.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import e, exp, inf, log, sqrt
 from random import Random
 from typing import ClassVar
@@ -26,7 +26,7 @@ from ..base.errors import check_least
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation
 from ..decoding.steps import Commit, Draft, Outcome, Step, Verify
-from .about import About, Observable, round_tokens
+from .about import About, Observable, round_tokens, say_runs
 from .blocks import acceptance_rate, judged
 from .estimates import MemberSeconds, counts_seconds
 from .fixed import Chain
@@ -79,7 +79,7 @@ class BanditSpec:
         _check_explore(kind, explore)
         chains = [Chain(pool, text) for text in (default_arms(pool) if arms is None else arms.split("@"))]
         self.arms = tuple(str(chain.spec) for chain in chains)
-        self.about = replace(self.about, runs=frozenset().union(*(chain.spec.members for chain in chains)))
+        say_runs(self, [name for chain in chains for name in chain.spec.members])
         self.most_pending = max(chain.most_pending for chain in chains)
         if len(set(self.arms)) != len(self.arms):
             raise ValueError(f"arms must differ, got {arms!r}")

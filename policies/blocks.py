@@ -16,7 +16,7 @@ from ..base.errors import check_least, check_within
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation
 from ..decoding.steps import ONE_STEP, Draft, Outcome, Step, Verify
-from .about import About, Floats, about_of, gathered, kept_of
+from .about import About, Floats, gathered, kept_of, say_runs
 
 
 class RunningRatio:
@@ -179,9 +179,8 @@ class DraftedBlocks(ABC):
     def __init__(self, draft: Draft, verify: Verify, *, others: Iterable[str] | None = None) -> None:
         self._draft = draft
         self._verify = verify
-        about = about_of(self)
-        if others is not None and about is not None:  # as a class of yours may say nothing
-            self.about = replace(about, runs=frozenset({draft.model, verify.model, *others}))
+        if others is not None:
+            say_runs(self, (draft.model, verify.model, *others))
         self._by_window: dict[int, Draft | Verify] = {0: verify}
         self.most_pending = draft.tokens
 

@@ -25,7 +25,7 @@ from ..decoding.pool import Pool
 from ..decoding.rules import ConfidenceBelow, EntropyAbove, Ratio, Stop
 from ..decoding.seen import Observation
 from ..decoding.steps import ONE_STEP, Draft, Outcome, Step, Verify
-from .about import SIGNALS, VERDICT_PROBS, About
+from .about import SIGNALS, VERDICT_PROBS, About, say_runs
 from .blocks import (
     A_DRAFTER,
     A_VERIFIER_BETWEEN,
@@ -71,7 +71,7 @@ class Chain:
         windows = (1, *chain.windows[1:])
         self._verifies = [(name, Verify(name), window) for name, window in zip(verifiers, windows, strict=True)]
         self._draft = Draft(chain.members[0], chain.windows[0], stop) if chain.windows else None
-        self.about = replace(self.about, runs=frozenset(chain.members))
+        say_runs(self, chain.members)
         if stop is not None:
             self.about = replace(self.about, observes=SIGNALS)
         if chain.members == (pool.target,):
@@ -178,7 +178,7 @@ class Plain:
     about = About(lossless=True, target_alone=True, by_pending=True)
 
     def __init__(self, pool: Pool) -> None:
-        self.about = replace(self.about, runs=frozenset({pool.target}))
+        say_runs(self, (pool.target,))
         self._step = Verify(pool.target)
 
     def decide(self, seen: Observation) -> Step:

@@ -28,7 +28,7 @@ next token is due later than in `margin` rounds, down to none:
     floor(window x margin x round seconds / seconds until the token is due)
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from random import Random
 
@@ -39,7 +39,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation, ServerLoad
 from ..decoding.steps import Draft, Outcome, Step, Verify
-from .about import About
+from .about import About, say_runs
 from .blocks import (
     A_DRAFTER,
     BatchTurns,
@@ -107,7 +107,7 @@ class Autotune:
         texts = [pool.target, f"{smallest_model(pool)}:1..8/{pool.target}"] if arms is None else arms.split("@")
         self._chains = [Chain(pool, str(chain)) for chain in chains_in(texts, pool, most=MOST_ARMS)]
         self.arms = tuple(str(chain.spec) for chain in self._chains)
-        self.about = replace(self.about, runs=frozenset().union(*(chain.spec.members for chain in self._chains)))
+        say_runs(self, [name for chain in self._chains for name in chain.spec.members])
         self.most_pending = max(chain.most_pending for chain in self._chains)
         self._explore, self._trial, self._change = explore, trial, change
         self._rng = Random(seed)
