@@ -5,7 +5,7 @@ whatever happened before. Letters: a acceptance, n window.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from operator import mul
 from types import FunctionType
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..base.errors import ArgumentError, check_least, check_within
 from ..decoding.legal_steps import Policy
 from ..decoding.seen import Observation
-from ..decoding.steps import Commit, Outcome, Step, Verify
+from ..decoding.steps import Commit, Outcome, Overlap, Step, Verify
 
 
 class Observable(StrEnum):
@@ -59,6 +59,9 @@ class About:
     # the same place of the same text.
     by_pending: bool = False
     works_ahead: bool = False  # whether its steps may be `Overlap`, whose parts take their seconds at the same time
+    # the members that its steps may name, the target among them; the others of a pool take no memory under load. None:
+    # any of the pool's
+    runs: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -66,6 +69,11 @@ class About:
             if field.name == "observes":
                 if not isinstance(value, frozenset) or not all(isinstance(one, Observable) for one in value):
                     raise ArgumentError(f"`About.observes` must be a frozenset of Observable, got {value!r}")
+            elif field.name == "runs":
+                if value is not None and not (
+                    isinstance(value, frozenset) and value and all(isinstance(one, str) for one in value)
+                ):
+                    raise ArgumentError(f"`About.runs` must be a frozenset of members' names or None, got {value!r}")
             elif isinstance(kind, type) and not isinstance(value, kind):
                 raise ArgumentError(f"`About.{field.name}` must be a {kind.__name__}, got {value!r}")
 
@@ -98,6 +106,29 @@ def decides_by_pending(policy: object) -> bool:
     """Whether a policy says so of itself (`About.by_pending`), on the terms of `runs_target_alone`."""
     about = about_of(policy)
     return about is not None and about.by_pending and _speaks_for_itself(policy)
+
+
+def members_run_by(policy: object) -> frozenset[str] | None:
+    """The members that a policy says its steps name (`About.runs`), on the terms of `runs_target_alone`; None: any."""
+    about = about_of(policy)
+    return about.runs if about is not None and _speaks_for_itself(policy) else None
+
+
+def say_runs(policy: object, members: Iterable[str]) -> None:
+    """Let a policy say which members it runs; one of a class that says nothing of itself goes on saying nothing."""
+    about = about_of(policy)
+    if about is not None:
+        vars(policy)["about"] = replace(about, runs=frozenset(members))
+
+
+def check_runs(runs: frozenset[str] | None, step: object) -> None:
+    """Raise ValueError for a step by a member that is not among those which its policy says it runs; None: any are."""
+    if runs is None:
+        return
+    for part in step.steps if isinstance(step, Overlap) else (step,):
+        model = getattr(part, "model", None)  # a Commit has none
+        if model is not None and model not in runs:
+            raise ValueError(f"{model} is not among the members that `About.runs` names: {', '.join(sorted(runs))}")
 
 
 def _speaks_for_itself(policy: object) -> bool:

@@ -26,7 +26,7 @@ from ..base.errors import check_least
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation
 from ..decoding.steps import Commit, Draft, Outcome, Step, Verify
-from .about import About, Observable, round_tokens
+from .about import About, Observable, round_tokens, say_runs
 from .blocks import acceptance_rate, judged
 from .estimates import MemberSeconds, counts_seconds
 from .fixed import Chain
@@ -57,9 +57,7 @@ class BanditSpec:
         ValueError: an option out of range, that does not fit the kind or the reward, or an arm that is no chain.
     """
 
-    about: ClassVar[About] = About(
-        paper="BanditSpec, arXiv:2505.15141", lossless=True, members="those of the chains to choose among"
-    )
+    about = About(paper="BanditSpec, arXiv:2505.15141", lossless=True, members="those of the chains to choose among")
 
     def __init__(
         self,
@@ -81,6 +79,7 @@ class BanditSpec:
         _check_explore(kind, explore)
         chains = [Chain(pool, text) for text in (default_arms(pool) if arms is None else arms.split("@"))]
         self.arms = tuple(str(chain.spec) for chain in chains)
+        say_runs(self, [name for chain in chains for name in chain.spec.members])
         self.most_pending = max(chain.most_pending for chain in chains)
         if len(set(self.arms)) != len(self.arms):
             raise ValueError(f"arms must differ, got {arms!r}")

@@ -6,6 +6,7 @@ every level hands over whole rounds (`WholeRounds`): a distribution and not a ra
 """
 
 from abc import ABC
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from ..base.errors import check_least, check_within
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation
 from ..decoding.steps import ONE_STEP, Draft, Outcome, Step, Verify
-from .about import About, Floats, gathered, kept_of
+from .about import About, Floats, gathered, kept_of, say_runs
 
 
 class RunningRatio:
@@ -167,6 +168,7 @@ class DraftedBlocks(ABC):
     Args:
         draft: the block.
         verify: how the target judges it.
+        others: members that its steps may name besides; None: it does not say (`About.runs`).
 
     Attributes:
         most_pending: tokens it may have pending, at most.
@@ -174,9 +176,11 @@ class DraftedBlocks(ABC):
 
     about: About
 
-    def __init__(self, draft: Draft, verify: Verify) -> None:
+    def __init__(self, draft: Draft, verify: Verify, *, others: Iterable[str] | None = None) -> None:
         self._draft = draft
         self._verify = verify
+        if others is not None:
+            say_runs(self, (draft.model, verify.model, *others))
         self._by_window: dict[int, Draft | Verify] = {0: verify}
         self.most_pending = draft.tokens
 
@@ -206,6 +210,9 @@ class DraftedBlocks(ABC):
 
 class FixedBlocks(DraftedBlocks):
     """One and the same draft and its judgement in turns, whatever came of those before (`About.by_pending`)."""
+
+    def __init__(self, draft: Draft, verify: Verify) -> None:
+        super().__init__(draft, verify, others=())
 
     def decide(self, seen: Observation) -> Step:
         """The block where nothing is pending, unless the draft found nothing; else its judgement."""

@@ -16,7 +16,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation
 from ..decoding.steps import Commit, Outcome, Step, Verify
-from .about import About, about_of
+from .about import About, about_of, members_run_by
 from .blocks import RunningRatio
 from .estimates import MemberSeconds
 from .fixed import Chain
@@ -74,7 +74,15 @@ def _about(parts: Sequence[Policy]) -> About | None:
         members="; ".join(dict.fromkeys(about.members for about in known)),
         observes=frozenset().union(*(about.observes for about in known)),
         works_ahead=any(about.works_ahead for about in known),
+        runs=_runs(parts),
     )
+
+
+def _runs(parts: Sequence[Policy]) -> frozenset[str] | None:
+    """The members that any part runs; None where one does not say."""
+    runs = [members_run_by(part) for part in parts]
+    said = [one for one in runs if one is not None]
+    return frozenset().union(*said) if len(said) == len(runs) else None
 
 
 class Guarded(MadeOf):

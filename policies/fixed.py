@@ -19,14 +19,13 @@ target depends on their values: the runtime hands the target the mixture that th
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 from ..base.errors import check_within
 from ..decoding.pool import Pool
 from ..decoding.rules import ConfidenceBelow, EntropyAbove, Ratio, Stop
 from ..decoding.seen import Observation
 from ..decoding.steps import ONE_STEP, Draft, Outcome, Step, Verify
-from .about import SIGNALS, VERDICT_PROBS, About
+from .about import SIGNALS, VERDICT_PROBS, About, say_runs
 from .blocks import (
     A_DRAFTER,
     A_VERIFIER_BETWEEN,
@@ -72,6 +71,7 @@ class Chain:
         windows = (1, *chain.windows[1:])
         self._verifies = [(name, Verify(name), window) for name, window in zip(verifiers, windows, strict=True)]
         self._draft = Draft(chain.members[0], chain.windows[0], stop) if chain.windows else None
+        say_runs(self, chain.members)
         if stop is not None:
             self.about = replace(self.about, observes=SIGNALS)
         if chain.members == (pool.target,):
@@ -163,7 +163,7 @@ class NgramFront(DraftedBlocks):
         lookup, drafter = lookup_member(pool, "ngram-model"), drafter_of(pool, draft)
         if pool.is_model_free(drafter):
             raise ValueError(f"draft must be a model, got {drafter!r}, which is model-free")
-        super().__init__(Draft(lookup, tokens), Verify(pool.target))
+        super().__init__(Draft(lookup, tokens), Verify(pool.target), others=(drafter,))
         self._draft_instead = Draft(drafter, window)
         self.most_pending = max(tokens, window)
 
@@ -175,9 +175,10 @@ class NgramFront(DraftedBlocks):
 class Plain:
     """Plain decoding: one forward of the target per token."""
 
-    about: ClassVar[About] = About(lossless=True, target_alone=True, by_pending=True)
+    about = About(lossless=True, target_alone=True, by_pending=True)
 
     def __init__(self, pool: Pool) -> None:
+        say_runs(self, (pool.target,))
         self._step = Verify(pool.target)
 
     def decide(self, seen: Observation) -> Step:
@@ -265,8 +266,9 @@ class ViaSDLossless(DraftedBlocks):
     ) -> None:
         check_within("escalate", escalate, "(0, 1]")
         drafter = drafter_of(pool, draft)
-        super().__init__(Draft(drafter, tokens), Verify(pool.target))
-        self._cut = Verify(middle_verifier(pool, slim, drafter, "via-sd-lossless"), Ratio(escalate))
+        verifier = middle_verifier(pool, slim, drafter, "via-sd-lossless")
+        super().__init__(Draft(drafter, tokens), Verify(pool.target), others=(verifier,))
+        self._cut = Verify(verifier, Ratio(escalate))
         self.most_pending = tokens + 1
 
     def judge(self, seen: Observation, last: Outcome) -> Step:

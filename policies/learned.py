@@ -256,7 +256,7 @@ class SpecDec(DraftedBlocks):
         self._h = h
         self._agreement: dict[str, float] = {}  # of requests that have had a round
         draft = Draft(self.head.drafter_in(pool), most, self.head.stop(h, self.head.start))
-        super().__init__(draft, Verify(pool.target))
+        super().__init__(draft, Verify(pool.target), others=())
 
     def block(self, seen: Observation) -> Step:
         """As long as the head is confident of this request."""

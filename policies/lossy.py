@@ -74,7 +74,7 @@ class SpeculativeCascade(DraftedBlocks):
             raise ValueError(f"rule must be one of {', '.join(KINDS)}, got {rule!r}")
         judge = Deferral(rule, eps)
         drafter = drafter_of(pool, draft) if rule == "token" else sure_drafter(pool, draft, f"cascade,rule={rule}")
-        super().__init__(Draft(drafter, tokens), Verify(pool.target, judge))
+        super().__init__(Draft(drafter, tokens), Verify(pool.target, judge), others=())
         if rule == "opt":
             self.about = replace(self.about, observes=self.about.observes | {Observable.distances})
 
@@ -168,7 +168,7 @@ class EarlyCommit(DraftedBlocks):
             raise ValueError(
                 f"thresholds must fall: 0 <= low <= middle <= high <= 1, got low={low}, middle={middle}, high={high}"
             )
-        super().__init__(Draft(sure_drafter(pool, draft, "early-commit"), tokens), Verify(pool.target))
+        super().__init__(Draft(sure_drafter(pool, draft, "early-commit"), tokens), Verify(pool.target), others=())
         self._high, self._middle, self._low = high, middle, low
 
     def judge(self, seen: Observation, last: Outcome) -> Step:
@@ -205,7 +205,7 @@ class EntropyPatch(DraftedBlocks):
         check_least("theta", theta, 0)
         self._theta = theta
         drafter = sure_drafter(pool, draft, "entropy-patch")
-        super().__init__(Draft(drafter, most, EntropyAbove(theta)), Verify(pool.target))
+        super().__init__(Draft(drafter, most, EntropyAbove(theta)), Verify(pool.target), others=())
 
     def block(self, seen: Observation) -> Step:
         """A patch, once the boundary of the last one is judged: its inside has just been committed."""
@@ -256,7 +256,7 @@ class EquilibriumDecoding(DraftedBlocks):
         rounds: int = 8,
     ) -> None:
         rule = Equilibrium(generator=generator, discriminator=discriminator, eta=eta, rounds=rounds)
-        super().__init__(Draft(sure_drafter(pool, draft, "equilibrium"), tokens), Verify(pool.target, rule))
+        super().__init__(Draft(sure_drafter(pool, draft, "equilibrium"), tokens), Verify(pool.target, rule), others=())
 
 
 class PyramidSD(DraftedBlocks):
@@ -297,10 +297,12 @@ class PyramidSD(DraftedBlocks):
         check_within("tau_q", tau_q, "[0, 1]")
         check_within("tau_t", tau_t, "[0, 1]")
         drafter = sure_drafter(pool, draft, "pyramid-sd")
-        super().__init__(Draft(drafter, tokens), Verify(pool.target, Fuzzy(tau_t) if tau_t > 0.0 else Exact()))
+        verifier = middle_verifier(pool, qualifier, drafter, "pyramid-sd")
+        judge = Verify(pool.target, Fuzzy(tau_t) if tau_t > 0.0 else Exact())
+        super().__init__(Draft(drafter, tokens), judge, others=(verifier,))
         self._gather = gather
         self.most_pending = gather + tokens
-        self._qualify = Verify(middle_verifier(pool, qualifier, drafter, "pyramid-sd"), Fuzzy(tau_q))
+        self._qualify = Verify(verifier, Fuzzy(tau_q))
         if tau_t == 0.0:
             self.about = replace(self.about, lossless=True)
 
@@ -330,7 +332,7 @@ class TypicalAcceptance(DraftedBlocks):
     def __init__(
         self, pool: Pool, *, draft: str | None = None, tokens: int = 5, eps: float = 0.09, delta: float = 0.3
     ) -> None:
-        super().__init__(Draft(drafter_of(pool, draft), tokens), Verify(pool.target, Typical(eps, delta)))
+        super().__init__(Draft(drafter_of(pool, draft), tokens), Verify(pool.target, Typical(eps, delta)), others=())
 
 
 STRICTNESS_STEPS = 16
@@ -376,8 +378,8 @@ class ViaSD(DraftedBlocks):
             check_within("guard", guard, "(0, 1]")
             self.about = replace(self.about, observes=self.about.observes | {Observable.text})
         drafter = drafter_of(pool, draft)
-        super().__init__(Draft(drafter, tokens), Verify(pool.target))
         self._slim = middle_verifier(pool, slim, drafter, "via-sd")
+        super().__init__(Draft(drafter, tokens), Verify(pool.target), others=(self._slim,))
         steps = STRICTNESS_STEPS if budget is not None else 0
         self._routes = [Verify(self._slim, band) for band in _bands(accept, escalate, steps)]
         self._settle = Verify(pool.target, Vouched(pool.level(self._slim)))

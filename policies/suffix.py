@@ -344,8 +344,9 @@ class Suffix(DraftedBlocks):
         check_within("most", most, ONE_STEP)
         if store != 0:
             check_within("store", store, f"[2, {MOST_TOKENS:,}]")
-        super().__init__(Draft(lookup, most), Verify(pool.target))
         self._model = None if draft is None else Draft(drafter_of(pool, draft), window)
+        others = () if self._model is None else (self._model.model,)
+        super().__init__(Draft(lookup, most), Verify(pool.target), others=others)
         if self._model is not None and pool.is_model_free(self._model.model):
             raise ValueError(f"draft must be a model, got {draft!r}, which is model-free")
         self.most_pending = most if self._model is None else max(most, window)

@@ -39,7 +39,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation, ServerLoad
 from ..decoding.steps import Draft, Outcome, Step, Verify
-from .about import About
+from .about import About, say_runs
 from .blocks import (
     A_DRAFTER,
     BatchTurns,
@@ -107,6 +107,7 @@ class Autotune:
         texts = [pool.target, f"{smallest_model(pool)}:1..8/{pool.target}"] if arms is None else arms.split("@")
         self._chains = [Chain(pool, str(chain)) for chain in chains_in(texts, pool, most=MOST_ARMS)]
         self.arms = tuple(str(chain.spec) for chain in self._chains)
+        say_runs(self, [name for chain in self._chains for name in chain.spec.members])
         self.most_pending = max(chain.most_pending for chain in self._chains)
         self._explore, self._trial, self._change = explore, trial, change
         self._rng = Random(seed)
@@ -229,7 +230,7 @@ class Goodput(DraftedBlocks):
         check_within("most", most, f"[1, {MOST:,}]")
         check_within("start", start, f"[1, most={most}]")
         check_least("explore", explore, 2)
-        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
+        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target), others=())
         self._drafter, self._target = pool.level(self._draft.model), pool.target_level
         self._free = pool.members[self._drafter].model_free
         self._windows = np.arange(most + 1)
@@ -412,7 +413,7 @@ class Slo(DraftedBlocks):
         check_least("loaded", loaded, 1)
         check_within("margin", margin, "(0, inf)")
         self._schedule = WindowSchedule(start=start, up=up, down=down, most=most)
-        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
+        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target), others=())
         self._levels = (pool.level(self._draft.model), pool.target_level)
         self._loaded, self._margin = loaded, margin
 

@@ -60,7 +60,7 @@ class Consensus(DraftedBlocks):
         check_within("most", most, ONE_STEP)
         check_within("tokens", tokens, f"[1, most={most}]")
         names = _default_voters(pool) if voters is None else _named_voters(pool, voters)
-        super().__init__(Draft(names[0], tokens), Verify(pool.target))
+        super().__init__(Draft(names[0], tokens), Verify(pool.target), others=names)
         self._votes = dict(zip(names, (*map(Verify, names[1:]), None), strict=True))
         self._drafts = {name: Draft(name, tokens) for name in names}
         self._most = most
@@ -147,7 +147,7 @@ class AdaEDL(DraftedBlocks):
         self._smooth_rate, self._smooth_threshold = smooth_rate, smooth_threshold
         self._rate = wanted
         self.threshold = threshold
-        super().__init__(Draft(drafter_of(pool, draft), most, self._stop()), Verify(pool.target))
+        super().__init__(Draft(drafter_of(pool, draft), most, self._stop()), Verify(pool.target), others=())
 
     def learn(self, outcome: Outcome) -> None:
         """Steer the threshold towards the wanted share of kept tokens."""
@@ -187,7 +187,7 @@ class Adaptive(DraftedBlocks):
         self, pool: Pool, *, draft: str | None = None, start: int = 4, up: int = 2, down: int = 1, most: int = 16
     ) -> None:
         self._schedule = WindowSchedule(start=start, up=up, down=down, most=most)
-        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
+        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target), others=())
 
     def block(self, seen: Observation) -> Step:
         """A draft of the request's window."""
@@ -238,7 +238,7 @@ class TwoLevel(DraftedBlocks):
         check_within("start", start, f"[1, most={most}]")
         if warmup < 1 or every < 1:
             raise ValueError(f"warmup and every must be >= 1, got warmup={warmup}, every={every}")
-        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
+        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target), others=())
         self._warmup, self._every = warmup, every
         self._seconds = MemberSeconds(pool, costs, memory=memory)
         self._acceptance = acceptance_rate(memory=memory)

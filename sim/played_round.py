@@ -19,6 +19,7 @@ from ..decoding.seen import Observation, ServerLoad
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Outcome, PolicyError, Step, Verify
 from ..decoding.world import DraftItem, VerifyItem
+from ..policies.about import check_runs, members_run_by
 from .recorded import RecordedAnswers
 
 SHOWN = ("found_nothing", "has_room", "num_pending", "pool", "waiting")
@@ -88,9 +89,17 @@ class Fixed:
     name: str  # of it, for errors
     pool: Pool  # its members
     drafter: str = ""  # that it drafts with, once it has; "" before
+    runs: frozenset[str] | None = field(init=False)  # members that it says it runs
+
+    def __post_init__(self) -> None:
+        self.runs = members_run_by(self.policy)
 
     def check(self, step: object, request_id: str) -> None:
-        """Refuse what `by_pending` rules out; raises PolicyError."""
+        """Refuse what `by_pending` rules out, or `runs`; raises PolicyError."""
+        try:
+            check_runs(self.runs, step)
+        except ValueError as error:
+            raise PolicyError(self.name, request_id, step, str(error)) from error
         if isinstance(step, Draft):
             self.drafter = self.drafter or step.model
             if step.model == self.drafter:

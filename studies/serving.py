@@ -12,7 +12,7 @@ from typing import Any
 from ..base.errors import ArgumentError, check_within
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
-from ..policies.about import about_of
+from ..policies.about import about_of, members_run_by
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
 from ..reports.serving_tables import MeasuredRun, SeedRow, ServingReport, seed_rows
 from ..reports.tables import Printed, flat_rows
@@ -353,6 +353,7 @@ def serving_run(
         KeyboardInterrupt: a second interrupt came before the first was heard.
     """
     policies = policies_of(setting, policy)
+    setting, notes = _of_members(setting, policies, tables)
     replicas = setting.cluster.replicas
     recorder = recorder_of(tables, replicas)
     try:
@@ -375,13 +376,27 @@ def serving_run(
         if recorder.stopped_by != BROKEN:
             raise
         told = repeated_id_error(workload.about, error.request_id) if isinstance(error, RepeatedIdError) else error
-        about = _about(setting, policies, workload, [str(told)], rate=rate, seed=seed)
+        about = _about(setting, policies, workload, [*notes, str(told)], rate=rate, seed=seed)
         log = recorder.log(about)
         if not len(log.requests["request_id"]):  # nothing came before it
             raise
         raise BrokenWorkloadError(log, told) from error
-    shares = shares_of(served.num_emitted, served.num_cycled, served.num_modelled)
-    return recorder.log(_about(setting, policies, workload, shares, rate=rate, seed=seed)), served
+    notes += shares_of(served.num_emitted, served.num_cycled, served.num_modelled)
+    return recorder.log(_about(setting, policies, workload, notes, rate=rate, seed=seed)), served
+
+
+def _of_members(
+    setting: ServingSetting, policies: Sequence[NamedPolicy], tables: ReplayTables
+) -> tuple[ServingSetting, list[str]]:
+    """The setting in which only members that policies run take memory, and what is to be said where all do."""
+    replicas, notes = [], []
+    num_models = sum(not member.model_free for member in tables.pool.members)
+    for replica, policy in zip(setting.cluster.replicas, policies, strict=True):
+        runs = members_run_by(built(tables, policy, lossless=setting.replay.lossless))
+        replicas.append(replica.running(runs))
+        if runs is None and num_models > 1 and replica.role != Role.prefill:
+            notes.append(f"memory is shared among all models, since {policy.name} does not say which it runs")
+    return replace(setting, cluster=replace(setting.cluster, replicas=tuple(replicas))), list(dict.fromkeys(notes))
 
 
 def recorder_of(tables: ReplayTables, replicas: Sequence[Replica]) -> ServingRecorder:

@@ -18,6 +18,7 @@ from ...decoding.results import Drafted, Judged, made
 from ...decoding.seen import ServerLoad
 from ...decoding.steps import Commit, Draft, Outcome, PolicyError, Step, Verify
 from ...decoding.world import check_known
+from ...policies.about import check_runs, members_run_by
 from .requests import ServedRequest, ServedView
 from .world import EngineWorld
 
@@ -57,6 +58,7 @@ class AskedPolicy:
         self._decide, self.learn = policy.decide, policy.learn
         self._name = name
         self._world = world
+        self._runs = members_run_by(policy)
         self._decide_s = decide_s
         self._target = pool.target_level
         self.ready: list[ServedRequest] = []
@@ -177,6 +179,7 @@ class AskedPolicy:
         try:
             level = check_step(request, step)
             check_known(self._world, step, level)
+            check_runs(self._runs, step)
         except BaseException as error:  # a step may be foreign as well
             pass_interrupt(error)
             raise breach(self._policy, self._name, request.request_id, step, error) from error

@@ -12,7 +12,7 @@ Seconds of members that lie on different devices: each as on its own.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...base.errors import known_are
+from ...policies.about import members_run_by
 from ...policies.by_name import PolicySpec
 from ...traces.meta import ModelInfo
 from ...traces.recording import Recording
@@ -71,6 +72,21 @@ class Replica:
     tensor_parallel: int
     memory: tuple[DeviceMemory, ...]
     role: Role = Role.both
+
+    def running(self, names: Container[str] | None) -> "Replica":
+        """The same replica where only these members, the target among them, take memory; None: all.
+
+        One that prefills for others asks no policy, and keeps what it has.
+        """
+        if names is None or self.role == Role.prefill:
+            return self
+        memory = tuple(device for own in self.memory if (device := own.running(names)).members)
+        offload = self.limits.offload
+        if offload is not None:
+            offloaded = {name: part for name, part in offload.members.items() if name in names}
+            offload = replace(offload, members=offloaded) if offloaded else None
+        kv = {member.name: member.kv for device in memory for member in device.members}
+        return replace(self, memory=memory, limits=replace(self.limits, kv=kv, offload=offload))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +330,7 @@ class _Group:
 
     def replicas(self, name: str) -> list[Replica]:
         """As many as the table says; raises ClusterFileError."""
-        self._check_policy()
+        runs = self._runs()
         placement = self._placement()
         memory = self._memory(placement)
         cost = self._cost(placement)
@@ -342,7 +358,7 @@ class _Group:
                 tensor_parallel=self.table.tensor_parallel,
                 memory=memory,
                 role=self.table.role,
-            )
+            ).running(runs)
             for number in range(self.table.count)
         ]
 
@@ -449,13 +465,14 @@ class _Group:
         """The name of a cost; of a file, where it lies."""
         return str(Path(self.path).parent / name) if name.endswith(FILE_ENDINGS) else name
 
-    def _check_policy(self) -> None:
+    def _runs(self) -> frozenset[str] | None:
+        """The members that the table's policy runs; None: any. Refuses one that cannot be built."""
         if self.table.policy is None:
-            return
+            return None
         if self.table.role == Role.prefill:
             self._refuse("policy", "must be left out on replicas of role prefill, which ask none", self.table.policy)
         try:
-            PolicySpec.parse(self.table.policy).build(recorded_pool(self.recording))
+            return members_run_by(PolicySpec.parse(self.table.policy).build(recorded_pool(self.recording)))
         except ValueError as error:
             self._refuse("policy", f"cannot be built: {error}", self.table.policy, told=True)
 

@@ -13,8 +13,8 @@ N devices of a kind hold one replica together (tensor parallel); L is the least 
 `block_tokens`, so that all of them hold the same number of tokens. Members that share weights count them once.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from math import floor, lcm
 from pathlib import Path
@@ -347,6 +347,35 @@ class DeviceMemory:
         """Usable and not used; below 0 where blocks are given that need more than the share."""
         return self.usable_bytes - self.weights_bytes - self.reserve_bytes - self.kv_bytes
 
+    def running(self, names: Container[str]) -> "DeviceMemory":
+        """The same device where only these members of it lie; what was not given is shared out anew among them.
+
+        A submodel needs the weights of its model, whether or not that one runs.
+        """
+        kept = [member for member in self.members if member.name in names]
+        if len(kept) == len(self.members):
+            return self
+        weights = {member.name: member.weights_bytes for member in kept}
+        for member in self.members:
+            parts = [one.name for one in kept if one.shape is not None and one.shape.submodel_of == member.name]
+            if member not in kept and parts:
+                weights[parts[0]] += member.weights_bytes
+        computed = {
+            member.name: (member.kv.block_tokens, _kv_bytes(member.shape)) for member in kept if not member.given
+        }
+        given = sum(member.kv_bytes for member in kept if member.given)
+        free = self.usable_bytes - sum(weights.values()) - self.reserve_bytes - given
+        blocks = _shared_out(computed, free, self.device) if computed else {}
+        members = [
+            replace(
+                member,
+                weights_bytes=weights[member.name],
+                kv=replace(member.kv, num_blocks=blocks.get(member.name, member.kv.num_blocks)),
+            )
+            for member in kept
+        ]
+        return replace(self, members=tuple(members))
+
 
 def device_memory(
     device: Device, table: ReplicaTable, members: Sequence[str], shapes: Mapping[str, ModelInfo]
@@ -407,8 +436,15 @@ def _blocks(
     if unknown:
         rule = f"must be given on {device}: the shape of {unknown[0]} is not known (`models` gives it)"
         raise MemoryRuleError("kv_blocks", rule, None)
-    together = lcm(*(_block_tokens(asked[name]) for name in computed))
-    token_bytes = sum(_kv_bytes(shapes[name]) for name in computed)
+    sizes = {name: (_block_tokens(asked[name]), _kv_bytes(shapes[name])) for name in computed}
+    return given | _shared_out(sizes, free, device)
+
+
+def _shared_out(sizes: Mapping[str, tuple[int, int]], free: int, device: str) -> dict[str, int]:
+    """Number of blocks of each member, all for the same number of tokens; `sizes`: tokens of a block, bytes of one."""
+    computed = list(sizes)
+    together = lcm(*(block_tokens for block_tokens, _ in sizes.values()))
+    token_bytes = sum(size for _, size in sizes.values())
     if token_bytes == 0:
         rule = f"must be given on {device}: no token takes memory of {', '.join(computed)}"
         raise MemoryRuleError("kv_blocks", rule, None)
@@ -416,7 +452,7 @@ def _blocks(
     if groups < 1:
         rule = f"must leave room for a block of {', '.join(computed)} on {device}: {together * token_bytes:,} bytes"
         raise MemoryRuleError("memory_share", rule, f"{free:,} bytes free")
-    return given | {name: groups * together // _block_tokens(asked[name]) for name in computed}
+    return {name: groups * together // block_tokens for name, (block_tokens, _) in sizes.items()}
 
 
 def _weights(members: Sequence[str], shapes: Mapping[str, ModelInfo]) -> dict[str, int]:

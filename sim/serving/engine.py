@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...policies.about import decides_by_pending, runs_target_alone
+from ...policies.about import decides_by_pending, members_run_by, runs_target_alone
 from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from ..contexts_answers import TrieAnswers
@@ -80,7 +80,7 @@ class Replica:
         self.may_lag = may_lag
         self._target = pool.target_level
         self._recorder = shared.recorder
-        self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens)
+        self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens, runs=members_run_by(spec.policy))
         self._keeps = [kv is not None for kv in self._memory.members]
         self._first_blocks = first_blocks_of(self._memory.target, shared.unit_tokens)
         self._world = spec.world(pool, shared.answers, lambda: self._asked.load.now_s, lambda: self._memory.target)

@@ -20,7 +20,8 @@ class Preemption(StrEnum):
 class Admission(StrEnum):
     """When a request that waits gets into the batch; docs/kv-memory.md."""
 
-    first_chunk = "first-chunk"  # vLLM: when there are blocks for the first chunk of its text
+    first_chunk = "first-chunk"  # vLLM before 0.19: when there are blocks for the first chunk of its text
+    whole_prompt = "whole-prompt"  # vLLM since 0.19, `scheduler_reserve_full_isl`: when there are for all of its text
     estimate = "estimate"  # SGLang: when its answer, and what others are guessed to write, fits as well
 
 

@@ -1,12 +1,12 @@
 """The KV memory of one replica: every member's blocks, held by the requests of the batch."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
 from ...traces.workloads.arrival import Arrival
-from .limits import EngineLimits, KvLimits, Preemption
+from .limits import Admission, EngineLimits, KvLimits, Preemption
 from .memory import BlockKeys, HostMemory, MemberKv
 
 
@@ -68,26 +68,30 @@ class ReplicaMemory:
         pool: the members.
         limits: of the replica.
         unit_tokens: of the workload's blocks.
+        runs: names of members that run; None: all.
 
     Attributes:
-        members: `[L]` of each member; None for one that keeps no keys and values. Whoever holds or releases blocks
-            other than through this object reads their figures there.
+        members: `[L]` of each member; None for one that keeps no keys and values, or never runs and has no limits.
+            Whoever holds or releases blocks other than through this object reads their figures there.
         host: takes what prefix caches evict; None: nobody does.
 
     Raises:
-        ArgumentError: a model without limits, blocks that do not go with the units of the workload.
+        ArgumentError: a model that runs without limits, blocks that do not go with the units of the workload.
     """
 
-    def __init__(self, pool: Pool, limits: EngineLimits, unit_tokens: int) -> None:
+    def __init__(
+        self, pool: Pool, limits: EngineLimits, unit_tokens: int, *, runs: Container[str] | None = None
+    ) -> None:
         missing = [member.name for member in pool.members if not member.model_free and member.name not in limits.kv]
-        if missing:
-            raise ArgumentError(f"`kv` must hold limits of every model, {missing[0]} has none")
+        for name in missing:
+            if runs is None or name in runs:
+                raise ArgumentError(f"`kv` must hold limits of every model that runs, {name} has none")
         for name, kv in limits.kv.items():
             self._check_units(name, kv, unit_tokens)
         self.host = None if limits.offload is None else HostMemory(limits.offload)
         host = self.host
         kvs = {name: MemberKv(own) if host is None else host.member(name, own) for name, own in limits.kv.items()}
-        self.members = tuple(None if member.model_free else kvs[member.name] for member in pool.members)
+        self.members = tuple(None if member.model_free else kvs.get(member.name) for member in pool.members)
         self._names = pool.names
         self._models = [(level, kv) for level, kv in enumerate(self.members) if kv is not None]
         self._target = pool.target_level
@@ -100,6 +104,7 @@ class ReplicaMemory:
         self._free_share = 1.0
         self._has_changed = True
         self._retracts = limits.preemption == Preemption.fewest_tokens
+        self._whole_text = limits.admission == Admission.whole_prompt
         self._prefilled: dict[int, int] = {}  # where requests are retracted: text that their latest prefill reads
 
     @property
@@ -163,7 +168,8 @@ class ReplicaMemory:
         """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.
 
         A member below the target must have room for the text as well, though it takes none yet: else the request would
-        be put back at its first draft.
+        be put back at its first draft. With `Admission.whole_prompt` the target must have room for all of the text,
+        though blocks are taken for the chunk alone: as `allocate_slots` of vLLM has it, without the token to come.
 
         Returns:
             Tokens of the chunk, at most `budget`; 0: memory is short, and nothing has changed.
@@ -174,6 +180,8 @@ class ReplicaMemory:
         hit = target.usable_tokens(target_keys, text)
         chunk = min(text - hit, budget)
         upto = hit + chunk
+        if self._whole_text and not target.fits(target_keys, text, text):
+            return 0
         wanted = [text + 1] * (len(keys) - 1) + [upto + (upto == text)]
         return chunk if self._opened(session, keys, wanted, resumes=session.scheduled) else 0
 

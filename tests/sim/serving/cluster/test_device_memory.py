@@ -92,22 +92,22 @@ def test_submodels_share_the_weights_of_their_model():
 def test_tensor_parallel_adds_memory_and_reserve_device_by_device():
     table = ReplicaTable(tensor_parallel=2)
     memory = device_memory(device_sheet()["rtx4090"], table, ["target"], {"target": LLAMA_8B})
-    assert memory.usable_bytes == 2 * 22_080_000_000
+    assert memory.usable_bytes == 2 * 23_230_000_000
     assert memory.reserve_bytes == 2 * 2_000_000_000
-    assert memory.members[0].kv.num_blocks == (44_160_000_000 - 16_060_522_496 - 4_000_000_000) // (16 * 131_072)
+    assert memory.members[0].kv.num_blocks == (46_460_000_000 - 16_060_522_496 - 4_000_000_000) // (16 * 131_072)
 
 
 @pytest.mark.parametrize(
     ("key", "table", "shape", "said"),
     [
-        ("device", {}, {"parameters": 13 * 10**9}, "must hold the weights of its members in 24,000,000,000 bytes"),
+        ("device", {}, {"parameters": 13 * 10**9}, "must hold the weights of its members in 25,250,000,000 bytes"),
         (
             "memory_share",
             {"memory_share": 0.7},
             {},
             "must leave room for a block of target on rtx4090: 2,097,152 bytes",
         ),
-        ("kv_blocks", {"kv_blocks": 4000}, {}, "must fit rtx4090 beside the weights: 24,000,000,000 bytes hold"),
+        ("kv_blocks", {"kv_blocks": 4500}, {}, "must fit rtx4090 beside the weights: 25,250,000,000 bytes hold"),
         ("kv_blocks", {}, {"kv_bytes_per_token": 0}, "must be given on rtx4090: no token takes memory of target"),
         ("members.target", {}, {"dtype": "int4"}, "must be of weights in float32, bfloat16, float16"),
     ],
@@ -131,3 +131,42 @@ def test_a_shape_nobody_knows_needs_given_blocks():
         device_memory(device, ReplicaTable(), ["draft", "target"], {"target": LLAMA_8B})
     given_blocks = device_memory(device, ReplicaTable(kv_blocks=7), ["draft", "target"], {"target": LLAMA_8B})
     assert [member.kv.num_blocks for member in given_blocks.members] == [7, 7]
+
+
+def test_a_member_that_never_runs_leaves_its_memory_to_the_others():
+    """Llama 3.2 1B and 3.1 8B on an H100: without the draft the target has all that is free."""
+    whole = open_cluster("h100", llamas()).replicas[0]
+    alone = whole.running(frozenset({"target"}))
+    free = 73_600_000_000 - 16_060_522_496 - 2_000_000_000
+    assert [member.name for member in alone.memory[0].members] == ["target"]
+    assert alone.memory[0].members[0].kv.num_blocks == free // (16 * 131_072) == 26_483
+    assert alone.limits.kv == {"target": alone.memory[0].members[0].kv}
+    assert whole.running(None) is whole
+    assert whole.running(frozenset({"draft", "target"})).memory == whole.memory
+
+
+def test_a_submodel_keeps_the_weights_of_a_model_that_never_runs():
+    mid = LLAMA_8B.model_copy(update={"name": "mid"})
+    slim = LLAMA_8B.model_copy(update={"name": "slim", "submodel_of": "mid", "parameters": 4_000_000_000})
+    whole = open_cluster("h100", recording_of(slim, mid, LLAMA_8B)).replicas[0]
+    running = whole.running(frozenset({"slim", "target"})).memory[0]
+    assert {member.name: member.weights_bytes for member in running.members} == {
+        "slim": 2 * 8_030_261_248,
+        "target": 2 * 8_030_261_248,
+    }
+    assert running.spare_bytes >= 0
+
+
+def test_the_policy_of_a_table_says_which_members_lie_on_it(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('[[replicas]]\ndevice = "h100"\npolicy = "target"\n')
+    assert list(open_cluster(path, llamas()).replicas[0].limits.kv) == ["target"]
+
+
+def test_the_reserve_of_an_engines_log_in_place_of_the_default():
+    """Llama 3.1 8B on an RTX 4090: each 131,072 bytes of reserve are a token less, as in vLLM's own rule."""
+    device, shapes = device_sheet()["rtx4090"], {"target": LLAMA_8B}
+    usual = device_memory(device, ReplicaTable(), ["target"], shapes)
+    said = device_memory(device, ReplicaTable(activation_reserve_bytes=0.5e9), ["target"], shapes)
+    assert usual.members[0].kv.num_tokens == (23_230_000_000 - 16_060_522_496 - 2_000_000_000) // 2_097_152 * 16
+    assert said.members[0].kv.num_tokens == (23_230_000_000 - 16_060_522_496 - 500_000_000) // 2_097_152 * 16

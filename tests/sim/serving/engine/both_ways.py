@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 from paceline.runs.serving import STEP_BY_STEP
+from paceline.sim.serving.limits import Admission
 from paceline.traces.workloads.arrival import Arrival
 
 from .lined_costs import COSTS, LinedLineCost
@@ -87,7 +88,7 @@ def tight(draw, tables):
     if draw(st.booleans()):
         name = draw(st.sampled_from(sorted(kv)))
         kv[name] = replace(kv[name], num_blocks=10**6, prefix_cache=draw(st.booleans()))
-    return replace(found, kv=kv)
+    return replace(found, kv=kv, admission=draw(st.sampled_from([Admission.first_chunk, Admission.whole_prompt])))
 
 
 @st.composite

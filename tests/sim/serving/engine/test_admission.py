@@ -1,4 +1,4 @@
-"""Requests that enter by an estimate of what others will write."""
+"""Requests that enter where their whole text fits, or by an estimate of what others will write."""
 
 from dataclasses import replace
 
@@ -51,6 +51,34 @@ def test_the_second_request_enters_where_its_answer_and_most_of_the_firsts_fit(n
     assert (times["b"][0] == times["a"][1]) == enters_at_once
 
 
+def two_requests(admission):
+    """A reads 800 tokens and writes 200, B reads 1000 and writes 20; 512 tokens a step."""
+    arrivals = [Arrival("a", 0, 800, 200), Arrival("b", 1, 1000, 20)]
+    found = limits_of(target_only(), token_budget=512, num_blocks=100, block_tokens=16, prefix_cache=False)
+    run = Run(arrivals, target_only(), "target", replace(found, admission=admission)).go()
+    return len(run.log.preemptions["at_ps"]), run.times()
+
+
+def test_a_prompt_that_does_not_fit_beside_another_waits_and_is_never_put_back():
+    """A holds 51 blocks of 100 after its prompt, and more with each token; B's prompt takes 63.
+
+    By its first chunk B enters, runs out of blocks, is put back, and enters again two steps later.
+    """
+    num_put_back, times = two_requests(Admission.whole_prompt)
+    assert num_put_back == 0
+    assert times["b"][0] >= times["a"][2]
+    assert two_requests(Admission.first_chunk)[0] == 99
+
+
+@pytest.mark.parametrize(("num_blocks", "enters_at_once"), [(50, True), (49, False)])
+def test_the_second_request_enters_where_its_whole_prompt_fits(num_blocks, enters_at_once):
+    """The first holds 8 + 2 tokens when the second looks, which reads 40, 15 of them in that step."""
+    arrivals = [Arrival("a", 0, 8, 30), Arrival("b", 1, 40, 5)]
+    found = limits_of(target_only(), token_budget=16, num_blocks=num_blocks, block_tokens=1, prefix_cache=False)
+    times = Run(arrivals, target_only(), "target", replace(found, admission=Admission.whole_prompt)).go().times()
+    assert (times["b"][0] == times["a"][1]) == enters_at_once
+
+
 def test_fewer_are_put_back_than_where_a_first_chunk_suffices():
     arrivals = [Arrival(f"q{index}", index * 10**8, 5 + index % 20, 30 + index % 30) for index in range(60)]
     tight = limits_of(target_only(), max_num_seqs=8, token_budget=16, num_blocks=30, prefix_cache=False)
@@ -60,7 +88,9 @@ def test_fewer_are_put_back_than_where_a_first_chunk_suffices():
             for admission in Admission
         ]
         put_back = [len(run.log.preemptions["at_ps"]) for run in runs]
-        assert put_back[0] > 20 > put_back[1]
+        by_first_chunk, by_whole_prompt, by_estimate = put_back
+        assert by_first_chunk > 20 > by_estimate
+        assert by_first_chunk > by_whole_prompt
 
 
 @given(st.data())

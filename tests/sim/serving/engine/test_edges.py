@@ -182,8 +182,11 @@ def test_a_draft_that_is_wider_than_the_budget_runs_alone(policy):
         ({"arrivals": [Arrival("q", 0, 1, 1, tag="poetry")]}, "no request of the recording has the tag 'poetry'"),
         ({"unit_tokens": 7}, "block_tokens of draft must divide the 7 tokens"),
         (
-            {"limits": EngineLimits(max_num_seqs=1, token_budget=1, kv={"target": KvLimits(num_blocks=1)})},
-            "`kv` must hold limits of every model, draft has none",
+            {
+                "limits": EngineLimits(max_num_seqs=1, token_budget=1, kv={"target": KvLimits(num_blocks=1)}),
+                "policy": "draft:4/target",
+            },
+            "`kv` must hold limits of every model that runs, draft has none",
         ),
     ],
 )
