@@ -15,6 +15,7 @@ from ..base.errors import counted
 from .intervals import ONE_SEED, Interval
 from .quality import Quality
 from .regret import Regret
+from .resampled import LEAST_REQUESTS
 from .seconds_by_tag import ByTag
 from .side_by_side import SideBySide, has_chance
 from .summary import LevelSummary, Summary
@@ -428,31 +429,45 @@ def _what_if(meta: dict[str, Any]) -> str:
     return f"; WHAT IF: {changes}" if changes else ""
 
 
-def shared_remarks(meta: dict[str, Any], comparisons: Iterable[SideBySide], *, chance: str = "") -> list[str]:
+def shared_remarks(
+    meta: dict[str, Any], comparisons: Iterable[SideBySide], *, intervals: bool = True, chance: str = ""
+) -> list[str]:
     """What a reader of the figures of `comparisons` has to know, a line each.
 
-    `meta` is of them together; `chance` is what else is to be said where figures have intervals.
+    `meta` is of them together; `intervals`: whether figures stand with theirs; `chance` is what else is to be said
+    where it has a part.
     """
     remarks = [remark for key in REMARKS for remark in meta.get(key, ())]
     found = list(comparisons)
     rows = [(comparison, row) for comparison in found for row in comparison.rows]
     most_runs = max(len(comparison.runs(row)) for comparison, row in rows)
-    if any(comparison.resampled is not None and comparison.resampled.num_requests > 1 for comparison in found):
-        seeds = f"{meta['seed']} to {meta['seed'] + most_runs - 1}"
-        over = f"requests, and over seeds {seeds} where chance has a part{chance}" if most_runs > 1 else "requests"
-        remarks.append(f"±: 95% interval over {over}")
+    seeds = f"over seeds {meta['seed']} to {meta['seed'] + most_runs - 1} where chance has a part{chance}"
+    if intervals and any(_is_sure(comparison, row) for comparison, row in rows):
+        remarks.append(
+            f"±: 95% interval over requests, and {seeds}" if most_runs > 1 else "±: 95% interval over requests"
+        )
+    elif most_runs > 1:
+        remarks.append(f"means {seeds}")
+    if any(one.resampled is not None and not one.resampled.is_known for one in found):
+        remarks.append(f"fewer than {LEAST_REQUESTS} requests: how much others would differ is not known")
     shifted = bool(meta.get("what_if", {}).get("acceptance"))
     if meta.get("seeds") == 1 and any(has_chance(row, shifted=shifted) for _, row in rows):
         remarks.append(ONE_SEED.format(meta["seed"]))
     return remarks
 
 
+def _is_sure(comparison: SideBySide, row: Summary) -> bool:
+    """Whether a speed-up is shown with its interval; the target alone is what others are measured against."""
+    is_alone = comparison.baseline is not None and row.policy == comparison.baseline.policy
+    return not is_alone and comparison.speed_up_interval(row) is not None
+
+
 def _speed_up(comparison: SideBySide, row: Summary) -> str:
     speed_up = comparison.speed_up(row)
     if speed_up is None:
         return "unknown"
-    is_alone = comparison.baseline is not None and row.policy == comparison.baseline.policy
-    return f"{speed_up:.2f}x{'' if is_alone else shown_interval(comparison.speed_up_interval(row), '.2f')}"
+    interval = comparison.speed_up_interval(row) if _is_sure(comparison, row) else None
+    return f"{speed_up:.2f}x{shown_interval(interval, '.2f')}"
 
 
 def _share(share: float) -> str:
@@ -579,7 +594,7 @@ def sweep_table(sweep: Sweep) -> Grid:
             for chain in sweep.chains
         ],
         title=comparison_title(sweep.meta, next(iter(sweep.comparisons.values()))),
-        remarks=[said, *(remark for key in REMARKS for remark in sweep.meta.get(key, ()))],
+        remarks=[said, *shared_remarks(sweep.meta, sweep.comparisons.values(), intervals=False)],
         bold={
             (row, column)
             for row, chain in enumerate(sweep.chains)

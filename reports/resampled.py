@@ -19,6 +19,7 @@ from ..runs.log import RunLog
 from .intervals import NORMAL, Interval, t_quantile
 from .seconds_by_tag import request_seconds
 
+LEAST_REQUESTS = 5  # of fewer nobody knows how much others would differ
 RESAMPLES, LEAST = 2000, 400  # of few requests, and of many, which need fewer
 MOST_DRAWN = 1 << 23  # requests in all resamples together, beyond LEAST
 _AT_ONCE = 1 << 20  # weights in memory
@@ -84,8 +85,13 @@ class Resampled:
         """N."""
         return len(self._first.request_id)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there are requests enough to know anything; else all below is None."""
+        return self.num_requests >= LEAST_REQUESTS
+
     def rate(self, policy: str) -> Interval | None:
-        """Output tokens per second; None of a single request, as of all below."""
+        """Output tokens per second."""
         return self._interval(0, policy, None)
 
     def rate_over(self, policy: str, other: str) -> Interval | None:
@@ -101,13 +107,14 @@ class Resampled:
         interval = self.rate_over(policy, other)
         if interval is None or interval.mean <= 0 or interval.low <= 0:
             return None
-        gap, half_width = abs(float(np.log(interval.mean))), float(np.log(interval.high / interval.low)) / 2
-        if gap < 1e-9:
+        gap = float(np.log(interval.mean))
+        towards = float(np.log(interval.mean / interval.low if gap > 0 else interval.high / interval.mean))
+        if abs(gap) < 1e-9:
             return None
-        return _rounded_up(self.num_requests * (half_width / gap) ** 2)
+        return _rounded_up(max(self.num_requests * (towards / gap) ** 2, self.num_requests + 1))
 
     def _interval(self, figure: int, policy: str, other: str | None) -> Interval | None:
-        if self.num_requests < 2:
+        if not self.is_known:
             return None
         drawn = self._drawn[figure]
         point, values = drawn[policy].point, drawn[policy].values

@@ -165,19 +165,28 @@ def test_how_many_requests_would_do():
 def test_runs_of_other_requests_are_not_paired():
     with pytest.raises(ValueError, match="runs must be of the same requests, b had others"):
         Resampled({"a": [shares([1, 2], [1, 1])], "b": [shares([1], [1])]})
-    assert Resampled({"a": [shares([1], [1])]}).rate("a") is None
+
+
+def test_of_few_requests_nobody_knows():
+    runs = {"draft": [shares([100] * 4, [0.5] * 4)], "plain": [shares([100] * 4, [1.0] * 4)]}
+    compared = replace(seeded(), resampled=Resampled(runs))
+    assert compared.speed_up_interval(compared.rows[0]) is None
+    text = first_table(compared)
+    assert "±" not in text
+    assert "fewer than 5 requests: how much others would differ is not known" in text
+    assert "means over seeds 3 to 5 where chance has a part" in first_table(replace(seeded(1.0, 2.0), resampled=None))
 
 
 # -- a comparison
 def seeded(*further, baseline=100.0):
-    """Of a policy that emitted 200 tokens/s at the first seed and `further` at others, on two requests alike."""
+    """Of a policy that emitted 200 tokens/s at the first seed and `further` at others, on six requests alike."""
     summary = replace(summarise_run(by_hand()), policy="draft", exact_share=0.5)
     row = replace(summary, output_tokens_per_s=200.0)
     repeats = tuple(replace(summary, output_tokens_per_s=speed) for speed in further)
     alone = None if baseline is None else replace(summary, policy="plain", output_tokens_per_s=baseline)
-    runs = {"draft": [shares([100, 100], [100 / speed] * 2) for speed in (200.0, *further)]}
+    runs = {"draft": [shares([100] * 6, [100 / speed] * 6) for speed in (200.0, *further)]}
     if baseline is not None:
-        runs["plain"] = [shares([100, 100], [100 / baseline] * 2)]
+        runs["plain"] = [shares([100] * 6, [100 / baseline] * 6)]
     return SideBySide(meta=META, baseline=alone, rows=(row,), repeats={"draft": repeats}, resampled=Resampled(runs))
 
 
