@@ -466,8 +466,8 @@ def _speed_up(comparison: SideBySide, row: Summary) -> str:
     speed_up = comparison.speed_up(row)
     if speed_up is None:
         return "unknown"
-    interval = comparison.speed_up_interval(row) if _is_sure(comparison, row) else None
-    return f"{speed_up:.2f}x{shown_interval(interval, '.2f')}"
+    ends = comparison.speed_up_interval(row) if _is_sure(comparison, row) else None
+    return f"{speed_up:.2f}x{shown_interval(ends, '.2f')}"
 
 
 def _share(share: float) -> str:

@@ -379,7 +379,9 @@ def ran(*args, **environment):
 
 
 @pytest.mark.parametrize("environment", ASCII, ids=str)
-def test_tables_are_drawn_in_ascii(trace, environment):
+def test_tables_are_drawn_in_ascii(tmp_path, monkeypatch, environment):
+    monkeypatch.chdir(tmp_path)
+    done("trace", "make", "small.trace", "--requests", "6", "--tokens", "12", "--models", "draft,mid,target")
     run = ran(*COMPARE, **environment)
     text = run.stdout.decode("ascii")
     assert (run.returncode, run.stderr) == (0, b"")

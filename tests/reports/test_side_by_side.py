@@ -530,11 +530,6 @@ def comparisons(draw):
     return SideBySide(meta={}, baseline=draw(st.sampled_from([PLAIN, None])), rows=tuple(rows), repeats=repeats)
 
 
-def bounds(comparison, row):
-    interval = comparison.output_tokens_per_s_interval(row)
-    return (row.output_tokens_per_s,) * 2 if interval is None else interval.bounds
-
-
 def seconds_of(row, member):
     return row.levels[MEMBERS.index(member)].duration_s
 
@@ -551,11 +546,8 @@ def test_what_it_says_is_true(comparison):
     line = conclusion(comparison)
     rows = {row.policy: row for row in comparison.ranked()}
     best = max(rows.values(), key=comparison.output_tokens_per_s)
-    tied = {
-        name
-        for name, row in rows.items()
-        if row is not best and bounds(comparison, row)[1] >= bounds(comparison, best)[0]
-    }
+    speed = comparison.output_tokens_per_s
+    tied = {name for name, row in rows.items() if row is not best and speed(row) >= speed(best)}
     slower = [name for name in rows if name != best.policy and name not in tied]
 
     (named,) = re.match(rf"best: {POLICY}, ", line).groups()
