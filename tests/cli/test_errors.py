@@ -381,7 +381,8 @@ def ran(*args, **environment):
 @pytest.mark.parametrize("environment", ASCII, ids=str)
 def test_tables_are_drawn_in_ascii(tmp_path, monkeypatch, environment):
     monkeypatch.chdir(tmp_path)
-    done("trace", "make", "small.trace", "--requests", "6", "--tokens", "12", "--models", "draft,mid,target")
+    models = ("--models", "draft,mid,target", "--acceptance", "0.6,0.8")
+    done("trace", "make", "small.trace", "--requests", "6", "--tokens", "12", *models)
     run = ran(*COMPARE, **environment)
     text = run.stdout.decode("ascii")
     assert (run.returncode, run.stderr) == (0, b"")
