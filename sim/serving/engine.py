@@ -14,7 +14,7 @@ from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from ..contexts_answers import TrieAnswers
 from .asked import AskedPolicy
-from .beats import Beats
+from .flights import Flights
 from .limits import Admission
 from .memory import FirstBlocks, first_blocks_of
 from .quick import QuickSteps
@@ -70,7 +70,7 @@ class Replica:
 
     Attributes:
         end_ps: of what was planned.
-        may_lag: whether nobody else learns what it does.
+        may_lag: whether it may be let run later than the others, and in whole cycles; see `RunningReplicas`.
     """
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, *, may_lag: bool) -> None:
@@ -109,7 +109,7 @@ class Replica:
             and spec.role == Role.both
         )
         self._told = False
-        self._beats = self._beats_of(spec) if may_lag else None
+        self._flights = self._flights_of(spec) if may_lag else None
         self._quick = self._quick_steps()
         self.end_ps = 0
 
@@ -129,13 +129,13 @@ class Replica:
             budget=self._budget,
         )
 
-    def _beats_of(self, spec: ReplicaSpec) -> Beats | None:
+    def _flights_of(self, spec: ReplicaSpec) -> Flights | None:
         """None of a policy whose rounds are not known before."""
         guesses = spec.limits.admission == Admission.estimate  # of what requests have written
         if not self._runs_ahead or guesses or not decides_by_pending(spec.policy):
             return None
         assert isinstance(self._world, ServedWorld)
-        return Beats(
+        return Flights(
             pool=self._shared.pool,
             rounds=self._shared.rounds.of(spec.policy, spec.policy_name),
             asked=self._asked,
@@ -153,7 +153,7 @@ class Replica:
     @property
     def path(self) -> str:
         """How its steps were worked out, in words."""
-        return STEP_BY_STEP if self._beats is None or not self._beats.has_flown else CYCLES
+        return STEP_BY_STEP if self._flights is None or not self._flights.has_flown else CYCLES
 
     @property
     def num_running(self) -> int:
@@ -229,15 +229,15 @@ class Replica:
             CostRangeError: an operation outside what the cost model knows.
         """
         while True:
-            if self._beats is not None and (self._beats.is_under_way or self._goes_round()):
-                now_ps = self._beaten(self._beats, now_ps, until_ps)
-                if self._beats.going is not None:
-                    self._told, self.end_ps = False, self._beats.going.end_ps
+            if self._flights is not None and (self._flights.is_under_way or self._goes_round()):
+                now_ps = self._flown(self._flights, now_ps, until_ps)
+                if self._flights.going is not None:
+                    self._told, self.end_ps = False, self._flights.going.end_ps
                     return self.end_ps
             may_run_on = self._runs_ahead and not self._told and self._kept is None
             if may_run_on and now_ps < until_ps and self._scheduler.only_decodes:
                 now_ps, has_judged = self._run_on(now_ps, until_ps)
-                if has_judged and self._beats is not None and not self._told:
+                if has_judged and self._flights is not None and not self._told:
                     continue
             going = self._going = self._planned(now_ps)
             told, self._told = self._told, False
@@ -291,7 +291,7 @@ class Replica:
                         self._end_finished(now_ps)
                     asked.load.free_kv_share = self._memory.free_share
                     self._books.note_state(now_ps)
-                if self._beats is not None:
+                if self._flights is not None:
                     return now_ps, True
         return now_ps, False
 
@@ -301,23 +301,23 @@ class Replica:
         is_idle = self._kept is None and not asked.finished and not asked.committed
         return is_idle and self._scheduler.goes_round and asked.between_rounds
 
-    def _beaten(self, beats: Beats, now_ps: int, until_ps: float) -> int:
+    def _flown(self, flights: Flights, now_ps: int, until_ps: float) -> int:
         """Let cycles run that are numbers, as far as that goes; returns when the last operation ended."""
-        while (end_ps := beats.run(now_ps, 0 if self._told else until_ps)) is not None:
+        while (end_ps := flights.run(now_ps, 0 if self._told else until_ps)) is not None:
             now_ps = end_ps
-            self._note_beaten(now_ps)
-            if beats.going is not None:
+            self._note_flown(now_ps)
+            if flights.going is not None:
                 break
         return now_ps
 
-    def _note_beaten(self, now_ps: int) -> None:
+    def _note_flown(self, now_ps: int) -> None:
         if self._asked.finished:
             self._end_finished(now_ps)
         self._books.note_state(now_ps)
 
     def _look(self) -> None:
-        if self._beats is not None:
-            self._beats.look()
+        if self._flights is not None:
+            self._flights.look()
 
     def _planned(self, now_ps: int) -> Going | None:
         start_ps = now_ps
@@ -338,10 +338,10 @@ class Replica:
 
     def commit(self) -> None:
         """What was planned has run: requests, policy, caches and the recorder learn of it."""
-        if self._beats is not None and self._beats.going is not None:
-            end_ps = self._beats.going.end_ps
-            self._beats.commit()
-            self._note_beaten(end_ps)
+        if self._flights is not None and self._flights.going is not None:
+            end_ps = self._flights.going.end_ps
+            self._flights.commit()
+            self._note_flown(end_ps)
             return
         going, self._going = self._going, None
         assert going is not None
@@ -539,11 +539,11 @@ class Replica:
 
     def close_books(self, until_ps: int) -> None:
         """See `ServedReplica`."""
-        going = self._going or (self._beats and self._beats.going)
+        going = self._going or (self._flights and self._flights.going)
         if going:
             self._books.cut(going, until_ps)
-        if self._beats is not None:
-            self._beats.close()
+        if self._flights is not None:
+            self._flights.close()
         self._books.close(self._requests.values(), until_ps)
 
 

@@ -249,7 +249,8 @@ class ReplicaMemory:
         """Let a request hold so many blocks of a member more, of which there are enough."""
         kv = self.members[level]
         assert kv is not None
-        kv.grow(session.serial, num_blocks)
+        has_grown = kv.grow(session.serial, num_blocks)
+        assert has_grown, "whoever asks has counted the blocks"
         session.room_held[level] += num_blocks * kv.limits.block_tokens
         self._has_changed = True
 

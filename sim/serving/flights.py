@@ -1,4 +1,4 @@
-"""The fast path of the engine: the cycles of policies that pending tokens alone decide, as numbers.
+"""A fast path of the engine: the cycles of policies that pending tokens alone decide, as numbers.
 
 The rounds of such requests are known (`FlownRounds`), so a cycle of the batch is sums over its rows, and of the target
 alone many cycles are one sum. Requests stay **in flight** from one cycle to the next, and learn what they flew when
@@ -62,7 +62,7 @@ class UnderWay:
         self.judged: Sequence[Judged] = ()
 
 
-class Beats:
+class Flights:
     """Flies the requests of one replica.
 
     Args:
