@@ -1,8 +1,14 @@
 """Cycles that are added up equal single steps, picosecond for picosecond, whatever comes and under whatever limits."""
 
+from itertools import cycle
+from random import Random
+
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from paceline.decoding.steps import Draft, PolicyError, Verify
+from paceline.policies.about import About
+from paceline.policies.by_name import make_policy
 from paceline.runs.serving import CYCLES, STEP_BY_STEP
 from paceline.sim.cost.base import DraftTerms
 from paceline.traces.meta import DraftBlock
@@ -148,3 +154,121 @@ def test_what_an_interrupt_leaves_goes_together(data):
     assert (
         log.requests["emitted_tokens"].sum() == log.meta.levels[-1].own + (log.requests["first_token_at_ps"] >= 0).sum()
     )
+
+
+# -- faults that a review found
+@pytest.mark.parametrize("number", [17, 27, 57])
+def test_rows_with_fewer_operations_come_to_the_target_first(number):
+    """With a small budget the order says whose verification is cut; these three draws told the orders apart."""
+    draw, tables = Random(number), pico()
+    gap_ps = draw.choice([0, 10**8, 10**9])
+    arrivals = [
+        Arrival(f"q{index}", gap_ps * index, draw.randint(1, 30), draw.randint(20, 120))
+        for index in range(draw.randint(3, 10))
+    ]
+    seqs, budget = draw.randint(3, 8), draw.randint(6, 40)
+    tight = limits_of(tables, max_num_seqs=seqs, token_budget=budget, prefix_cache=draw.random() < 0.3)
+    check(arrivals, tables, "ngram:4/slim:5/target", limits=tight, cost=LineCost(tables))
+
+
+class EitherVerifier:
+    """Who verifies below the target follows from how much is pending."""
+
+    about = About(lossless=True, by_pending=True)
+
+    def decide(self, seen):
+        pending = seen.num_pending
+        if not pending and seen.has_room and not seen.found_nothing:
+            return Draft("draft", 4)
+        if pending >= 4 and seen.waiting("mid"):
+            return Verify("mid")
+        if 0 < pending < 4 and seen.waiting("slim") and seen.waiting("mid"):
+            return Verify("slim")
+        return Verify("target")
+
+    def learn(self, outcome):
+        pass
+
+
+def test_rows_of_a_cycle_may_be_verified_by_different_members():
+    arrivals = [Arrival(f"q{index}", 10**8 * index, 10 + index, 60) for index in range(8)]
+    log = check(arrivals, pico(), EitherVerifier, cost=LineCost(pico())).log
+    _, _, mid, slim, _ = log.meta.replicas[0].members
+    assert mid.forwards > 0
+    assert slim.forwards > 0
+
+
+class FreeCost(LineCost):
+    """Of some members forwards take no time."""
+
+    free = ()
+
+    def forward_s(self, model, **asked):
+        return 0.0 if model in self.free else super().forward_s(model, **asked)
+
+
+@pytest.mark.parametrize(
+    ("make", "policy", "free", "count"),
+    [(target_only, "target", "target", 1), (target_only, "target", "target", 3), (pico, "draft:4/target", "draft", 1)],
+)
+def test_forwards_that_take_no_time_are_counted_once(make, policy, free, count):
+    tables = make()
+    cost = FreeCost(tables, context=0)
+    cost.free = (free,)
+    check([Arrival(f"q{index}", 0, 5, 10) for index in range(count)], tables, policy, cost=cost)
+
+
+class Slotted:
+    __slots__ = ("window",)
+
+
+class SlottedWindow(Slotted):
+    """Objects differ in a slot, and not in their `__dict__`."""
+
+    about = About(lossless=True, by_pending=True)
+
+    def __init__(self, window):
+        self.window = window
+
+    def decide(self, seen):
+        drafts = not seen.num_pending and seen.has_room and not seen.found_nothing
+        return Draft("draft", self.window) if drafts else Verify("target")
+
+    def learn(self, outcome):
+        pass
+
+
+def test_replicas_share_rounds_of_equal_policies_alone():
+    arrivals = [Arrival(f"q{index}", index * 10**8, 9, 60) for index in range(6)]
+    windows = cycle((2, 6))
+    check(arrivals, pico(), lambda: SlottedWindow(next(windows)), num_replicas=2, cost=LineCost(pico()))
+
+
+@pytest.mark.parametrize("base", ["draft:4/target", "adaptive"])
+def test_what_was_judged_before_a_policy_raises_is_told(base):
+    tables = pico()
+
+    class Fails:
+        about = None
+
+        def __init__(self):
+            self.policy, self.asked = make_policy(base, tables.pool), 0
+
+        def decide(self, seen):
+            self.asked += 1
+            if self.asked == 41:
+                raise RuntimeError
+            return self.policy.decide(seen)
+
+        def learn(self, outcome):
+            self.policy.learn(outcome)
+
+    left = []
+    for stepwise in (False, True):
+        arrivals = [Arrival(f"q{index}", 0, 10 + index, 60) for index in range(4)]
+        run = Run(arrivals, tables, Fails, cost=LineCost(tables), stepwise=stepwise)
+        with pytest.raises(PolicyError, match="decide raised RuntimeError"):
+            run.go()
+        left.append((run.log.meta.levels, run.log.requests["emitted_tokens"].tolist()))
+    assert left[0] == left[1]
+    assert left[0][0][-1].verifications > 0
