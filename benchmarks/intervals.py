@@ -1,0 +1,102 @@
+"""How often the intervals of `compare` hold the true speed-up: requests drawn from what is known.
+
+python benchmarks/intervals.py [--samples 1000]
+
+Drawn: tokens by chance, seconds that chance stretches, tags that differ in what is gained. pico: requests of the
+shipped recording, whose true speed-up is that of all of them, drawn with replacement: so many of each tag, or as they
+come.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+from paceline import open_recording
+from paceline.policies import make_policy
+from paceline.reports.resampled import RequestShares, Resampled
+from paceline.reports.tables import console_of_output, print_tables
+from paceline.sim.cost.by_name import default_cost, make_cost
+from paceline.sim.replay_tables import tables_of
+from paceline.sim.simulate import Scenario, simulate
+from paceline_laboratory.findings import Cell, table, table_cell
+
+Pair = tuple[RequestShares, RequestShares]  # of a policy, and of the target alone on the same requests
+SPREAD = 0.25  # of the logarithm of a request's seconds
+CHAIN = "draft:4/target"
+
+
+def shares(tag: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> RequestShares:
+    """Of requests that were numbered as they come."""
+    numbers = np.array([f"q{index:05}" for index in range(len(tokens))], dtype=object)
+    return RequestShares(request_id=numbers, tag=tag, tokens=tokens, seconds=seconds, speed=tokens / seconds)
+
+
+def drawn(rng: np.random.Generator, count: int, num_tags: int) -> tuple[Pair, float]:
+    """A sample, and the true speed-up of its population."""
+    place = np.arange(count) % num_tags
+    gain = 1.0 + 0.3 * place
+    tokens = rng.integers(20, 200, count).astype(float)
+    alone_s = tokens * 0.1
+    ours_s = alone_s / gain * rng.lognormal(0.0, SPREAD, count)
+    tag = np.array([f"t{number}" for number in place], dtype=object)
+    true = 1 / np.mean(1 / gain) / np.exp(SPREAD**2 / 2)
+    return (shares(tag, tokens, ours_s), shares(tag, tokens, alone_s)), float(true)
+
+
+def recorded() -> Pair:
+    """All requests of pico under a chain and alone, at batch 1."""
+    recording = open_recording("pico")
+    tables = tables_of(recording)
+    runs = []
+    for policy in (CHAIN, "plain"):
+        scenario = Scenario(tables=tables, cost=make_cost(default_cost(recording), recording))
+        runs.append(RequestShares.of(simulate(scenario, make_policy(policy, tables.pool), policy)))
+    return runs[0], runs[1]
+
+
+def some(pair: Pair, rng: np.random.Generator, each: int | None, count: int) -> Pair:
+    """A sample of `each` requests of every tag, or of `count` as they come."""
+    tags = pair[0].tag
+    if each is None:
+        places = rng.integers(len(tags), size=count)
+    else:
+        places = np.concatenate([rng.choice(np.flatnonzero(tags == tag), each) for tag in sorted(set(tags.tolist()))])
+    ours, alone = (shares(one.tag[places], one.tokens[places], one.seconds[places]) for one in pair)
+    return ours, alone
+
+
+def coverage(sample: Callable[[np.random.Generator], tuple[Pair, float]], samples: int) -> float:
+    """Share of intervals that hold what is true."""
+    rng, held = np.random.default_rng(7), 0
+    for _ in range(samples):
+        (ours, alone), true = sample(rng)
+        interval = Resampled({"ours": [ours], "alone": [alone]}).rate_over("ours", "alone")
+        assert interval is not None
+        held += interval.low <= true <= interval.high
+    return held / samples
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=1000)
+    samples = parser.parse_args().samples
+    rows: list[list[Cell]] = []
+
+    def add(words: str, count: int, share: float) -> None:
+        rows.append([table_cell("sample", words), table_cell("requests", count), table_cell("held", share, digits=3)])
+
+    for count, num_tags in ((40, 1), (40, 8), (20, 4), (10, 1), (10, 3), (5, 1)):
+        add(f"drawn, tags: {num_tags}", count, coverage(lambda rng, n=count, t=num_tags: drawn(rng, n, t), samples))
+    pair = recorded()
+    true = pair[0].tokens.sum() / pair[0].seconds.sum() / (pair[1].tokens.sum() / pair[1].seconds.sum())
+    num_tags = len(set(pair[0].tag.tolist()))
+    for each in (2, 3, 5):
+        share = coverage(lambda rng, e=each: (some(pair, rng, e, 0), true), samples)
+        add(f"pico, {each} of each tag", each * num_tags, share)
+    for count in (10, 20, 40):
+        add("pico, as they come", count, coverage(lambda rng, n=count: (some(pair, rng, None, n), true), samples))
+    print_tables(console_of_output(), [table("95% intervals that hold the true speed-up", rows).grid()])
+
+
+if __name__ == "__main__":
+    main()
