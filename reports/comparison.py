@@ -48,7 +48,12 @@ def _standing(comparison: SideBySide, ruled_out: Collection[str]) -> tuple[Summa
 
 
 def told_apart(comparison: SideBySide, best: Summary, other: Summary) -> bool:
-    """Whether `other` is slower for certain: the 95% interval of what one has over the other does not hold 1."""
+    """Whether `other` is slower for certain: by the requests, and at either end of what is known of the cost."""
+    return _apart_by_requests(comparison, best, other) and comparison.ranks_alike(best, other)
+
+
+def _apart_by_requests(comparison: SideBySide, best: Summary, other: Summary) -> bool:
+    """Whether the 95% interval of what one has over the other does not hold 1."""
     over = comparison.over(best, other)
     if over is None:
         return comparison.output_tokens_per_s(other) < comparison.output_tokens_per_s(best)
@@ -79,18 +84,28 @@ def _best_lossless(comparison: SideBySide, ranked: Sequence[Summary]) -> Iterato
 
 
 def _ties(comparison: SideBySide, best: Summary, tied: Sequence[Summary]) -> Iterator[str]:
-    if not tied:
-        return
-    names = ", ".join(_named(comparison, row, before=" (", after=")") for row in tied)
+    by_requests = [row for row in tied if not _apart_by_requests(comparison, best, row)]
+    by_cost = [row for row in tied if row not in by_requests]
+    if by_requests:
+        yield _tied_by_requests(comparison, best, by_requests)
+    if by_cost:
+        yield f"{_all_named(comparison, by_cost)} cannot be told apart from it by this cost"
+
+
+def _tied_by_requests(comparison: SideBySide, best: Summary, tied: Sequence[Summary]) -> str:
+    names = _all_named(comparison, tied)
     resampled = comparison.resampled
     enough = [] if resampled is None else [resampled.enough_requests(best.policy, row.policy) for row in tied]
     known = [number for number in enough if number is not None]
     if resampled is None or not known:
-        yield f"{names} cannot be told apart from it: equally fast"
-        return
+        return f"{names} cannot be told apart from it: equally fast"
     would = "would do" if len(tied) == 1 else "would tell one of them apart"
     here = counted(resampled.num_requests, "request")
-    yield f"{names} cannot be told apart from it on these {here}; about {min(known):,} {would}"
+    return f"{names} cannot be told apart from it on these {here}; about {min(known):,} {would}"
+
+
+def _all_named(comparison: SideBySide, rows: Iterable[Summary]) -> str:
+    return ", ".join(_named(comparison, row, before=" (", after=")") for row in rows)
 
 
 def _reason(comparison: SideBySide, best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[str]:
@@ -375,6 +390,7 @@ def _cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
     return {
         "policy": row.policy,
         "speed-up": _speed_up(comparison, row),
+        **_cost_range(comparison, row),
         "mean of requests": "unknown" if mean_of_requests is None else f"{mean_of_requests:.2f}x",
         "tokens/s": f"{comparison.output_tokens_per_s(row):,.1f}",
         "accept. length": f"{row.acceptance_length:.2f}",
@@ -468,6 +484,15 @@ def _speed_up(comparison: SideBySide, row: Summary) -> str:
         return "unknown"
     ends = comparison.speed_up_interval(row) if _is_sure(comparison, row) else None
     return f"{speed_up:.2f}x{shown_interval(ends, '.2f')}"
+
+
+def _cost_range(comparison: SideBySide, row: Summary) -> dict[str, str]:
+    """From the least to the most that is known of the cost, where it says what that is."""
+    if not comparison.ends:
+        return {}
+    ends = comparison.speed_up_range(row)
+    alone = comparison.baseline is not None and row.policy == comparison.baseline.policy
+    return {"range of cost": "" if ends is None or alone else f"{ends[0]:.2f} to {ends[1]:.2f}"}
 
 
 def _share(share: float) -> str:
@@ -586,7 +611,7 @@ def sweep_table(sweep: Sweep) -> Grid:
     best = [sweep.best(batch) for batch in batches]
     said = (
         f"speed-up over the target alone at the same batch; {BEST} the fastest chain of a batch, "
-        f"{TIED} those that these requests do not tell apart from it"
+        f"{TIED} those that cannot be told apart from it"
     )
     return table(
         [

@@ -21,6 +21,8 @@ class SideBySide:
     # by policy, its runs at further seeds, where chance has a part in them
     repeats: Mapping[str, tuple[Summary, ...]] = field(default_factory=dict)
     resampled: Resampled | None = None  # all runs, by policy; None: nobody knows how sure the figures are
+    # the same policies at the ends of what is known of the cost (`CostModel.ends`), at the first seed; none if unknown
+    ends: "tuple[SideBySide, ...]" = ()
 
     def speed_up(self, row: Summary) -> float | None:
         """Output tokens per second over those of the target alone, prefill of every member included in both.
@@ -37,6 +39,21 @@ class SideBySide:
         if self.resampled is None or self.baseline is None:
             return None
         return self.resampled.rate_over(row.policy, self.baseline.policy)
+
+    def speed_up_range(self, row: Summary) -> tuple[float, float] | None:
+        """From the least to the most that is known of the cost; None where that is unknown."""
+        found = [end.speed_up(same) for end in self.ends for same in end.rows if same.policy == row.policy]
+        known = [speed_up for speed_up in (*found, self.speed_up(row)) if speed_up is not None]
+        return (min(known), max(known)) if found else None
+
+    def ranks_alike(self, row: Summary, other: Summary) -> bool:
+        """Whether `row` is as fast as `other` or faster at both ends of what is known of the cost, where it is."""
+        return all(end.rate_of(row.policy) >= end.rate_of(other.policy) for end in self.ends)
+
+    def rate_of(self, policy: str) -> float:
+        """Output tokens per second of a policy or the target alone; 0 of one whose seconds the cost does not know."""
+        rows = self.rows if self.baseline is None else (*self.rows, self.baseline)
+        return next((self.output_tokens_per_s(row) for row in rows if row.policy == policy), 0.0)
 
     def output_tokens_per_s(self, row: Summary) -> float:
         """Mean over the seeds it was run at."""
@@ -90,6 +107,7 @@ class SideBySide:
             "output_tokens_per_s_ci": _bounds(self.output_tokens_per_s_interval(row)),
             "speed_up": self.speed_up(row),
             "speed_up_ci": _bounds(self.speed_up_interval(row)),
+            "speed_up_range": None if (ends := self.speed_up_range(row)) is None else list(ends),
             "speed_up_mean_of_requests": self.speed_up_mean_of_requests(row),
             "speed_up_mean_of_requests_ci": _bounds(self.speed_up_mean_of_requests_interval(row)),
             "of_best": self.output_tokens_per_s(row) / self.output_tokens_per_s(self.ranked()[0]),

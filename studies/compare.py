@@ -62,10 +62,13 @@ class PolicyRuns:
             raise next(iter(self.refused.values()))
         return known
 
-    def side_by_side(self, meta: Mapping[str, Any], cost: CostModel) -> SideBySide:
+    def side_by_side(
+        self, meta: Mapping[str, Any], cost: CostModel, ends: tuple[SideBySide, ...] = ()
+    ) -> SideBySide:
         """Those that were not refused, at all seeds they were run at; raises the first refusal if there is none.
 
-        `meta` describes the scenario; `cost` is the one they ran under, which has more to say after the runs.
+        `meta` describes the scenario; `cost` is the one they ran under, which has more to say after the runs, and
+        `ends` what came of them at the ends of what is known of it.
         """
         left_out = [f"{name} is left out: {error}" for name, error in self.refused.items() if name in self.asked]
         if BASELINE in self.refused and BASELINE not in self.asked:
@@ -77,6 +80,7 @@ class PolicyRuns:
             rows=tuple(row[0] for row in rows),
             repeats={row[0].policy: tuple(row[1:]) for row in rows},
             resampled=Resampled({name: self.by_request[name] for name in self.summaries}),
+            ends=ends,
         )
 
 
@@ -138,6 +142,16 @@ def run_policies(
             else:
                 summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
     return PolicyRuns(asked=asked, summaries=summaries, shares=shares, by_request=by_request, refused=refused)
+
+
+def at_ends(scenarios: Scenarios, policies: Sequence[NamedPolicy], *, lossless: bool) -> tuple[SideBySide, ...]:
+    """The policies at the first seed, at either end of what is known of the cost; () where that is unknown."""
+    once = Scenarios(scenarios.recording, scenarios.first, scenarios.shifts, 1)
+    found = []
+    for cost in scenarios.first.cost.ends():
+        runs = run_policies(once.with_cost(cost), policies, lossless=lossless, partial=True)
+        found.append(runs.side_by_side({}, cost))
+    return tuple(found)
 
 
 def built(tables: ReplayTables, policy: NamedPolicy, *, lossless: bool) -> Policy:
@@ -207,7 +221,8 @@ def _compared(
 ) -> SideBySide:
     try:
         runs = run_policies(scenarios, policies, lossless=lossless, partial=True)
-        return runs.side_by_side(meta, scenarios.first.cost)
+        known = [policy for policy in policies if policy.name in runs.known]
+        return runs.side_by_side(meta, scenarios.first.cost, at_ends(scenarios, known, lossless=lossless))
     except CostRangeError as error:
         raise CostRangeError(f"batch {scenarios.first.batch:,}: {error}") from error
 
@@ -308,8 +323,8 @@ def compare(
         scenarios, named, lossless=setting.lossless, partial=partial, log=None if asked.log is None else Path(asked.log)
     )
     made = {policy.name: policy.build(pool) for policy in named}
-    found = runs.side_by_side(meta, scenarios.first.cost)
     known = [policy for policy in named if policy.name in runs.known]
+    found = runs.side_by_side(meta, scenarios.first.cost, at_ends(scenarios, known, lossless=setting.lossless))
     return Comparison(
         runs=found,
         oracles=oracles_of(made),

@@ -34,6 +34,11 @@ class ReplayOptions:
         "rtx4090, ...; docs/costs.md), FILE.json, FILE.profile or here, the newest profile of this machine; "
         "default: what was measured; under a workload, the cluster's own.",
     )
+    engine: str | None = opt(
+        None,
+        "Whose seconds a device of the sheet is to have (vllm, sglang, trtllm; docs/fidelity.md), or bare, its "
+        "published peaks; default: the engine that a log came from, else vllm.",
+    )
     scale: Mapping[str, float] | None = opt(
         None, "What if this model's seconds were multiplied; once for each model.", metavar="NAME=FACTOR"
     )

@@ -48,7 +48,7 @@ class Scenarios:
         self.shifts = dict(shifts)
         self.num_seeds = num_seeds
         self.shifted = bool(shifts)
-        self._recording = recording
+        self.recording = recording
         self._made: dict[int, Scenario] = {}
 
     def at(self, index: int) -> Scenario:
@@ -57,17 +57,17 @@ class Scenarios:
             seed = self.first.seed + index
             tables = self.first.tables
             if self.shifted:
-                tables = tables_of(self._recording.shifted(self.shifts, seed=seed))
+                tables = tables_of(self.recording.shifted(self.shifts, seed=seed))
             self._made[index] = replace(self.first, tables=tables, seed=seed)
         return self._made[index]
 
     def with_batch(self, batch: int) -> "Scenarios":
         """With so many requests running at a time."""
-        return Scenarios(self._recording, replace(self.first, batch=batch), self.shifts, self.num_seeds)
+        return Scenarios(self.recording, replace(self.first, batch=batch), self.shifts, self.num_seeds)
 
     def with_cost(self, cost: CostModel) -> "Scenarios":
         """The same seeds at other seconds; recordings that were shifted are not shifted anew."""
-        other = Scenarios(self._recording, replace(self.first, cost=cost), self.shifts, self.num_seeds)
+        other = Scenarios(self.recording, replace(self.first, cost=cost), self.shifts, self.num_seeds)
         other._made = {index: replace(scenario, cost=cost) for index, scenario in self._made.items()}
         return other
 
@@ -254,6 +254,7 @@ class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
             self.cost_name,
             source,
             tensor_parallel=self.tensor_parallel,
+            engine=self.engine,
             scale=self.scale,
             extrapolate=self.extrapolate,
             on=None if self.device is None else replace(self.device, reading=reading),

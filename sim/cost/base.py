@@ -87,6 +87,13 @@ class CostModel:
         """What a reader of the seconds asked for so far must know; one line each."""
         return ()
 
+    def ends(self) -> "tuple[CostModel, ...]":
+        """The same cost at the ends of what is known of it, where nine in ten measurements lie between; () if unknown.
+
+        What is the same for all policies, such as a device that is slower than foretold, is left out.
+        """
+        return ()
+
     # -- lines by the tokens held, and rows that share what is read
 
     def unlined(self) -> str:

@@ -1,15 +1,17 @@
 """From the name a user gives to a cost model."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.errors import ArgumentError, known_are
+from ...traces.meta import ModelInfo
 from ...traces.opening import by_form
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
 from .base import CostModel
+from .engines import BARE, EngineTerms, engine_terms
 from .files import FileCost, TableCost, read_cost_file
 from .measured import TimedCost, names_profile, profiled_cost
 from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
@@ -33,6 +35,7 @@ def make_cost(
     recording: Recording,
     *,
     tensor_parallel: int = 1,
+    engine: str | None = None,
     scale: Mapping[str, float] | None = None,
     extrapolate: bool = False,
     on: OnDevice | None = None,
@@ -47,6 +50,7 @@ def make_cost(
             machine. What was recorded goes before a device of that name.
         recording: to be replayed.
         tensor_parallel: devices every model is split over, >= 1; of a device of the sheet only.
+        engine: whose seconds a device of the sheet is to have, see `engine_terms`; of such a device only.
         scale: factors on the seconds of members.
         extrapolate: answer beyond what was measured; not for a device of the sheet, which has no range.
         on: the device that measured seconds are taken to; of what was measured with the recording only.
@@ -56,7 +60,7 @@ def make_cost(
     Raises:
         ValueError: unknown name, an option that does not apply, or a file that breaks the format; one line.
     """
-    cost = _unscaled(name, recording, tensor_parallel, extrapolate, allow_foreign_profile)
+    cost = _unscaled(name, recording, tensor_parallel, engine, extrapolate, allow_foreign_profile)
     if on is not None and shapes_given and recording.about.source is None:
         raise ArgumentError(
             f"`models` goes with `cost` DEVICE, not with `on`: seconds of {recording.about.name} are of its own models"
@@ -103,7 +107,12 @@ def measured_on_device(recording: Recording, on: OnDevice) -> str | None:
 
 
 def _unscaled(
-    name: str, recording: Recording, tensor_parallel: int, extrapolate: bool, allow_foreign_profile: bool
+    name: str,
+    recording: Recording,
+    tensor_parallel: int,
+    engine: str | None,
+    extrapolate: bool,
+    allow_foreign_profile: bool,
 ) -> CostModel:
     sheet = device_sheet()
     measured = recording.about.costs
@@ -112,8 +121,13 @@ def _unscaled(
     if name in sheet and name not in measured:
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
-        unused = _unused(name, recording, tensor_parallel)
-        return roofline_of(sheet[name], name, recording, tensor_parallel=tensor_parallel, remarks=unused)
+        terms = engine_terms(engine, name, source=recording.about.source)
+        remarks = (*lower_bound(name, engine, terms), *_unused(name, recording, tensor_parallel))
+        return roofline_of(
+            sheet[name], name, recording, engine=terms, tensor_parallel=tensor_parallel, remarks=remarks
+        )
+    if engine is not None:
+        raise ArgumentError(f"`engine` is for devices of the sheet; {name} was measured as it is")
     if tensor_parallel != 1:
         raise ArgumentError(f"`tensor_parallel` is for devices of the sheet; {name} was measured as it is")
     if names_profile(name):
@@ -142,9 +156,16 @@ def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str,
     if not measured or tensor_parallel != 1:
         return ()
     return (
-        f"bare roofline, a lower bound: the recording holds measured seconds, which `cost` {measured[0]} `on` {name} "
-        "takes to this device",
+        f"the recording holds measured seconds, which `cost` {measured[0]} `on` {name} takes to this device",
     )
+
+
+def lower_bound(device: str, asked: str | None, terms: EngineTerms | None) -> tuple[str, ...]:
+    """What to say of a bare roofline: `terms` is None, as `asked` says or since no engine is known on the device."""
+    if terms is not None:
+        return ()
+    why = "" if asked == BARE else f" of {device}, on which no engine was measured"
+    return (f"published peaks{why}: a lower bound on seconds, which says nothing of the best draft length",)
 
 
 def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) -> CostModel:
@@ -183,13 +204,14 @@ def roofline_of(
     name: str,
     recording: Recording,
     *,
+    engine: EngineTerms | None = None,
     tensor_parallel: int = 1,
     remarks: tuple[str, ...] = (),
     members: Collection[str] | None = None,
 ) -> RooflineCost:
     """The roofline of a recording's models, or of those members that lie on the device (None: all).
 
-    The models are split over `tensor_parallel` >= 1 devices. `name` is for messages; `remarks` go first in its notes.
+    `engine` serves them; None: nobody. The models are split over `tensor_parallel` >= 1 devices. `name` is for messages; `remarks` go first in its notes.
 
     Raises:
         ValueError: a model whose shape nobody says, or as `RooflineCost`.
@@ -207,11 +229,16 @@ def roofline_of(
     assumed = f"assumed from names, unless `models` says otherwise: {'; '.join(words)}"
     return RooflineCost(
         device,
-        tuple(named.shape for named in known.values() if named.shape is not None),
+        tuple(_target_last(recording, (named.shape for named in known.values() if named.shape is not None))),
+        engine=engine,
         tensor_parallel=tensor_parallel,
         remarks=(*remarks, assumed) if words else remarks,
         free=tuple(member for member, named in known.items() if named.shape is None),
     )
+
+
+def _target_last(recording: Recording, shapes: Iterable[ModelInfo]) -> list[ModelInfo]:
+    return sorted(shapes, key=lambda shape: shape.name == recording.about.target)
 
 
 def _without_shape(recording: Recording) -> list[str]:

@@ -3,12 +3,14 @@
 import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
+from math import log2
 
 from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, Experts, ModelInfo
 from .base import ContextLine, CostModel, DraftTerms, upper_line
+from .engines import EngineTerms
 
 # What a layer adds that is neither arithmetic nor memory traffic: about ten kernels of 1 microsecond each.
 LAYER_LAUNCH_S = 1e-5
@@ -81,9 +83,13 @@ class RooflineCost(CostModel):
     evenly; each layer adds two ring all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over
     the link and its latency (Shoeybi et al. 2019, arXiv:1909.08053). Launches are not split.
 
+    An engine reaches a share of the peaks, and takes seconds of its own a layer, an all-reduce and a row, and a round:
+    with a forward of a member that drafts, and with one of the target that feeds some row more than one token.
+
     Args:
         device: the accelerator.
-        models: shapes of the recorded models; all of them lie in device memory at once.
+        models: shapes of the recorded models, the target last; all of them lie in device memory at once.
+        engine: what serves them; None: the peaks are reached, and launches are the device's.
         tensor_parallel: devices the models are split over, 1 to the least hidden size.
         remarks: what `notes` is to say.
         free: members that copy text, as prompt lookup does: a draft by them costs one lookup.
@@ -100,6 +106,7 @@ class RooflineCost(CostModel):
         device: Device,
         models: tuple[ModelInfo, ...],
         *,
+        engine: EngineTerms | None = None,
         tensor_parallel: int = 1,
         remarks: tuple[str, ...] = (),
         free: Collection[str] = (),
@@ -107,11 +114,20 @@ class RooflineCost(CostModel):
         most = min(model.hidden_size for model in models)
         if not 1 <= tensor_parallel <= most:
             raise ValueError(f"tensor_parallel must be in [1, {most}], the least hidden size, got {tensor_parallel}")
-        self.name = device.name if tensor_parallel == 1 else f"{device.name} x{tensor_parallel} tensor parallel"
+        self.engine = engine
+        served = "" if engine is None else f", {engine.name}"
+        split = "" if tensor_parallel == 1 else f" x{tensor_parallel} tensor parallel"
+        self.name = f"{device.name}{split}{served}"
         self._remarks = remarks
         self._free = frozenset(free)
+        self._served = partial(
+            RooflineCost, device, models, tensor_parallel=tensor_parallel, remarks=remarks, free=self._free
+        )
         _check_memory(self.name, device, models, tensor_parallel)
-        self._terms = {model.name: _terms(device, model, tensor_parallel) for model in models}
+        self._terms = {
+            model.name: _terms(device, model, tensor_parallel, engine, drafts=model is not models[-1])
+            for model in models
+        }
         self._mixtures = tuple(model.name for model in models if model.experts is not None)
         self._blocks = {model.name: model.draft_block for model in models if model.draft_block is not None}
         self._quantised = tuple(_weights_note(device, model) for model in models if model.quantised is not None)
@@ -135,7 +151,7 @@ class RooflineCost(CostModel):
             model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
         )
         busy_s = max(arithmetic_s, memory_s - terms.held_s * (context_tokens - read_tokens))
-        return busy_s + terms.launch_s + terms.reduced_s * new_tokens
+        return busy_s + terms.beside_s(num_rows, new_tokens)
 
     def busy_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> tuple[float, float]:
         """Seconds of (arithmetic, memory) of one forward; they overlap. Arguments as of `forward_s`."""
@@ -151,7 +167,7 @@ class RooflineCost(CostModel):
         arithmetic_s = new_tokens * terms.token_s + attended_s * (new_tokens + num_rows) / 2
         memory_s = terms.read_s(new_tokens) + terms.held_s * new_tokens
         start, end, start_s, slope_s = upper_line((arithmetic_s, attended_s), (memory_s, terms.held_s), context_tokens)
-        return ContextLine(start, end, start_s + terms.launch_s + terms.reduced_s * new_tokens, slope_s)
+        return ContextLine(start, end, start_s + terms.beside_s(num_rows, new_tokens), slope_s)
 
     def unlined(self) -> str:
         """See `CostModel`."""
@@ -165,13 +181,20 @@ class RooflineCost(CostModel):
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        notes = (*self._remarks, *self._quantised)
+        engine = () if self.engine is None else self.engine.notes(mixtures=bool(self._mixtures))
+        notes = (*self._remarks, *engine, *self._quantised)
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
         if self._mixtures:
             drawn = "experts drawn uniformly and independently by each token, so more of them are read than in one text"
             notes += (f"{', '.join(self._mixtures)}: {drawn}",)
         return notes
+
+    def ends(self) -> tuple[CostModel, ...]:
+        """See `CostModel`: rounds that take as little, or as much, beside the target's plain step as was measured."""
+        if self.engine is None:
+            return ()
+        return tuple(self._served(engine=self.engine.rounds_times(factor)) for factor in self.engine.rounds.bounds)
 
     def _of(self, model: str) -> "_Terms":
         terms = self._terms.get(model)
@@ -194,6 +217,13 @@ class _Terms:
     held_s: float  # of reading the keys and values of one token
     launch_s: float  # of launches and of starting all-reduces
     reduced_s: float  # of the bytes that all-reduces move for a new token
+    row_s: float  # a row
+    wide_s: float  # a forward that feeds some row more than one token
+
+    def beside_s(self, num_rows: int, new_tokens: int) -> float:
+        """Of all that is neither arithmetic nor memory traffic."""
+        seconds = self.launch_s + self.reduced_s * new_tokens + self.row_s * num_rows
+        return seconds if new_tokens == num_rows else seconds + self.wide_s
 
     def read_s(self, new_tokens: int) -> float:
         """Of reading the weights that so many new tokens go through, each once."""
@@ -202,35 +232,51 @@ class _Terms:
         return self.weights_s - self.expert_s * (self.experts.number - self.experts.touched(new_tokens))
 
 
-def _terms(device: Device, model: ModelInfo, num_devices: int) -> _Terms:
+def _terms(
+    device: Device, model: ModelInfo, num_devices: int, engine: EngineTerms | None, *, drafts: bool
+) -> _Terms:
     peak = device.flops_per_s.get(model.dtype)
     if peak is None or model.weights_bytes is None:
         hint = "" if model.dtype in WIDTHS else f"; of quantised weights it is one of {', '.join(WIDTHS)} as well"
         raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}{hint}")
-    flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices
-    per_byte_s, latency_s = _all_reduce(device, num_devices)
     width, experts = WIDTHS[model.dtype], model.experts
+    flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices
+    per_byte_s, reduce_s, narrow = 0.0, 0.0, 1.0
+    if num_devices > 1:
+        per_byte_s, reduce_s = _all_reduce(device, num_devices, engine)
+    layer_s = device.layer_launch_s if engine is None else engine.width_s * model.hidden_size
+    launch_s = model.layers * (layer_s + REDUCES * reduce_s)
+    if engine is not None:
+        flops_per_s, bytes_per_s = flops_per_s * engine.arithmetic, bytes_per_s * engine.bandwidth
+        narrow = engine.narrow / engine.arithmetic
+        launch_s += 0.0 if experts is None else experts.layers * engine.expert_layer_s
+        launch_s += engine.draft_step_s if drafts else 0.0
     return _Terms(
-        token_s=2.0 * _multiplied(device, model, peak) / flops_per_s,
+        token_s=2.0 * _multiplied(device, model, peak, narrow) / flops_per_s,
         attended_s=4.0 * model.layers * model.hidden_size / flops_per_s,
         weights_s=model.weights_bytes / bytes_per_s,
         experts=experts,
         expert_s=0.0 if experts is None else experts.layers * experts.parameters * _expert_width(model) / bytes_per_s,
         held_s=model.kv_bytes_per_token / bytes_per_s,
-        launch_s=model.layers * (device.layer_launch_s + REDUCES * latency_s),
+        launch_s=launch_s,
         reduced_s=model.layers * REDUCES * model.hidden_size * width * per_byte_s,
+        row_s=0.0 if engine is None else engine.draft_row_s if drafts else engine.row_s,
+        wide_s=0.0 if engine is None or drafts else engine.wide_s,
     )
 
 
-def _multiplied(device: Device, model: ModelInfo, peak: float) -> float:
-    """Parameters that a token is multiplied with, those in faster units at the share of time that they take."""
+def _multiplied(device: Device, model: ModelInfo, peak: float, narrow: float) -> float:
+    """Parameters that a token is multiplied with, those in faster units at the share of time that they take.
+
+    `narrow` is the share of their peak that these reach, over that of `peak`.
+    """
     quantised, experts = model.quantised, model.experts
     fast = None if quantised is None or quantised.arithmetic is None else device.flops_per_s.get(quantised.arithmetic)
     if quantised is None or fast is None:
         return model.active_parameters
     idle = experts.all_parameters - experts.active_parameters if experts is not None and quantised.experts else 0
-    narrow = quantised.parameters - idle
-    return model.active_parameters - narrow + narrow * peak / fast
+    quick = quantised.parameters - idle
+    return model.active_parameters - quick + quick * peak / (fast * narrow)
 
 
 def _expert_width(model: ModelInfo) -> float:
@@ -248,13 +294,14 @@ def _weights_note(device: Device, model: ModelInfo) -> str:
     return f"{share}, dequantised and multiplied in {model.dtype}{why}"
 
 
-def _all_reduce(device: Device, num_devices: int) -> tuple[float, float]:
-    """Seconds of one all-reduce: (per byte, whatever its size)."""
-    if num_devices == 1:
-        return 0.0, 0.0
+def _all_reduce(device: Device, num_devices: int, engine: EngineTerms | None) -> tuple[float, float]:
+    """Seconds of one all-reduce over two devices or more: (per byte, whatever its size)."""
     if device.link_bytes_per_s is None:
         raise ValueError(f"cost {device.name}: no link to split models over, got tensor_parallel {num_devices}")
-    return 2 * (num_devices - 1) / num_devices / device.link_bytes_per_s, device.link_latency_s
+    per_byte_s = 2 * (num_devices - 1) / num_devices / device.link_bytes_per_s
+    if engine is None:
+        return per_byte_s, device.link_latency_s
+    return per_byte_s / engine.link, engine.reduce_s * log2(num_devices)
 
 
 def _check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:

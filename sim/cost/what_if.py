@@ -224,6 +224,10 @@ class ScaledCost(WrappedCost):
         per_token_s = None if terms.per_token_s is None else terms.per_token_s * factor
         return DraftTerms(terms.per_round_s * factor, per_token_s, terms.block)
 
+    def ends(self) -> tuple[CostModel, ...]:
+        """See `CostModel`."""
+        return tuple(ScaledCost(end, self._factors, self._target) for end in self._cost.ends())
+
     def unlined(self) -> str:
         """See `CostModel`."""
         return self._cost.unlined()

@@ -19,14 +19,15 @@ from math import floor
 from pathlib import Path
 from typing import NoReturn
 
-from ...base.errors import known_are
+from ...base.errors import ArgumentError, known_are
 from ...policies.about import members_run_by
 from ...policies.by_name import PolicySpec
 from ...traces.meta import ModelInfo
 from ...traces.recording import Recording
 from ...traces.workloads.arrival import PS_PER_S
 from ..cost.base import CostModel
-from ..cost.by_name import make_cost, roofline_of
+from ..cost.by_name import lower_bound, make_cost, roofline_of
+from ..cost.engines import EngineTerms, engine_terms
 from ..cost.roofline import SHEET, Device, device_sheet
 from ..cost.what_if import Price, PricedAsCost
 from ..recorded import recorded_pool
@@ -269,20 +270,24 @@ class PlacedCost(PricedAsCost):
 FILE_ENDINGS = (".json", ".profile")
 
 
-def open_cluster(text: str | Path, recording: Recording) -> Cluster:
+def open_cluster(text: str | Path, recording: Recording, *, engine: str | None = None) -> Cluster:
     """The cluster of a file, or one replica on a device of the sheet with everything by default.
 
     Args:
         text: a path to a TOML file (docs/cluster.md), or a name of the sheet, as "h100".
         recording: whose members the replicas serve.
+        engine: that serves on a device of the sheet; a file says it itself.
 
     Raises:
         ClusterFileError: a file that breaks a rule, or does not go with the recording; one line.
-        ValueError: neither a device nor a file.
+        ValueError: neither a device nor a file, or an engine beside a file.
     """
     name, sheet = str(text), device_sheet()
     if name in sheet:
-        return make_cluster(ClusterContent(name=name, replicas=(ReplicaTable(device=name),)), name, recording)
+        engine_terms(engine, name)
+        return make_cluster(ClusterContent(name=name, replicas=(ReplicaTable(device=name, engine=engine),)), name, recording)
+    if engine is not None:
+        raise ArgumentError(f"`engine` goes with a device as `cluster`; {name} is to say `engine` itself, got {engine}")
     if not (name.endswith(".toml") or Path(name).exists()):
         raise ValueError(f"unknown cluster {name!r}: {known_are(name, sorted(sheet), 'or a FILE.toml', where=SHEET)}")
     path = Path(name)
@@ -435,7 +440,7 @@ class _Group:
         try:
             if name is None or (name in self.devices and name not in self.recording.about.costs):
                 return self._rooflines(name, placement)
-            return make_cost(self._located(name), self.recording)
+            return make_cost(self._located(name), self.recording, engine=self.table.engine)
         except ClusterFileError:
             raise
         except ValueError as error:
@@ -452,7 +457,15 @@ class _Group:
         members[placement[about.target].name] += [member for member in about.models if member not in placement]
         parallel = self.table.tensor_parallel
         costs = {
-            place: roofline_of(self.devices[place], place, self.recording, tensor_parallel=parallel, members=here)
+            place: roofline_of(
+                self.devices[place],
+                place,
+                self.recording,
+                engine=self._engine(place),
+                tensor_parallel=parallel,
+                remarks=lower_bound(place, self.table.engine, self._engine(place)),
+                members=here,
+            )
             for place, here in members.items()
         }
         if len(costs) == 1:
@@ -460,6 +473,13 @@ class _Group:
         return PlacedCost(
             {member: costs[device.name] for member, device in placement.items()}, self.recording.about.target
         )
+
+    def _engine(self, device: str) -> EngineTerms | None:
+        engine, source = self.table.engine, self.recording.about.source
+        try:
+            return engine_terms(engine, self.likes.get(device, device), source=source)
+        except ArgumentError as error:
+            self._refuse("engine", f"cannot be taken: {error}", engine)
 
     def _located(self, name: str) -> str:
         """The name of a cost; of a file, where it lies."""

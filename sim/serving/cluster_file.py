@@ -148,7 +148,8 @@ class ReplicaTable(Table):
         tensor_parallel: devices of a kind that each of them is split over.
         role: what they do of a request: all, its prefill, or what comes after.
         policy: of these replicas; None: the run's.
-        cost: what forwards take, as `--cost`; None: the rooflines of the devices.
+        cost: what forwards take, as `--cost`; None: the seconds of the devices.
+        engine: that serves, as `--engine`; of a device of the sheet, or like one.
         max_num_seqs: requests in a batch at most; None: as vLLM for the target's device.
         token_budget: tokens of a step at most; None: as vLLM for the target's device.
         max_model_len: tokens of prompt and answer together that the target takes at most; None: what memory holds.
@@ -172,6 +173,7 @@ class ReplicaTable(Table):
     role: Annotated[Role, Field(strict=False)] = Role.both
     policy: Text | None = None
     cost: Text | None = None
+    engine: Text | None = None
     max_num_seqs: Count | None = None
     token_budget: Count | None = None
     max_model_len: Count | None = None

@@ -1,0 +1,216 @@
+"""Fit the terms of engines to measured rows, and write them where the package reads them (sim/cost/engines.toml).
+
+Few terms for all rows: shares of peak and seconds a layer are shared by all engines; seconds of an all-reduce, a row,
+a layer of experts and a round are an engine's own. Rows are weighed so that each group (engine, model, format, device)
+counts the same. How sure the terms are comes from rows that a fit does not see: each engine's rows of a model are
+foretold by a fit to all others.
+
+python -m benchmarks.engines.fit ROWS     (ROWS: the folder engine_rows; writes the table)
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from paceline.sim.cost.engines import EngineTerms, engines
+from paceline_laboratory.findings import table_cell
+from scipy.optimize import least_squares
+
+from ..shared.report import parser_of, show
+from .rows import Costs, Row, costs_of, foretold_s, plain_step_s, rows_in
+
+TABLE = Path(__file__).parents[2] / "sim" / "cost" / "engines.toml"
+CLASSES = {"hopper": ("h100-sxm", "h100", "h200"), "blackwell": ("b200",)}
+VERSIONS = {"vllm": "0.9 to 0.19", "sglang": "0.5", "trtllm": "1.0 to 1.3"}
+SHARES = ("bandwidth", "arithmetic", "narrow", "link")
+ROUNDS = ("draft_step_s", "wide_s")
+# What is fitted to dense models, and then, with that, to mixtures of experts.
+STAGES = ((*SHARES, "width_s", "reduce_s", "row_s", *ROUNDS), ("expert_layer_s",))
+MOST_BANDWIDTH = 0.9  # of the peak: about what a copy within an H100's memory reaches
+# A row of a forward of the target chooses one token, and a drafted token is chosen and judged: what no row here tells of
+# is taken to be so often as much.
+CHOICES = 2
+CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
+FULL = 12  # rows of a group that counts in full
+TAIL = 0.05  # of the rows, on either side of a spread
+
+HEADS = ("kind", "engine", "model", "device", "rows", "in the fit", "not seen")
+Place = tuple[str, str, str]  # engine and class of devices, "" where all share it, and the field
+Terms = dict[Place, float]
+
+
+def class_of(device: str) -> str:
+    """The class of a device of the sheet."""
+    return next(kind for kind, devices in CLASSES.items() if device in devices)
+
+
+def place_of(field: str, engine: str, kind: str) -> Place:
+    """Whose term a field is."""
+    if field in SHARES:
+        return "", "", field
+    if field == "width_s":
+        return "", kind, field
+    return engine, kind if field == "expert_layer_s" else "", field
+
+
+def terms_by(values: Mapping[Place, float]) -> Callable[[Row], EngineTerms]:
+    """The terms of a row's engine on its device; those that no row told of are the mean of the others'."""
+    made: dict[tuple[str, str], EngineTerms] = {}
+
+    def of(row: Row) -> EngineTerms:
+        key = row.engine, class_of(row.device)
+        if key not in made:
+            start = engines()["vllm"]["h100"]
+            names = [field.name for field in fields(EngineTerms) if isinstance(getattr(start, field.name), float)]
+            found = {name: _value(values, place_of(name, *key)) for name in names}
+            found["draft_row_s"] = CHOICES * found["row_s"]
+            made[key] = replace(start, name=row.engine, version="", **found)
+        return made[key]
+
+    return of
+
+
+def _value(values: Mapping[Place, float], place: Place) -> float:
+    if place in values:
+        return values[place]
+    alike = [value for other, value in values.items() if other[2] == place[2] and other[1] == place[1]]
+    alike = alike or [value for other, value in values.items() if other[2] == place[2]]
+    return float(np.mean(alike)) if alike else 0.0
+
+
+def fit(rows: Sequence[Row]) -> Terms:
+    """The terms that foretell the rows best, trees aside: SGLang takes more for building one than these terms know."""
+    terms: Terms = {}
+    rows = [row for row in rows if row.wide == 1]
+    for mixtures, names in enumerate(STAGES):
+        chosen = [row for row in rows if (row.target.experts is not None) == bool(mixtures)]
+        terms |= _fitted(chosen, list(_told_of(chosen, names)), terms)
+    return terms
+
+
+def _told_of(rows: Iterable[Row], names: Sequence[str]) -> dict[Place, None]:
+    """The terms of these fields that rows tell of, in order."""
+    found: dict[Place, None] = {}
+    for row in rows:
+        known = {"bandwidth", "arithmetic", "width_s", "row_s", "expert_layer_s"}
+        known |= {"narrow"} if row.target.quantised is not None and row.target.quantised.arithmetic else set()
+        known |= {"link", "reduce_s"} if row.num_devices > 1 else set()
+        known |= set(ROUNDS) if row.drafter is not None else set()
+        found |= dict.fromkeys(place_of(name, row.engine, class_of(row.device)) for name in names if name in known)
+    return found
+
+
+def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms:
+    sizes = Counter(row.group for row in rows)
+    weight = np.array([(min(sizes[row.group], FULL) / FULL / sizes[row.group]) ** 0.5 for row in rows])
+
+    def values(logs: NDArray[np.float64]) -> Terms:
+        return {place: float(value) for place, value in zip(places, np.exp(logs), strict=True)}
+
+    def errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        cost = costs_of(terms_by(known | values(logs)))
+        return weight * np.array([np.log(foretold_s(row, cost(row)) / row.seconds) for row in rows])
+
+    begin = [1e-8 if place[2] == "width_s" else 3e-5 if place[2] not in SHARES else 0.7 for place in places]
+    most = {"bandwidth": MOST_BANDWIDTH, **dict.fromkeys(SHARES[1:], 1.0)}
+    ends = [most.get(place[2], 1e-2) for place in places]
+    bounds = (np.log([1e-9] * len(places)), np.log(ends))
+    found = least_squares(errors, np.log(begin), loss="soft_l1", f_scale=CLOSE, bounds=bounds)
+    return values(found.x)
+
+
+class Foretold(NamedTuple):
+    """A row, and what a fit that did not see its group says of it."""
+
+    row: Row
+    seconds: float
+    plain_s: float  # of the target's own step for the same rows
+
+
+def unseen(rows: Sequence[Row]) -> Iterator[Foretold]:
+    """Every row as a fit foretells it that saw nothing of its model under its engine, whatever format and device."""
+    for engine, model in dict.fromkeys((row.engine, row.target.name) for row in rows):
+        apart = [row for row in rows if (row.engine, row.target.name) == (engine, model)]
+        cost = costs_of(terms_by(fit([row for row in rows if (row.engine, row.target.name) != (engine, model)])))
+        for row in apart:
+            yield Foretold(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row)))
+
+
+def spreads(found: Sequence[Foretold]) -> dict[str, tuple[float, float]]:
+    """Between which factors nine in ten rows lay, measured over foretold; of rounds beside the target's plain step."""
+    kinds: dict[str, list[Foretold]] = {"dense": [], "mixture": [], "rounds": []}
+    for one in (one for one in found if one.row.wide == 1):
+        kinds["rounds" if one.row.drafter else "mixture" if one.row.target.experts else "dense"].append(one)
+    return {kind: _spread(kind, of) for kind, of in kinds.items()}
+
+
+def _spread(kind: str, found: Sequence[Foretold]) -> tuple[float, float]:
+    sizes = Counter(one.row.group for one in found)
+    if kind == "rounds":
+        ratios = [(one.row.seconds / one.row.plain_s - 1) / (one.seconds / one.plain_s - 1) for one in found]
+    else:
+        ratios = [one.row.seconds / one.seconds for one in found]
+    weights = [1 / sizes[one.row.group] for one in found]
+    low, high = np.quantile(ratios, (TAIL, 1 - TAIL), weights=weights, method="inverted_cdf")
+    return min(1.0, float(low)), max(1.0, float(high))
+
+
+def written(terms: Terms, spread: Mapping[str, tuple[float, float]], measured: Collection[tuple[str, str]]) -> str:
+    """The table that the package reads; `measured`: engines and classes of devices whose rounds were."""
+    lines = [
+        "# What engines take, as benchmarks/engines/fit.py writes it; docs/fidelity.md says from which rows, and how well",
+        "# it does. The fields are those of EngineTerms.",
+        "",
+        "[shared]",
+        *(f"{name} = {_value(terms, ('', '', name)):.3g}" for name in SHARES),
+    ]
+    for kind, devices in CLASSES.items():
+        names = ", ".join(f'"{device}"' for device in devices)
+        width_s = _value(terms, ("", kind, "width_s"))
+        lines += ["", f"[classes.{kind}]", f"devices = [{names}]", f"width_s = {width_s:.3g}"]
+    for engine, version in VERSIONS.items():
+        by_class = (f"{kind} = {_value(terms, (engine, kind, 'expert_layer_s')):.3g}" for kind in CLASSES)
+        lines += ["", f"[engines.{engine}]", f'version = "{version}"', f"expert_layer_s = {{ {', '.join(by_class)} }}"]
+        lines += [f"{name} = {_value(terms, (engine, '', name)):.3g}" for name in ("reduce_s", "row_s", *ROUNDS)]
+        told = ", ".join(f'"{kind}"' for kind in CLASSES if (engine, kind) in measured)
+        lines += [f"rounds_measured = [{told}]"]
+        lines += [f"draft_row_s = {CHOICES * _value(terms, (engine, '', 'row_s')):.3g}"]
+    lines += ["", "[spreads]"]
+    lines += [f"{kind} = {{ low = {low:.3g}, high = {high:.3g} }}" for kind, (low, high) in spread.items()]
+    return "\n".join([*lines, ""])
+
+
+def errors_by_group(found: Iterable[tuple[Row, float]]) -> dict[tuple[str, ...], list[float]]:
+    """Foretold over measured, less 1, by group."""
+    errors: dict[tuple[str, ...], list[float]] = {}
+    for row, seconds in found:
+        errors.setdefault(row.group, []).append(seconds / row.seconds - 1)
+    return errors
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("rows", type=Path)
+    rows = rows_in(parser.parse_args().rows)
+    terms = fit(rows)
+    apart = list(unseen(rows))
+    measured = {(row.engine, class_of(row.device)) for row in rows if row.drafter is not None}
+    TABLE.write_text(written(terms, spreads(apart), measured), encoding="utf-8")
+    cost: Costs = costs_of(terms_by(terms))
+    seen = errors_by_group((row, foretold_s(row, cost(row))) for row in rows)
+    kept = errors_by_group((one.row, one.seconds) for one in apart)
+    show(
+        "median error of seconds, of rows in the fit and of rows that it did not see",
+        [
+            [table_cell(head, cell) for head, cell in zip(HEADS, (*group, len(seen[group]), *(f"{np.median(one[group]):+.1%} {np.median(np.abs(one[group])):.1%} {np.max(np.abs(one[group])):.1%}" for one in (seen, kept))), strict=True)]
+            for group in sorted(seen)
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""Measured rows of engines, each with the shapes of its models, in the forms of the folder `engine_rows`.
+
+A plain row is a mean time per output token (TPOT) at a concurrency; a row of speculation is the seconds of a round:
+tokens accepted a round over tokens per second. What a row says is foretold by a cost's forwards (`foretold_s`).
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from paceline.sim.cost.base import CostModel
+from paceline.sim.cost.engines import EngineTerms
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
+from paceline.traces.meta import Experts, ModelInfo, Quantised
+from paceline.traces.shapes import head_of, presets
+from paceline.traces.shapes_given import given_shapes
+
+HELD = 700  # tokens of a context, where a source does not say
+DEVICES = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "H100": "h100-sxm"}
+# Of the requests of a row, the share whose prompts were read while a request was answered. SGLang's rows are of one
+# wave: all requests come at once and their prompts go first, so that a request waits for half of the others.
+IN_FLIGHT = {"sglang": 0.5}
+MEMORY = 0.9  # share of memory that engines fill; rows beyond it wait for memory, of which TPOT says nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measured figure."""
+
+    engine: str
+    version: str
+    device: str  # of the sheet
+    num_devices: int
+    target: ModelInfo
+    drafter: ModelInfo | None = None
+    num_rows: int  # requests at a time
+    held: float  # tokens of a row's context, in the mean
+    prompt: int = 0  # tokens of a prompt that is read between the tokens of others; 0: none is
+    answer: int = 1  # tokens of an answer
+    drafted: int = 0  # tokens of a chain that is drafted, or steps of a tree; 0: the target alone
+    judged: int = 0  # tokens that the target judges besides the newest
+    wide: int = 1  # tokens of a step of drafting
+    seconds: float  # of a token (plain), or of a round
+    accepted: float = 1.0  # tokens that a round adds to the text
+    plain_s: float = 0.0  # of a round: what a token of the target alone was measured to take there
+    source: str  # where it stands
+    note: str = ""  # what tells it from others of its group
+
+    @property
+    def kind(self) -> str:
+        """What is foretold of it."""
+        return "round" if self.drafted else "plain"
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Rows that are kept apart together: of one engine, model, device, format and number of devices."""
+        weights = "" if self.target.quantised is None else self.target.quantised.format
+        split = "" if self.num_devices == 1 else f" x{self.num_devices}"
+        return self.kind, self.engine, f"{self.target.name}{'@' if weights else ''}{weights}", f"{self.device}{split}"
+
+
+Costs = Callable[[Row], CostModel]
+
+
+def costs_of(terms: Callable[[Row], EngineTerms | None]) -> Costs:
+    """The cost of each row's models on its device, by the terms of its engine; None is the bare roofline."""
+
+    @cache
+    def cost(engine: EngineTerms | None, device: str, num_devices: int, models: tuple[str, ...]) -> CostModel:
+        return RooflineCost(
+            device_sheet()[device], tuple(by_text[text] for text in models), engine=engine, tensor_parallel=num_devices
+        )
+
+    by_text: dict[str, ModelInfo] = {}
+
+    def of(row: Row) -> CostModel:
+        models = [row.target] if row.drafter is None else [row.drafter, row.target]
+        texts = tuple(model.model_dump_json() for model in models)
+        by_text.update(zip(texts, models, strict=True))
+        return cost(terms(row), row.device, row.num_devices, texts)
+
+    return of
+
+
+def foretold_s(row: Row, cost: CostModel) -> float:
+    """Seconds of a token of a plain row, the prompts of others among them, or of a round."""
+    num_rows, held = row.num_rows, round(row.num_rows * row.held)
+    target_s = cost.forward_s(
+        row.target.name, num_rows=num_rows, new_tokens=num_rows * (1 + row.judged), context_tokens=held
+    )
+    if row.drafter is not None:
+        step_s = cost.forward_s(
+            row.drafter.name, num_rows=num_rows, new_tokens=num_rows * row.wide, context_tokens=held
+        )
+        return target_s + row.drafted * step_s
+    if not row.prompt:
+        return target_s
+    # A prompt is read in a step that writes tokens as well: its forward adds what it takes beyond those.
+    prompt_s = cost.forward_s(row.target.name, num_rows=1, new_tokens=row.prompt, context_tokens=0)
+    waits = IN_FLIGHT.get(row.engine, 1.0) * (num_rows - 1) / row.answer
+    least_s = cost.forward_s(row.target.name, num_rows=1, new_tokens=1, context_tokens=0)
+    return target_s + waits * max(0.0, prompt_s - least_s)
+
+
+def plain_step_s(row: Row, cost: CostModel) -> float:
+    """Seconds of a step of the target alone for the same rows."""
+    return cost.forward_s(
+        row.target.name,
+        num_rows=row.num_rows,
+        new_tokens=row.num_rows,
+        context_tokens=round(row.num_rows * row.held),
+    )
+
+
+def rows_in(folder: Path) -> list[Row]:
+    """All rows of the folder whose models' shapes are known here, devices on the sheet, and memory enough."""
+    return [*_plain_rows(folder / "silicon_fit.csv.gz"), *_specforge(folder / "specforge_fit.csv.gz"), *_typed(folder)]
+
+
+def kept_rows() -> list[Row]:
+    """Rows of speculation that were typed off public threads, and that no term was fitted to."""
+    found = []
+    for row in _read(Path(__file__).with_name("kept.csv")):
+        shape, num_rows, accepted = presets()[row["target"]], int(row["num_rows"]), float(row["accept_length"])
+        found.append(
+            Row(
+                engine=row["engine"],
+                version="",
+                device=row["device"],
+                num_devices=int(row["num_devices"]),
+                target=shape.info(row["target"]),
+                drafter=_head(row["drafter"], row["target"]),
+                num_rows=num_rows,
+                held=HELD,
+                drafted=int(row["steps"]),
+                judged=int(row["judged"]),
+                wide=int(row["topk"]),
+                plain_s=num_rows / float(row["plain_tokens_per_s"]),
+                accepted=accepted,
+                seconds=num_rows * accepted / float(row["tokens_per_s"]),
+                source=row["source"],
+                note=f"{num_rows} rows, {row['steps']} steps, top-{row['topk']}",
+            )
+        )
+    return found
+
+
+def _head(kind: str, preset: str) -> ModelInfo:
+    """A head for a model that is a preset."""
+    return head_of(kind, presets()[preset], kind) or _eagle3_of_mixture(preset)
+
+
+def _read(path: Path) -> Iterator[dict[str, str]]:
+    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+    with opened as file:
+        yield from csv.DictReader(file)
+
+
+def _plain_rows(path: Path) -> Iterator[Row]:
+    """Of the file of TTFT and TPOT by configuration: tensor parallel alone, up to eight devices of one node."""
+    for row in _read(path):
+        split = int(row["tp_size"])
+        alone = row["pp_size"] == "1" and row["attention_dp_size"] in ("", "1") and row["moe_ep_size"] in ("", "0", "1")
+        target = _model(row["model_path"], row["gemm_quant_mode"])
+        device = DEVICES.get(row["system"])
+        if not alone or split > 8 or target is None or device is None:
+            continue
+        prompt, answer, num_rows = int(row["isl"]), int(row["osl"]), int(row["batch_size"])
+        if _fits(target, device, split, num_rows * (prompt + answer)):
+            yield Row(
+                engine=row["backend"],
+                version=row["backend_version"],
+                device=device,
+                num_devices=split,
+                target=target,
+                num_rows=num_rows,
+                held=prompt + answer / 2,
+                prompt=prompt,
+                answer=answer,
+                seconds=float(row["silicon_tpot_ms"]) / 1e3,
+                source="ai-dynamo/aiconfigurator",
+                note=f"{prompt}+{answer}, {num_rows} rows",
+            )
+
+
+def _fits(target: ModelInfo, device: str, split: int, tokens: int) -> bool:
+    needed = (target.weights_bytes or 0) + target.kv_bytes_per_token * tokens
+    return needed <= MEMORY * device_sheet()[device].memory_bytes * split
+
+
+def _specforge(path: Path) -> Iterator[Row]:
+    """Of SGLang on one H200, EAGLE-3 drafters: a plain row a task and batch, and a round for each setting."""
+    plain: set[tuple[str, ...]] = set()
+    for row in _read(path):
+        preset = {"Llama-3.1-8B-Instruct": "llama-3.1-8b", "Qwen3-30B-A3B-Instruct-2507": "qwen-3-30b-a3b"}[row["model"]]
+        target, num_rows = presets()[preset].info(row["model"]), int(row["batch_size"])
+        same = {
+            "engine": "sglang", "version": "0.5", "device": "h200", "num_devices": 1, "target": target,
+            "num_rows": num_rows, "held": HELD, "source": "sgl-project/SpecForge",
+        }  # fmt: skip
+        plain_s = num_rows / float(row["plain_tokens_per_s"])
+        if (row["model"], row["batch_size"], row["task"]) not in plain:
+            plain.add((row["model"], row["batch_size"], row["task"]))
+            yield Row(**same, seconds=plain_s, note=f"{row['task']}, {num_rows} rows")
+        accepted, steps, wide = float(row["accept_length"]), int(row["steps"]), int(row["topk"])
+        yield Row(
+            **same,
+            drafter=_head("eagle3", preset),
+            drafted=steps,
+            judged=int(row["num_draft_tokens"]) - 1,
+            wide=wide,
+            accepted=accepted,
+            plain_s=plain_s,
+            seconds=num_rows * accepted / float(row["tokens_per_s"]),
+            note=f"{row['task']}, {num_rows} rows, {steps} steps, top-{wide}",
+        )
+
+
+def _eagle3_of_mixture(preset: str) -> ModelInfo:
+    """EAGLE-3 of a mixture of experts has one dense layer, as published drafters of Qwen3-30B-A3B have it."""
+    shape = presets()[preset]
+    wide = 2 * shape.hidden * (shape.heads + 2 * shape.kv_heads) * shape.head_size
+    layer = wide + shape.heads * shape.head_size * shape.hidden + 3 * shape.hidden * shape.intermediate
+    parameters = layer + 3 * shape.hidden * shape.hidden + 32_000 * shape.hidden
+    return ModelInfo(
+        name="eagle3", parameters=parameters, layers=1, hidden_size=shape.hidden,
+        kv_bytes_per_token=2 * shape.kv_heads * shape.head_size * 2, dtype="bfloat16",
+    )  # fmt: skip
+
+
+def _typed(folder: Path) -> Iterator[Row]:
+    """Of the published figures that were typed off: rounds of vLLM on one H100."""
+    told = set()
+    for row in _read(folder / "other_rows.csv"):
+        if row["engine"] != "vllm" or row["device"] not in DEVICES or not row["tpot_ms"] or not row["K"]:
+            continue
+        shape, length = presets()["llama-3.1-8b"], int(row["K"])
+        same = {
+            "engine": "vllm", "version": "0.9", "device": DEVICES[row["device"]], "num_devices": 1,
+            "target": shape.info(row["target"]), "num_rows": int(row["batch"]), "held": HELD, "source": row["source"],
+        }  # fmt: skip
+        plain_s = float(row["plain_tpot_ms"]) / 1e3
+        if row["source"] not in told:
+            told.add(row["source"])
+            yield Row(**same, seconds=plain_s)
+        accepted = float(row["accept_length"])
+        yield Row(
+            **same,
+            drafter=_head(row["method"], "llama-3.1-8b"),
+            drafted=length,
+            judged=length,
+            accepted=accepted,
+            plain_s=plain_s,
+            seconds=float(row["tpot_ms"]) / 1e3 * accepted,
+            note=f"{row['method']}, {length} tokens",
+        )
+
+
+# Shapes that are no preset: published configs, in the order (layers, hidden size, parameters beside the experts,
+# bytes of keys and values a token at 16 bits, experts, experts a token, parameters of one, layers of experts).
+_DEEPSEEK = (61, 7168, 16.5e9, 61 * 576 * 2, 256, 8, 3 * 7168 * 2048, 58)
+_OTHERS = {
+    "MiniMax-M2.5": (62, 3072, 3.97e9, 62 * 4096, 256, 8, 3 * 3072 * 1536, 62),
+    "gpt-oss-120b": (36, 2880, 2.0e9, 36 * 2048 / 2, 128, 4, 3 * 2880 * 2880, 36),  # half its layers look back 128 tokens
+    "DeepSeek-R1": _DEEPSEEK,
+    "DeepSeek-V3": _DEEPSEEK,
+    "Kimi-K2.5": (61, 7168, 11.0e9, 61 * 576 * 2, 384, 8, 3 * 7168 * 2048, 60),
+}
+_PRESETS = {"Qwen3-32B": "qwen-3-32b", "Llama-3.1-8B-Instruct": "llama-3.1-8b", "Qwen3-235B-A22B-FP8": "qwen-3-235b-a22b"}
+_FORMATS = {"": "", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4"}
+
+
+@cache
+def _model(path: str, mode: str) -> ModelInfo | None:
+    """The shape of a model of a row, in its format of weights; None of one that is not known here."""
+    name, weights = path.rpartition("/")[2], _FORMATS[mode]
+    if name in _PRESETS:
+        (shape,) = given_shapes([f"{name}={_PRESETS[name]}{'@' if weights else ''}{weights}"], name)
+        return shape
+    if name not in _OTHERS:
+        return None
+    layers, hidden, beside, kv_bytes, number, per_token, each, expert_layers = _OTHERS[name]
+    experts = Experts(number=number, per_token=per_token, layers=expert_layers, parameters=each)
+    parameters = int(beside) + experts.all_parameters
+    if name == "gpt-oss-120b":  # published in 4 bits
+        weights = "mxfp4"
+    narrow = experts.all_parameters if weights in ("mxfp4", "nvfp4") else parameters - 2 * hidden * 150_000
+    bytes_each, arithmetic = {"fp8": (1.0, "fp8"), "nvfp4": (0.5625, "fp4"), "mxfp4": (0.53125, None)}.get(
+        weights, (2.0, None)
+    )
+    quantised = Quantised(
+        format=weights, parameters=narrow, bytes_per_parameter=bytes_each, arithmetic=arithmetic, experts=True
+    )
+    return ModelInfo(
+        name=name, parameters=parameters, layers=layers, hidden_size=hidden, kv_bytes_per_token=int(kv_bytes),
+        dtype="bfloat16", experts=experts, quantised=quantised if weights else None,
+    )  # fmt: skip

@@ -1,0 +1,128 @@
+"""What a serving engine takes beside a device's published figures, which `engines.toml` has, and how sure that is.
+
+The figures were fitted to measured rows of engines by `benchmarks/engines/fit.py`; docs/fidelity.md says how well they
+foretell rows that they were not fitted to.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+
+from ...base.errors import ArgumentError, known_are
+
+BARE = "bare"  # no engine at all: the roofline of published peaks
+DEFAULT_ENGINE = "vllm"
+PAGE = "docs/fidelity.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Factors between which nine in ten measured rows lay, over what a fit that had not seen their group foretold."""
+
+    low: float  # in (0, 1]
+    high: float  # >= 1
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Both."""
+        return self.low, self.high
+
+    def __str__(self) -> str:
+        return f"{self.low:.2f} to {self.high:.2f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTerms:
+    """Seconds and shares of peak of one engine on one class of devices; docs/costs.md says what each stands for."""
+
+    name: str
+    version: str  # of the rows that it was fitted to
+    bandwidth: float  # share of peak memory bandwidth, in (0, 1]
+    arithmetic: float  # share of the peak of 16 and 32 bit units, in (0, 1]
+    narrow: float  # of the peak of fp8, fp4 and int8 units, in (0, 1]
+    link: float  # of the link's bandwidth, in (0, 1]
+    width_s: float  # a layer of any member, for each unit of its hidden size, in place of the device's launches
+    reduce_s: float  # an all-reduce, for each doubling of the devices, in place of the device's latency
+    expert_layer_s: float  # a layer of experts, besides
+    row_s: float  # a row of the target's forward
+    draft_step_s: float  # a forward of a member that drafts
+    draft_row_s: float  # a row of it: its token is chosen, and judged later
+    wide_s: float  # a forward of the target that feeds some row more than one token: a verification, a prompt's chunk
+    rounds_measured: bool  # on such a device; else rounds are the mean of other engines', or as on other devices
+    dense: Spread  # of the seconds of models without experts
+    mixture: Spread  # of mixtures of experts
+    rounds: Spread  # of what a round takes beside the target's plain step
+
+    def notes(self, *, mixtures: bool) -> tuple[str, ...]:
+        """What a reader of its seconds must know; `mixtures`: whether one of the models is a mixture of experts."""
+        seconds = f"{self.dense}{f' (mixtures of experts {self.mixture})' if mixtures else ''}"
+        measured = (
+            f"seconds as {self.name} {self.version} takes them, by a fit; of models that it had not seen, nine in ten "
+            f"measurements were {seconds} times what it foretold, and what a round adds {self.rounds} times"
+        )
+        if self.rounds_measured:
+            return (measured,)
+        return measured, f"no rounds of {self.name} were measured on such a device: they are taken from elsewhere"
+
+    def rounds_times(self, factor: float) -> "EngineTerms":
+        """The same engine, if rounds took so many times as much beside the target's plain step."""
+        return replace(
+            self,
+            draft_step_s=self.draft_step_s * factor,
+            draft_row_s=self.draft_row_s * factor,
+            wide_s=self.wide_s * factor,
+        )
+
+
+@cache
+def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
+    """The terms of every engine by its name and the device's."""
+    table = tomllib.loads(files(__package__).joinpath("engines.toml").read_text(encoding="utf-8"))
+    spreads = {kind: Spread(**ends) for kind, ends in table["spreads"].items()}
+    found = {}
+    for name, own in table["engines"].items():
+        measured = own.pop("rounds_measured")
+        by_class = {
+            kind: EngineTerms(
+                name=name,
+                **spreads,
+                **table["shared"],
+                **{key: figure[kind] if isinstance(figure, dict) else figure for key, figure in own.items()},
+                width_s=there["width_s"],
+                rounds_measured=kind in measured,
+            )
+            for kind, there in table["classes"].items()
+        }
+        found[name] = {
+            device: by_class[kind] for kind, there in table["classes"].items() for device in there["devices"]
+        }
+    return found
+
+
+def engine_terms(engine: str | None, device: str, *, source: str | None = None) -> EngineTerms | None:
+    """The terms of an engine on a device of the sheet; None of a bare roofline.
+
+    Args:
+        engine: its name, "bare", or None: the engine that a log came from, else vLLM, where it is known on the device.
+        source: the form of the log that a recording was imported from, as "vllm-log"; None of one made here.
+
+    Raises:
+        ArgumentError: an engine that has no terms, or none on that device.
+    """
+    if engine == BARE:
+        return None
+    known = engines()
+    if engine is None:
+        logged = "" if source is None else source.partition("-")[0]
+        return known.get(logged, known[DEFAULT_ENGINE]).get(device)
+    if engine not in known:
+        names = known_are(engine, [*known, BARE], where=PAGE)
+        raise ArgumentError(f"`engine` {engine} has no terms: {names}; {BARE} takes published peaks, a lower bound")
+    if device not in known[engine]:
+        raise ArgumentError(
+            f"`engine` {engine} has no terms on {device}, only on {', '.join(known[engine])}; `engine` {BARE} takes "
+            "published peaks, a lower bound"
+        )
+    return known[engine][device]
