@@ -36,7 +36,7 @@ MOST_BANDWIDTH = 0.9  # of the peak: about what a copy within an H100's memory r
 CHOICES = 2
 CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
 FULL = 12  # rows of a group that counts in full
-TAIL = 0.05  # of the rows, on either side of a spread
+TAIL = 0.05  # of the rows, on either side of what residuals hold
 
 HEADS = ("kind", "engine", "model", "device", "rows", "in the fit", "not seen")
 Place = tuple[str, str, str]  # engine and class of devices, "" where all share it, and the field
@@ -140,15 +140,15 @@ def unseen(rows: Sequence[Row]) -> Iterator[Foretold]:
             yield Foretold(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row)))
 
 
-def spreads(found: Sequence[Foretold]) -> dict[str, tuple[float, float]]:
+def residuals(found: Sequence[Foretold]) -> dict[str, tuple[float, float]]:
     """Between which factors nine in ten rows lay, measured over foretold; of rounds beside the target's plain step."""
     kinds: dict[str, list[Foretold]] = {"dense": [], "mixture": [], "rounds": []}
     for one in (one for one in found if one.row.wide == 1):
         kinds["rounds" if one.row.drafter else "mixture" if one.row.target.experts else "dense"].append(one)
-    return {kind: _spread(kind, of) for kind, of in kinds.items()}
+    return {kind: _between(kind, of) for kind, of in kinds.items()}
 
 
-def _spread(kind: str, found: Sequence[Foretold]) -> tuple[float, float]:
+def _between(kind: str, found: Sequence[Foretold]) -> tuple[float, float]:
     sizes = Counter(one.row.group for one in found)
     if kind == "rounds":
         ratios = [(one.row.seconds / one.row.plain_s - 1) / (one.seconds / one.plain_s - 1) for one in found]
@@ -159,7 +159,7 @@ def _spread(kind: str, found: Sequence[Foretold]) -> tuple[float, float]:
     return min(1.0, float(low)), max(1.0, float(high))
 
 
-def written(terms: Terms, spread: Mapping[str, tuple[float, float]], measured: Collection[tuple[str, str]]) -> str:
+def written(terms: Terms, between: Mapping[str, tuple[float, float]], measured: Collection[tuple[str, str]]) -> str:
     """The table that the package reads; `measured`: engines and classes of devices whose rounds were."""
     lines = [
         "# What engines take, as benchmarks/engines/fit.py writes it; docs/fidelity.md says from which rows, and how well",
@@ -179,8 +179,8 @@ def written(terms: Terms, spread: Mapping[str, tuple[float, float]], measured: C
         told = ", ".join(f'"{kind}"' for kind in CLASSES if (engine, kind) in measured)
         lines += [f"rounds_measured = [{told}]"]
         lines += [f"draft_row_s = {CHOICES * _value(terms, (engine, '', 'row_s')):.3g}"]
-    lines += ["", "[spreads]"]
-    lines += [f"{kind} = {{ low = {low:.3g}, high = {high:.3g} }}" for kind, (low, high) in spread.items()]
+    lines += ["", "[residuals]"]
+    lines += [f"{kind} = {{ low = {low:.3g}, high = {high:.3g} }}" for kind, (low, high) in between.items()]
     return "\n".join([*lines, ""])
 
 
@@ -199,7 +199,7 @@ def main() -> None:
     terms = fit(rows)
     apart = list(unseen(rows))
     measured = {(row.engine, class_of(row.device)) for row in rows if row.drafter is not None}
-    TABLE.write_text(written(terms, spreads(apart), measured), encoding="utf-8")
+    TABLE.write_text(written(terms, residuals(apart), measured), encoding="utf-8")
     cost: Costs = costs_of(terms_by(terms))
     seen = errors_by_group((row, foretold_s(row, cost(row))) for row in rows)
     kept = errors_by_group((one.row, one.seconds) for one in apart)

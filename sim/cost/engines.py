@@ -18,7 +18,7 @@ PAGE = "docs/fidelity.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Residuals:
     """Factors between which nine in ten measured rows lay, over what a fit that had not seen their group foretold."""
 
     low: float  # in (0, 1]
@@ -51,9 +51,9 @@ class EngineTerms:
     draft_row_s: float  # a row of it: its token is chosen, and judged later
     wide_s: float  # a forward of the target that feeds some row more than one token: a verification, a prompt's chunk
     rounds_measured: bool  # on such a device; else rounds are the mean of other engines', or as on other devices
-    dense: Spread  # of the seconds of models without experts
-    mixture: Spread  # of mixtures of experts
-    rounds: Spread  # of what a round takes beside the target's plain step
+    dense: Residuals  # of the seconds of models without experts
+    mixture: Residuals  # of mixtures of experts
+    rounds: Residuals  # of what a round takes beside the target's plain step
 
     def notes(self, *, mixtures: bool) -> tuple[str, ...]:
         """What a reader of its seconds must know; `mixtures`: whether one of the models is a mixture of experts."""
@@ -80,14 +80,14 @@ class EngineTerms:
 def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
     """The terms of every engine by its name and the device's."""
     table = tomllib.loads(files(__package__).joinpath("engines.toml").read_text(encoding="utf-8"))
-    spreads = {kind: Spread(**ends) for kind, ends in table["spreads"].items()}
+    residuals = {kind: Residuals(**ends) for kind, ends in table["residuals"].items()}
     found = {}
     for name, own in table["engines"].items():
         measured = own.pop("rounds_measured")
         by_class = {
             kind: EngineTerms(
                 name=name,
-                **spreads,
+                **residuals,
                 **table["shared"],
                 **{key: figure[kind] if isinstance(figure, dict) else figure for key, figure in own.items()},
                 width_s=there["width_s"],

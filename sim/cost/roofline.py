@@ -115,7 +115,7 @@ class RooflineCost(CostModel):
         if not 1 <= tensor_parallel <= most:
             raise ValueError(f"tensor_parallel must be in [1, {most}], the least hidden size, got {tensor_parallel}")
         self.engine = engine
-        served = "" if engine is None else f", {engine.name}"
+        served = "" if engine is None else f" ({engine.name})"
         split = "" if tensor_parallel == 1 else f" x{tensor_parallel} tensor parallel"
         self.name = f"{device.name}{split}{served}"
         self._remarks = remarks

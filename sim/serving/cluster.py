@@ -479,7 +479,7 @@ class _Group:
         try:
             return engine_terms(engine, self.likes.get(device, device), source=source)
         except ArgumentError as error:
-            self._refuse("engine", f"cannot be taken: {error}", engine)
+            self._refuse("engine", f"cannot be taken: {error}", engine, told=True)
 
     def _located(self, name: str) -> str:
         """The name of a cost; of a file, where it lies."""

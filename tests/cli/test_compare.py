@@ -387,9 +387,9 @@ def test_a_policy_that_leaves_what_was_measured_under_one_reading_is_named(shape
     assert "hasty.py:Hasty is left out, all scales:" in " ".join(printed.split("range")[-1].split())
 
 
-def test_a_bare_roofline_says_what_it_leaves_unused(shaped):
+def test_a_device_says_what_it_leaves_unused(shaped):
     (note, *_) = compared(shaped, "--cost", "h200")["meta"]["cost_notes"]
-    assert note.startswith("bare roofline, a lower bound: the recording holds measured seconds")
+    assert note.startswith("the recording holds measured seconds, which --cost timed --on h200")
     told = "--on is for seconds measured with the recording (timed), got --cost h100"
     assert told in refused("compare", "--trace", shaped, "--cost", "h100", "--on", "h200")
     assert "--on h100 needs the device of the sheet that cpu was measured on" in refused("compare", "--on", "h100")

@@ -20,6 +20,7 @@ from paceline.reports.comparison import (
     quality_table,
     regret_table,
     tag_table,
+    told_apart,
 )
 from paceline.reports.intervals import mean_interval, t_quantile
 from paceline.reports.regret import regret_of
@@ -472,6 +473,12 @@ QUALITY = Quality(**dict.fromkeys((field.name for field in fields(Quality)), Non
 QUALITY = replace(QUALITY, tokens=7, known_share=1.0, num_divergences=1, divergences_per_1000=12.5)
 
 
+def comparison_cells(compared):
+    grid = comparison_table(compared)
+    heads = [column.heading for column in grid.columns]
+    return [dict(zip(heads, row, strict=True)) for row in grid.rows]
+
+
 def row_of(policy, seconds, *, tokens=1000, calls=400, judged=800, accepted=500, lossy=False):
     """A run by the seconds of each member; whoever took any below the target drafted."""
     total = sum(seconds)
@@ -688,6 +695,25 @@ def test_two_that_the_requests_do_not_tell_apart():
     )
     line = conclusion(SideBySide(meta={}, baseline=None, rows=(first, replace(first, policy="other"))))
     assert line == "best: adaptive, 200.0 tokens/s; other (200.0 tokens/s) cannot be told apart from it: equally fast"
+
+
+def test_two_that_the_cost_does_not_tell_apart():
+    """The one that is slower as the cost stands is faster where rounds are dear, and the target alone is not."""
+    long, short = row_of("draft:6/target", (0.0, 2.0, 0.0, 3.0)), row_of("draft:2/target", (0.0, 1.0, 0.0, 4.5))
+    cheap = SideBySide(meta={}, baseline=PLAIN, rows=(row_of("draft:6/target", (0.0, 1.0, 0.0, 3.0)), short))
+    dear = SideBySide(meta={}, baseline=PLAIN, rows=(row_of("draft:6/target", (0.0, 5.0, 0.0, 3.0)), short))
+    compared = SideBySide(meta={"batch": 1}, baseline=PLAIN, rows=(long, short), ends=(cheap, dear))
+    assert compared.speed_up_range(long) == (10 / 8, 10 / 4)
+    assert compared.speed_up_range(short) == (10 / 5.5, 10 / 5.5)
+    line = conclusion(compared)
+    assert line.startswith("best: draft:6/target, 2.00x; draft:2/target (1.82x) cannot be told apart from it by this cost; ")
+    assert "plain" not in line.partition("by this cost")[0]
+    ranges = [row["range of cost"] for row in comparison_cells(compared)]
+    assert ranges == ["1.25 to 2.50", "1.82 to 1.82", ""]
+    assert compared.to_json()["policies"][0]["speed_up_range"] == [1.25, 2.5]
+    assert SideBySide(meta={}, baseline=PLAIN, rows=(long,)).speed_up_range(long) is None
+    left_out = replace(compared, ends=(replace(cheap, rows=(short,)), dear))
+    assert not told_apart(left_out, long, short), "who has no seconds at an end may be the slower one there"
 
 
 def test_what_cannot_be_chosen_is_not_the_best():

@@ -88,7 +88,7 @@ def test_one_policy_and_a_path_do_as_well(recording, folder):
         ({1: "plain"}, {}, "^`policies` must have names that are texts, got 1$"),
         ({"plain": CHAINS[0]}, {}, "^`policies` must leave the name plain to paceline's own policy of that name$"),
         ({"oracle-chain": CHAINS[0]}, {"regret": True}, "^`policies` must leave the name oracle-chain to"),
-        (CHAINS, {"nope": 1}, "^no keyword `nope`; there are cost, scale, "),
+        (CHAINS, {"nope": 1}, "^no keyword `nope`; there are cost, engine, scale, "),
         (CHAINS, {"batch": 1.5}, "^`batch` must be a valid integer, got 1.5$"),
         (CHAINS, {"batch": 0}, "^`batch` must be a whole number from 1 to 1,000,000, got 0$"),
         (CHAINS, {"seeds": 0}, r"^`seeds` must be in \[1, 1000\], got 0$"),
@@ -203,8 +203,8 @@ def cost(recording=TRACE, **options):
 
 def test_cost_of_a_recording_of_contexts():
     assert cost().name == "cpu"
-    assert cost(cost="h100", scale={"draft": 0.5, "target": 2}).name == "h100, draft x0.5, target x2"
-    assert cost(cost="h100", scale={}, tensor_parallel=2).name == "h100 x2 tensor parallel"
+    assert cost(cost="h100", scale={"draft": 0.5, "target": 2}).name == "h100 (vllm), draft x0.5, target x2"
+    assert cost(cost="h100", scale={}, tensor_parallel=2).name == "h100 x2 tensor parallel (vllm)"
     assert cost(cost="cpu", extrapolate=True).forward_s("target", num_rows=1, new_tokens=10**6, context_tokens=0)
 
 

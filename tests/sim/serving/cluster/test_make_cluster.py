@@ -101,7 +101,7 @@ def test_each_member_costs_what_its_own_device_takes(cluster):
     assert placed.forward_s("target", **shape) == make_cost("h100", llamas()).forward_s("target", **shape)
     # The bandwidth and the peak are those of the sheet's L40S; only the memory is the file's.
     assert placed.forward_s("draft", **shape) == make_cost("l40s", llamas()).forward_s("draft", **shape)
-    assert placed.name == "draft on my-l40s, target on h100"
+    assert placed.name == "draft on my-l40s, target on h100 (vllm)"
 
 
 OFFLOADING = """

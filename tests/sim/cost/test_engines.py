@@ -1,0 +1,190 @@
+"""Seconds of engines by hand, whose terms are taken when, and what they say of themselves."""
+
+from dataclasses import replace
+
+import pytest
+from paceline.base.errors import ArgumentError
+from paceline.sim.cost.by_name import make_cost
+from paceline.sim.cost.engines import EngineTerms, Residuals, engine_terms, engines
+from paceline.sim.cost.roofline import RooflineCost, device_sheet
+from paceline.sim.cost.what_if import scaled
+from paceline.sim.serving.cluster import open_cluster
+from paceline.sim.serving.cluster_file import ClusterFileError
+from paceline.traces.meta import Experts, Quantised
+
+from ..serving.cluster.small_pools import llamas
+from .shapes import DEVICE, MODEL, seconds
+
+HALF = EngineTerms(
+    name="half",
+    version="1",
+    bandwidth=0.5,
+    arithmetic=0.25,
+    narrow=0.125,
+    link=0.5,
+    width_s=1e-8,
+    reduce_s=5e-6,
+    expert_layer_s=3e-5,
+    row_s=1e-5,
+    draft_step_s=1e-4,
+    draft_row_s=2e-5,
+    wide_s=1e-3,
+    rounds_measured=True,
+    dense=Residuals(low=0.5, high=2.0),
+    mixture=Residuals(low=0.25, high=4.0),
+    rounds=Residuals(low=0.5, high=3.0),
+)
+LAYERS = 3 * 100 * 1e-8
+DRAFT = MODEL.model_copy(update={"name": "d"})
+
+
+def cost_of(engine=HALF, *models, **options):
+    return RooflineCost(DEVICE, models or (DRAFT, MODEL), engine=engine, **options)
+
+
+def test_a_step_of_the_target_by_hand():
+    cost = cost_of()
+    assert cost.name == "round (half)"
+    assert seconds(cost, 2, rows=2, held=10) == pytest.approx((4e6 + 400 * 12) / 5e10 + LAYERS + 2 * 1e-5)
+    # Rows that are fed more than one token: a verification, or a prompt.
+    few = (4e6 + 400 * 14) / 5e10 + LAYERS + 1e-5 + 1e-3
+    assert seconds(cost, 4, held=10) == pytest.approx(few)
+    assert seconds(cost, 1000, held=24) == pytest.approx(
+        (2e6 * 1000 + 1200 * 1000 * 524.5) / 0.25e12 + LAYERS + 1e-5 + 1e-3
+    )
+
+
+def test_a_draft_by_hand():
+    """Its forwards have seconds of their own, whatever they are fed."""
+    cost = cost_of()
+    for new in (3, 4):
+        wanted = (4e6 + 400 * (10 + new)) / 5e10 + LAYERS + 1e-4 + 3 * 2e-5
+        assert seconds(cost, new, model="d", rows=3, held=10) == pytest.approx(wanted)
+
+
+def test_devices_that_share_a_model_by_hand():
+    cost = cost_of(HALF, MODEL, tensor_parallel=4)
+    reduced = 2 * (2 * 3 / 4 * 100 * 4 / 0.5e10 + 2 * 5e-6)  # two doublings
+    assert seconds(cost, 1, held=10) == pytest.approx((4e6 + 400 * 11) / 5e10 / 4 + LAYERS + 3 * reduced + 1e-5)
+
+
+def test_experts_and_narrow_weights_by_hand():
+    experts = Experts(number=8, per_token=2, layers=2, parameters=25_000)
+    mixed = cost_of(HALF, MODEL.model_copy(update={"experts": experts}))
+    dense = cost_of(HALF, MODEL)
+    read = 2 * 6 * 25_000 * 4 / 5e10  # six experts of eight are not read, in each of two layers
+    assert seconds(mixed, 1) == pytest.approx(seconds(dense, 1) - read + 2 * 3e-5)
+    device = replace(DEVICE, flops_per_s={"float32": 1e12, "fp8": 4e12})
+    narrow = Quantised(format="fp8", parameters=600_000, bytes_per_parameter=1, arithmetic="fp8")
+    cost = RooflineCost(device, (MODEL.model_copy(update={"quantised": narrow}),), engine=HALF)
+    multiplied = 400_000 / 0.25e12 + 600_000 / (0.125 * 4e12)
+    attended = 1200 * 1000 * 500.5 / 0.25e12
+    assert seconds(cost, 1000) == pytest.approx(2 * 1000 * multiplied + attended + LAYERS + 1e-5 + 1e-3)
+
+
+@pytest.mark.parametrize("new", [1, 4])
+def test_lines_by_the_tokens_held_are_the_same_seconds(new):
+    cost = cost_of()
+    for model in ("d", "m"):
+        line = cost.context_line(model, num_rows=1, new_tokens=new, context_tokens=700)
+        at = line.start_s + line.slope_s * (700 - line.start)
+        assert at == pytest.approx(seconds(cost, new, model=model, held=700), rel=1e-12)
+
+
+def test_the_ends_are_of_rounds_alone():
+    cost = cost_of()
+    low, high = cost.ends()
+    plain = {seconds(each, 2, rows=2, held=5) for each in (low, cost, high)}
+    assert len(plain) == 1
+    verified = [seconds(each, 4, held=5) - seconds(each, 1, held=8) for each in (low, cost, high)]
+    assert verified == pytest.approx([0.5e-3, 1e-3, 3e-3])
+    drafted = [seconds(each, 1, model="d") for each in (low, cost, high)]
+    assert [each - drafted[1] for each in drafted] == pytest.approx([-0.6e-4, 0, 2.4e-4])
+    halved = scaled(cost, {"d": 0.5}, target="m").ends()
+    assert [seconds(each, 1, model="d") for each in halved] == pytest.approx([each / 2 for each in (drafted[0], drafted[2])])
+    assert cost_of(None).ends() == ()
+
+
+def test_what_a_reader_has_to_know():
+    (said,) = cost_of().notes()
+    assert "half 1" in said
+    assert "0.50 to 2.00 times" in said
+    assert "0.50 to 3.00 times" in said
+    experts = Experts(number=8, per_token=2, layers=2, parameters=25_000)
+    mixed = cost_of(replace(HALF, rounds_measured=False), MODEL.model_copy(update={"experts": experts}))
+    said, elsewhere, *_ = mixed.notes()
+    assert "(mixtures of experts 0.25 to 4.00)" in said
+    assert elsewhere == "no rounds of half were measured on such a device: they are taken from elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("source", "engine", "device", "found"),
+    [
+        (None, None, "h100", "vllm"),
+        ("vllm-log", None, "h200", "vllm"),
+        ("sglang-metrics", None, "h100-sxm", "sglang"),
+        ("trtllm-metrics", None, "b200", "trtllm"),
+        ("eagle-timed", None, "h100", "vllm"),
+        ("sglang-metrics", "trtllm", "h100", "trtllm"),
+        ("sglang-metrics", "bare", "h100", None),
+        (None, None, "a100", None),
+        (None, None, "h100-pcie", None),
+    ],
+)
+def test_whose_terms_are_taken(source, engine, device, found):
+    terms = engine_terms(engine, device, source=source)
+    assert (None if terms is None else terms.name) == found
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "told"),
+    [
+        ("vlm", "h100", "`engine` vlm has no terms: did you mean vllm?; bare takes published peaks, a lower bound"),
+        ("llamacpp", "h100", "`engine` llamacpp has no terms: known are vllm, sglang, trtllm, bare; bare takes"),
+        ("vllm", "a100", "`engine` vllm has no terms on a100, only on h100-sxm, h100, h200, b200; `engine` bare takes"),
+    ],
+)
+def test_an_engine_or_a_device_without_terms_is_refused_by_name(engine, device, told):
+    with pytest.raises(ArgumentError) as refused:
+        engine_terms(engine, device)
+    assert str(refused.value).startswith(told)
+
+
+def test_an_engine_goes_with_a_device():
+    recording = llamas()
+    assert make_cost("h100", recording, engine="sglang").name == "h100 (sglang)"
+    bare = make_cost("h100", recording, engine="bare")
+    assert (bare.name, bare.ends()) == ("h100", ())
+    assert bare.notes()[0].startswith("published peaks: a lower bound on seconds")
+    assert make_cost("a100", recording).notes()[0].startswith("published peaks of a100, on which no engine was measured")
+
+
+def test_the_table_is_whole():
+    sheet = device_sheet()
+    for by_device in engines().values():
+        for device, terms in by_device.items():
+            assert device in sheet
+            assert all(0 < share <= 1 for share in (terms.bandwidth, terms.arithmetic, terms.narrow, terms.link))
+            assert all(0 < each.low <= 1 <= each.high for each in (terms.dense, terms.mixture, terms.rounds))
+
+
+FILE = '[[replicas]]\ndevice = "{device}"\n{engine}\n[devices.mine]\nlike = "h200"\nmemory_bytes = 200e9\n'
+
+
+def test_a_cluster_says_its_engine(tmp_path):
+    recording = llamas()
+    path = tmp_path / "cluster.toml"
+    for device, engine, name in (
+        ("h100", "", "h100 (vllm)"),
+        ("h100", 'engine = "sglang"', "h100 (sglang)"),
+        ("mine", 'engine = "trtllm"', "mine (trtllm)"),
+        ("h100", 'engine = "bare"', "h100"),
+    ):
+        path.write_text(FILE.format(device=device, engine=engine))
+        assert open_cluster(path, recording).replicas[0].cost.name == name
+    path.write_text(FILE.format(device="a100", engine='engine = "sglang"'))
+    with pytest.raises(ClusterFileError, match=r"replicas\[0\].engine cannot be taken: `engine` sglang has no terms on"):
+        open_cluster(path, recording)
+    with pytest.raises(ArgumentError, match="`engine` goes with a device as `cluster`; .* is to say `engine` itself"):
+        open_cluster(path, recording, engine="vllm")
+    assert open_cluster("h200", recording, engine="sglang").replicas[0].cost.name == "h200 (sglang)"
