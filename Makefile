@@ -7,6 +7,7 @@
 # make slow   the tests that take minutes, and every property on 200 examples
 # make docs    what the pages show of commands, run and written anew
 # make experiments   all of docs/experiments.md: measured, drawn and written anew, in some minutes
+# make fidelity   how well the terms of engines foretell measured rows: ROWS=FOLDER (of PACELINE_DATA), and WRITE=--write for docs/fidelity.md
 # make arena   what is new in the arena is played, and docs/leaderboard.md written anew with its figure and JSON
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +17,11 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
-.PHONY: demo check test lab pages slow bench docs experiments arena clean lint types layers
+ROWS ?= $(PACELINE_DATA)/engine_rows
+fidelity: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engines.fidelity $(ROWS) $(WRITE)
+
+.PHONY: fidelity demo check test lab pages slow bench docs experiments arena clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \

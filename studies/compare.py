@@ -62,9 +62,7 @@ class PolicyRuns:
             raise next(iter(self.refused.values()))
         return known
 
-    def side_by_side(
-        self, meta: Mapping[str, Any], cost: CostModel, ends: tuple[SideBySide, ...] = ()
-    ) -> SideBySide:
+    def side_by_side(self, meta: Mapping[str, Any], cost: CostModel, ends: tuple[SideBySide, ...] = ()) -> SideBySide:
         """Those that were not refused, at all seeds they were run at; raises the first refusal if there is none.
 
         `meta` describes the scenario; `cost` is the one they ran under, which has more to say after the runs, and

@@ -234,7 +234,9 @@ def serving_setting(
     changes = {
         one.name: getattr(asked, one.name) for record in (WorkloadChanges, ClosedLoopOptions) for one in fields(record)
     }
-    priced = _priced(open_cluster(cluster, replay.recording, engine=replay.engine if replay.cost is None else None), replay)
+    priced = _priced(
+        open_cluster(cluster, replay.recording, engine=replay.engine if replay.cost is None else None), replay
+    )
     return ServingSetting(
         replay=replay,
         cluster=priced,

@@ -49,8 +49,10 @@ def said(rows: Iterable[Row], cost: Costs) -> list[Says]:
 def group_of(row: Row) -> tuple[str, ...]:
     """Rows of one line of a table: trees and chains are told apart."""
     kind, engine, model, device = row.group
-    shape = "" if kind == "plain" else f"{row.drafter.name if row.drafter else ''}, " + (
-        "chains" if row.wide == 1 else "trees"
+    shape = (
+        ""
+        if kind == "plain"
+        else f"{row.drafter.name if row.drafter else ''}, " + ("chains" if row.wide == 1 else "trees")
     )
     return kind, engine, model, device, shape
 
@@ -82,7 +84,9 @@ def seconds_table(kind: str, by_source: dict[str, Errors]) -> list[str]:
         _, engine, model, device, shape = group
         names = [engine, model, device] + ([shape] if kind == "round" else [])
         figures = [middle(bare[group]), middle(fitted[group]), worst(fitted[group])]
-        rows.append([*names, str(len(fitted[group])), *figures, middle(apart.get(group, ())), worst(apart.get(group, ()))])
+        rows.append(
+            [*names, str(len(fitted[group])), *figures, middle(apart.get(group, ())), worst(apart.get(group, ()))]
+        )
     drafts = ["drafts"] if kind == "round" else []
     head = ["engine", "model", "device", *drafts, "rows", "bare", "terms", "worst", "not seen", "worst"]
     return markdown(head, rows)
@@ -94,7 +98,9 @@ def lengths(found: Iterable[Says]) -> list[tuple[str, ...]]:
     for one in found:
         if one.row.drafted and one.row.wide == 1:
             row = one.row
-            by_setting[row.engine, row.target.name, row.device, row.note.partition(",")[0], str(row.num_rows)].append(one)
+            by_setting[row.engine, row.target.name, row.device, row.note.partition(",")[0], str(row.num_rows)].append(
+                one
+            )
     rows = []
     for (engine, model, device, task, num_rows), several in by_setting.items():
         measured = {0: 1.0} | {one.row.drafted: one.row.accepted * one.row.plain_s / one.row.seconds for one in several}
@@ -163,7 +169,8 @@ def main() -> None:
         return
     known = written_medians(old)
     grown = {
-        name: (known[name], now) for name, now in written_medians("\n".join(lines)).items()
+        name: (known[name], now)
+        for name, now in written_medians("\n".join(lines)).items()
         if name in known and now > known[name] + GROWTH
     }
     for name, (then, now) in grown.items():

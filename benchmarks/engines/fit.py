@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from paceline.sim.cost.engines import EngineTerms, engines
-from paceline_laboratory.findings import table_cell
 from scipy.optimize import least_squares
 
-from ..shared.report import parser_of, show
-from .rows import Costs, Row, costs_of, foretold_s, plain_step_s, rows_in
+from ..shared.report import parser_of
+from .rows import Row, costs_of, foretold_s, plain_step_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "engines.toml"
 CLASSES = {"hopper": ("h100-sxm", "h100", "h200"), "blackwell": ("b200",)}
@@ -31,14 +30,12 @@ ROUNDS = ("draft_step_s", "wide_s")
 # What is fitted to dense models, and then, with that, to mixtures of experts.
 STAGES = ((*SHARES, "width_s", "reduce_s", "row_s", *ROUNDS), ("expert_layer_s",))
 MOST_BANDWIDTH = 0.9  # of the peak: about what a copy within an H100's memory reaches
-# A row of a forward of the target chooses one token, and a drafted token is chosen and judged: what no row here tells of
-# is taken to be so often as much.
+# A row of the target's forward chooses a token; a drafted token is chosen and judged. No row tells what that takes.
 CHOICES = 2
 CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
 FULL = 12  # rows of a group that counts in full
 TAIL = 0.05  # of the rows, on either side of what residuals hold
 
-HEADS = ("kind", "engine", "model", "device", "rows", "in the fit", "not seen")
 Place = tuple[str, str, str]  # engine and class of devices, "" where all share it, and the field
 Terms = dict[Place, float]
 
@@ -162,8 +159,8 @@ def _between(kind: str, found: Sequence[Foretold]) -> tuple[float, float]:
 def written(terms: Terms, between: Mapping[str, tuple[float, float]], measured: Collection[tuple[str, str]]) -> str:
     """The table that the package reads; `measured`: engines and classes of devices whose rounds were."""
     lines = [
-        "# What engines take, as benchmarks/engines/fit.py writes it; docs/fidelity.md says from which rows, and how well",
-        "# it does. The fields are those of EngineTerms.",
+        "# What engines take, as benchmarks/engines/fit.py writes it; docs/fidelity.md says from which rows, and how",
+        "# well it does. The fields are those of EngineTerms.",
         "",
         "[shared]",
         *(f"{name} = {_value(terms, ('', '', name)):.3g}" for name in SHARES),
@@ -184,32 +181,13 @@ def written(terms: Terms, between: Mapping[str, tuple[float, float]], measured: 
     return "\n".join([*lines, ""])
 
 
-def errors_by_group(found: Iterable[tuple[Row, float]]) -> dict[tuple[str, ...], list[float]]:
-    """Foretold over measured, less 1, by group."""
-    errors: dict[tuple[str, ...], list[float]] = {}
-    for row, seconds in found:
-        errors.setdefault(row.group, []).append(seconds / row.seconds - 1)
-    return errors
-
-
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("rows", type=Path)
     rows = rows_in(parser.parse_args().rows)
-    terms = fit(rows)
-    apart = list(unseen(rows))
     measured = {(row.engine, class_of(row.device)) for row in rows if row.drafter is not None}
-    TABLE.write_text(written(terms, residuals(apart), measured), encoding="utf-8")
-    cost: Costs = costs_of(terms_by(terms))
-    seen = errors_by_group((row, foretold_s(row, cost(row))) for row in rows)
-    kept = errors_by_group((one.row, one.seconds) for one in apart)
-    show(
-        "median error of seconds, of rows in the fit and of rows that it did not see",
-        [
-            [table_cell(head, cell) for head, cell in zip(HEADS, (*group, len(seen[group]), *(f"{np.median(one[group]):+.1%} {np.median(np.abs(one[group])):.1%} {np.max(np.abs(one[group])):.1%}" for one in (seen, kept))), strict=True)]
-            for group in sorted(seen)
-        ],
-    )
+    TABLE.write_text(written(fit(rows), residuals(list(unseen(rows))), measured), encoding="utf-8")
+    print(TABLE.read_text(encoding="utf-8"), end="")
 
 
 if __name__ == "__main__":

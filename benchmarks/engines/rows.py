@@ -153,10 +153,9 @@ def _head(kind: str, preset: str) -> ModelInfo:
     return head_of(kind, presets()[preset], kind) or _eagle3_of_mixture(preset)
 
 
-def _read(path: Path) -> Iterator[dict[str, str]]:
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as file:
-        yield from csv.DictReader(file)
+def _read(path: Path) -> Iterable[dict[str, str]]:
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return csv.DictReader(content.decode().splitlines())
 
 
 def _plain_rows(path: Path) -> Iterator[Row]:
@@ -195,7 +194,9 @@ def _specforge(path: Path) -> Iterator[Row]:
     """Of SGLang on one H200, EAGLE-3 drafters: a plain row a task and batch, and a round for each setting."""
     plain: set[tuple[str, ...]] = set()
     for row in _read(path):
-        preset = {"Llama-3.1-8B-Instruct": "llama-3.1-8b", "Qwen3-30B-A3B-Instruct-2507": "qwen-3-30b-a3b"}[row["model"]]
+        preset = {"Llama-3.1-8B-Instruct": "llama-3.1-8b", "Qwen3-30B-A3B-Instruct-2507": "qwen-3-30b-a3b"}[
+            row["model"]
+        ]
         target, num_rows = presets()[preset].info(row["model"]), int(row["batch_size"])
         same = {
             "engine": "sglang", "version": "0.5", "device": "h200", "num_devices": 1, "target": target,
@@ -264,12 +265,25 @@ def _typed(folder: Path) -> Iterator[Row]:
 _DEEPSEEK = (61, 7168, 16.5e9, 61 * 576 * 2, 256, 8, 3 * 7168 * 2048, 58)
 _OTHERS = {
     "MiniMax-M2.5": (62, 3072, 3.97e9, 62 * 4096, 256, 8, 3 * 3072 * 1536, 62),
-    "gpt-oss-120b": (36, 2880, 2.0e9, 36 * 2048 / 2, 128, 4, 3 * 2880 * 2880, 36),  # half its layers look back 128 tokens
+    "gpt-oss-120b": (
+        36,
+        2880,
+        2.0e9,
+        36 * 2048 / 2,
+        128,
+        4,
+        3 * 2880 * 2880,
+        36,
+    ),  # half its layers look back 128 tokens
     "DeepSeek-R1": _DEEPSEEK,
     "DeepSeek-V3": _DEEPSEEK,
     "Kimi-K2.5": (61, 7168, 11.0e9, 61 * 576 * 2, 384, 8, 3 * 7168 * 2048, 60),
 }
-_PRESETS = {"Qwen3-32B": "qwen-3-32b", "Llama-3.1-8B-Instruct": "llama-3.1-8b", "Qwen3-235B-A22B-FP8": "qwen-3-235b-a22b"}
+_PRESETS = {
+    "Qwen3-32B": "qwen-3-32b",
+    "Llama-3.1-8B-Instruct": "llama-3.1-8b",
+    "Qwen3-235B-A22B-FP8": "qwen-3-235b-a22b",
+}
 _FORMATS = {"": "", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4"}
 
 

@@ -123,9 +123,7 @@ def _unscaled(
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
         terms = engine_terms(engine, name, source=recording.about.source)
         remarks = (*lower_bound(name, engine, terms), *_unused(name, recording, tensor_parallel))
-        return roofline_of(
-            sheet[name], name, recording, engine=terms, tensor_parallel=tensor_parallel, remarks=remarks
-        )
+        return roofline_of(sheet[name], name, recording, engine=terms, tensor_parallel=tensor_parallel, remarks=remarks)
     if engine is not None:
         raise ArgumentError(f"`engine` is for devices of the sheet; {name} was measured as it is")
     if tensor_parallel != 1:
@@ -155,9 +153,7 @@ def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str,
     measured = [kind for kind in recording.about.costs if kind == TIMED or known]
     if not measured or tensor_parallel != 1:
         return ()
-    return (
-        f"the recording holds measured seconds, which `cost` {measured[0]} `on` {name} takes to this device",
-    )
+    return (f"the recording holds measured seconds, which `cost` {measured[0]} `on` {name} takes to this device",)
 
 
 def lower_bound(device: str, asked: str | None, terms: EngineTerms | None) -> tuple[str, ...]:
@@ -211,7 +207,8 @@ def roofline_of(
 ) -> RooflineCost:
     """The roofline of a recording's models, or of those members that lie on the device (None: all).
 
-    `engine` serves them; None: nobody. The models are split over `tensor_parallel` >= 1 devices. `name` is for messages; `remarks` go first in its notes.
+    `engine` serves them; None: nobody does. The models are split over `tensor_parallel` >= 1 devices. `name` is for
+    messages; `remarks` go first in its notes.
 
     Raises:
         ValueError: a model whose shape nobody says, or as `RooflineCost`.

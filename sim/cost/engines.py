@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from ...base.errors import ArgumentError, known_are
 
@@ -80,7 +81,7 @@ class EngineTerms:
 def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
     """The terms of every engine by its name and the device's."""
     table = tomllib.loads(files(__package__).joinpath("engines.toml").read_text(encoding="utf-8"))
-    residuals = {kind: Residuals(**ends) for kind, ends in table["residuals"].items()}
+    residuals: dict[str, Any] = {kind: Residuals(**ends) for kind, ends in table["residuals"].items()}
     found = {}
     for name, own in table["engines"].items():
         measured = own.pop("rounds_measured")
@@ -106,6 +107,7 @@ def engine_terms(engine: str | None, device: str, *, source: str | None = None) 
 
     Args:
         engine: its name, "bare", or None: the engine that a log came from, else vLLM, where it is known on the device.
+        device: its name there.
         source: the form of the log that a recording was imported from, as "vllm-log"; None of one made here.
 
     Raises:

@@ -232,9 +232,7 @@ class _Terms:
         return self.weights_s - self.expert_s * (self.experts.number - self.experts.touched(new_tokens))
 
 
-def _terms(
-    device: Device, model: ModelInfo, num_devices: int, engine: EngineTerms | None, *, drafts: bool
-) -> _Terms:
+def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTerms | None, *, drafts: bool) -> _Terms:
     peak = device.flops_per_s.get(model.dtype)
     if peak is None or model.weights_bytes is None:
         hint = "" if model.dtype in WIDTHS else f"; of quantised weights it is one of {', '.join(WIDTHS)} as well"

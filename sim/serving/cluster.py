@@ -285,7 +285,9 @@ def open_cluster(text: str | Path, recording: Recording, *, engine: str | None =
     name, sheet = str(text), device_sheet()
     if name in sheet:
         engine_terms(engine, name)
-        return make_cluster(ClusterContent(name=name, replicas=(ReplicaTable(device=name, engine=engine),)), name, recording)
+        return make_cluster(
+            ClusterContent(name=name, replicas=(ReplicaTable(device=name, engine=engine),)), name, recording
+        )
     if engine is not None:
         raise ArgumentError(f"`engine` goes with a device as `cluster`; {name} is to say `engine` itself, got {engine}")
     if not (name.endswith(".toml") or Path(name).exists()):

@@ -157,7 +157,16 @@ def test_a_block_drafter_costs_one_forward_a_round(tmp_path):
     trace = answered(tmp_path, "dflash", "target")
     said = {"num_hidden_layers": 5, "block_size": 16, "dflash_config": {"target_layer_ids": [1, 9, 17, 25, 33]}}
     (tmp_path / "dflash.json").write_text(json.dumps({**QWEN, **said, "architectures": ["DFlashDraftModel"]}))
-    asked = ("--cost", "h200", "--engine", "bare", "--models", "target=qwen-3-8b", "--models", f"dflash={tmp_path / 'dflash.json'}")
+    asked = (
+        "--cost",
+        "h200",
+        "--engine",
+        "bare",
+        "--models",
+        "target=qwen-3-8b",
+        "--models",
+        f"dflash={tmp_path / 'dflash.json'}",
+    )
     policies = ("--policy", "plain", "--policy", "dflash:15/target", "--policy", "dflash:7/target")
     found = compared(trace, *policies, *asked)
     speed_ups = {row["policy"]: row["speed_up"] for row in found["policies"]}

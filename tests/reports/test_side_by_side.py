@@ -702,11 +702,13 @@ def test_two_that_the_cost_does_not_tell_apart():
     long, short = row_of("draft:6/target", (0.0, 2.0, 0.0, 3.0)), row_of("draft:2/target", (0.0, 1.0, 0.0, 4.5))
     cheap = SideBySide(meta={}, baseline=PLAIN, rows=(row_of("draft:6/target", (0.0, 1.0, 0.0, 3.0)), short))
     dear = SideBySide(meta={}, baseline=PLAIN, rows=(row_of("draft:6/target", (0.0, 5.0, 0.0, 3.0)), short))
-    compared = SideBySide(meta={"batch": 1}, baseline=PLAIN, rows=(long, short), ends=(cheap, dear))
+    compared = SideBySide(meta=META, baseline=PLAIN, rows=(long, short), ends=(cheap, dear))
     assert compared.speed_up_range(long) == (10 / 8, 10 / 4)
     assert compared.speed_up_range(short) == (10 / 5.5, 10 / 5.5)
     line = conclusion(compared)
-    assert line.startswith("best: draft:6/target, 2.00x; draft:2/target (1.82x) cannot be told apart from it by this cost; ")
+    assert line.startswith(
+        "best: draft:6/target, 2.00x; draft:2/target (1.82x) cannot be told apart from it by this cost; "
+    )
     assert "plain" not in line.partition("by this cost")[0]
     ranges = [row["range of cost"] for row in comparison_cells(compared)]
     assert ranges == ["1.25 to 2.50", "1.82 to 1.82", ""]

@@ -101,7 +101,9 @@ def test_the_ends_are_of_rounds_alone():
     drafted = [seconds(each, 1, model="d") for each in (low, cost, high)]
     assert [each - drafted[1] for each in drafted] == pytest.approx([-0.6e-4, 0, 2.4e-4])
     halved = scaled(cost, {"d": 0.5}, target="m").ends()
-    assert [seconds(each, 1, model="d") for each in halved] == pytest.approx([each / 2 for each in (drafted[0], drafted[2])])
+    assert [seconds(each, 1, model="d") for each in halved] == pytest.approx(
+        [each / 2 for each in (drafted[0], drafted[2])]
+    )
     assert cost_of(None).ends() == ()
 
 
@@ -156,7 +158,9 @@ def test_an_engine_goes_with_a_device():
     bare = make_cost("h100", recording, engine="bare")
     assert (bare.name, bare.ends()) == ("h100", ())
     assert bare.notes()[0].startswith("published peaks: a lower bound on seconds")
-    assert make_cost("a100", recording).notes()[0].startswith("published peaks of a100, on which no engine was measured")
+    assert (
+        make_cost("a100", recording).notes()[0].startswith("published peaks of a100, on which no engine was measured")
+    )
 
 
 def test_the_table_is_whole():
@@ -183,8 +187,10 @@ def test_a_cluster_says_its_engine(tmp_path):
         path.write_text(FILE.format(device=device, engine=engine))
         assert open_cluster(path, recording).replicas[0].cost.name == name
     path.write_text(FILE.format(device="a100", engine='engine = "sglang"'))
-    with pytest.raises(ClusterFileError, match=r"replicas\[0\].engine cannot be taken: `engine` sglang has no terms on"):
+    with pytest.raises(
+        ClusterFileError, match=r"replicas\[0\].engine cannot be taken: `engine` sglang has no terms on"
+    ):
         open_cluster(path, recording)
-    with pytest.raises(ArgumentError, match="`engine` goes with a device as `cluster`; .* is to say `engine` itself"):
+    with pytest.raises(ArgumentError, match=r"`engine` goes with a device as `cluster`; .* is to say `engine` itself"):
         open_cluster(path, recording, engine="vllm")
     assert open_cluster("h200", recording, engine="sglang").replicas[0].cost.name == "h200 (sglang)"
