@@ -20,6 +20,7 @@ from .seconds_by_tag import ByTag
 from .side_by_side import SideBySide, has_chance
 from .summary import LevelSummary, Summary
 from .tables import REMARKS, Column, Grid, Printed, flat_rows, shown, table
+from .waterfall import LOSSES, Waterfall, Why
 
 CLOSE = 0.1  # shares that are nearer to each other than this do not explain anything
 LEANS = 0.1  # share of seconds by which a policy leans on a member more than twice as much as the best does
@@ -694,6 +695,34 @@ def _percent(share: float) -> str:
     return f"{share:+.1%}" if abs(share) >= 5e-4 else "0.0%"
 
 
+_LOST_TO = {
+    "acceptance": "what is drafted is refused",
+    "drafting": "the members below the target take time",
+    "width": "the target takes longer for several tokens than for one",
+    "rest": "deciding and waiting",
+}
+
+
+def why_table(why: Why) -> Grid:
+    """A row per policy: the gain of perfect acceptance at no cost, what takes it away, and what is left."""
+    remarks = ["perfect: all that is drafted stays, drafts are free, and a verification takes as long as a plain step"]
+    remarks += [f"{loss}: {words}" for loss, words in _LOST_TO.items()]
+    if any(found is None for found in why.policies.values()):
+        remarks.append("-: not known where token trees are drafted, or no round is run")
+    return table(
+        [_waterfall_cells(policy, found) for policy, found in why.policies.items()],
+        title="where the gain goes, at the first seed",
+        remarks=remarks,
+    )
+
+
+def _waterfall_cells(policy: str, found: Waterfall | None) -> dict[str, str]:
+    if found is None:
+        return {"policy": policy, **dict.fromkeys(("perfect", *LOSSES, "speed-up"), "-")}
+    losses = {loss: f"{0.0 - round(lost, 2):+.2f}" for loss, lost in found.losses.items()}
+    return {"policy": policy, "perfect": f"{found.perfect:.2f}x", **losses, "speed-up": f"{found.speed_up:.2f}x"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Printed):
     """Policies compared on one recording; prints as `paceline compare` does."""
@@ -701,6 +730,7 @@ class Comparison(Printed):
     runs: SideBySide  # the policies side by side
     oracles: tuple[str, ...] = ()  # policies that see ahead, which nobody can run; none of them is called best
     by_tag: ByTag | None = None  # the same by tag, in the order of the policies; None if it was not asked for
+    why: Why | None = None  # where each policy's gain goes; None if it was not asked for
     regret: Regret | None = None  # what each policy loses against the oracle; None if it was not asked for
     # figures between which those of another device lie; None if none was asked about
     on_device: DeviceRange | None = None
@@ -723,6 +753,7 @@ class Comparison(Printed):
         found += detail_tables(self.runs) if detail else ()
         found += [] if self.on_device is None else [device_range_table(self.on_device)]
         found += [] if self.by_tag is None else [tag_table(self._ranked(self.by_tag))]
+        found += [] if self.why is None else [why_table(self.why)]
         found += [] if self.regret is None else [regret_table(self.regret, by_tag=self.by_tag is not None)]
         return found
 
@@ -732,7 +763,7 @@ class Comparison(Printed):
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/compare.md)."""
-        views = {"by_tag": self.by_tag, "regret": self.regret, "on": self.on_device}
+        views = {"by_tag": self.by_tag, "why": self.why, "regret": self.regret, "on": self.on_device}
         return {**self.runs.to_json(), **{key: view.to_json() for key, view in views.items() if view is not None}}
 
     def to_dicts(self) -> list[dict[str, Any]]:

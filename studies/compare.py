@@ -24,6 +24,7 @@ from ..reports.resampled import RequestShares, Resampled
 from ..reports.seconds_by_tag import ByTag, TagShares, tag_shares
 from ..reports.side_by_side import SideBySide, has_chance
 from ..reports.summary import Summary, summarise_run
+from ..reports.waterfall import Spent, Why, waterfall_of
 from ..runs.log import new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.what_if import MappedBy
@@ -52,6 +53,7 @@ class PolicyRuns:
     summaries: Mapping[str, Sequence[Summary]]
     shares: Mapping[str, TagShares]  # the run at the first seed by tag
     by_request: Mapping[str, Sequence[RequestShares]]  # as `summaries`
+    spent: Mapping[str, Spent]  # by the run at the first seed
     refused: Mapping[str, CostRangeError]  # policies whose seconds the cost does not know, and why
 
     @property
@@ -108,6 +110,7 @@ def run_policies(
     summaries: dict[str, list[Summary]] = {}
     shares: dict[str, TagShares] = {}
     by_request: dict[str, list[RequestShares]] = {}
+    spent: dict[str, Spent] = {}
     refused: dict[str, CostRangeError] = {}
     asked = [policy.name for policy in policies]
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
@@ -127,7 +130,7 @@ def run_policies(
                     found.append(summarise_run(run))
                     parts.append(RequestShares.of(run))
                     if not seed:
-                        by_tag = tag_shares(run)
+                        by_tag, went = tag_shares(run), Spent.of(run)
                         if folder is not None and policy.name in asked:
                             write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
                         if not has_chance(found[0], shifted=scenarios.shifted):
@@ -139,7 +142,10 @@ def run_policies(
                 refused[policy.name] = error
             else:
                 summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
-    return PolicyRuns(asked=asked, summaries=summaries, shares=shares, by_request=by_request, refused=refused)
+                spent[policy.name] = went
+    return PolicyRuns(
+        asked=asked, summaries=summaries, shares=shares, by_request=by_request, spent=spent, refused=refused
+    )
 
 
 def at_ends(scenarios: Scenarios, policies: Sequence[NamedPolicy], *, lossless: bool) -> tuple[SideBySide, ...]:
@@ -255,6 +261,19 @@ def tags_of(runs: PolicyRuns) -> ByTag:
     return ByTag(baseline=runs.shares.get(BASELINE), policies={name: runs.shares[name] for name in runs.known})
 
 
+def why_in(found: SideBySide, runs: PolicyRuns) -> Why:
+    """Where each policy's gain at the first seed goes, the fastest first; raises the refusal of the target alone."""
+    if BASELINE in runs.refused:
+        raise runs.refused[BASELINE]
+    alone = runs.spent[BASELINE]
+    rows = [row for row in found.ranked() if row.policy != BASELINE]
+    return Why(
+        policies={
+            row.policy: None if row.levels[-1].trees else waterfall_of(runs.spent[row.policy], alone) for row in rows
+        }
+    )
+
+
 def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy]) -> Regret:
     """What each policy loses; against the best of those, tag by tag, that do the same in every round.
 
@@ -327,6 +346,7 @@ def compare(
         runs=found,
         oracles=oracles_of(made),
         by_tag=tags_of(runs) if asked.by_tag else None,
+        why=why_in(found, runs) if asked.why else None,
         regret=regret_in(found, runs, made) if asked.regret else None,
         on_device=None if setting.on is None else device_range(setting, scenarios, known),
     )

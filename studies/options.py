@@ -113,6 +113,7 @@ class PartsOptions:
     """What a comparison shows beside its table."""
 
     by_tag: bool = opt(False, "Also the speed-up of each tag's own requests.")
+    why: bool = opt(False, "Also what perfect acceptance at no cost would gain, and what takes it away.")
     regret: bool = opt(False, "Also the oracles, and what each policy loses against the best chain per round.")
 
 

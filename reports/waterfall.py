@@ -1,0 +1,108 @@
+"""Why a gain is what it is: what speculation could give at no cost, and what is lost on the way, in terms that add up.
+
+Letters: T tokens of rounds, C forwards of the target, one for each request in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from ..decoding.results import VERIFY
+from ..runs.log import RunLog
+
+# What is lost, in the order in which it is taken off.
+LOSSES = ("acceptance", "drafting", "width", "rest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a run did and where its seconds went."""
+
+    tokens: int  # emitted
+    in_rounds: int  # T of them, after the one that the reading of a prompt gives
+    calls: int  # C, without those that read a prompt
+    judged: int  # drafted tokens that the target judged
+    accepted: int  # those of them that stayed
+    duration_s: float  # of the run
+    prompts_s: float  # of the target's forwards that read prompts
+    target_s: float  # of its other forwards
+    below_s: float  # of all other members
+
+    @classmethod
+    def of(cls, log: RunLog) -> Self:
+        """Of a run."""
+        steps, ops, target = log.steps, log.ops, len(log.meta["members"]) - 1
+        by_target = (steps["kind"] == VERIFY) & (steps["level"] == target)
+        rounds = by_target & (steps["prefill"] == 0)
+        reading = np.zeros(len(ops["kind"]), dtype=bool)
+        reading[steps["op"][by_target & (steps["prefill"] == 1)]] = True
+        at_target = ops["level"] == target
+        seconds = ops["duration_s"].astype(np.float64)
+        return cls(
+            tokens=int(steps["emitted"].sum()),
+            in_rounds=int(steps["emitted"][steps["prefill"] == 0].sum()),
+            calls=int(rounds.sum()),
+            judged=int(steps["judged"][rounds].sum()),
+            accepted=int(steps["accepted"][rounds].sum()),
+            duration_s=float(log.requests["finished_at_s"].max() - log.requests["arrived_at_s"].min()),
+            prompts_s=float(seconds[at_target & reading].sum()),
+            target_s=float(seconds[at_target & ~reading].sum()),
+            below_s=float(seconds[~at_target].sum()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """The speed-up of perfect acceptance at no cost, and what is lost from it: `perfect` less all losses is `speed_up`."""
+
+    perfect: float
+    losses: Mapping[str, float]  # by LOSSES; below 0 where it is a gain
+    speed_up: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/compare.md)."""
+        return {"perfect": self.perfect, "lost_to": dict(self.losses), "speed_up": self.speed_up}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """Where the gain of each policy goes; None of one that drafts token trees, or that runs no round."""
+
+    policies: Mapping[str, Waterfall | None]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The documented form (docs/compare.md): one object per policy."""
+        return [
+            {"policy": policy, **({} if found is None else found.to_json())} for policy, found in self.policies.items()
+        ]
+
+
+def waterfall_of(run: Spent, alone: Spent) -> Waterfall | None:
+    """Where the gain of a run over the target alone goes; None where no round was run, or all answers end at once.
+
+    A run is priced five times, and what a price takes from the speed-up before it is lost to what came in:
+
+    - perfect: all that the target judged is kept, and what lossy policies commit without it, so it is called T / (1 +
+      (judged + committed) / C) times, each for what a token of the target alone took, and nothing else takes any time
+      but reading prompts.
+    - acceptance: it is called as often as it was.
+    - drafting: the members below take what they took.
+    - width: the target takes what it took.
+    - rest: all that the run took: deciding and waiting. Where members worked side by side it can be a gain.
+    """
+    if not (run.calls and alone.calls):
+        return None
+    each_s = alone.target_s / alone.calls
+    committed = run.in_rounds - run.accepted - run.calls
+    perfect_s = run.prompts_s + each_s * run.in_rounds / (1 + (run.judged + committed) / run.calls)
+    called_s = run.prompts_s + each_s * run.calls
+    drafted_s = called_s + run.below_s
+    busy_s = run.prompts_s + run.target_s + run.below_s
+    alone_rate = alone.tokens / alone.duration_s
+    speed_ups = [
+        run.tokens / seconds / alone_rate for seconds in (perfect_s, called_s, drafted_s, busy_s, run.duration_s)
+    ]
+    losses = dict(zip(LOSSES, (before - after for before, after in zip(speed_ups, speed_ups[1:])), strict=True))
+    return Waterfall(perfect=speed_ups[0], losses=losses, speed_up=speed_ups[-1])

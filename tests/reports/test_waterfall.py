@@ -1,0 +1,99 @@
+"""Where a gain goes: by hand, and terms that add up for any policy."""
+
+import pytest
+from paceline import compare
+from paceline.reports.comparison import why_table
+from paceline.reports.waterfall import LOSSES, Spent, Why, waterfall_of
+
+from ..cli.command_line import done
+from .making import text_of
+
+ALONE = Spent(
+    tokens=110,
+    in_rounds=100,
+    calls=100,
+    judged=0,
+    accepted=0,
+    duration_s=12.0,
+    prompts_s=2.0,
+    target_s=10.0,
+    below_s=0.0,
+)
+# Forty calls for as many tokens: four drafted tokens each time, of which one and a half stay.
+RUN = Spent(
+    tokens=110,
+    in_rounds=100,
+    calls=40,
+    judged=160,
+    accepted=60,
+    duration_s=9.0,
+    prompts_s=2.0,
+    target_s=5.0,
+    below_s=1.5,
+)
+
+
+def test_a_waterfall_by_hand():
+    found = waterfall_of(RUN, ALONE)
+    assert found.perfect == pytest.approx(12 / (2 + 100 / 5 * 0.1))
+    after = [12 / (2 + 40 * 0.1), 12 / (2 + 40 * 0.1 + 1.5), 12 / (2 + 5 + 1.5), 12 / 9]
+    assert found.losses == pytest.approx(
+        dict(
+            zip(
+                LOSSES,
+                (before - left for before, left in zip([found.perfect, *after], after, strict=False)),
+                strict=True,
+            )
+        )
+    )
+    assert found.speed_up == pytest.approx(12 / 9)
+
+
+def test_the_target_alone_gains_and_loses_nothing():
+    found = waterfall_of(ALONE, ALONE)
+    assert (found.perfect, found.speed_up) == (1.0, 1.0)
+    assert found.losses == dict.fromkeys(LOSSES, 0.0)
+
+
+def test_where_no_round_is_run_nothing_is_known():
+    short = Spent(
+        tokens=10, in_rounds=0, calls=0, judged=0, accepted=0, duration_s=2.0, prompts_s=2.0, target_s=0.0, below_s=0.0
+    )
+    assert waterfall_of(short, ALONE) is None
+    assert waterfall_of(RUN, short) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"batch": 8}, {"cost": "h100", "models": ["target=llama-3.1-8b", "draft=eagle3"]}, {"decide_s": 1e-3}],
+)
+def test_terms_add_up(options):
+    policies = ["plain", "draft:4/target", "draft:3/mid:6/target", "adaptive", "specrouter", "ngram", "via-sd"]
+    given = {**options, "models": [*options["models"], "mid=llama-3.2-1b"]} if "models" in options else options
+    found = compare("pico", policies, why=True, **given)
+    runs = {row.policy: row for row in found.runs.rows}
+    assert list(found.why.policies) == [row.policy for row in found.runs.ranked() if row.policy != "plain"]
+    for policy, each in found.why.policies.items():
+        assert each.perfect - sum(each.losses.values()) == pytest.approx(each.speed_up, rel=1e-9)
+        first = runs[policy].output_tokens_per_s / runs["plain"].output_tokens_per_s
+        assert each.speed_up == pytest.approx(first, rel=1e-9)
+        assert each.losses["acceptance"] > 0
+        assert each.losses["drafting"] >= 0
+    json = found.to_json()["why"]
+    assert [one["policy"] for one in json] == list(found.why.policies)
+    assert set(json[0]["lost_to"]) == set(LOSSES)
+
+
+def test_of_token_trees_it_is_not_known():
+    why = Why(policies={"draft:4/target": waterfall_of(RUN, ALONE), "tree": None})
+    printed = text_of(why_table(why))
+    assert "-: not known where token trees are drafted, or no round is run" in printed
+    assert [line.split("│")[2].strip() for line in printed.splitlines() if "│ tree " in line] == ["-"]
+    assert why.to_json()[1] == {"policy": "tree"}
+
+
+def test_the_screen():
+    printed = done("compare", "--policy", "draft:4/target", "--why")
+    assert "where the gain goes, at the first seed" in printed
+    assert "what is drafted is refused" in printed
+    assert "where the gain goes" not in done("compare", "--policy", "draft:4/target")
