@@ -5,6 +5,7 @@ Letters: T tokens of rounds, C forwards of the target, one for each request in i
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -104,5 +105,5 @@ def waterfall_of(run: Spent, alone: Spent) -> Waterfall | None:
     speed_ups = [
         run.tokens / seconds / alone_rate for seconds in (perfect_s, called_s, drafted_s, busy_s, run.duration_s)
     ]
-    losses = dict(zip(LOSSES, (before - after for before, after in zip(speed_ups, speed_ups[1:])), strict=True))
+    losses = dict(zip(LOSSES, (before - after for before, after in pairwise(speed_ups)), strict=True))
     return Waterfall(perfect=speed_ups[0], losses=losses, speed_up=speed_ups[-1])
