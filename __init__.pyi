@@ -57,6 +57,7 @@ def compare(
     lossless: bool = False,
     seeds: int = 5,
     start: Start | str | None = None,
+    fixed_mix: bool = False,
     devices: str | Mapping[str, str] | None = None,
     prefix_cache: int | None = None,
     block_tokens: int | None = None,
@@ -152,5 +153,6 @@ def sweep(
     lossless: bool = False,
     seeds: int = 5,
     start: Start | str | None = None,
+    fixed_mix: bool = False,
     batches: Sequence[int] = (1,),
 ) -> Sweep: ...

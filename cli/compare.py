@@ -15,6 +15,7 @@ from ..studies.compare import sweep as sweep_chains
 from ..studies.options import (
     LoadOptions,
     LogOptions,
+    MixOptions,
     PartsOptions,
     PlacementOptions,
     PrefixOptions,
@@ -35,6 +36,7 @@ def compare(
         str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
     ] = "1",
     repeats: SeedsOptions,
+    mix: MixOptions,
     detail: Annotated[
         bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
     ] = False,
@@ -67,7 +69,7 @@ def compare(
     under = {**vars(replay), **vars(repeats)}
     beside = {**vars(prefixes), **vars(parts), **vars(placement)}
     if workload is not None:
-        _refuse_beside("--workload", **beside, sweep=sweep, batch=batch != "1")
+        _refuse_beside("--workload", **beside, **vars(mix), sweep=sweep, batch=batch != "1")
         # Here: what serves takes about as long to import as all that compares without it.
         from .serving import show_under_load  # noqa: PLC0415
 
@@ -81,11 +83,13 @@ def compare(
     sizes = batches(batch)
     if sweep:
         _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
-        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under))
+        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)))
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
-    found = compare_policies(open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(kept))
+    found = compare_policies(
+        open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(kept)
+    )
     show(json, found, partial(found.tables, detail=detail))
 
 

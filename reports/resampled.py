@@ -1,9 +1,10 @@
 """How sure a comparison is: a paired bootstrap over the requests, and over the seeds where chance has a part.
 
-Requests are drawn anew within their tags, the same ones for every policy, and so are the seeds of each policy. Of a tag
-with n requests n - 1 are drawn, and each weighs n / (n - 1), which keeps the variance right where tags are small (Rao &
-Wu 1988, JASA 83). Tags with one request are drawn together. Percentiles are widened by Student's t over the normal one,
-since few requests know their own spread badly. Letters: N requests, R runs, B resamples.
+Requests are drawn anew, the same ones for every policy, and so are the seeds of each policy. Where the mix of tags is
+held fixed they are drawn within their tags, and tags with one request are drawn together. Of n requests n - 1 are drawn
+and each weighs n / (n - 1), which keeps the variance right where n is small (Rao & Wu 1988, JASA 83). Percentiles are
+widened by Student's t over the normal one, since few requests know their own spread badly. Letters: N requests, R runs,
+B resamples.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,12 +69,14 @@ class Resampled:
 
     Args:
         runs: by policy, one for each of its seeds, at least one; all of the same requests.
+        fixed_mix: whether other samples would have as many requests of each tag.
 
     Raises:
         ValueError: runs of different requests.
     """
 
-    def __init__(self, runs: Mapping[str, Sequence[RequestShares]]) -> None:
+    def __init__(self, runs: Mapping[str, Sequence[RequestShares]], *, fixed_mix: bool = False) -> None:
+        self._fixed_mix = fixed_mix
         self._runs = {policy: tuple(shares) for policy, shares in runs.items()}
         self._first = next(iter(self._runs.values()))[0]
         for policy, shares in self._runs.items():
@@ -133,6 +136,8 @@ class Resampled:
     @cached_property
     def _strata(self) -> list[NDArray[np.intp]]:
         """Places of the requests that are drawn together."""
+        if not self._fixed_mix:
+            return [np.arange(self.num_requests)]
         tags = self._first.tag
         places = [np.flatnonzero(tags == tag) for tag in sorted(set(tags.tolist()))]
         several = [own for own in places if len(own) > 1]

@@ -84,6 +84,17 @@ class SeedsOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MixOptions:
+    """Of which requests a comparison speaks."""
+
+    fixed_mix: bool = opt(
+        False,
+        "Intervals are over requests of the same number of each tag, as of a benchmark; default: as they come, "
+        "whatever their tags.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrefixOptions:
     """Prefix caches, of replays and of models."""
 
@@ -121,14 +132,16 @@ class LogOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonOptions(LogOptions, PartsOptions, PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
+class ComparisonOptions(
+    LogOptions, PartsOptions, PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayOptions
+):
     """The keywords of `compare`."""
 
     batch: int = opt(1, "Requests running at a time, 1 to 1,000,000.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(SeedsOptions, ReplayOptions):
+class SweepOptions(MixOptions, SeedsOptions, ReplayOptions):
     """The keywords of `sweep`."""
 
     batches: Sequence[int] = opt(
