@@ -5,7 +5,7 @@ from pathlib import Path
 
 from .decoding.seen import Start
 from .reports.comparison import Comparison, Sweep
-from .reports.serving_tables import LoadComparison
+from .reports.load import LoadComparison
 from .runtime.generate import generate as generate
 from .runtime.prepare import load_assistants as load_assistants
 from .runtime.prepare import prepare as prepare

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import atan, cos, pi, sin, sqrt
+from math import atan, ceil, cos, log10, pi, sin, sqrt
 from statistics import fmean, stdev
 
 LEVEL = 0.95
@@ -39,6 +39,23 @@ def mean_interval(values: Sequence[float]) -> Interval:
         return Interval(mean=values[0], low=float(values[0]), high=float(values[0]))
     mean, half_width = fmean(values), t_quantile(count - 1) * stdev(values) / sqrt(count)
     return Interval(mean=mean, low=mean - half_width, high=mean + half_width)
+
+
+def enough_values(values: Sequence[float]) -> int | None:
+    """About so many values like these would have an interval without 0: more than these; None where the mean is 0."""
+    mean, spread = fmean(values), stdev(values)
+    if not mean:
+        return None
+    count = max(len(values) + 1, ceil((NORMAL * spread / mean) ** 2))
+    while t_quantile(count - 1) * spread / sqrt(count) >= abs(mean):
+        count += 1
+    return two_digits_up(count)
+
+
+def two_digits_up(number: float) -> int:
+    """A number > 0 rounded up to two digits."""
+    step = int(10 ** max(0, ceil(log10(max(number, 1.0))) - 2))
+    return ceil(number / step) * step
 
 
 def t_quantile(degrees: int) -> float:

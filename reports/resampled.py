@@ -10,14 +10,13 @@ B resamples.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, log10
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..runs.log import RunLog
-from .intervals import NORMAL, Interval, t_quantile
+from .intervals import NORMAL, Interval, t_quantile, two_digits_up
 from .seconds_by_tag import request_seconds
 
 LEAST_REQUESTS = 5  # of fewer nobody knows how much others would differ
@@ -114,7 +113,7 @@ class Resampled:
         towards = float(np.log(interval.mean / interval.low if gap > 0 else interval.high / interval.mean))
         if abs(gap) < 1e-9:
             return None
-        return _rounded_up(max(self.num_requests * (towards / gap) ** 2, self.num_requests + 1))
+        return two_digits_up(max(self.num_requests * (towards / gap) ** 2, self.num_requests + 1))
 
     def _interval(self, figure: int, policy: str, other: str | None) -> Interval | None:
         if not self.is_known:
@@ -209,9 +208,3 @@ def _product(weights: Floats, figures: NDArray[Any]) -> Floats:
     """`[b, N]` times `[N, R]`. As a matrix product it would wake the threads of BLAS, which take longer than that."""
     found: Floats = np.einsum("bn,nr->br", weights, figures)
     return found
-
-
-def _rounded_up(number: float) -> int:
-    """To two digits."""
-    step = int(10 ** max(0, ceil(log10(max(number, 1.0))) - 2))
-    return ceil(number / step) * step

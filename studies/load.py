@@ -14,7 +14,8 @@ from typing import Any
 from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
 from ..reports.intervals import ONE_SEED
-from ..reports.serving_tables import AtRate, LoadComparison, MeasuredRun, SeedRow, workload_tables
+from ..reports.load import AtRate, LoadComparison
+from ..reports.serving_tables import MeasuredRun, SeedRow, workload_tables
 from ..reports.tables import Grid, Printed, flat_rows, table
 from ..runs.log import new_folder
 from ..runs.serving import ServingLog, write_serving
