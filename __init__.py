@@ -13,6 +13,7 @@ MODULES = {
     "compare": "studies.compare",
     "compare_under_load": "studies.load",
     "decode": "studies.decode",
+    "find_rates": "studies.rates",
     "generate": "runtime.generate",
     "import_logs": "studies.import_logs",
     "load_assistants": "runtime.prepare",

@@ -58,6 +58,14 @@ def compare(
         str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
     ] = None,
     rate: RatesOption = None,
+    find_rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIMITS",
+            help="Of --workload: the highest rate at which each policy keeps these, as in 'p99_ttft < 1, p99_tpot < "
+            "0.03'; mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e, queue, in seconds, or slo_share > 0.9.",
+        ),
+    ] = None,
     cluster: GivenClusterOption = None,
 ) -> None:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
@@ -69,16 +77,29 @@ def compare(
     under = {**vars(replay), **vars(repeats)}
     beside = {**vars(prefixes), **vars(parts), **vars(placement)}
     if workload is not None:
-        _refuse_beside("--workload", **beside, **vars(mix), sweep=sweep, batch=batch != "1")
+        _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
         # Here: what serves takes about as long to import as all that compares without it.
         from .serving import show_under_load  # noqa: PLC0415
 
-        under |= {**vars(load), **vars(kept)}
-        show_under_load(trace, policy, under, workload=workload, rate=rate, cluster=cluster, detail=detail, json=json)
+        under |= {**vars(load), "chains": sweep}
+        if find_rate is None:
+            under |= vars(kept)
+        else:
+            _refuse_beside("--find-rate", rate=rate, detail=detail, **vars(kept))
+        show_under_load(
+            trace,
+            policy,
+            under,
+            workload=workload,
+            rate=rate,
+            find_rate=find_rate,
+            cluster=cluster,
+            detail=detail,
+            json=json,
+        )
         return
-    for name in given(load) | {
-        name: value for name, value in (("rate", rate), ("cluster", cluster)) if value is not None
-    }:
+    alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
+    for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
         raise ArgumentError(f"`{name}` goes with `workload`")
     sizes = batches(batch)
     if sweep:

@@ -22,7 +22,10 @@ CLUSTER = "A TOML file (docs/cluster.md), or a device of the sheet (h100, ...): 
 RateOption = Annotated[float | None, typer.Option(help="Scale times of arrival to this mean rate per second.")]
 RatesOption = Annotated[
     str | None,
-    typer.Option(metavar="R,R,...", help="Of --workload: mean arrivals per second; default: the workload's own."),
+    typer.Option(
+        metavar="R,LOW:HIGH:STEP,...",
+        help="Of --workload: mean arrivals per second, ranges among them; default: the workload's own.",
+    ),
 ]
 GivenClusterOption = Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")]
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]

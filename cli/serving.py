@@ -13,6 +13,7 @@ from ..studies.load import compare_under_load, describe_workload
 from ..studies.observe import Asking, shown_run
 from ..studies.observe import observe as drive_server
 from ..studies.options import LoadOptions, ReplayOptions
+from ..studies.rates import find_rates
 from ..studies.serving import BrokenWorkloadError
 from ..studies.serving import metrics as metrics_of_runs
 from ..studies.serving import simulate as serve_workload
@@ -21,7 +22,7 @@ from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
 from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, TraceOption, named_recording
 from .output import JsonOption, check_json_path, check_new_folder, show
-from .typed import numbers, promised
+from .typed import promised, rates
 
 
 def cluster(
@@ -173,6 +174,7 @@ def show_under_load(
     *,
     workload: str,
     rate: str | None,
+    find_rate: str | None,
     cluster: str | None,
     detail: bool,
     json: Path | None,
@@ -181,8 +183,12 @@ def show_under_load(
     if cluster is None:
         raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
     check_json_path(json, Path(workload), Path(cluster))
-    rates = None if rate is None else numbers("--rate", rate)
-    found = compare_under_load(trace, policy, workload=workload, cluster=cluster, rates=rates, **options)
+    served = {"workload": workload, "cluster": cluster}
+    if find_rate is not None:
+        show(json, find_rates(trace, policy, limits=find_rate, **served, **options))
+        return
+    asked = None if rate is None else rates("--rate", rate)
+    found = compare_under_load(trace, policy, rates=asked, **served, **options)
     show(json, found, partial(found.tables, detail=detail))
     if found.num_missing:
         were = "was" if found.num_missing == 1 else "were"

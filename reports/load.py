@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from ..base.errors import counted
-from .intervals import Interval, enough_values, mean_interval
+from .intervals import Interval, enough_values, mean_interval, paired
 from .serving import Promises
 from .serving_tables import (
     LATENCIES,
@@ -108,15 +108,16 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
         if best.same:
             lines.append(f"{_span([best.rate])} {_list(best.same, 'and')} did exactly as well as {best.policy}")
         if open_to := [policy for policy in best.tied if policy not in best.same]:
-            lines.append(f"{_span([best.rate])} {_told(best, open_to)}")
+            told = not_told_apart(open_to, best.policy, seeds=best.seeds, enough=best.enough)
+            lines.append(f"{_span([best.rate])} {told}")
     return lines
 
 
-def _told(best: Best, open_to: Sequence[str]) -> str:
-    """In the words of a comparison without load."""
-    told = f"{', '.join(open_to)} cannot be told apart from {best.policy} on these {counted(best.seeds, 'seed')}"
-    would = "would do" if len(open_to) == 1 else "would tell one of them apart"
-    return told if best.enough is None else f"{told}; about {best.enough:,} {would}"
+def not_told_apart(policies: Sequence[str], best: str, *, seeds: int, enough: int | None) -> str:
+    """In the words of a comparison without load; about `enough` seeds would tell one of the policies from the best."""
+    told = f"{', '.join(policies)} cannot be told apart from {best} on these {counted(seeds, 'seed')}"
+    would = "would do" if len(policies) == 1 else "would tell one of them apart"
+    return told if enough is None else f"{told}; about {enough:,} {would}"
 
 
 # What the best policy is compared with others by.
@@ -158,13 +159,7 @@ def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
 
 
 def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:
-    """Of the same seeds; a run that chance has no part in stands for every seed."""
-    ours, theirs = _by_seed(best, figure), _by_seed(other, figure)
-    seeds = sorted({*ours, *theirs})
-    only = [next(iter(values.values())) if len(values) == 1 else None for values in (ours, theirs)]
-    return [
-        (ours[seed] if only[0] is None else only[0]) - (theirs[seed] if only[1] is None else only[1]) for seed in seeds
-    ]
+    return [a - b for a, b in paired(_by_seed(best, figure), _by_seed(other, figure))]
 
 
 def _hold_zero(differences: Sequence[float]) -> bool:

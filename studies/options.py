@@ -180,7 +180,16 @@ class SimulateOptions(ServingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnderLoadOptions(LogOptions, SeedsOptions, ServingOptions):
+class ChainsOptions:
+    """Which policies are compared under load, said in another way."""
+
+    chains: Sequence[str] | None = opt(
+        None, 'Chains with ranges of windows in place of policies, as `sweep` takes them: ["draft:1..4/target"].'
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnderLoadOptions(ChainsOptions, LogOptions, SeedsOptions, ServingOptions):
     """The keywords of `compare_under_load`."""
 
     workload: str | Path
@@ -188,6 +197,15 @@ class UnderLoadOptions(LogOptions, SeedsOptions, ServingOptions):
     rates: Sequence[float] | None = opt(
         None, "Mean arrivals per second, each > 0, that the workload is scaled to; default: its own."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindRatesOptions(ChainsOptions, SeedsOptions, ServingOptions):
+    """The keywords of `find_rates`."""
+
+    workload: str | Path
+    cluster: str | Path
+    limits: str
 
 
 Record = TypeVar("Record")
