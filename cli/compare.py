@@ -23,8 +23,17 @@ from ..studies.options import (
     SeedsOptions,
 )
 from ..studies.setting import open_recording
-from .options import WORKLOAD, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
+from .options import WORKLOAD, FindRateOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
 from .output import JsonOption, check_json_path, show
+
+ChainsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CHAIN",
+        help=f"Chains with ranges of windows, draft:1..12/target or draft:1..9:2/mid:4..8/target, instead of "
+        f"policies; repeatable, {MOST_CELLS:,} chains x batches at most.",
+    ),
+]
 
 
 def compare(
@@ -41,14 +50,7 @@ def compare(
         bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
     ] = False,
     parts: PartsOptions,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CHAIN",
-            help=f"Chains with ranges of windows, draft:1..12/target or draft:1..9:2/mid:4..8/target, instead of "
-            f"policies; repeatable, {MOST_CELLS:,} chains x batches at most.",
-        ),
-    ] = None,
+    sweep: ChainsOption = None,
     placement: PlacementOptions,
     prefixes: PrefixOptions,
     json: JsonOption = None,
@@ -58,14 +60,7 @@ def compare(
         str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
     ] = None,
     rate: RatesOption = None,
-    find_rate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIMITS",
-            help="Of --workload: the highest rate at which each policy keeps these, as in 'p99_ttft < 1, p99_tpot < "
-            "0.03'; mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e, queue, in seconds, or slo_share > 0.9.",
-        ),
-    ] = None,
+    find_rate: FindRateOption = None,
     cluster: GivenClusterOption = None,
 ) -> None:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
@@ -79,24 +74,14 @@ def compare(
     if workload is not None:
         _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
         # Here: what serves takes about as long to import as all that compares without it.
-        from .serving import show_under_load  # noqa: PLC0415
+        from .serving import show_found_rates, show_under_load  # noqa: PLC0415
 
-        under |= {**vars(load), "chains": sweep}
+        under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
-            under |= vars(kept)
-        else:
-            _refuse_beside("--find-rate", rate=rate, detail=detail, **vars(kept))
-        show_under_load(
-            trace,
-            policy,
-            under,
-            workload=workload,
-            rate=rate,
-            find_rate=find_rate,
-            cluster=cluster,
-            detail=detail,
-            json=json,
-        )
+            show_under_load(trace, policy, under | vars(kept), rate=rate, detail=detail, json=json)
+            return
+        _refuse_beside("--find-rate", rate=rate, detail=detail, **vars(kept))
+        show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
         return
     alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
     for name in given(load) | {name: value for name, value in alone.items() if value is not None}:

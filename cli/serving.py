@@ -172,24 +172,29 @@ def show_under_load(
     policy: list[str] | None,
     options: dict[str, Any],
     *,
-    workload: str,
     rate: str | None,
-    find_rate: str | None,
-    cluster: str | None,
     detail: bool,
     json: Path | None,
 ) -> None:
     """Compare and show; raises ValueError for options that will not do, Interrupted where rows are missing."""
-    if cluster is None:
-        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
-    check_json_path(json, Path(workload), Path(cluster))
-    served = {"workload": workload, "cluster": cluster}
-    if find_rate is not None:
-        show(json, find_rates(trace, policy, limits=find_rate, **served, **options))
-        return
+    _check_served(options, json)
     asked = None if rate is None else rates("--rate", rate)
-    found = compare_under_load(trace, policy, rates=asked, **served, **options)
+    found = compare_under_load(trace, policy, rates=asked, **options)
     show(json, found, partial(found.tables, detail=detail))
     if found.num_missing:
         were = "was" if found.num_missing == 1 else "were"
         raise Interrupted(f"{counted(found.num_missing, 'row')} more {were} asked for")
+
+
+def show_found_rates(
+    trace: Path | None, policy: list[str] | None, options: dict[str, Any], *, find_rate: str, json: Path | None
+) -> None:
+    """Find and show; raises ValueError for options that will not do."""
+    _check_served(options, json)
+    show(json, find_rates(trace, policy, limits=find_rate, **options))
+
+
+def _check_served(options: dict[str, Any], json: Path | None) -> None:
+    if options["cluster"] is None:
+        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
+    check_json_path(json, Path(options["workload"]), Path(options["cluster"]))

@@ -3,14 +3,14 @@
 Rates are found seed by seed, so policies are compared on the same arrivals. Means and intervals are of logarithms.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any
 
 from .intervals import Interval, enough_values, geometric_interval, paired
 from .load import not_told_apart
-from .serving_tables import LATENCIES, PARTS, what_was_asked
+from .serving_tables import LATENCIES, PARTS, styled, what_was_asked
 from .tables import Grid, Printed, flat_rows, table
 
 # Flat names of figures by the names that are typed, p99_ttft.
@@ -119,9 +119,9 @@ class HighestRates(Printed):
     def _cells(self, row: HighestRate) -> dict[str, str]:
         return {
             "policy": row.policy,
-            "arrivals/s": _with_ends(row.rate, ".3g"),
-            "of the best": "1" if row is self.rows[0] else _with_ends(row.over(self.rows[0]), ".3f"),
-            **{f"{name} there": f"{figure:.4g}" for name, figure in row.figures.items()},
+            "arrivals/s": _with_ends(row.rate, three_digits),
+            "of the best": "1" if row is self.rows[0] else _with_ends(row.over(self.rows[0]), styled(".3f")),
+            **{f"{name} there": f"{three_digits(figure)}" for name, figure in row.figures.items()},
         }
 
     def lines(self) -> Sequence[str]:
@@ -130,19 +130,21 @@ class HighestRates(Printed):
 
     def _most(self) -> str:
         best, tied = self.rows[0], self.tied
-        said = f"best: {best.policy}, {best.rate.mean:.3g} arrivals/s"
+        said = f"best: {best.policy}, {three_digits(best.rate.mean)} arrivals/s"
         if not tied:
             return said
         logs = [[log(ratio) for ratio in row.ratios(best)] for row in tied]
         enough = [enough_values(values) for values in logs if len(values) > 1]
         known = min((number for number in enough if number is not None), default=None)
-        names = [f"{row.policy} ({row.rate.mean:.3g})" for row in tied]
+        names = [f"{row.policy} ({three_digits(row.rate.mean)})" for row in tied]
         return f"{said}; {not_told_apart(names, 'it', seeds=max(map(len, logs)), enough=known)}"
 
     def _changes(self) -> list[str]:
         if not self.crossings:
             low, high = self.looked_at
-            return [f"least time in the system: {self.quickest} from {low:.3g} to {high:.3g} arrivals/s"]
+            return [
+                f"least time in the system: {self.quickest} from {three_digits(low)} to {three_digits(high)} arrivals/s"
+            ]
         return [_in_words(one) for one in self.crossings]
 
     def to_json(self) -> dict[str, Any]:
@@ -176,16 +178,21 @@ class HighestRates(Printed):
         return flat_rows([{key: value for key, value in row.items() if key != "rate_by_seed"} for row in rows])
 
 
-def _with_ends(interval: Interval, style: str) -> str:
+def three_digits(number: float) -> str:
+    """A number > 0, rounded, without an exponent."""
+    return f"{float(f'{number:.3g}'):,g}"
+
+
+def _with_ends(interval: Interval, style: Callable[[float], str]) -> str:
     """A geometric mean does not lie midway between the ends of its interval."""
-    ends = f" ({interval.low:{style}} to {interval.high:{style}})" if interval.half_width else ""
-    return f"{interval.mean:{style}}{ends}"
+    ends = f" ({style(interval.low)} to {style(interval.high)})" if interval.half_width else ""
+    return f"{style(interval.mean)}{ends}"
 
 
 def _in_words(crossing: Crossing) -> str:
     names = f"least time in the system: {crossing.below} below, {crossing.above} above"
     if crossing.rate is not None:
-        return f"{names} {_with_ends(crossing.rate, '.3g')} arrivals/s"
+        return f"{names} {_with_ends(crossing.rate, three_digits)} arrivals/s"
     return f"{names}, at {len(crossing.by_seed)} of {crossing.seeds} seeds alone: where is not known"
 
 

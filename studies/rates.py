@@ -14,12 +14,13 @@ from typing import Any
 
 from ..base.errors import ArgumentError, known_are, repeated
 from ..base.terminal import Progress, held_interrupts
-from ..reports.rates import OF_GOODPUT, OF_LATENCY, Crossing, HighestRate, HighestRates, Limit
+from ..reports.rates import OF_GOODPUT, OF_LATENCY, Crossing, HighestRate, HighestRates, Limit, three_digits
 from ..reports.serving_tables import MeasuredRun
 from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
-from .load import MOST_CELLS, LoadRuns, check_policies, meta_of, policies_asked
+from .compare import MOST_CELLS
+from .load import LoadRuns, check_policies, meta_of, policies_asked
 from .options import FindRatesOptions, checked, takes
 from .serving import ServingSetting, notes_on, serving_setting
 from .setting import NamedPolicy, PoliciesGiven
@@ -135,8 +136,8 @@ class _Search:
         broken = next(limit for limit in self.limits if not limit.kept(run.flat[limit.figure]))
         value = run.flat[broken.figure]
         raise NoRateError(
-            f"`limits` {broken} holds at no rate under {policy.name}: at {rate:.3g} arrivals/s, the lowest tried, "
-            f"where requests hardly ever meet, it is {value:.4g}"
+            f"`limits` {broken} holds at no rate under {policy.name}: at {three_digits(rate)} arrivals/s, the lowest "
+            f"tried, where requests hardly ever meet, it is {value:.4g}"
         )
 
     def _check_burst(self, policy: NamedPolicy, seed: int, rate: float) -> None:
@@ -145,8 +146,8 @@ class _Search:
             return
         limits = ", ".join(map(str, self.limits))
         raise NoRateError(
-            f"`limits` {limits} holds at every rate under {policy.name}: at {rate:.3g} arrivals/s, the highest tried, "
-            f"all {metrics.requests:,} requests come at once; a longer workload would tell"
+            f"`limits` {limits} holds at every rate under {policy.name}: at {three_digits(rate)} arrivals/s, the "
+            f"highest tried, all {metrics.requests:,} requests come at once; a longer workload would tell"
         )
 
     def crossings(self, policies: Sequence[NamedPolicy], low: float, high: float) -> Iterator[Crossing]:
