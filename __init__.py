@@ -23,6 +23,7 @@ MODULES = {
     "record": "studies.record",
     "simulate": "studies.serving",
     "sweep": "studies.compare",
+    "what_if": "studies.what_if",
 }
 
 NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "prepare", "record"}

@@ -7,6 +7,7 @@ from .decoding.seen import Start
 from .reports.comparison import Comparison, Sweep
 from .reports.load import LoadComparison
 from .reports.rates import HighestRates
+from .reports.what_if import WhatIf
 from .runtime.generate import generate as generate
 from .runtime.prepare import load_assistants as load_assistants
 from .runtime.prepare import prepare as prepare
@@ -38,6 +39,7 @@ __all__ = [
     "record",
     "simulate",
     "sweep",
+    "what_if",
 ]
 
 def compare(
@@ -194,3 +196,38 @@ def sweep(
     fixed_mix: bool = False,
     batches: Sequence[int] = (1,),
 ) -> Sweep: ...
+def what_if(
+    workload: str | Path,
+    policy: PolicyGiven,
+    changes: Sequence[str],
+    recording: Recording | str | Path | None = None,
+    *,
+    cluster: str | Path,
+    concurrency: int | None = None,
+    active_sessions: int | None = None,
+    time_scale: float | None = None,
+    limit: int | None = None,
+    max_prompt_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    max_wait_s: float | None = None,
+    zero_tokens: str = "refuse",
+    tag: str | None = None,
+    horizon_s: float | None = None,
+    slo: Promised | None = None,
+    cost: str | Path | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    rate: float | None = None,
+) -> WhatIf: ...

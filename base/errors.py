@@ -33,6 +33,7 @@ OPTIONS |= {
     "devices": "device",
     "limits": "find_rate",
     "chains": "sweep",
+    "changes": "change",
 }
 # What rules of files ask for; whatever else they have in backquotes is a field of the file.
 _OF_RULES = re.compile("`(line|models|names|output_tokens|replace|requests|windows|workload|zero_tokens)`")

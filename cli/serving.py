@@ -12,11 +12,12 @@ from ..studies.load import cluster as show_cluster
 from ..studies.load import compare_under_load, describe_workload
 from ..studies.observe import Asking, shown_run
 from ..studies.observe import observe as drive_server
-from ..studies.options import LoadOptions, ReplayOptions
+from ..studies.options import LoadOptions, ReplayOptions, SeedsOptions
 from ..studies.rates import find_rates
 from ..studies.serving import BrokenWorkloadError
 from ..studies.serving import metrics as metrics_of_runs
 from ..studies.serving import simulate as serve_workload
+from ..studies.what_if import what_if
 from ..traces.workloads import WorkloadOptions
 from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
@@ -132,6 +133,32 @@ def simulate(
         metrics = found.rows[0].runs[0].metrics
         kept = "shown" if out is None else "kept"
         raise Interrupted(f"{metrics.finished:,} of {counted(metrics.requests, 'request')} finished and are {kept}")
+
+
+def whatif(
+    *,
+    change: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="rate=2x, device=h200, policy=draft:2/target, prefix_cache=off, draft.seconds=0.5x, "
+            "draft.acceptance=+0.05; repeat it for others.",
+        ),
+    ],
+    workload: Annotated[str, typer.Option(metavar="FILE|SPEC", help=WORKLOAD)],
+    cluster: Annotated[str, typer.Option(metavar="FILE|DEVICE", help=CLUSTER)],
+    policy: Annotated[str, typer.Option(help="As --policy of compare, of replicas that have none of their own.")],
+    trace: TraceOption = None,
+    rate: RateOption = None,
+    load: LoadOptions,
+    replay: ReplayOptions,
+    repeats: SeedsOptions,
+    json: JsonOption = None,
+) -> None:
+    """What changes do to a served workload, each alone and all together, on the same requests."""
+    check_json_path(json, Path(workload), Path(cluster), *([] if replay.cost is None else [Path(replay.cost)]))
+    options = {**vars(load), **vars(replay), **vars(repeats)}
+    show(json, what_if(workload, policy, change, trace, cluster=cluster, rate=rate, **options))
 
 
 def _at_most_one(names: list[str] | None) -> str | None:

@@ -159,17 +159,13 @@ def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
 
 
 def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:
-    return [a - b for a, b in paired(_by_seed(best, figure), _by_seed(other, figure))]
+    return [a - b for a, b in paired(best.by_seed(figure), other.by_seed(figure))]
 
 
 def _hold_zero(differences: Sequence[float]) -> bool:
     """Whether they may be none at all, for all that their interval says; of one seed, what that says."""
     low, high = _interval(differences).bounds
     return low <= 0 <= high
-
-
-def _by_seed(row: SeedRow, figure: str) -> dict[int, float]:
-    return {run.meta.about.seed: run.flat[figure] for run in row.runs}
 
 
 def _span(rates: Sequence[float | None]) -> str:

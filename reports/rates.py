@@ -119,8 +119,8 @@ class HighestRates(Printed):
     def _cells(self, row: HighestRate) -> dict[str, str]:
         return {
             "policy": row.policy,
-            "arrivals/s": _with_ends(row.rate, three_digits),
-            "of the best": "1" if row is self.rows[0] else _with_ends(row.over(self.rows[0]), styled(".3f")),
+            "arrivals/s": with_ends(row.rate, three_digits),
+            "of the best": "1" if row is self.rows[0] else with_ends(row.over(self.rows[0]), styled(".3f")),
             **{f"{name} there": f"{three_digits(figure)}" for name, figure in row.figures.items()},
         }
 
@@ -183,8 +183,8 @@ def three_digits(number: float) -> str:
     return f"{float(f'{number:.3g}'):,g}"
 
 
-def _with_ends(interval: Interval, style: Callable[[float], str]) -> str:
-    """A geometric mean does not lie midway between the ends of its interval."""
+def with_ends(interval: Interval, style: Callable[[float], str]) -> str:
+    """With the ends of its interval, if that has a width: a geometric mean does not lie midway between them."""
     ends = f" ({style(interval.low)} to {style(interval.high)})" if interval.half_width else ""
     return f"{style(interval.mean)}{ends}"
 
@@ -192,7 +192,7 @@ def _with_ends(interval: Interval, style: Callable[[float], str]) -> str:
 def _in_words(crossing: Crossing) -> str:
     names = f"least time in the system: {crossing.below} below, {crossing.above} above"
     if crossing.rate is not None:
-        return f"{names} {_with_ends(crossing.rate, three_digits)} arrivals/s"
+        return f"{names} {with_ends(crossing.rate, three_digits)} arrivals/s"
     return f"{names}, at {len(crossing.by_seed)} of {crossing.seeds} seeds alone: where is not known"
 
 

@@ -49,6 +49,10 @@ class SeedRow:
         values = self._values(figure)
         return None if values is None or len(values) < 2 else mean_interval(values)
 
+    def by_seed(self, figure: str) -> dict[int, float]:
+        """A figure of each run, which all know."""
+        return {run.meta.about.seed: run.flat[figure] for run in self.runs}
+
     def _values(self, figure: str) -> list[float] | None:
         values = [run.flat.get(figure) for run in self.runs]
         known = [value for value in values if isinstance(value, int | float)]

@@ -208,6 +208,16 @@ class FindRatesOptions(ChainsOptions, SeedsOptions, ServingOptions):
     limits: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class WhatIfOptions(SeedsOptions, ServingOptions):
+    """The keywords of `what_if`."""
+
+    workload: str | Path
+    cluster: str | Path
+    changes: Sequence[str]
+    rate: float | None = opt(None, "Mean arrivals per second that the workload is scaled to, > 0; default: its own.")
+
+
 Record = TypeVar("Record")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
