@@ -13,6 +13,7 @@ MODULES = {
     "compare": "studies.compare",
     "compare_under_load": "studies.load",
     "decode": "studies.decode",
+    "find_rates": "studies.rates",
     "generate": "runtime.generate",
     "import_logs": "studies.import_logs",
     "load_assistants": "runtime.prepare",
@@ -22,6 +23,7 @@ MODULES = {
     "record": "studies.record",
     "simulate": "studies.serving",
     "sweep": "studies.compare",
+    "what_if": "studies.what_if",
 }
 
 NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "prepare", "record"}

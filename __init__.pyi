@@ -5,7 +5,9 @@ from pathlib import Path
 
 from .decoding.seen import Start
 from .reports.comparison import Comparison, Sweep
-from .reports.serving_tables import LoadComparison
+from .reports.load import LoadComparison
+from .reports.rates import HighestRates
+from .reports.what_if import WhatIf
 from .runtime.generate import generate as generate
 from .runtime.prepare import load_assistants as load_assistants
 from .runtime.prepare import prepare as prepare
@@ -27,6 +29,7 @@ __all__ = [
     "compare",
     "compare_under_load",
     "decode",
+    "find_rates",
     "generate",
     "import_logs",
     "load_assistants",
@@ -36,6 +39,7 @@ __all__ = [
     "record",
     "simulate",
     "sweep",
+    "what_if",
 ]
 
 def compare(
@@ -58,6 +62,7 @@ def compare(
     lossless: bool = False,
     seeds: int = 5,
     start: Start | str | None = None,
+    fixed_mix: bool = False,
     devices: str | Mapping[str, str] | None = None,
     prefix_cache: int | None = None,
     block_tokens: int | None = None,
@@ -101,8 +106,44 @@ def compare_under_load(
     seeds: int = 5,
     start: Start | str | None = None,
     log: str | Path | None = None,
+    chains: Sequence[str] | None = None,
     rates: Sequence[float] | None = None,
 ) -> LoadComparison: ...
+def find_rates(
+    recording: Recording | str | Path | None = None,
+    policies: PoliciesGiven | None = None,
+    *,
+    workload: str | Path,
+    cluster: str | Path,
+    limits: str,
+    concurrency: int | None = None,
+    active_sessions: int | None = None,
+    time_scale: float | None = None,
+    limit: int | None = None,
+    max_prompt_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    max_wait_s: float | None = None,
+    zero_tokens: str = "refuse",
+    tag: str | None = None,
+    horizon_s: float | None = None,
+    slo: Promised | None = None,
+    cost: str | Path | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    chains: Sequence[str] | None = None,
+) -> HighestRates: ...
 def simulate(
     workload: str | Path,
     policy: PolicyGiven | None = None,
@@ -157,5 +198,41 @@ def sweep(
     lossless: bool = False,
     seeds: int = 5,
     start: Start | str | None = None,
+    fixed_mix: bool = False,
     batches: Sequence[int] = (1,),
 ) -> Sweep: ...
+def what_if(
+    workload: str | Path,
+    policy: PolicyGiven,
+    changes: Sequence[str],
+    recording: Recording | str | Path | None = None,
+    *,
+    cluster: str | Path,
+    concurrency: int | None = None,
+    active_sessions: int | None = None,
+    time_scale: float | None = None,
+    limit: int | None = None,
+    max_prompt_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    max_wait_s: float | None = None,
+    zero_tokens: str = "refuse",
+    tag: str | None = None,
+    horizon_s: float | None = None,
+    slo: Promised | None = None,
+    cost: str | Path | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    rate: float | None = None,
+) -> WhatIf: ...

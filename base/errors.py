@@ -26,7 +26,15 @@ _NAMED = re.compile(r"`(\w+)`")
 OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "tags": "tag", "decide_s": "decide_seconds"}
 OPTIONS |= {"horizon_s": "horizon_seconds", "max_wait_s": "max_wait_seconds", "rates": "rate"}  # of workloads
 OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
-OPTIONS |= {"prefilled": "start", "load": "requests", "limit_bytes": "kv_limit_mib", "devices": "device"}
+OPTIONS |= {
+    "prefilled": "start",
+    "load": "requests",
+    "limit_bytes": "kv_limit_mib",
+    "devices": "device",
+    "limits": "find_rate",
+    "chains": "sweep",
+    "changes": "change",
+}
 # What rules of files ask for; whatever else they have in backquotes is a field of the file.
 _OF_RULES = re.compile("`(line|models|names|output_tokens|replace|requests|windows|workload|zero_tokens)`")
 _MOST_LISTED = 120  # characters of names that are known

@@ -4,7 +4,7 @@ python benchmarks/intervals.py [--samples 1000]
 
 Drawn: tokens by chance, seconds that chance stretches, tags that differ in what is gained. pico: requests of the
 shipped recording, whose true speed-up is that of all of them, drawn with replacement: so many of each tag, or as they
-come.
+come. Each kind of sample is read as it is by default, and with --fixed-mix.
 """
 
 import argparse
@@ -31,15 +31,15 @@ def shares(tag: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> RequestS
     return RequestShares(request_id=numbers, tag=tag, tokens=tokens, seconds=seconds, speed=tokens / seconds)
 
 
-def drawn(rng: np.random.Generator, count: int, num_tags: int) -> tuple[Pair, float]:
-    """A sample, and the true speed-up of its population."""
-    place = np.arange(count) % num_tags
+def drawn(rng: np.random.Generator, count: int, num_tags: int, *, as_they_come: bool = False) -> tuple[Pair, float]:
+    """A sample, and the true speed-up of its population; else as many of each tag."""
+    place = rng.integers(num_tags, size=count) if as_they_come else np.arange(count) % num_tags
     gain = 1.0 + 0.3 * place
     tokens = rng.integers(20, 200, count).astype(float)
     alone_s = tokens * 0.1
     ours_s = alone_s / gain * rng.lognormal(0.0, SPREAD, count)
     tag = np.array([f"t{number}" for number in place], dtype=object)
-    true = 1 / np.mean(1 / gain) / np.exp(SPREAD**2 / 2)
+    true = 1 / np.mean(1 / (1.0 + 0.3 * np.arange(num_tags))) / np.exp(SPREAD**2 / 2)
     return (shares(tag, tokens, ours_s), shares(tag, tokens, alone_s)), float(true)
 
 
@@ -65,12 +65,12 @@ def some(pair: Pair, rng: np.random.Generator, each: int | None, count: int) -> 
     return ours, alone
 
 
-def coverage(sample: Callable[[np.random.Generator], tuple[Pair, float]], samples: int) -> float:
+def coverage(sample: Callable[[np.random.Generator], tuple[Pair, float]], samples: int, *, fixed_mix: bool) -> float:
     """Share of intervals that hold what is true."""
     rng, held = np.random.default_rng(7), 0
     for _ in range(samples):
         (ours, alone), true = sample(rng)
-        interval = Resampled({"ours": [ours], "alone": [alone]}).rate_over("ours", "alone")
+        interval = Resampled({"ours": [ours], "alone": [alone]}, fixed_mix=fixed_mix).rate_over("ours", "alone")
         assert interval is not None
         held += interval.low <= true <= interval.high
     return held / samples
@@ -82,19 +82,28 @@ def main() -> None:
     samples = parser.parse_args().samples
     rows: list[list[Cell]] = []
 
-    def add(words: str, count: int, share: float) -> None:
-        rows.append([table_cell("sample", words), table_cell("requests", count), table_cell("held", share, digits=3)])
+    def add(words: str, count: int, sample: Callable[[np.random.Generator], tuple[Pair, float]]) -> None:
+        held = [coverage(sample, samples, fixed_mix=fixed) for fixed in (False, True)]
+        cells = [table_cell(name, share, digits=3) for name, share in zip(("held", "fixed mix"), held, strict=True)]
+        rows.append([table_cell("sample", words), table_cell("requests", count), *cells])
 
-    for count, num_tags in ((40, 1), (40, 8), (20, 4), (10, 1), (10, 3), (5, 1)):
-        add(f"drawn, tags: {num_tags}", count, coverage(lambda rng, n=count, t=num_tags: drawn(rng, n, t), samples))
+    for count, num_tags in ((40, 1), (10, 1), (5, 1)):
+        add("drawn, one tag", count, lambda rng, n=count, t=num_tags: drawn(rng, n, t))
+    for count, num_tags in ((40, 8), (20, 4), (12, 3)):
+        add(f"drawn, as many of {num_tags} tags", count, lambda rng, n=count, t=num_tags: drawn(rng, n, t))
+    for count, num_tags in ((40, 8), (20, 4), (10, 3)):
+        add(
+            f"drawn, {num_tags} tags as they come",
+            count,
+            lambda rng, n=count, t=num_tags: drawn(rng, n, t, as_they_come=True),
+        )
     pair = recorded()
     true = pair[0].tokens.sum() / pair[0].seconds.sum() / (pair[1].tokens.sum() / pair[1].seconds.sum())
     num_tags = len(set(pair[0].tag.tolist()))
     for each in (2, 3, 5):
-        share = coverage(lambda rng, e=each: (some(pair, rng, e, 0), true), samples)
-        add(f"pico, {each} of each tag", each * num_tags, share)
+        add(f"pico, {each} of each tag", each * num_tags, lambda rng, e=each: (some(pair, rng, e, 0), true))
     for count in (10, 20, 40):
-        add("pico, as they come", count, coverage(lambda rng, n=count: (some(pair, rng, None, n), true), samples))
+        add("pico, as they come", count, lambda rng, n=count: (some(pair, rng, None, n), true))
     print_tables(console_of_output(), [table("95% intervals that hold the true speed-up", rows).grid()])
 
 

@@ -187,6 +187,7 @@ def _docstring(place: str) -> str:
 COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "compare": "compare:compare",
     "simulate": "serving:simulate",
+    "whatif": "serving:whatif",
     "workload": "serving:workload",
     "cluster": "serving:cluster",
     "metrics": "serving:metrics",

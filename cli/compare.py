@@ -15,6 +15,7 @@ from ..studies.compare import sweep as sweep_chains
 from ..studies.options import (
     LoadOptions,
     LogOptions,
+    MixOptions,
     PartsOptions,
     PlacementOptions,
     PrefixOptions,
@@ -22,8 +23,17 @@ from ..studies.options import (
     SeedsOptions,
 )
 from ..studies.setting import open_recording
-from .options import WORKLOAD, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
+from .options import WORKLOAD, FindRateOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
 from .output import JsonOption, check_json_path, show
+
+ChainsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CHAIN",
+        help=f"Chains with ranges of windows, draft:1..12/target or draft:1..9:2/mid:4..8/target, instead of "
+        f"policies; repeatable, {MOST_CELLS:,} chains x batches at most.",
+    ),
+]
 
 
 def compare(
@@ -35,18 +45,12 @@ def compare(
         str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
     ] = "1",
     repeats: SeedsOptions,
+    mix: MixOptions,
     detail: Annotated[
         bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
     ] = False,
     parts: PartsOptions,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CHAIN",
-            help=f"Chains with ranges of windows, draft:1..12/target or draft:1..9:2/mid:4..8/target, instead of "
-            f"policies; repeatable, {MOST_CELLS:,} chains x batches at most.",
-        ),
-    ] = None,
+    sweep: ChainsOption = None,
     placement: PlacementOptions,
     prefixes: PrefixOptions,
     json: JsonOption = None,
@@ -56,6 +60,7 @@ def compare(
         str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
     ] = None,
     rate: RatesOption = None,
+    find_rate: FindRateOption = None,
     cluster: GivenClusterOption = None,
 ) -> None:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
@@ -67,25 +72,30 @@ def compare(
     under = {**vars(replay), **vars(repeats)}
     beside = {**vars(prefixes), **vars(parts), **vars(placement)}
     if workload is not None:
-        _refuse_beside("--workload", **beside, sweep=sweep, batch=batch != "1")
+        _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
         # Here: what serves takes about as long to import as all that compares without it.
-        from .serving import show_under_load  # noqa: PLC0415
+        from .serving import show_found_rates, show_under_load  # noqa: PLC0415
 
-        under |= {**vars(load), **vars(kept)}
-        show_under_load(trace, policy, under, workload=workload, rate=rate, cluster=cluster, detail=detail, json=json)
+        under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
+        if find_rate is None:
+            show_under_load(trace, policy, under | vars(kept), rate=rate, detail=detail, json=json)
+            return
+        _refuse_beside("--find-rate", rate=rate, detail=detail, **vars(kept))
+        show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
         return
-    for name in given(load) | {
-        name: value for name, value in (("rate", rate), ("cluster", cluster)) if value is not None
-    }:
+    alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
+    for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
         raise ArgumentError(f"`{name}` goes with `workload`")
     sizes = batches(batch)
     if sweep:
         _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
-        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under))
+        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)))
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
-    found = compare_policies(open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(kept))
+    found = compare_policies(
+        open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(kept)
+    )
     show(json, found, partial(found.tables, detail=detail))
 
 

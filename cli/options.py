@@ -22,7 +22,18 @@ CLUSTER = "A TOML file (docs/cluster.md), or a device of the sheet (h100, ...): 
 RateOption = Annotated[float | None, typer.Option(help="Scale times of arrival to this mean rate per second.")]
 RatesOption = Annotated[
     str | None,
-    typer.Option(metavar="R,R,...", help="Of --workload: mean arrivals per second; default: the workload's own."),
+    typer.Option(
+        metavar="R,LOW:HIGH:STEP,...",
+        help="Of --workload: mean arrivals per second, ranges among them; default: the workload's own.",
+    ),
+]
+FindRateOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIMITS",
+        help="Of --workload: the highest rate at which each policy keeps these, as in 'p99_ttft < 1, p99_tpot < 0.03'; "
+        "mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e, queue, in seconds, or slo_share > 0.9.",
+    ),
 ]
 GivenClusterOption = Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")]
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]

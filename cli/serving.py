@@ -12,16 +12,18 @@ from ..studies.load import cluster as show_cluster
 from ..studies.load import compare_under_load, describe_workload
 from ..studies.observe import Asking, shown_run
 from ..studies.observe import observe as drive_server
-from ..studies.options import LoadOptions, ReplayOptions
+from ..studies.options import LoadOptions, ReplayOptions, SeedsOptions
+from ..studies.rates import find_rates
 from ..studies.serving import BrokenWorkloadError
 from ..studies.serving import metrics as metrics_of_runs
 from ..studies.serving import simulate as serve_workload
+from ..studies.what_if import what_if
 from ..traces.workloads import WorkloadOptions
 from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
 from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, TraceOption, named_recording
 from .output import JsonOption, check_json_path, check_new_folder, show
-from .typed import numbers, promised
+from .typed import promised, rates
 
 
 def cluster(
@@ -133,6 +135,32 @@ def simulate(
         raise Interrupted(f"{metrics.finished:,} of {counted(metrics.requests, 'request')} finished and are {kept}")
 
 
+def whatif(
+    *,
+    change: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="rate=2x, device=h200, policy=draft:2/target, prefix_cache=off, draft.seconds=0.5x, "
+            "draft.acceptance=+0.05; repeat it for others.",
+        ),
+    ],
+    workload: Annotated[str, typer.Option(metavar="FILE|SPEC", help=WORKLOAD)],
+    cluster: Annotated[str, typer.Option(metavar="FILE|DEVICE", help=CLUSTER)],
+    policy: Annotated[str, typer.Option(help="As --policy of compare, of replicas that have none of their own.")],
+    trace: TraceOption = None,
+    rate: RateOption = None,
+    load: LoadOptions,
+    replay: ReplayOptions,
+    repeats: SeedsOptions,
+    json: JsonOption = None,
+) -> None:
+    """What changes do to a served workload, each alone and all together, on the same requests."""
+    check_json_path(json, Path(workload), Path(cluster), *([] if replay.cost is None else [Path(replay.cost)]))
+    options = {**vars(load), **vars(replay), **vars(repeats)}
+    show(json, what_if(workload, policy, change, trace, cluster=cluster, rate=rate, **options))
+
+
 def _at_most_one(names: list[str] | None) -> str | None:
     if names is not None and len(names) > 1:
         raise ValueError(f"--policy must be given once, got {', '.join(names)}; compare takes several")
@@ -171,19 +199,29 @@ def show_under_load(
     policy: list[str] | None,
     options: dict[str, Any],
     *,
-    workload: str,
     rate: str | None,
-    cluster: str | None,
     detail: bool,
     json: Path | None,
 ) -> None:
     """Compare and show; raises ValueError for options that will not do, Interrupted where rows are missing."""
-    if cluster is None:
-        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
-    check_json_path(json, Path(workload), Path(cluster))
-    rates = None if rate is None else numbers("--rate", rate)
-    found = compare_under_load(trace, policy, workload=workload, cluster=cluster, rates=rates, **options)
+    _check_served(options, json)
+    asked = None if rate is None else rates("--rate", rate)
+    found = compare_under_load(trace, policy, rates=asked, **options)
     show(json, found, partial(found.tables, detail=detail))
     if found.num_missing:
         were = "was" if found.num_missing == 1 else "were"
         raise Interrupted(f"{counted(found.num_missing, 'row')} more {were} asked for")
+
+
+def show_found_rates(
+    trace: Path | None, policy: list[str] | None, options: dict[str, Any], *, find_rate: str, json: Path | None
+) -> None:
+    """Find and show; raises ValueError for options that will not do."""
+    _check_served(options, json)
+    show(json, find_rates(trace, policy, limits=find_rate, **options))
+
+
+def _check_served(options: dict[str, Any], json: Path | None) -> None:
+    if options["cluster"] is None:
+        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
+    check_json_path(json, Path(options["workload"]), Path(options["cluster"]))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from math import isfinite
+from math import floor, isfinite
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
@@ -16,6 +16,7 @@ from ..base.options import Opt, Secret, declared
 from ..decoding.seen import Start
 
 _MOST_DIGITS = 7
+MOST_IN_RANGE = 1000
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
@@ -26,6 +27,27 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
             values.append(float(part))
         except ValueError:
             raise ValueError(f"{option} must hold numbers with commas between, got {part!r}") from None
+    return tuple(values)
+
+
+def rates(option: str, text: str) -> tuple[float, ...]:
+    """The numbers of an option with commas between, `LOW:HIGH:STEP` among them for all from LOW to HIGH.
+
+    Raises ValueError with the part that is none, or a range that holds no number or more than `MOST_IN_RANGE`.
+    """
+    values: list[float] = []
+    for part in text.split(","):
+        if ":" not in part:
+            values += numbers(option, part)
+            continue
+        ends = [_number(end) for end in part.split(":")]
+        low, high, step = (end if end is not None and isfinite(end) else 0.0 for end in (*ends, 0.0, 0.0)[:3])
+        if len(ends) != 3 or not 0 < low <= high or not step > 0:
+            raise ValueError(f"{option} ranges are LOW:HIGH:STEP with 0 < LOW <= HIGH and STEP > 0, got {part!r}")
+        count = floor((high - low) / step + 1e-9) + 1  # HIGH is in, whatever decimals round to
+        if count > MOST_IN_RANGE:
+            raise ValueError(f"{option} ranges hold at most {MOST_IN_RANGE:,} numbers, got {count:,} in {part!r}")
+        values += [float(f"{low + place * step:.12g}") for place in range(count)]
     return tuple(values)
 
 

@@ -460,9 +460,8 @@ def shared_remarks(
     most_runs = max(len(comparison.runs(row)) for comparison, row in rows)
     seeds = f"over seeds {meta['seed']} to {meta['seed'] + most_runs - 1} where chance has a part{chance}"
     if intervals and any(_is_sure(comparison, row) for comparison, row in rows):
-        remarks.append(
-            f"±: 95% interval over requests, and {seeds}" if most_runs > 1 else "±: 95% interval over requests"
-        )
+        over = "±: 95% interval over requests" + (" of the same mix of tags" if meta.get("fixed_mix") else "")
+        remarks.append(f"{over}, and {seeds}" if most_runs > 1 else over)
     elif most_runs > 1:
         remarks.append(f"means {seeds}")
     if any(one.resampled is not None and not one.resampled.is_known for one in found):

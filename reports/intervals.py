@@ -1,8 +1,8 @@
 """A figure and its 95% confidence interval; of a mean over seeds by Student's t."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import atan, cos, pi, sin, sqrt
+from math import atan, ceil, cos, exp, log, log10, pi, sin, sqrt
 from statistics import fmean, stdev
 
 LEVEL = 0.95
@@ -39,6 +39,40 @@ def mean_interval(values: Sequence[float]) -> Interval:
         return Interval(mean=values[0], low=float(values[0]), high=float(values[0]))
     mean, half_width = fmean(values), t_quantile(count - 1) * stdev(values) / sqrt(count)
     return Interval(mean=mean, low=mean - half_width, high=mean + half_width)
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple[float, float]]:
+    """Two figures at the same seeds, in their order; a single one, without a part of chance, stands for every seed."""
+    seeds = sorted({*ours, *theirs})
+    only = [next(iter(values.values())) if len(values) == 1 else None for values in (ours, theirs)]
+    return [
+        (ours[seed] if only[0] is None else only[0], theirs[seed] if only[1] is None else only[1]) for seed in seeds
+    ]
+
+
+def geometric_interval(values: Sequence[float]) -> Interval:
+    """The geometric mean of independent values > 0, one or more, and its 95% interval, which has no width for one."""
+    if len(values) == 1:
+        return Interval(mean=values[0], low=values[0], high=values[0])
+    found = mean_interval([log(value) for value in values])
+    return Interval(mean=exp(found.mean), low=exp(found.low), high=exp(found.high))
+
+
+def enough_values(values: Sequence[float]) -> int | None:
+    """About so many values like these would have an interval without 0: more than these; None where the mean is 0."""
+    mean, spread = fmean(values), stdev(values)
+    if not mean:
+        return None
+    count = max(len(values) + 1, ceil((NORMAL * spread / mean) ** 2))
+    while t_quantile(count - 1) * spread / sqrt(count) >= abs(mean):
+        count += 1
+    return two_digits_up(count)
+
+
+def two_digits_up(number: float) -> int:
+    """A number > 0 rounded up to two digits."""
+    step = int(10 ** max(0, ceil(log10(max(number, 1.0))) - 2))
+    return ceil(number / step) * step
 
 
 def t_quantile(degrees: int) -> float:

@@ -1,22 +1,22 @@
 """How sure a comparison is: a paired bootstrap over the requests, and over the seeds where chance has a part.
 
-Requests are drawn anew within their tags, the same ones for every policy, and so are the seeds of each policy. Of a tag
-with n requests n - 1 are drawn, and each weighs n / (n - 1), which keeps the variance right where tags are small (Rao &
-Wu 1988, JASA 83). Tags with one request are drawn together. Percentiles are widened by Student's t over the normal one,
-since few requests know their own spread badly. Letters: N requests, R runs, B resamples.
+Requests are drawn anew, the same ones for every policy, and so are the seeds of each policy. Where the mix of tags is
+held fixed they are drawn within their tags, and tags with one request are drawn together. Of n requests n - 1 are drawn
+and each weighs n / (n - 1), which keeps the variance right where n is small (Rao & Wu 1988, JASA 83). Percentiles are
+widened by Student's t over the normal one, since few requests know their own spread badly. Letters: N requests, R runs,
+B resamples.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, log10
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..runs.log import RunLog
-from .intervals import NORMAL, Interval, t_quantile
+from .intervals import NORMAL, Interval, t_quantile, two_digits_up
 from .seconds_by_tag import request_seconds
 
 LEAST_REQUESTS = 5  # of fewer nobody knows how much others would differ
@@ -68,12 +68,14 @@ class Resampled:
 
     Args:
         runs: by policy, one for each of its seeds, at least one; all of the same requests.
+        fixed_mix: whether other samples would have as many requests of each tag.
 
     Raises:
         ValueError: runs of different requests.
     """
 
-    def __init__(self, runs: Mapping[str, Sequence[RequestShares]]) -> None:
+    def __init__(self, runs: Mapping[str, Sequence[RequestShares]], *, fixed_mix: bool = False) -> None:
+        self._fixed_mix = fixed_mix
         self._runs = {policy: tuple(shares) for policy, shares in runs.items()}
         self._first = next(iter(self._runs.values()))[0]
         for policy, shares in self._runs.items():
@@ -111,7 +113,7 @@ class Resampled:
         towards = float(np.log(interval.mean / interval.low if gap > 0 else interval.high / interval.mean))
         if abs(gap) < 1e-9:
             return None
-        return _rounded_up(max(self.num_requests * (towards / gap) ** 2, self.num_requests + 1))
+        return two_digits_up(max(self.num_requests * (towards / gap) ** 2, self.num_requests + 1))
 
     def _interval(self, figure: int, policy: str, other: str | None) -> Interval | None:
         if not self.is_known:
@@ -133,6 +135,8 @@ class Resampled:
     @cached_property
     def _strata(self) -> list[NDArray[np.intp]]:
         """Places of the requests that are drawn together."""
+        if not self._fixed_mix:
+            return [np.arange(self.num_requests)]
         tags = self._first.tag
         places = [np.flatnonzero(tags == tag) for tag in sorted(set(tags.tolist()))]
         several = [own for own in places if len(own) > 1]
@@ -204,9 +208,3 @@ def _product(weights: Floats, figures: NDArray[Any]) -> Floats:
     """`[b, N]` times `[N, R]`. As a matrix product it would wake the threads of BLAS, which take longer than that."""
     found: Floats = np.einsum("bn,nr->br", weights, figures)
     return found
-
-
-def _rounded_up(number: float) -> int:
-    """To two digits."""
-    step = int(10 ** max(0, ceil(log10(max(number, 1.0))) - 2))
-    return ceil(number / step) * step

@@ -1,12 +1,11 @@
-"""Serving runs as tables and words: one policy (`ServingReport`), several at each rate, both worlds beside each other.
+"""Serving runs as tables and words: those of one or more runs (`ServingReport`), both worlds beside each other.
 
-A row holds the runs of one setting at all its seeds: the mean of each figure and its 95% interval. From these follows
-which policy is best at each rate, as far as chance lets it be told. The tables of a workload are here as well.
+A row holds the runs of one setting at all its seeds: the mean of each figure and its 95% interval. The tables of a
+workload are here as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
 from statistics import median
 from typing import Any
 
@@ -49,6 +48,10 @@ class SeedRow:
         """The same with its 95% interval; None for one run, too."""
         values = self._values(figure)
         return None if values is None or len(values) < 2 else mean_interval(values)
+
+    def by_seed(self, figure: str) -> dict[int, float]:
+        """A figure of each run, which all know."""
+        return {run.meta.about.seed: run.flat[figure] for run in self.runs}
 
     def _values(self, figure: str) -> list[float] | None:
         values = [run.flat.get(figure) for run in self.runs]
@@ -95,128 +98,6 @@ def _check_seeds(row: Sequence[MeasuredRun]) -> None:
     if len(set(seeds)) < len(seeds):
         folders = ", ".join(run.folder for run in row)
         raise ValueError(f"runs of one setting must differ in their seed, got seeds {seeds} of {folders}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
-    """What policies are compared by."""
-
-    figure: str  # by its flat name
-    words: str  # what it is called
-    most: bool  # whether more of it is better
-
-
-# By the share of requests, all of which are the same for all policies: over the whole of a run, its rate would also say
-# how quickly the last ones drained.
-GOODPUT = Aim(figure="slo_share", words="most goodput", most=True)
-IN_SYSTEM = Aim(figure="in_system_s", words="least time in the system", most=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The best policy at a rate."""
-
-    rate: float | None  # arrivals per second; None: the workload's own
-    policy: str  # of the best mean; the first of equal ones
-    # others as good as it, for all that is known: equal, or with 0 in the 95% interval of the difference of the same
-    # seeds, which all met the same requests
-    tied: tuple[str, ...]
-    same: tuple[str, ...] = ()  # those of them whose figure is the very same at every seed
-    aim: Aim = IN_SYSTEM  # what it is best at
-
-
-def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
-    """The best of the policies that were run at a rate; None where a figure of one is not known.
-
-    Where all kept the same promises at every seed, goodput tells none of them apart: the time in the system does.
-    """
-    means = [row.mean(aim.figure) for row in rows]
-    known = [mean for mean in means if mean is not None]
-    if len(known) < len(rows):
-        return None
-    best = rows[known.index(max(known) if aim.most else min(known))]
-    others = [row for row in rows if row is not best]
-    apart = [(row.about.policy, _differences(best, row, aim.figure)) for row in others]
-    if aim is GOODPUT and others and not any(any(differences) for _, differences in apart):
-        return best_at(rate, rows, IN_SYSTEM)
-    return Best(
-        rate=rate,
-        aim=aim,
-        policy=best.about.policy,
-        tied=tuple(policy for policy, differences in apart if _hold_zero(differences)),
-        same=tuple(policy for policy, differences in apart if not any(differences)),
-    )
-
-
-def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
-    """Who is best where, each change of it, and what is not told apart; rates rise."""
-    if not found:
-        return []
-    lines = []
-    for by, of_aim in groupby(found, key=lambda best: best.aim):
-        parts = []
-        for policy, same in groupby(of_aim, key=lambda best: best.policy):
-            rates = [best.rate for best in same]
-            parts.append(f"{policy} {_span(rates)}")
-        tied = "" if by is aim else f"{aim.words}: a tie, all met as many promises; "
-        lines.append(f"{tied}{by.words}: {'; '.join(parts)}")
-    for low, high in pairwise(found):
-        if low.policy != high.policy and low.aim is high.aim:
-            lines.append(
-                f"between {_rate(low.rate)} and {_rate(high.rate)} the best policy changes from {low.policy} to "
-                f"{high.policy}"
-            )
-    for best in found:
-        if best.same:
-            lines.append(f"{_span([best.rate])} {_list(best.same, 'and')} did exactly as well as {best.policy}")
-        if open_to := [policy for policy in best.tied if policy not in best.same]:
-            lines.append(
-                f"{_span([best.rate])} chance leaves open whether {best.policy} is better than {_list(open_to, 'or')}"
-            )
-    return lines
-
-
-def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
-    """A row for each rate."""
-    return [
-        {"rate": best.rate, "by": best.aim.figure, "policy": best.policy, "tied": list(best.tied)} for best in found
-    ]
-
-
-def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:
-    """Of the same seeds; a run that chance has no part in stands for every seed."""
-    ours, theirs = _by_seed(best, figure), _by_seed(other, figure)
-    seeds = sorted({*ours, *theirs})
-    only = [next(iter(values.values())) if len(values) == 1 else None for values in (ours, theirs)]
-    return [
-        (ours[seed] if only[0] is None else only[0]) - (theirs[seed] if only[1] is None else only[1]) for seed in seeds
-    ]
-
-
-def _hold_zero(differences: Sequence[float]) -> bool:
-    """Whether they may be none at all: of one seed, what it says; of several, for all that their interval says."""
-    if len(differences) == 1:
-        return not differences[0]
-    low, high = mean_interval(differences).bounds
-    return low <= 0 <= high
-
-
-def _by_seed(row: SeedRow, figure: str) -> dict[int, float]:
-    return {run.meta.about.seed: run.flat[figure] for run in row.runs}
-
-
-def _span(rates: Sequence[float | None]) -> str:
-    if rates[0] is None:
-        return "at the workload's own rate"
-    return f"at {_rate(rates[0])}" if len(rates) == 1 else f"from {rates[0]:g} to {_rate(rates[-1])}"
-
-
-def _rate(rate: float | None) -> str:
-    return "the workload's own rate" if rate is None else f"{rate:g} arrivals/s"
-
-
-def _list(names: Sequence[str], word: str) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
 
 
 LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "E2E": "e2e_s", "queue": "queue_s"}
@@ -627,131 +508,3 @@ class ServingReport(Printed):
         if any(len(row.runs) > 1 for row in self.rows):
             remarks.append("±: 95% interval of the mean over seeds")
         return list(dict.fromkeys(remarks))
-
-
-ENDED: Shown = {
-    "finished": ("finished", whole),
-    "rejected": ("rejected", whole),
-    "unfinished": ("unfinished", whole),
-}
-QUICK: Shown = {
-    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
-    "TTFT ms": ("ttft_s_mean", milliseconds),
-    "p99": ("ttft_s_p99", milliseconds),
-    "TPOT ms": ("tpot_s_mean", milliseconds),
-    "in system ms": ("in_system_s", milliseconds),
-}
-STRAINED: Shown = {name: LOAD[name] for name in ("preempted", "busy")}
-# One column, so that both stand in every part of a table that does not fit.
-RATE_AND_POLICY = "arrivals/s: policy"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtRate:
-    """All policies at one rate."""
-
-    rate: float | None  # arrivals per second; None: the workload's own
-    rows: tuple[SeedRow, ...]  # one per policy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class LoadComparison(Printed):
-    """Policies under load; prints as `paceline compare --workload` does."""
-
-    rates: tuple[AtRate, ...]  # rising
-    promised: Promises  # service levels by class that goodput asks for
-    meta: dict[str, Any]  # what was compared on: workload, cluster, trace
-    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
-    num_missing: int = 0  # runs that an interrupt left out, of a rate and policy together
-
-    @property
-    def aim(self) -> Aim:
-        """What the best policy is best at: goodput where something is promised."""
-        return GOODPUT if self.promised.any else IN_SYSTEM
-
-    @property
-    def best(self) -> tuple[Best, ...]:
-        """By rate, of those at which every policy was run."""
-        whole_rates = [one for one in self.rates if len(one.rows) == max(len(other.rows) for other in self.rates)]
-        found = [best_at(one.rate, one.rows, self.aim) for one in whole_rates]
-        return tuple(best for best in found if best is not None)
-
-    def tables(self, *, detail: bool = False) -> Sequence[Grid]:
-        """One row per rate and policy, then by class where classes are promised; `detail`: those of `metrics` too."""
-        grid = self._table()
-        if not detail:
-            named = [({RATE_AND_POLICY: _called(one, row)}, row) for one in self.rates for row in one.rows]
-            classes = class_table(named, promised=True) if self.promised.classes else None
-            return (grid,) if classes is None else (grid, classes)
-        rows = tuple(row for one in self.rates for row in one.rows)
-        return (grid, *ServingReport(rows=rows, promised=self.promised, noted=False).tables())
-
-    def lines(self) -> Sequence[str]:
-        """Who is best where."""
-        several = any(len(one.rows) > 1 for one in self.rates)
-        return in_words(self.best, self.aim) if several else ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/serving.md)."""
-        return {
-            **self.meta,
-            **self.promised.to_json(),
-            "rows": [{"rate": one.rate, **row.to_json()} for one in self.rates for row in one.rows],
-            "best_by": self.aim.figure,
-            "best": to_json(self.best),
-            "conclusion": list(self.lines()),
-            "remarks": list(self.remarks),
-            "missing": self.num_missing,
-        }
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each run."""
-        rows = []
-        for one in self.rates:
-            for row in one.rows:
-                for run in row.to_json()["runs"]:
-                    del run["rejected_for"]  # reasons are texts, which make no columns
-                    rows.append({"rate": one.rate, "policy": row.about.policy, **run})
-        return flat_rows(rows)
-
-    def _table(self) -> Grid:
-        best = {(found.rate, found.policy) for found in self.best}
-        cells: list[dict[str, str]] = []
-        bold: list[tuple[int, int | None]] = []
-        ends: list[int] = []
-        for one in self.rates:
-            for row in one.rows:
-                if (one.rate, row.about.policy) in best:
-                    bold.append((len(cells), None))
-                cells.append({RATE_AND_POLICY: _called(one, row)} | cells_of(row, self._shown(), ""))
-            ends.append(len(cells) - 1)
-        return table(cells, title=self._title(), remarks=self._remarks(), bold=bold, lines=ends)
-
-    def _shown(self) -> Shown:
-        """Without columns that say nothing: rejected and unfinished requests where there are none."""
-        rows = [row for one in self.rates for row in one.rows]
-        ended = {
-            name: one for name, one in ENDED.items() if name == "finished" or any(row.mean(one[0]) for row in rows)
-        }
-        return {**ended, **QUICK, **(PROMISED if self.promised.any else {}), **STRAINED}
-
-    def _title(self) -> str:
-        parts = [f"workload {self.meta['workload']}", f"cluster {self.meta['cluster']}", f"trace {self.meta['trace']}"]
-        parts += what_was_asked(self.meta["setting"])
-        return "; ".join([*parts, *filter(None, [self.promised.in_words()])])
-
-    def _remarks(self) -> list[str]:
-        rows = [row for one in self.rates for row in one.rows]
-        remarks = list(self.remarks)
-        if any(run.metrics.unfinished for row in rows for run in row.runs):
-            remarks.append(
-                "unfinished requests are in no latency but the time in the system, which counts until the run ended"
-            )
-        if any(len(row.runs) > 1 for row in rows):
-            remarks.append("±: 95% interval of the mean over seeds; at one seed all policies met the same requests")
-        return remarks
-
-
-def _called(at_rate: AtRate, row: SeedRow) -> str:
-    rate = "own" if at_rate.rate is None else f"{at_rate.rate:g}"
-    return f"{rate}: {row.about.policy}"

@@ -79,7 +79,9 @@ class PolicyRuns:
             baseline=self.summaries[BASELINE][0] if BASELINE in self.summaries else None,
             rows=tuple(row[0] for row in rows),
             repeats={row[0].policy: tuple(row[1:]) for row in rows},
-            resampled=Resampled({name: self.by_request[name] for name in self.summaries}),
+            resampled=Resampled(
+                {name: self.by_request[name] for name in self.summaries}, fixed_mix=bool(meta.get("fixed_mix"))
+            ),
             ends=ends,
         )
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
+from ..policies.chain_text import chains_in
 from ..reports.intervals import ONE_SEED
-from ..reports.serving_tables import AtRate, LoadComparison, MeasuredRun, SeedRow, workload_tables
+from ..reports.load import AtRate, LoadComparison
+from ..reports.serving_tables import MeasuredRun, SeedRow, workload_tables
 from ..reports.tables import Grid, Printed, flat_rows, table
 from ..runs.log import new_folder
 from ..runs.serving import ServingLog, write_serving
@@ -29,6 +31,7 @@ from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
 from ..traces.workloads.drawn_arrivals import is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
+from .compare import MOST_CELLS
 from .options import UnderLoadOptions, checked, takes
 from .serving import (
     BrokenWorkloadError,
@@ -282,34 +285,54 @@ def compare_under_load(
     asked_rates = rising_rates(asked.rates)
     setting = serving_setting(recording, workload, cluster, asked)
     tables = setting.tables(setting.replay.seed)
-    named = named_policies(tables.default_policies if policies is None else policies)
-    _check(setting, named, tables)
+    named = policies_asked(policies, asked.chains, tables, most=MOST_CELLS // len(asked_rates))
+    check_policies(setting, named, tables)
     setting.check_classes(setting.opened(asked_rates[0], setting.replay.seed))
     folder = nullcontext() if asked.log is None else new_folder(Path(asked.log))
     cells = len(asked_rates) * len(named)
     with held_interrupts() as interrupts, folder as written, Progress("serving", cells, unit="rows") as progress:
-        runs = _Runs(setting, tables, interrupts, progress, folder=written, partial=policies is None)
+        runs = LoadRuns(
+            setting, tables, interrupts, progress, folder=written, partial=policies is None and asked.chains is None
+        )
         found = _without(runs.refused, list(runs.at_rates(asked_rates, named)))
         if not found:
             raise KeyboardInterrupt if interrupts.heard() else next(iter(runs.refused.values()))
-    left_out = [f"{name} is left out: {error}" for name, error in runs.refused.items()]
     return LoadComparison(
         rates=found,
         promised=setting.promised,
-        meta={
-            "workload": setting.workload,
-            "cluster": setting.cluster.name,
-            "setting": setting.asked(),
-            "trace": setting.recording.about.name,
-            "seed": setting.replay.seed,
-            "seeds": setting.replay.seeds,
-        },
-        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *left_out))),
+        meta=meta_of(setting),
+        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *runs.left_out))),
         num_missing=len(asked_rates) * (len(named) - len(runs.refused)) - sum(len(one.rows) for one in found),
     )
 
 
-def _check(setting: ServingSetting, policies: Sequence[NamedPolicy], tables: ReplayTables) -> None:
+def policies_asked(
+    policies: PoliciesGiven | None, chains: Sequence[str] | None, tables: ReplayTables, *, most: int
+) -> list[NamedPolicy]:
+    """The policies, or all chains that texts with ranges hold, at most so many; none of both: a representative set.
+
+    Raises ArgumentError for both, ValueError for a chain that is none, or too many.
+    """
+    if chains is None:
+        return named_policies(tables.default_policies if policies is None else policies)
+    if policies is not None:
+        raise ArgumentError("`policies` has no part beside `chains`; a chain with numbers for windows is a policy")
+    return named_policies([str(chain) for chain in chains_in(chains, tables.pool, most=most)])
+
+
+def meta_of(setting: ServingSetting) -> dict[str, Any]:
+    """What policies were compared on."""
+    return {
+        "workload": setting.workload,
+        "cluster": setting.cluster.name,
+        "setting": setting.asked(),
+        "trace": setting.recording.about.name,
+        "seed": setting.replay.seed,
+        "seeds": setting.replay.seeds,
+    }
+
+
+def check_policies(setting: ServingSetting, policies: Sequence[NamedPolicy], tables: ReplayTables) -> None:
     """Refuse, before anything is run, what cannot be compared; raises ValueError."""
     if all(replica.policy is not None for replica in setting.cluster.replicas):
         raise ArgumentError(
@@ -343,8 +366,8 @@ def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
 
 
 @dataclass(slots=True)
-class _Runs:
-    """Runs by rate, policy and seed."""
+class LoadRuns:
+    """Runs by rate, policy and seed, each of which is made when it is asked for."""
 
     setting: ServingSetting
     first: ReplayTables  # the recording for replay at the first seed
@@ -361,6 +384,11 @@ class _Runs:
     _shifted: dict[int, ReplayTables] = field(default_factory=dict)
 
     @property
+    def left_out(self) -> list[str]:
+        """Policies that were refused, and why, a line each."""
+        return [f"{name} is left out: {error}" for name, error in self.refused.items()]
+
+    @property
     def notes(self) -> list[str]:
         """What is to be said of the workload at every rate and seed, and of what the recording does not hold."""
         common = [note for note in self._notes[0] if all(note in notes for notes in self._notes)] if self._notes else []
@@ -371,13 +399,14 @@ class _Runs:
         return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept)), *one_seed]
 
     def at_rates(self, rates: Sequence[float | None], policies: Sequence[NamedPolicy]) -> Iterator[AtRate]:
+        """All policies at one rate after the other, until an interrupt."""
         for rate in rates:
             rows = []
             workloads: dict[int, Workload] = {}
             for policy in policies:
                 if policy.name in self.refused or self.interrupts.heard():
                     continue
-                with self._refusals(policy):
+                with self.refusals(policy):
                     row = self._row(rate, policy, workloads)
                     if row is not None:
                         rows.append(row)
@@ -386,7 +415,8 @@ class _Runs:
                 yield AtRate(rate=rate, rows=tuple(rows))
 
     @contextmanager
-    def _refusals(self, policy: NamedPolicy) -> Iterator[None]:
+    def refusals(self, policy: NamedPolicy) -> Iterator[None]:
+        """What may be refused is noted, if it may be."""
         try:
             yield
         except CostRangeError as error:
@@ -396,21 +426,40 @@ class _Runs:
 
     def _row(self, rate: float | None, policy: NamedPolicy, workloads: dict[int, Workload]) -> SeedRow | None:
         """A policy at a rate, at all seeds that say something new; None: it was interrupted."""
-        setting = self.setting
         runs: list[MeasuredRun] = []
-        for seed in range(setting.replay.seed, setting.replay.seed + setting.replay.seeds):
-            at = "" if rate is None else f" at {rate:g}/s"
-            self.progress.note(f"{policy.name}{at}, seed {seed}")
+        for seed in self.seeds:
             if seed not in workloads:
-                workloads[seed] = setting.opened(rate, seed)
-            log = self._run(policy, workloads[seed], self._tables(seed), rate, seed)
-            if log.meta.stopped == INTERRUPTED:
+                workloads[seed] = self.setting.opened(rate, seed)
+            run = self.run(policy, workloads[seed], rate, seed)
+            if run is None:
                 return None
-            runs.append(measured_run(log, f"{policy.name}{at}, seed {seed}", setting.promised))
-            if not _chance_in(setting, workloads[seed], log):
+            found, chance = run
+            runs.append(found)
+            if not chance:
                 break
-            self.has_chance = True
         return SeedRow(runs=tuple(runs))
+
+    @property
+    def seeds(self) -> range:
+        """All that were asked for."""
+        replay = self.setting.replay
+        return range(replay.seed, replay.seed + replay.seeds)
+
+    def run(
+        self, policy: NamedPolicy, workload: Workload, rate: float | None, seed: int
+    ) -> tuple[MeasuredRun, bool] | None:
+        """The figures of one run, and whether another seed may give others; None: it was interrupted.
+
+        `workload` is opened at the rate and the seed.
+        """
+        at = "" if rate is None else f" at {rate:g}/s"
+        self.progress.note(f"{policy.name}{at}, seed {seed}")
+        log = self._run(policy, workload, self._tables(seed), rate, seed)
+        if log.meta.stopped == INTERRUPTED:
+            return None
+        chance = _chance_in(self.setting, workload, log)
+        self.has_chance |= chance
+        return measured_run(log, f"{policy.name}{at}, seed {seed}", self.setting.promised), chance
 
     def _run(
         self, policy: NamedPolicy, workload: Workload, tables: ReplayTables, rate: float | None, seed: int

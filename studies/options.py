@@ -89,6 +89,17 @@ class SeedsOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MixOptions:
+    """Of which requests a comparison speaks."""
+
+    fixed_mix: bool = opt(
+        False,
+        "Intervals are over requests of the same number of each tag, as of a benchmark; default: as they come, "
+        "whatever their tags.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrefixOptions:
     """Prefix caches, of replays and of models."""
 
@@ -127,14 +138,16 @@ class LogOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonOptions(LogOptions, PartsOptions, PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
+class ComparisonOptions(
+    LogOptions, PartsOptions, PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayOptions
+):
     """The keywords of `compare`."""
 
     batch: int = opt(1, "Requests running at a time, 1 to 1,000,000.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(SeedsOptions, ReplayOptions):
+class SweepOptions(MixOptions, SeedsOptions, ReplayOptions):
     """The keywords of `sweep`."""
 
     batches: Sequence[int] = opt(
@@ -173,7 +186,16 @@ class SimulateOptions(ServingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnderLoadOptions(LogOptions, SeedsOptions, ServingOptions):
+class ChainsOptions:
+    """Which policies are compared under load, said in another way."""
+
+    chains: Sequence[str] | None = opt(
+        None, 'Chains with ranges of windows in place of policies, as `sweep` takes them: ["draft:1..4/target"].'
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnderLoadOptions(ChainsOptions, LogOptions, SeedsOptions, ServingOptions):
     """The keywords of `compare_under_load`."""
 
     workload: str | Path
@@ -181,6 +203,25 @@ class UnderLoadOptions(LogOptions, SeedsOptions, ServingOptions):
     rates: Sequence[float] | None = opt(
         None, "Mean arrivals per second, each > 0, that the workload is scaled to; default: its own."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindRatesOptions(ChainsOptions, SeedsOptions, ServingOptions):
+    """The keywords of `find_rates`."""
+
+    workload: str | Path
+    cluster: str | Path
+    limits: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIfOptions(SeedsOptions, ServingOptions):
+    """The keywords of `what_if`."""
+
+    workload: str | Path
+    cluster: str | Path
+    changes: Sequence[str]
+    rate: float | None = opt(None, "Mean arrivals per second that the workload is scaled to, > 0; default: its own.")
 
 
 Record = TypeVar("Record")

@@ -26,7 +26,15 @@ from ..sim.simulate import Scenario
 from ..traces.opening import is_recording
 from ..traces.opening import open_recording as read_recording
 from ..traces.recording import Recording
-from .options import LEAST_SEEDS, MOST_SEEDS, PlacementOptions, PrefixOptions, ReplayOptions, SeedsOptions
+from .options import (
+    LEAST_SEEDS,
+    MOST_SEEDS,
+    MixOptions,
+    PlacementOptions,
+    PrefixOptions,
+    ReplayOptions,
+    SeedsOptions,
+)
 
 # Where policies are known by what they say of themselves; one of another package is looked at step by step.
 OUR_POLICIES = OnlyLossless.__module__.rpartition(".")[0] + "."
@@ -213,7 +221,7 @@ def ahead_remarks(overlap: Mapping[str, Any] | None) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
+class Setting(PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayOptions):
     """What policies are compared under, on a recording.
 
     Raises ArgumentError for an argument out of range, or without the one that it goes with.
@@ -228,6 +236,9 @@ class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
             raise ArgumentError(f"`seeds` must be in [{LEAST_SEEDS}, {MOST_SEEDS}], got {self.seeds}")
         if self.start is not None:
             start_of(self.start)
+        if self.fixed_mix and len({request.tag for request in self.recording.requests}) < 2:
+            name = self.recording.about.name
+            raise ArgumentError(f"`fixed_mix` needs requests of several tags, which recording {name} does not have")
         if self.measured_on is not None and self.on is None:
             raise ArgumentError(f"`measured_on` goes with `on` DEVICE, got `measured_on` {self.measured_on}")
 
@@ -308,6 +319,7 @@ class Setting(PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
             "batch": self.batch,
             "seed": self.seed,
             "seeds": self.seeds,
+            "fixed_mix": self.fixed_mix,
             "decide_s": None if self._profiled_deciding(first) else self.decide_s or 0.0,
             "start": first.begins.value,
             "devices": first.placement.name,

@@ -1,6 +1,7 @@
 """Every figure of a serving run, promises by class, quantiles of gaps, and who is best where."""
 
 from dataclasses import asdict, replace
+from math import sqrt
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
+from paceline.reports.intervals import enough_values, mean_interval
+from paceline.reports.load import GOODPUT, IN_SYSTEM, Best, best_at, in_words, less
 from paceline.reports.serving import Promises, ServiceLevels, gap_percentiles, metrics_of
-from paceline.reports.serving_tables import GOODPUT, IN_SYSTEM, Best, MeasuredRun, SeedRow, best_at, in_words
+from paceline.reports.serving_tables import MeasuredRun, SeedRow
 from paceline.reports.summary import Spread
 from paceline.runs.recorder import ServingRecorder
 from paceline.runs.serving import GAP_FIELDS, ServingAbout, total_gaps, total_ps
@@ -284,12 +287,28 @@ def test_differences_of_the_same_seeds_tell_apart_what_intervals_do_not():
     assert best_at(None, crossed, IN_SYSTEM).tied == ("b",)
 
 
+def test_what_differs_is_the_mean_over_the_same_seeds():
+    behind = less(row("a", 1.1, 5.3, 9.2), row("b", 1.0, 5.0, 9.0))["in_system_s"]
+    assert (behind.mean, behind.half_width) == pytest.approx((0.2, 0.1 / sqrt(3) * 4.302653), rel=1e-6)
+    assert less(row("a", 2.0), row("b", 1.5))["in_system_s"].bounds == (0.5, 0.5)
+    assert less(row("a", None), row("b", 1.5)) == {}
+
+
+def test_about_so_many_seeds_would_tell_two_apart():
+    found = best_at(None, [row("a", 1.0, 5.0, 9.0), row("b", 1.3, 4.9, 9.2)], IN_SYSTEM)
+    assert (found.tied, found.seeds) == (("b",), 3)
+    values = [0.3, -0.1, 0.2]
+    repeats = found.enough // 3
+    assert mean_interval(values * repeats).low > 0 > mean_interval(values * (repeats // 2)).low
+    assert enough_values([-1.0, 1.0]) is None
+
+
 def test_a_run_without_chance_stands_for_every_seed():
     assert best_at(1.0, [row("a", 2.0), row("b", 3.0, 3.5, 4.0)], IN_SYSTEM).tied == ()
     assert best_at(1.0, [row("a", 2.0), row("b", 1.5, 3.0, 4.0)], IN_SYSTEM).tied == ("b",)
     equal = Best(rate=1.0, policy="a", tied=("b",), same=("b",))
     assert best_at(1.0, [row("a", 2.0), row("b", 2.0)], IN_SYSTEM) == equal
-    assert best_at(1.0, [row("a", 2.0), row("b", 2.0, 2.0)], IN_SYSTEM) == equal
+    assert best_at(1.0, [row("a", 2.0), row("b", 2.0, 2.0)], IN_SYSTEM) == replace(equal, seeds=2)
 
 
 def test_nobody_is_best_where_a_figure_is_not_known():
@@ -317,16 +336,20 @@ def test_words(found, said):
 
 
 def test_what_chance_leaves_open_is_said():
-    (_, said) = in_words([Best(rate=4.0, policy="a", tied=("b", "c"))], IN_SYSTEM)
-    assert said == "at 4 arrivals/s chance leaves open whether a is better than b or c"
+    (_, said) = in_words([Best(rate=4.0, policy="a", tied=("b", "c"), seeds=3, enough=12)], IN_SYSTEM)
+    assert said == (
+        "at 4 arrivals/s b, c cannot be told apart from a on these 3 seeds; about 12 would tell one of them apart"
+    )
+    (_, said) = in_words([Best(rate=4.0, policy="a", tied=("b",), seeds=3, enough=12)], IN_SYSTEM)
+    assert said == "at 4 arrivals/s b cannot be told apart from a on these 3 seeds; about 12 would do"
 
 
 def test_what_is_equal_is_no_matter_of_chance():
     (_, said) = in_words([Best(rate=4.0, policy="a", tied=("b", "c"), same=("b", "c"))], IN_SYSTEM)
     assert said == "at 4 arrivals/s b and c did exactly as well as a"
-    _, equal, left = in_words([Best(rate=None, policy="a", tied=("b", "c"), same=("b",))], IN_SYSTEM)
+    _, equal, left = in_words([Best(rate=None, policy="a", tied=("b", "c"), same=("b",), seeds=3)], IN_SYSTEM)
     assert equal == "at the workload's own rate b did exactly as well as a"
-    assert left == "at the workload's own rate chance leaves open whether a is better than c"
+    assert left == "at the workload's own rate c cannot be told apart from a on these 3 seeds"
 
 
 def test_where_all_promises_are_met_by_all_the_time_in_the_system_tells_them_apart():

@@ -115,22 +115,31 @@ def test_policies_are_compared_on_the_same_requests():
     assert found.enough_requests("a", "a") is None
 
 
+@pytest.mark.parametrize("fixed_mix", [True, False])
 @pytest.mark.parametrize(("count", "num_tags", "least"), [(40, 1, 0.92), (40, 8, 0.92), (10, 1, 0.9), (10, 3, 0.9)])
-def test_intervals_hold_what_they_promise(count, num_tags, least):
-    """Samples of a population of which all is known; tags differ in what is gained."""
-    rng, true, runs = np.random.default_rng(count + num_tags), 0.0, 300
-    tags = [f"t{index % num_tags}" for index in range(count)]
-    gain = np.array([1.0 + 0.3 * (index % num_tags) for index in range(count)])
-    true = 1 / np.mean(1 / gain)  # tokens and seconds of the other policy do not depend on the tag
-    held = 0
+def test_intervals_hold_what_they_promise(count, num_tags, least, fixed_mix):
+    """Samples of a population of which all is known; tags differ in what is gained, and come as each reading says."""
+    rng, runs, held = np.random.default_rng(count + num_tags), 600, 0
+    true = 1 / np.mean(1 / (1.0 + 0.3 * np.arange(num_tags)))  # the other policy's tokens and seconds know no tags
     for _ in range(runs):
+        place = np.arange(count) % num_tags if fixed_mix else rng.integers(num_tags, size=count)
         tokens = rng.integers(20, 200, count)
         alone = tokens * 0.1
-        ours = alone / gain * rng.lognormal(0.0, 0.25, count)
-        found = Resampled({"a": [shares(tokens, ours, tags)], "b": [shares(tokens, alone, tags)]})
+        ours = alone / (1.0 + 0.3 * place) * rng.lognormal(0.0, 0.25, count)
+        tags = [f"t{number}" for number in place]
+        found = Resampled({"a": [shares(tokens, ours, tags)], "b": [shares(tokens, alone, tags)]}, fixed_mix=fixed_mix)
         interval = found.rate_over("a", "b")
         held += interval.low <= true / np.exp(0.25**2 / 2) <= interval.high
     assert held / runs >= least
+
+
+def test_a_fixed_mix_leaves_tags_out_of_the_spread():
+    """Requests of a tag are alike: all that differs is how many of each there are."""
+    tags = ["a", "b"] * 20
+    ours = np.array([1.0, 3.0] * 20)
+    runs = {"x": [shares(np.full(40, 100), ours, tags)], "y": [shares(np.full(40, 100), np.full(40, 3.0), tags)]}
+    assert Resampled(runs, fixed_mix=True).rate_over("x", "y").bounds == pytest.approx((1.5, 1.5))
+    assert Resampled(runs).rate_over("x", "y").half_width > 0.1
 
 
 def test_seeds_are_drawn_as_well():

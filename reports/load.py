@@ -1,0 +1,366 @@
+"""Policies under load side by side: tables, which one is best at each rate, and what chance leaves open.
+
+Policies at one rate meet the same requests at the same seed, so their figures are compared seed by seed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+from ..base.errors import counted
+from .intervals import Interval, enough_values, mean_interval, paired
+from .serving import Promises
+from .serving_tables import (
+    LATENCIES,
+    LOAD,
+    PARTS,
+    PROMISED,
+    SeedRow,
+    ServingReport,
+    Shown,
+    cells_of,
+    class_table,
+    milliseconds,
+    styled,
+    what_was_asked,
+    whole,
+)
+from .tables import Grid, Printed, flat_rows, table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What policies are compared by."""
+
+    figure: str  # by its flat name
+    words: str  # what it is called
+    most: bool  # whether more of it is better
+
+
+# By the share of requests, all of which are the same for all policies: over the whole of a run, its rate would also say
+# how quickly the last ones drained.
+GOODPUT = Aim(figure="slo_share", words="most goodput", most=True)
+IN_SYSTEM = Aim(figure="in_system_s", words="least time in the system", most=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best policy at a rate."""
+
+    rate: float | None  # arrivals per second; None: the workload's own
+    policy: str  # of the best mean; the first of equal ones
+    # others as good as it, for all that is known: equal, or with 0 in the 95% interval of the difference of the same
+    # seeds, which all met the same requests
+    tied: tuple[str, ...]
+    same: tuple[str, ...] = ()  # those of them whose figure is the very same at every seed
+    aim: Aim = IN_SYSTEM  # what it is best at
+    seeds: int = 1  # that they were compared at
+    enough: int | None = None  # seeds that would tell one of `tied` apart, about
+
+
+def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
+    """The best of the policies that were run at a rate; None where a figure of one is not known.
+
+    Where all kept the same promises at every seed, goodput tells none of them apart: the time in the system does.
+    """
+    means = [row.mean(aim.figure) for row in rows]
+    known = [mean for mean in means if mean is not None]
+    if len(known) < len(rows):
+        return None
+    best = rows[known.index(max(known) if aim.most else min(known))]
+    others = [row for row in rows if row is not best]
+    apart = [(row.about.policy, _differences(best, row, aim.figure)) for row in others]
+    if aim is GOODPUT and others and not any(any(differences) for _, differences in apart):
+        return best_at(rate, rows, IN_SYSTEM)
+    tied = {policy: differences for policy, differences in apart if _hold_zero(differences)}
+    enough = [enough_values(differences) for differences in tied.values() if len(differences) > 1]
+    return Best(
+        rate=rate,
+        aim=aim,
+        policy=best.about.policy,
+        tied=tuple(tied),
+        same=tuple(policy for policy, differences in apart if not any(differences)),
+        seeds=max((len(differences) for _, differences in apart), default=1),
+        enough=min((number for number in enough if number is not None), default=None),
+    )
+
+
+def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
+    """Who is best where, each change of it, and what is not told apart; rates rise."""
+    if not found:
+        return []
+    lines = []
+    for by, of_aim in groupby(found, key=lambda best: best.aim):
+        parts = []
+        for policy, same in groupby(of_aim, key=lambda best: best.policy):
+            rates = [best.rate for best in same]
+            parts.append(f"{policy} {_span(rates)}")
+        tied = "" if by is aim else f"{aim.words}: a tie, all met as many promises; "
+        lines.append(f"{tied}{by.words}: {'; '.join(parts)}")
+    for low, high in pairwise(found):
+        if low.policy != high.policy and low.aim is high.aim:
+            lines.append(
+                f"between {_rate(low.rate)} and {_rate(high.rate)} the best policy changes from {low.policy} to "
+                f"{high.policy}"
+            )
+    for best in found:
+        if best.same:
+            lines.append(f"{_span([best.rate])} {_list(best.same, 'and')} did exactly as well as {best.policy}")
+        if open_to := [policy for policy in best.tied if policy not in best.same]:
+            told = not_told_apart(open_to, best.policy, seeds=best.seeds, enough=best.enough)
+            lines.append(f"{_span([best.rate])} {told}")
+    return lines
+
+
+def not_told_apart(policies: Sequence[str], best: str, *, seeds: int, enough: int | None) -> str:
+    """In the words of a comparison without load; about `enough` seeds would tell one of the policies from the best."""
+    told = f"{', '.join(policies)} cannot be told apart from {best} on these {counted(seeds, 'seed')}"
+    would = "would do" if len(policies) == 1 else "would tell one of them apart"
+    return told if enough is None else f"{told}; about {enough:,} {would}"
+
+
+# What the best policy is compared with others by.
+COMPARED = (
+    "output_tokens_per_s",
+    "goodput_per_s",
+    "slo_share",
+    "in_system_s",
+    *(f"{LATENCIES[name]}_{part}" for name in ("TTFT", "TPOT", "E2E") for part in PARTS),
+)
+
+
+def less(row: SeedRow, other: SeedRow) -> dict[str, Interval]:
+    """By flat name what the figures of a row exceed those of another by at the same seeds; of one seed without width.
+
+    Both met the same requests. A figure that either does not know is left out.
+    """
+    known = [name for name in COMPARED if row.mean(name) is not None and other.mean(name) is not None]
+    return {name: _interval(_differences(row, other, name)) for name in known}
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    return Interval(mean=values[0], low=values[0], high=values[0]) if len(values) == 1 else mean_interval(values)
+
+
+def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
+    """A row for each rate."""
+    return [
+        {
+            "rate": best.rate,
+            "by": best.aim.figure,
+            "policy": best.policy,
+            "tied": list(best.tied),
+            "seeds": best.seeds,
+            "seeds_enough": best.enough,
+        }
+        for best in found
+    ]
+
+
+def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:
+    return [a - b for a, b in paired(best.by_seed(figure), other.by_seed(figure))]
+
+
+def _hold_zero(differences: Sequence[float]) -> bool:
+    """Whether they may be none at all, for all that their interval says; of one seed, what that says."""
+    low, high = _interval(differences).bounds
+    return low <= 0 <= high
+
+
+def _span(rates: Sequence[float | None]) -> str:
+    if rates[0] is None:
+        return "at the workload's own rate"
+    return f"at {_rate(rates[0])}" if len(rates) == 1 else f"from {rates[0]:g} to {_rate(rates[-1])}"
+
+
+def _rate(rate: float | None) -> str:
+    return "the workload's own rate" if rate is None else f"{rate:g} arrivals/s"
+
+
+def _list(names: Sequence[str], word: str) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+ENDED: Shown = {
+    "finished": ("finished", whole),
+    "rejected": ("rejected", whole),
+    "unfinished": ("unfinished", whole),
+}
+QUICK: Shown = {
+    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
+    "TTFT ms": ("ttft_s_mean", milliseconds),
+    "p99": ("ttft_s_p99", milliseconds),
+    "TPOT ms": ("tpot_s_mean", milliseconds),
+    "in system ms": ("in_system_s", milliseconds),
+}
+STRAINED: Shown = {name: LOAD[name] for name in ("preempted", "busy")}
+# One column, so that both stand in every part of a table that does not fit.
+RATE_AND_POLICY = "arrivals/s: policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtRate:
+    """All policies at one rate."""
+
+    rate: float | None  # arrivals per second; None: the workload's own
+    rows: tuple[SeedRow, ...]  # one per policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadComparison(Printed):
+    """Policies under load; prints as `paceline compare --workload` does."""
+
+    rates: tuple[AtRate, ...]  # rising
+    promised: Promises  # service levels by class that goodput asks for
+    meta: dict[str, Any]  # what was compared on: workload, cluster, trace
+    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
+    num_missing: int = 0  # runs that an interrupt left out, of a rate and policy together
+
+    @property
+    def aim(self) -> Aim:
+        """What the best policy is best at: goodput where something is promised."""
+        return GOODPUT if self.promised.any else IN_SYSTEM
+
+    @property
+    def best(self) -> tuple[Best, ...]:
+        """By rate, of those at which every policy was run."""
+        whole_rates = [one for one in self.rates if len(one.rows) == max(len(other.rows) for other in self.rates)]
+        found = [best_at(one.rate, one.rows, self.aim) for one in whole_rates]
+        return tuple(best for best in found if best is not None)
+
+    def tables(self, *, detail: bool = False) -> Sequence[Grid]:
+        """One row per rate and policy, then by class where classes are promised; `detail`: those of `metrics` too."""
+        grid = self._table()
+        if not detail:
+            named = [({RATE_AND_POLICY: _called(one, row)}, row) for one in self.rates for row in one.rows]
+            classes = class_table(named, promised=True) if self.promised.classes else None
+            return (grid,) if classes is None else (grid, classes)
+        rows = tuple(row for one in self.rates for row in one.rows)
+        behind = self._behind()
+        return (
+            grid,
+            *([] if behind is None else [behind]),
+            *ServingReport(rows=rows, promised=self.promised, noted=False).tables(),
+        )
+
+    def lines(self) -> Sequence[str]:
+        """Who is best where."""
+        several = any(len(one.rows) > 1 for one in self.rates)
+        return in_words(self.best, self.aim) if several else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/serving.md)."""
+        return {
+            **self.meta,
+            **self.promised.to_json(),
+            "rows": [
+                {"rate": one.rate, **row.to_json(), "less_best": self._less_best(one, row)}
+                for one in self.rates
+                for row in one.rows
+            ],
+            "best_by": self.aim.figure,
+            "best": to_json(self.best),
+            "conclusion": list(self.lines()),
+            "remarks": list(self.remarks),
+            "missing": self.num_missing,
+        }
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each run."""
+        rows = []
+        for one in self.rates:
+            for row in one.rows:
+                for run in row.to_json()["runs"]:
+                    del run["rejected_for"]  # reasons are texts, which make no columns
+                    rows.append({"rate": one.rate, "policy": row.about.policy, **run})
+        return flat_rows(rows)
+
+    def _table(self) -> Grid:
+        best = {(found.rate, found.policy) for found in self.best}
+        cells: list[dict[str, str]] = []
+        bold: list[tuple[int, int | None]] = []
+        ends: list[int] = []
+        for one in self.rates:
+            for row in one.rows:
+                if (one.rate, row.about.policy) in best:
+                    bold.append((len(cells), None))
+                cells.append({RATE_AND_POLICY: _called(one, row)} | cells_of(row, self._shown(), ""))
+            ends.append(len(cells) - 1)
+        return table(cells, title=self._title(), remarks=self._remarks(), bold=bold, lines=ends)
+
+    def _best_row(self, at_rate: AtRate) -> SeedRow | None:
+        names = {best.rate: best.policy for best in self.best}
+        return next((row for row in at_rate.rows if row.about.policy == names.get(at_rate.rate)), None)
+
+    def _less_best(self, at_rate: AtRate, row: SeedRow) -> dict[str, dict[str, Any]] | None:
+        best = self._best_row(at_rate)
+        if best is None:
+            return None
+        return {name: {"mean": one.mean, "ci": list(one.bounds)} for name, one in less(row, best).items()}
+
+    def _behind(self) -> Grid | None:
+        """What the others exceed the best policy of a rate by; None where no rate has a best and another."""
+        cells: list[dict[str, str]] = []
+        ends: list[int] = []
+        for one in self.rates:
+            best = self._best_row(one)
+            others = [row for row in one.rows if best is not None and row is not best]
+            for row in others:
+                found = less(row, best) if best is not None else {}
+                known = {head: (found.get(name), style) for head, (name, style) in self._differing().items()}
+                cells.append(
+                    {RATE_AND_POLICY: _called(one, row)}
+                    | {head: _signed(interval, style) for head, (interval, style) in known.items()}
+                )
+            if others:
+                ends.append(len(cells) - 1)
+        if not cells:
+            return None
+        said = "policy less the best one at the rate, seed by seed, with 95% intervals of the mean"
+        return table(cells, title="behind the best; latencies in ms", remarks=[said], lines=ends)
+
+    def _differing(self) -> Shown:
+        tails = {
+            f"{name} {part}": (f"{LATENCIES[name]}_{part}", milliseconds)
+            for name in ("TTFT", "TPOT", "E2E")
+            for part in ("mean", "p99")
+        }
+        return {"tokens/s": QUICK["tokens/s"], **(PROMISED if self.promised.any else {}), **tails}
+
+    def _shown(self) -> Shown:
+        """Without columns that say nothing: rejected and unfinished requests where there are none."""
+        rows = [row for one in self.rates for row in one.rows]
+        ended = {
+            name: one for name, one in ENDED.items() if name == "finished" or any(row.mean(one[0]) for row in rows)
+        }
+        return {**ended, **QUICK, **(PROMISED if self.promised.any else {}), **STRAINED}
+
+    def _title(self) -> str:
+        parts = [f"workload {self.meta['workload']}", f"cluster {self.meta['cluster']}", f"trace {self.meta['trace']}"]
+        parts += what_was_asked(self.meta["setting"])
+        return "; ".join([*parts, *filter(None, [self.promised.in_words()])])
+
+    def _remarks(self) -> list[str]:
+        rows = [row for one in self.rates for row in one.rows]
+        remarks = list(self.remarks)
+        if any(run.metrics.unfinished for row in rows for run in row.runs):
+            remarks.append(
+                "unfinished requests are in no latency but the time in the system, which counts until the run ended"
+            )
+        if any(len(row.runs) > 1 for row in rows):
+            remarks.append("±: 95% interval of the mean over seeds; at one seed all policies met the same requests")
+        return remarks
+
+
+def _signed(interval: Interval | None, style: Callable[[float], str]) -> str:
+    if interval is None:
+        return "-"
+    sign = "+" if interval.mean >= 0 else "-"
+    width = f" ± {style(interval.half_width)}" if interval.half_width else ""
+    return f"{sign}{style(abs(interval.mean))}{width}"
+
+
+def _called(at_rate: AtRate, row: SeedRow) -> str:
+    rate = "own" if at_rate.rate is None else f"{at_rate.rate:g}"
+    return f"{rate}: {row.about.policy}"

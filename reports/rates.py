@@ -1,0 +1,206 @@
+"""The highest rates of arrivals at which policies keep what is asked of them, and those at which they change places.
+
+Rates are found seed by seed, so policies are compared on the same arrivals. Means and intervals are of logarithms.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+from .intervals import Interval, enough_values, geometric_interval, paired
+from .load import not_told_apart
+from .serving_tables import LATENCIES, PARTS, styled, what_was_asked
+from .tables import Grid, Printed, flat_rows, table
+
+# Flat names of figures by the names that are typed, p99_ttft.
+OF_LATENCY = {f"{part}_{name.lower()}": f"{figure}_{part}" for name, figure in LATENCIES.items() for part in PARTS}
+OF_GOODPUT = {"slo_share": "slo_share"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What is asked of a run: a figure on one side of a bound."""
+
+    name: str  # of `OF_LATENCY` or `OF_GOODPUT`
+    bound: float  # seconds, or a share
+
+    @property
+    def figure(self) -> str:
+        """Its flat name."""
+        return {**OF_LATENCY, **OF_GOODPUT}[self.name]
+
+    @property
+    def above(self) -> bool:
+        """Whether the figure must be above the bound; else below."""
+        return self.name in OF_GOODPUT
+
+    def kept(self, value: float) -> bool:
+        """Whether a value is on the right side."""
+        return value > self.bound if self.above else value < self.bound
+
+    def __str__(self) -> str:
+        return f"{self.name} {'>' if self.above else '<'} {self.bound:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighestRate:
+    """Of a policy: the highest rate at which all limits are kept."""
+
+    policy: str
+    by_seed: Mapping[int, float]  # arrivals per second; one alone where chance has no part
+    figures: Mapping[str, float]  # by name of a limit, what it came to there, mean over seeds
+
+    @property
+    def rate(self) -> Interval:
+        """Geometric mean over seeds."""
+        return geometric_interval(list(self.by_seed.values()))
+
+    def over(self, other: "HighestRate") -> Interval:
+        """Rate over that of another policy, seed by seed."""
+        return geometric_interval(self.ratios(other))
+
+    def ratios(self, other: "HighestRate") -> list[float]:
+        """The same by seed."""
+        return [ours / theirs for ours, theirs in paired(self.by_seed, other.by_seed)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Where two policies change places in the mean time in the system."""
+
+    below: str  # the better one at lower rates
+    above: str  # at higher rates
+    by_seed: Mapping[int, float]  # arrivals per second, of the seeds at which they do
+    seeds: int  # that were run
+
+    @property
+    def rate(self) -> Interval | None:
+        """Geometric mean over seeds; None where they do at no seed, or not at all of them."""
+        return geometric_interval(list(self.by_seed.values())) if len(self.by_seed) == self.seeds else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HighestRates(Printed):
+    """Policies by the arrivals that they bear; prints as `paceline compare --workload --find-rate` does."""
+
+    limits: tuple[Limit, ...]  # at least one
+    rows: tuple[HighestRate, ...]  # the highest rate first; at least one
+    looked_at: tuple[float, float]  # arrivals per second between which crossings were looked for
+    quickest: str  # the policy with the least time in the system at the lower one
+    crossings: tuple[Crossing, ...]  # rising
+    meta: dict[str, Any]  # what was compared on: workload, cluster, trace
+    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
+
+    @property
+    def best(self) -> str:
+        """The policy that bears most."""
+        return self.rows[0].policy
+
+    @property
+    def tied(self) -> tuple[HighestRate, ...]:
+        """Others that bear as much, for all that is known: the 95% interval of the ratio at the same seeds holds 1."""
+        best, *others = self.rows
+        found = [(row, row.over(best)) for row in others]
+        return tuple(row for row, over in found if over.low <= 1 <= over.high)
+
+    def tables(self) -> Sequence[Grid]:
+        """One row per policy."""
+        title = [f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")]
+        title += [*what_was_asked(self.meta["setting"]), ", ".join(map(str, self.limits))]
+        remarks = list(self.remarks)
+        if any(len(row.by_seed) > 1 for row in self.rows):
+            remarks.append(
+                "in brackets: 95% interval over seeds; at one seed all policies met the same arrivals, scaled"
+            )
+        cells = [self._cells(row) for row in self.rows]
+        return (table(cells, title="; ".join(title), remarks=remarks, bold={(0, None)}),)
+
+    def _cells(self, row: HighestRate) -> dict[str, str]:
+        return {
+            "policy": row.policy,
+            "arrivals/s": with_ends(row.rate, three_digits),
+            "of the best": "1" if row is self.rows[0] else with_ends(row.over(self.rows[0]), styled(".3f")),
+            **{f"{name} there": f"{three_digits(figure)}" for name, figure in row.figures.items()},
+        }
+
+    def lines(self) -> Sequence[str]:
+        """Who bears most, what is not told apart from it, and where policies change places."""
+        return [self._most(), *self._changes()] if len(self.rows) > 1 else []
+
+    def _most(self) -> str:
+        best, tied = self.rows[0], self.tied
+        said = f"best: {best.policy}, {three_digits(best.rate.mean)} arrivals/s"
+        if not tied:
+            return said
+        logs = [[log(ratio) for ratio in row.ratios(best)] for row in tied]
+        enough = [enough_values(values) for values in logs if len(values) > 1]
+        known = min((number for number in enough if number is not None), default=None)
+        names = [f"{row.policy} ({three_digits(row.rate.mean)})" for row in tied]
+        return f"{said}; {not_told_apart(names, 'it', seeds=max(map(len, logs)), enough=known)}"
+
+    def _changes(self) -> list[str]:
+        if not self.crossings:
+            low, high = self.looked_at
+            return [
+                f"least time in the system: {self.quickest} from {three_digits(low)} to {three_digits(high)} arrivals/s"
+            ]
+        return [_in_words(one) for one in self.crossings]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/serving.md)."""
+        return {
+            **self.meta,
+            "limits": [{"figure": one.figure, "above" if one.above else "below": one.bound} for one in self.limits],
+            "policies": [self._row_to_json(row) for row in self.rows],
+            "looked_at": list(self.looked_at),
+            "quickest": self.quickest,
+            "crossings": [_crossing_to_json(one) for one in self.crossings],
+            "conclusion": list(self.lines()),
+            "remarks": list(self.remarks),
+        }
+
+    def _row_to_json(self, row: HighestRate) -> dict[str, Any]:
+        over = row.over(self.rows[0])
+        return {
+            "policy": row.policy,
+            "rate": row.rate.mean,
+            "rate_ci": list(row.rate.bounds),
+            "rate_by_seed": {str(seed): rate for seed, rate in row.by_seed.items()},
+            "of_best": over.mean,
+            "of_best_ci": list(over.bounds),
+            "figures": dict(row.figures),
+        }
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each policy."""
+        rows = [self._row_to_json(row) for row in self.rows]
+        return flat_rows([{key: value for key, value in row.items() if key != "rate_by_seed"} for row in rows])
+
+
+def three_digits(number: float) -> str:
+    """A number > 0, rounded, without an exponent."""
+    return f"{float(f'{number:.3g}'):,g}"
+
+
+def with_ends(interval: Interval, style: Callable[[float], str]) -> str:
+    """With the ends of its interval, if that has a width: a geometric mean does not lie midway between them."""
+    ends = f" ({style(interval.low)} to {style(interval.high)})" if interval.half_width else ""
+    return f"{style(interval.mean)}{ends}"
+
+
+def _in_words(crossing: Crossing) -> str:
+    names = f"least time in the system: {crossing.below} below, {crossing.above} above"
+    if crossing.rate is not None:
+        return f"{names} {with_ends(crossing.rate, three_digits)} arrivals/s"
+    return f"{names}, at {len(crossing.by_seed)} of {crossing.seeds} seeds alone: where is not known"
+
+
+def _crossing_to_json(one: Crossing) -> dict[str, Any]:
+    return {
+        "below": one.below,
+        "above": one.above,
+        "rate": None if one.rate is None else one.rate.mean,
+        "rate_ci": None if one.rate is None else list(one.rate.bounds),
+        "rate_by_seed": {str(seed): rate for seed, rate in one.by_seed.items()},
+    }

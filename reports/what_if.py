@@ -1,0 +1,157 @@
+"""What changes do to a served workload: each alone and all together, against the same run without them.
+
+Ratios are taken seed by seed, of the same requests; means and intervals are of logarithms.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, prod
+from typing import Any
+
+from .intervals import Interval, enough_values, geometric_interval, paired
+from .load import COMPARED, not_told_apart
+from .rates import with_ends
+from .serving import Promises
+from .serving_tables import PROMISED, SeedRow, Shown, cells_of, milliseconds, styled, what_was_asked
+from .tables import Grid, Printed, flat_rows, table
+
+TOGETHER, TERM = "all together", "over the product"
+LEADING = "in_system_s"  # what the last lines speak of
+SHOWN: Shown = {
+    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
+    "in system ms": (LEADING, milliseconds),
+    "TTFT ms": ("ttft_s_mean", milliseconds),
+    "TTFT p99": ("ttft_s_p99", milliseconds),
+    "TPOT ms": ("tpot_s_mean", milliseconds),
+    "E2E p99": ("e2e_s_p99", milliseconds),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A run with changes."""
+
+    name: str  # what was changed, as it was typed, or `TOGETHER`
+    row: SeedRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WhatIf(Printed):
+    """Changes alone and together; prints as `paceline whatif` does."""
+
+    base: SeedRow  # without changes
+    alone: tuple[Changed, ...]  # at least one, in the order asked
+    together: Changed | None  # None where there is but one
+    promised: Promises  # service levels by class
+    meta: dict[str, Any]  # what was compared on: workload, cluster, trace
+    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
+
+    @property
+    def runs(self) -> tuple[Changed, ...]:
+        """Each change, then all together."""
+        return self.alone if self.together is None else (*self.alone, self.together)
+
+    def ratio(self, changed: Changed, figure: str) -> Interval | None:
+        """A figure over that without changes, by its flat name; None where one is 0 or not known."""
+        found = self._ratios(changed, figure)
+        return None if found is None else geometric_interval(found)
+
+    def term(self, figure: str) -> Interval | None:
+        """What all together do over the product of what each does alone: 1 where they leave each other be."""
+        if self.together is None:
+            return None
+        whole, parts = self._ratios(self.together, figure), [self._ratios(one, figure) for one in self.alone]
+        known = [part for part in parts if part is not None]
+        if whole is None or len(known) < len(parts):
+            return None
+        seeds = max(map(len, (whole, *known)))
+        at_seeds = zip(*(one * seeds if len(one) == 1 else one for one in (whole, *known)), strict=True)
+        return geometric_interval([together / prod(each) for together, *each in at_seeds])
+
+    def _ratios(self, changed: Changed, figure: str) -> list[float] | None:
+        """By seed; a single one, without a part of chance, stands for every seed."""
+        if not (changed.row.mean(figure) and self.base.mean(figure)):
+            return None
+        pairs = paired(changed.row.by_seed(figure), self.base.by_seed(figure))
+        return (
+            [ours / theirs for ours, theirs in pairs]
+            if all(ours > 0 and theirs > 0 for ours, theirs in pairs)
+            else None
+        )
+
+    def tables(self) -> Sequence[Grid]:
+        """The run without changes, then the ratio of each figure to it."""
+        title = [f"{name} {self.meta[name]}" for name in ("workload", "policy", "cluster", "trace")]
+        title += [*what_was_asked(self.meta["setting"]), *filter(None, [self.promised.in_words()])]
+        remarks = list(self.remarks)
+        if len(self.base.runs) > 1:
+            remarks.append("±, and in brackets: 95% interval over seeds; at one seed all met the same requests")
+        cells: list[dict[str, str]] = [{"change": "none"} | cells_of(self.base, self._shown(), "")]
+        base = table(cells, title="; ".join(title), remarks=remarks)
+        rows = [
+            {"change": one.name} | {head: self._cell(self.ratio(one, name)) for head, name in self._figures()}
+            for one in self.runs
+        ]
+        if self.together is not None:
+            rows.append({"change": TERM} | {head: self._cell(self.term(name)) for head, name in self._figures()})
+        ends = [len(self.alone) - 1] if self.together is not None else []
+        return base, table(rows, title="times what it is without changes", lines=ends)
+
+    def _shown(self) -> Shown:
+        return {**SHOWN, **(PROMISED if self.promised.any else {})}
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        return [(head.removesuffix(" ms"), name) for head, (name, _) in self._shown().items()]
+
+    @staticmethod
+    def _cell(ratio: Interval | None) -> str:
+        return "-" if ratio is None else with_ends(ratio, styled(".3f"))
+
+    def lines(self) -> Sequence[str]:
+        """What the mean time in the system becomes, what is not told apart, and what changes do to each other."""
+        known = [(one, ratio) for one in self.runs if (ratio := self.ratio(one, LEADING)) is not None]
+        said = [f"mean time in the system: {', '.join(f'{one.name} {ratio.mean:.3f}x' for one, ratio in known)}"]
+        open_to = [one for one, ratio in known if ratio.half_width and ratio.low <= 1 <= ratio.high]
+        if open_to:
+            logs = [[log(ratio) for ratio in self._ratios(one, LEADING) or ()] for one in open_to]
+            enough = min((number for one in logs if (number := enough_values(one)) is not None), default=None)
+            names = [one.name for one in open_to]
+            said.append(not_told_apart(names, "no change", seeds=max(map(len, logs)), enough=enough))
+        term = self.term(LEADING)
+        return said if term is None else [*said, _of_term(term)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/serving.md)."""
+        found = {
+            **self.meta,
+            **self.promised.to_json(),
+            "base": self.base.to_json(),
+            "changes": [{"change": one.name, "ratio": self._json_of(one)} for one in self.runs],
+            "conclusion": list(self.lines()),
+            "remarks": list(self.remarks),
+        }
+        terms = {name: self.term(name) for name in COMPARED}
+        return {**found, "over_product": {name: _json(one) for name, one in terms.items() if one is not None}}
+
+    def _json_of(self, changed: Changed) -> dict[str, Any]:
+        ratios = {name: self.ratio(changed, name) for name in COMPARED}
+        return {name: _json(one) for name, one in ratios.items() if one is not None}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each change, and for all together; a column for each figure's ratio."""
+        rows = [
+            {"change": one.name, **{name: ratio["mean"] for name, ratio in self._json_of(one).items()}}
+            for one in self.runs
+        ]
+        return flat_rows(rows)
+
+
+def _of_term(term: Interval) -> str:
+    said = f"all together over the product of each alone: {with_ends(term, styled('.3f'))}"
+    if term.low <= 1 <= term.high:
+        return f"{said}; that they change each other cannot be told"
+    return f"{said}; together they are {'quicker' if term.mean < 1 else 'slower'} than that"
+
+
+def _json(interval: Interval) -> dict[str, Any]:
+    return {"mean": interval.mean, "ci": list(interval.bounds)}

@@ -1,0 +1,220 @@
+"""What if: a served workload with changes, one at a time and all together, against the same without them."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import ArgumentError, known_are, repeated
+from ..base.terminal import Interrupts, Progress, held_interrupts
+from ..reports.serving_tables import SeedRow
+from ..reports.what_if import TOGETHER, Changed, WhatIf
+from ..sim.cost.roofline import SHEET, device_sheet
+from ..sim.serving.cluster import Replica
+from ..traces.recording import Recording
+from .load import LoadRuns, check_policies, meta_of
+from .options import WhatIfOptions, checked, takes
+from .serving import ServingSetting, notes_on, serving_setting
+from .setting import NamedPolicy, PolicyGiven, named_policy, open_recording
+
+OF_A_RUN = ("rate", "device", "policy", "prefix_cache")
+_FACTOR = re.compile(r"(\d+(?:\.\d+)?|\.\d+)x", re.ASCII)
+_NO_FACTOR = re.compile(r"0*1(\.0*)?x", re.ASCII)
+_SHIFT = re.compile(r"[+-](\d+(?:\.\d+)?|\.\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is served, and under what."""
+
+    policy: PolicyGiven
+    cached: bool = True  # False: no member keeps a prefix cache, whatever the cluster says
+    asked: WhatIfOptions
+
+    def setting(self, recording: Recording) -> ServingSetting:
+        """As `serving_setting` makes it."""
+        setting = serving_setting(recording, self.asked.workload, self.asked.cluster, self.asked)
+        if self.cached:
+            return setting
+        cluster = replace(setting.cluster, replicas=tuple(map(_uncached, setting.cluster.replicas)))
+        return replace(setting, cluster=cluster)
+
+
+def _uncached(replica: Replica) -> Replica:
+    if replica.limits.offload is not None:
+        raise ArgumentError("`changes` prefix_cache=off does not go with host memory for evicted blocks (`offload`)")
+    memory = tuple(
+        replace(device, members=tuple(replace(one, kv=replace(one.kv, prefix_cache=False)) for one in device.members))
+        for device in replica.memory
+    )
+    kv = {name: replace(one, prefix_cache=False) for name, one in replica.limits.kv.items()}
+    return replace(replica, memory=memory, limits=replace(replica.limits, kv=kv))
+
+
+def changed(case: Case, change: str, members: Sequence[str]) -> Case:
+    """A case with one change, `NAME=VALUE`.
+
+    `members` are those of the recording. Raises ArgumentError for a change that is none, or changes nothing.
+    """
+    name, equals, value = change.partition("=")
+    if not (equals and value):
+        raise ArgumentError(f"`changes` must be NAME=VALUE, as in rate=2x or draft.seconds=0.5x, got {change!r}")
+    made = _MADE[name](case, value) if name in _MADE else _of_member(case, name, value, members)
+    if made == case or _NO_FACTOR.fullmatch(value) or (name.endswith(".acceptance") and not float(value)):
+        raise ArgumentError(f"`changes` must change something, {change} does not")
+    return made
+
+
+def _of_member(case: Case, name: str, value: str, members: Sequence[str]) -> Case:
+    member, _, what = name.rpartition(".")
+    known = [*OF_A_RUN, *(f"{one}.seconds" for one in members), *(f"{one}.acceptance" for one in members[:-1])]
+    if name not in known:
+        raise ArgumentError(f"`changes` knows no {name!r}: {known_are(name, known)}")
+    asked = case.asked
+    if what == "seconds":
+        scale = dict(asked.scale or {})
+        scale[member] = scale.get(member, 1.0) * _factor(name, value)
+        return replace(case, asked=replace(asked, scale=scale))
+    if not _SHIFT.fullmatch(value):
+        raise ArgumentError(f"`changes` {name} must be a shift with its sign, as in +0.05, got {value!r}")
+    shifts = dict(asked.shift_acceptance or {})
+    shifts[member] = shifts.get(member, 0.0) + float(value)
+    return replace(case, asked=replace(asked, shift_acceptance=shifts))
+
+
+def _factor(name: str, value: str) -> float:
+    found = _FACTOR.fullmatch(value)
+    if found is None or not float(found[1]):
+        raise ArgumentError(f"`changes` {name} must be a factor > 0, as in 0.5x, got {value!r}")
+    return float(found[1])
+
+
+def _rate(case: Case, value: str) -> Case:
+    own = case.asked.rate
+    if value.endswith("x"):
+        if own is None:
+            raise ArgumentError(f"`changes` rate={value} goes with `rate`, of which it is a multiple, got none")
+        return replace(case, asked=replace(case.asked, rate=own * _factor("rate", value)))
+    try:
+        return replace(case, asked=replace(case.asked, rate=float(value)))
+    except ValueError:
+        raise ArgumentError(f"`changes` rate must be a number or a factor, as in 2x, got {value!r}") from None
+
+
+def _device(case: Case, value: str) -> Case:
+    """The memory of another device, and its seconds."""
+    sheet, asked = device_sheet(), case.asked
+    if value not in sheet:
+        raise ArgumentError(f"`changes` knows no device {value!r}: {known_are(value, sorted(sheet), where=SHEET)}")
+    for name in ("cluster", "cost"):
+        given = getattr(asked, name)
+        if given is not None and str(given) not in sheet:
+            rule = f"goes with a device of the sheet as `{name}`, whose place it takes"
+            raise ArgumentError(f"`changes` device={value} {rule}, got {given}")
+    cost = None if asked.cost is None else value
+    return replace(case, asked=replace(asked, cluster=value, cost=cost))
+
+
+def _policy(case: Case, value: str) -> Case:
+    return replace(case, policy=value)
+
+
+def _prefix_cache(case: Case, value: str) -> Case:
+    if value != "off":
+        raise ArgumentError(f"`changes` prefix_cache must be off, got {value!r}; a cluster says what is on")
+    return replace(case, cached=False)
+
+
+_MADE: Mapping[str, Callable[[Case, str], Case]] = {
+    "rate": _rate,
+    "device": _device,
+    "policy": _policy,
+    "prefix_cache": _prefix_cache,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """A case that may run."""
+
+    runs: LoadRuns
+    policy: NamedPolicy
+    rate: float | None
+
+    @classmethod
+    def of(cls, case: Case, recording: Recording, interrupts: Interrupts, progress: Progress) -> "_Served":
+        """Raises ValueError for one that may not."""
+        setting, named = case.setting(recording), named_policy(case.policy)
+        tables = setting.tables(setting.replay.seed)
+        check_policies(setting, [named], tables)
+        setting.check_classes(setting.opened(case.asked.rate, setting.replay.seed))
+        runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+        return cls(runs=runs, policy=named, rate=case.asked.rate)
+
+    def row(self) -> SeedRow:
+        """At all seeds; raises KeyboardInterrupt."""
+        for one in self.runs.at_rates([self.rate], [self.policy]):
+            return one.rows[0]
+        raise KeyboardInterrupt
+
+
+@takes(WhatIfOptions)
+def what_if(
+    workload: str | Path,
+    policy: PolicyGiven,
+    changes: Sequence[str],
+    recording: Recording | str | Path | None = None,
+    *,
+    cluster: str | Path,
+    **options: Any,  # noqa: ANN401 - see `WhatIfOptions`
+) -> WhatIf:
+    """A served workload with changes, one at a time and all together, against the same without them.
+
+    At one seed all runs meet the same requests, and the same recorded request stands for each.
+
+    Args:
+        workload: a file of requests, or a generator's text.
+        policy: of all replicas that have none of their own, as `compare` takes it.
+        changes: `rate=2x` (of `rate`) or `rate=20`; `device=h200`, its memory and seconds, where `cluster` is a device;
+            `policy=draft:2/target`; `prefix_cache=off`; of a member `draft.seconds=0.5x` and `draft.acceptance=+0.05`.
+        recording: that acceptance is drawn from; None: the one that comes with the package.
+        cluster: a TOML file, or a device of the sheet.
+        options: see `WhatIfOptions`; `start` may be "prefill" only.
+
+    Raises:
+        ValueError: an argument, a change, a row of the workload, a cluster or a policy that will not do, in one line.
+        CostRangeError: seconds that the cost does not know.
+        PolicyError: a policy that broke the contract.
+        KeyboardInterrupt: nothing is kept of what was run until then.
+    """
+    given = {"workload": workload, "cluster": cluster, "changes": changes}
+    asked = checked(WhatIfOptions, options | given)
+    if not changes:
+        raise ArgumentError(f"`changes` must be a list of at least one text, got {changes!r}")
+    if twice := repeated(change.partition("=")[0] for change in changes):
+        raise ArgumentError(f"`changes` must hold one of each kind, got {twice[0]} twice")
+    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
+    members = opened.about.models
+    base = Case(policy=policy, asked=asked)
+    cases = {change: changed(base, change, members) for change in changes}
+    if len(cases) > 1:
+        every = base
+        for change in changes:
+            every = changed(every, change, members)
+        cases[TOGETHER] = every
+    with held_interrupts() as interrupts, Progress("serving", 1 + len(cases), unit="runs") as progress:
+        made = [_Served.of(case, opened, interrupts, progress) for case in (base, *cases.values())]
+        first, *rows = [one.row() for one in made]
+    changed_rows = [Changed(name=name, row=row) for name, row in zip(cases, rows, strict=True)]
+    setting, runs = made[0].runs.setting, made[0].runs
+    for one in made[1:]:  # what is said of the recording is said of all runs together
+        runs.served += one.runs.served
+    return WhatIf(
+        base=first,
+        alone=tuple(changed_rows[: len(changes)]),
+        together=changed_rows[-1] if len(cases) > len(changes) else None,
+        promised=setting.promised,
+        meta=meta_of(setting) | {"workload": first.about.workload, "policy": first.about.policy},
+        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes))),
+    )

@@ -1,0 +1,107 @@
+"""Changes of a served workload, alone and together, seed by seed."""
+
+import re
+from math import exp, log
+from statistics import fmean
+
+import paceline
+import pytest
+from paceline.reports.intervals import mean_interval
+
+LOAD = "poisson:requests=40"
+SHARED = "shared-workers:sessions=6,workers=3,rounds=2,prompt=300,output=20"
+ASKED = {"cluster": "h100", "rate": 60.0, "seeds": 3}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return paceline.what_if(LOAD, "draft:4/target", ["rate=2x", "device=h200", "draft.seconds=0.5x"], **ASKED)
+
+
+def served(*, seed, **changed):
+    asked = {"cluster": "h100", "rate": 60.0} | changed
+    return paceline.simulate(LOAD, "draft:4/target", seed=seed, **asked).rows[0].mean("in_system_s")
+
+
+def test_ratios_are_those_of_the_runs_of_the_same_seed(found):
+    base = [served(seed=seed) for seed in range(3)]
+    cases = [{"rate": 120.0}, {"cluster": "h200"}, {"scale": {"draft": 0.5}}]
+    together = {"rate": 120.0, "cluster": "h200", "scale": {"draft": 0.5}}
+    logs = []
+    for one, case in zip(found.runs, [*cases, together], strict=True):
+        logs.append([log(served(seed=seed, **case) / alone) for seed, alone in enumerate(base)])
+        low, high = mean_interval(logs[-1]).bounds
+        ratio = found.ratio(one, "in_system_s")
+        assert (ratio.mean, *ratio.bounds) == pytest.approx((exp(fmean(logs[-1])), exp(low), exp(high)))
+    *parts, whole = logs
+    terms = [every - sum(each) for every, *each in zip(whole, *parts, strict=True)]
+    assert found.term("in_system_s").mean == pytest.approx(exp(fmean(terms)))
+
+
+def test_a_change_alone_has_no_term():
+    found = paceline.what_if(LOAD, "plain", ["rate=90"], **ASKED)
+    assert [one.name for one in found.runs] == ["rate=90"]
+    assert (found.together, found.term("in_system_s")) == (None, None)
+    assert found.lines()[0].startswith("mean time in the system: rate=90 ")
+
+
+def test_json_has_every_ratio(found):
+    said = found.to_json()
+    assert [one["change"] for one in said["changes"]] == [one.name for one in found.runs]
+    ratio = found.ratio(found.runs[0], "e2e_s_p99")
+    assert said["changes"][0]["ratio"]["e2e_s_p99"] == {"mean": ratio.mean, "ci": list(ratio.bounds)}
+    assert said["over_product"]["in_system_s"]["mean"] == found.term("in_system_s").mean
+    assert "goodput_per_s" not in said["over_product"]  # nothing is promised
+    assert len(found.to_dicts()) == 4
+
+
+def test_without_prefix_caches_every_prompt_is_read():
+    found = paceline.what_if(SHARED, "plain", ["prefix_cache=off", "policy=draft:2/target"], **ASKED)
+    name = "members_target_cached_prompt_share"
+    assert found.base.mean(name) > 0.3
+    assert not found.alone[0].row.mean(name)
+    assert found.ratio(found.alone[0], "ttft_s_mean").low > 1
+    assert found.alone[1].row.about.policy == "draft:2/target"
+
+
+def test_what_is_open_is_said():
+    found = paceline.what_if(LOAD, "draft:4/target", ["draft.acceptance=-0.01"], **ASKED)
+    ratio = found.ratio(found.alone[0], "in_system_s")
+    told = [line for line in found.lines() if "cannot be told apart from no change on these 3 seeds" in line]
+    assert len(told) == (ratio.low <= 1 <= ratio.high)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ([], "`changes` must be a list of at least one text"),
+        ("rate=2x", "`changes` must be several texts, got 'rate=2x'"),
+        (["rate"], "`changes` must be NAME=VALUE, as in rate=2x or draft.seconds=0.5x, got 'rate'"),
+        (["rate=x"], "`changes` rate must be a factor > 0, as in 0.5x, got 'x'"),
+        (["rate=fast"], "`changes` rate must be a number or a factor, as in 2x, got 'fast'"),
+        (["rate=1x"], "`changes` must change something, rate=1x does not"),
+        (["rate=60"], "`changes` must change something, rate=60 does not"),
+        (["draft.seconds=1.0x"], "`changes` must change something, draft.seconds=1.0x does not"),
+        (["draft.acceptance=+0"], "`changes` must change something, draft.acceptance=+0 does not"),
+        (["rate=2x", "rate=3x"], "`changes` must hold one of each kind, got rate twice"),
+        (["draft.second=2x"], "`changes` knows no 'draft.second': did you mean draft.seconds?"),
+        (["target.acceptance=+0.1"], "`changes` knows no 'target.acceptance'"),
+        (["draft.acceptance=0.1"], "`changes` draft.acceptance must be a shift with its sign"),
+        (["device=h2000"], "`changes` knows no device 'h2000': did you mean h200?"),
+        (["prefix_cache=on"], "`changes` prefix_cache must be off, got 'on'"),
+        (["policy=draft:0/target"], "the window of draft must be a whole number >= 1"),
+    ],
+)
+def test_what_will_not_do_is_one_line(changes, said):
+    with pytest.raises(ValueError, match=re.escape(said)) as error:
+        paceline.what_if(LOAD, "draft:4/target", changes, **ASKED)
+    assert "\n" not in str(error.value)
+
+
+def test_what_goes_with_something_else_is_refused(tmp_path):
+    cluster = tmp_path / "mine.toml"
+    cluster.write_text('[[replica]]\ndevice = "h100"\n')
+    with pytest.raises(ValueError, match="device=h200 goes with a device of the sheet as `cluster`, whose place it"):
+        paceline.what_if(LOAD, "plain", ["device=h200"], **{**ASKED, "cluster": cluster})
+    with pytest.raises(ValueError, match="rate=2x goes with `rate`, of which it is a multiple, got none"):
+        paceline.what_if("poisson:rate=4,requests=9", "plain", ["rate=2x"], cluster="h100")
