@@ -20,6 +20,7 @@ MODULES = {
     "open_recording": "studies.setting",
     "prepare": "runtime.prepare",
     "record": "studies.record",
+    "settings": "studies.engine_settings",
     "simulate": "studies.serving",
     "sweep": "studies.compare",
 }

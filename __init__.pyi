@@ -11,6 +11,7 @@ from .runtime.prepare import load_assistants as load_assistants
 from .runtime.prepare import prepare as prepare
 from .studies.agree import agree as agree
 from .studies.decode import decode as decode
+from .studies.engine_settings import EngineSettings
 from .studies.import_logs import import_logs as import_logs
 from .studies.options import Promised
 from .studies.record import record as record
@@ -34,6 +35,7 @@ __all__ = [
     "open_recording",
     "prepare",
     "record",
+    "settings",
     "simulate",
     "sweep",
 ]
@@ -100,6 +102,18 @@ def compare_under_load(
     log: str | Path | None = None,
     rates: Sequence[float] | None = None,
 ) -> LoadComparison: ...
+def settings(
+    engine: str,
+    drafter: str | Sequence[str],
+    *,
+    schedule: str | Mapping[int, int],
+    target: str = "TARGET",
+    max_batch: int | None = None,
+    tree_top_k: int | None = None,
+    tree_tokens: int | None = None,
+    per_request: bool = False,
+    engine_version: str | None = None,
+) -> EngineSettings: ...
 def simulate(
     workload: str | Path,
     policy: PolicyGiven | None = None,

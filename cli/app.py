@@ -196,6 +196,7 @@ COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "record": "models:record",
     "agree": "models:agree",
     "profile": "seconds:profile",
+    "settings": "engine_settings:settings",
     "validate": "seconds:validate",
     "arena": LaboratoryCommand(
         "arena", "Play policies in cells of recording, ladder of costs and load, beside the best static chain of each."

@@ -177,6 +177,20 @@ class UnderLoadOptions(LogOptions, SeedsOptions, ServingOptions):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SettingsOptions:
+    """The keywords of `settings`."""
+
+    target: str = opt("TARGET", "Path or name of the target's weights.")
+    max_batch: int | None = opt(
+        None, "Most requests that run at a time; is set, too. Default: the engine's.", least=1, metavar="N"
+    )
+    tree_top_k: int | None = opt(None, "Draft trees: children of a node; K is their depth.", least=2, metavar="N")
+    tree_tokens: int | None = opt(None, "Of --tree-top-k: tokens that are drafted in a round.", least=2, metavar="N")
+    per_request: bool = opt(False, "K is chosen for each request by itself; no served engine takes that.")
+    engine_version: str | None = opt(None, "Yours, where it is another than that whose names are known.")
+
+
 Record = TypeVar("Record")
 Function = TypeVar("Function", bound=Callable[..., Any])
 

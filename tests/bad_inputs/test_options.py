@@ -21,6 +21,7 @@ SOUND: dict[str, tuple[str, ...]] = {
     "run": (*PROMPTS, *POOL),
     "record": ("new.trace", *PROMPTS, *POOL, "--reach", "2", "--run", "1", "--no-costs"),
     "agree": (*PROMPTS, *POOL, "--policy", "draft:2/target"),
+    "settings": ("--engine", "vllm", "--drafter", "ngram", "--schedule", "1:4"),
     "workload": ("load.jsonl",),
     "metrics": ("served.run",),
     "simulate": (
