@@ -23,6 +23,7 @@ MODULES = {
     "settings": "studies.engine_settings",
     "simulate": "studies.serving",
     "sweep": "studies.compare",
+    "timeline": "studies.timeline",
 }
 
 NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "prepare", "record"}

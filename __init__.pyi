@@ -19,6 +19,7 @@ from .studies.serving import Simulated
 from .studies.serving import metrics as metrics
 from .studies.setting import PoliciesGiven, PolicyGiven
 from .studies.setting import open_recording as open_recording
+from .studies.timeline import Timeline
 from .traces.recording import Recording
 
 __version__: str
@@ -38,6 +39,7 @@ __all__ = [
     "settings",
     "simulate",
     "sweep",
+    "timeline",
 ]
 
 def compare(
@@ -146,6 +148,7 @@ def simulate(
     lossless: bool = False,
     rate: float | None = None,
     out: str | Path | None = None,
+    events: bool = False,
 ) -> Simulated: ...
 def sweep(
     recording: Recording | str | Path,
@@ -168,3 +171,10 @@ def sweep(
     start: Start | str | None = None,
     batches: Sequence[int] = (1,),
 ) -> Sweep: ...
+def timeline(
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    from_s: float = 0.0,
+    until_s: float | None = None,
+) -> Timeline: ...

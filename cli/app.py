@@ -190,6 +190,7 @@ COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "workload": "serving:workload",
     "cluster": "serving:cluster",
     "metrics": "serving:metrics",
+    "timeline": "serving:timeline",
     "observe": "serving:observe",
     "run": "models:run",
     "prompts": "models:prompts",

@@ -164,6 +164,7 @@ class SimulateOptions(ServingOptions):
     cluster: str | Path
     rate: float | None = opt(None, "Mean arrivals per second that the workload is scaled to, > 0; default: its own.")
     out: str | Path | None = opt(None, "New folder for the run.")
+    events: bool = opt(False, "Keep every operation, for the timeline: the run is worked out step by step, and slower.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +176,14 @@ class UnderLoadOptions(LogOptions, SeedsOptions, ServingOptions):
     rates: Sequence[float] | None = opt(
         None, "Mean arrivals per second, each > 0, that the workload is scaled to; default: its own."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineOptions:
+    """The keywords of `timeline`."""
+
+    from_s: float = opt(0.0, "Leave out what ended before, in seconds of each run.", flag="--from-seconds")
+    until_s: float | None = opt(None, "Leave out what begins later; default: nothing.", flag="--until-seconds")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ SOUND: dict[str, tuple[str, ...]] = {
     "record": ("new.trace", *PROMPTS, *POOL, "--reach", "2", "--run", "1", "--no-costs"),
     "agree": (*PROMPTS, *POOL, "--policy", "draft:2/target"),
     "settings": ("--engine", "vllm", "--drafter", "ngram", "--schedule", "1:4"),
+    "timeline": ("served.run", "--out", "t.json"),
     "workload": ("load.jsonl",),
     "metrics": ("served.run",),
     "simulate": (
