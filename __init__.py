@@ -21,9 +21,11 @@ MODULES = {
     "open_recording": "studies.setting",
     "prepare": "runtime.prepare",
     "record": "studies.record",
+    "settings": "studies.engine_settings",
     "simulate": "studies.serving",
     "sweep": "studies.compare",
     "what_if": "studies.what_if",
+    "timeline": "studies.timeline",
 }
 
 NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "prepare", "record"}

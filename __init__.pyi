@@ -5,14 +5,13 @@ from pathlib import Path
 
 from .decoding.seen import Start
 from .reports.comparison import Comparison, Sweep
-from .reports.load import LoadComparison
-from .reports.rates import HighestRates
-from .reports.what_if import WhatIf
+from .reports.serving_tables import LoadComparison
 from .runtime.generate import generate as generate
 from .runtime.prepare import load_assistants as load_assistants
 from .runtime.prepare import prepare as prepare
 from .studies.agree import agree as agree
 from .studies.decode import decode as decode
+from .studies.engine_settings import EngineSettings
 from .studies.import_logs import import_logs as import_logs
 from .studies.options import Promised
 from .studies.record import record as record
@@ -20,6 +19,7 @@ from .studies.serving import Simulated
 from .studies.serving import metrics as metrics
 from .studies.setting import PoliciesGiven, PolicyGiven
 from .studies.setting import open_recording as open_recording
+from .studies.timeline import Timeline
 from .traces.recording import Recording
 
 __version__: str
@@ -29,7 +29,6 @@ __all__ = [
     "compare",
     "compare_under_load",
     "decode",
-    "find_rates",
     "generate",
     "import_logs",
     "load_assistants",
@@ -37,9 +36,10 @@ __all__ = [
     "open_recording",
     "prepare",
     "record",
+    "settings",
     "simulate",
     "sweep",
-    "what_if",
+    "timeline",
 ]
 
 def compare(
@@ -47,7 +47,6 @@ def compare(
     policies: PoliciesGiven | None = None,
     *,
     cost: str | Path | None = None,
-    engine: str | None = None,
     scale: Mapping[str, float] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,
@@ -62,12 +61,10 @@ def compare(
     lossless: bool = False,
     seeds: int = 5,
     start: Start | str | None = None,
-    fixed_mix: bool = False,
     devices: str | Mapping[str, str] | None = None,
     prefix_cache: int | None = None,
     block_tokens: int | None = None,
     by_tag: bool = False,
-    why: bool = False,
     regret: bool = False,
     log: str | Path | None = None,
     batch: int = 1,
@@ -90,7 +87,6 @@ def compare_under_load(
     horizon_s: float | None = None,
     slo: Promised | None = None,
     cost: str | Path | None = None,
-    engine: str | None = None,
     scale: Mapping[str, float] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,
@@ -106,44 +102,20 @@ def compare_under_load(
     seeds: int = 5,
     start: Start | str | None = None,
     log: str | Path | None = None,
-    chains: Sequence[str] | None = None,
     rates: Sequence[float] | None = None,
 ) -> LoadComparison: ...
-def find_rates(
-    recording: Recording | str | Path | None = None,
-    policies: PoliciesGiven | None = None,
+def settings(
+    engine: str,
+    drafter: str | Sequence[str],
     *,
-    workload: str | Path,
-    cluster: str | Path,
-    limits: str,
-    concurrency: int | None = None,
-    active_sessions: int | None = None,
-    time_scale: float | None = None,
-    limit: int | None = None,
-    max_prompt_tokens: int | None = None,
-    max_output_tokens: int | None = None,
-    max_wait_s: float | None = None,
-    zero_tokens: str = "refuse",
-    tag: str | None = None,
-    horizon_s: float | None = None,
-    slo: Promised | None = None,
-    cost: str | Path | None = None,
-    scale: Mapping[str, float] | None = None,
-    tensor_parallel: int = 1,
-    extrapolate: bool = False,
-    models: Sequence[str] | Mapping[str, str] | None = None,
-    on: str | None = None,
-    measured_on: str | None = None,
-    shift_acceptance: Mapping[str, float] | None = None,
-    seed: int = 0,
-    decide_s: float | None = None,
-    allow_foreign_profile: bool = False,
-    strict: bool = False,
-    lossless: bool = False,
-    seeds: int = 5,
-    start: Start | str | None = None,
-    chains: Sequence[str] | None = None,
-) -> HighestRates: ...
+    schedule: str | Mapping[int, int],
+    target: str = "TARGET",
+    max_batch: int | None = None,
+    tree_top_k: int | None = None,
+    tree_tokens: int | None = None,
+    per_request: bool = False,
+    engine_version: str | None = None,
+) -> EngineSettings: ...
 def simulate(
     workload: str | Path,
     policy: PolicyGiven | None = None,
@@ -162,7 +134,6 @@ def simulate(
     horizon_s: float | None = None,
     slo: Promised | None = None,
     cost: str | Path | None = None,
-    engine: str | None = None,
     scale: Mapping[str, float] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,
@@ -177,13 +148,13 @@ def simulate(
     lossless: bool = False,
     rate: float | None = None,
     out: str | Path | None = None,
+    events: bool = False,
 ) -> Simulated: ...
 def sweep(
     recording: Recording | str | Path,
     chains: str | Sequence[str],
     *,
     cost: str | Path | None = None,
-    engine: str | None = None,
     scale: Mapping[str, float] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,
@@ -198,41 +169,12 @@ def sweep(
     lossless: bool = False,
     seeds: int = 5,
     start: Start | str | None = None,
-    fixed_mix: bool = False,
     batches: Sequence[int] = (1,),
 ) -> Sweep: ...
-def what_if(
-    workload: str | Path,
-    policy: PolicyGiven,
-    changes: Sequence[str],
-    recording: Recording | str | Path | None = None,
+def timeline(
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path,
     *,
-    cluster: str | Path,
-    concurrency: int | None = None,
-    active_sessions: int | None = None,
-    time_scale: float | None = None,
-    limit: int | None = None,
-    max_prompt_tokens: int | None = None,
-    max_output_tokens: int | None = None,
-    max_wait_s: float | None = None,
-    zero_tokens: str = "refuse",
-    tag: str | None = None,
-    horizon_s: float | None = None,
-    slo: Promised | None = None,
-    cost: str | Path | None = None,
-    scale: Mapping[str, float] | None = None,
-    tensor_parallel: int = 1,
-    extrapolate: bool = False,
-    models: Sequence[str] | Mapping[str, str] | None = None,
-    on: str | None = None,
-    measured_on: str | None = None,
-    shift_acceptance: Mapping[str, float] | None = None,
-    seed: int = 0,
-    decide_s: float | None = None,
-    allow_foreign_profile: bool = False,
-    strict: bool = False,
-    lossless: bool = False,
-    seeds: int = 5,
-    start: Start | str | None = None,
-    rate: float | None = None,
-) -> WhatIf: ...
+    from_s: float = 0.0,
+    until_s: float | None = None,
+) -> Timeline: ...

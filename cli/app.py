@@ -191,12 +191,14 @@ COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "workload": "serving:workload",
     "cluster": "serving:cluster",
     "metrics": "serving:metrics",
+    "timeline": "serving:timeline",
     "observe": "serving:observe",
     "run": "models:run",
     "prompts": "models:prompts",
     "record": "models:record",
     "agree": "models:agree",
     "profile": "seconds:profile",
+    "settings": "engine_settings:settings",
     "validate": "seconds:validate",
     "arena": LaboratoryCommand(
         "arena", "Play policies in cells of recording, ladder of costs and load, beside the best static chain of each."

@@ -11,7 +11,7 @@ import typer
 
 from ..base.errors import with_options
 from ..base.files import place_of, write_whole
-from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_tables, prose_of
+from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_line, print_tables, prose_of
 from ..traces.folder import check_outside
 from .errors import json_stream, keep_for_json
 
@@ -40,9 +40,10 @@ def show(json: Path | None, found: Printed, tables: Callable[[], Sequence[Grid]]
         write_json({name: _in_options(part) for name, part in found.to_json().items()}, json)
         return
     named = (replace(table, remarks=tuple(map(with_options, table.remarks))) for table in (tables or found.tables)())
-    print_tables(console_of_output(), named)
+    console = console_of_output()
+    print_tables(console, named)
     for line in found.lines():
-        (typer.echo if "\n" in line else say)(line)  # what has lines of its own keeps them
+        print_line(console, line)
 
 
 def show_table(json: Path | None, data: dict[str, Any], table: Grid) -> None:

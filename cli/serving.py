@@ -12,18 +12,20 @@ from ..studies.load import cluster as show_cluster
 from ..studies.load import compare_under_load, describe_workload
 from ..studies.observe import Asking, shown_run
 from ..studies.observe import observe as drive_server
-from ..studies.options import LoadOptions, ReplayOptions, SeedsOptions
+from ..studies.options import LoadOptions, ReplayOptions, SeedsOptions, SimulateOptions, TimelineOptions
 from ..studies.rates import find_rates
 from ..studies.serving import BrokenWorkloadError
 from ..studies.serving import metrics as metrics_of_runs
 from ..studies.serving import simulate as serve_workload
+from ..studies.timeline import check_timeline
+from ..studies.timeline import timeline as timeline_of_runs
 from ..studies.what_if import what_if
 from ..traces.workloads import WorkloadOptions
 from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
 from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, TraceOption, named_recording
-from .output import JsonOption, check_json_path, check_new_folder, show
-from .typed import promised, rates
+from .output import JsonOption, check_file_path, check_json_path, check_new_folder, show
+from .typed import numbers, option_of, promised, rates
 
 
 def cluster(
@@ -63,6 +65,24 @@ def metrics(
     if slo:
         raise ArgumentError(f"`slo` is for simulated runs, {observed[0]} was observed")
     show(json, shown_run(observed[0]))
+
+
+def timeline(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Folders of simulate --out, run --out, compare --log or observe --out; side by side."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file: .json.gz, or .json. One that is there is replaced.")],
+    asked: TimelineOptions,
+    json: JsonOption = None,
+) -> None:
+    """Runs on a timeline for Perfetto or Chrome's tracing: members, requests, rounds, counters; in either world."""
+    check_timeline(out)
+    check_file_path("--out", out)
+    check_json_path(json, out, *runs)
+    show(json, timeline_of_runs(runs, out, **vars(asked)))
 
 
 ALL_FAILED = 1  # exit code: no request was answered
@@ -110,6 +130,7 @@ def simulate(
     ] = None,
     trace: TraceOption = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the run, which paceline metrics reads.")] = None,
+    events: Annotated[bool, option_of(SimulateOptions, "events")] = False,
     rate: RateOption = None,
     load: LoadOptions,
     replay: ReplayOptions,
@@ -120,10 +141,13 @@ def simulate(
     Ctrl-C stops the run and keeps what was simulated, and so does a row of the workload that is wrong.
     """
     name = _at_most_one(policy)
+    if events and out is None:
+        raise ArgumentError("`events` goes with `out`, the folder that keeps them")
     check_json_path(json, Path(workload), Path(cluster), out, *([] if replay.cost is None else [Path(replay.cost)]))
     check_new_folder("--out", out)
     try:
-        found = serve_workload(workload, name, trace, cluster=cluster, rate=rate, out=out, **vars(load), **vars(replay))
+        options = {"rate": rate, "out": out, "events": events, **vars(load), **vars(replay)}
+        found = serve_workload(workload, name, trace, cluster=cluster, **options)
     except BrokenWorkloadError as broken:
         if broken.run is not None:
             show(json, broken.run)

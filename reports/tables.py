@@ -352,7 +352,8 @@ class Printed(ABC):
         console = console_of_output(plain=True)
         with console.capture() as captured:
             print_tables(console, self.tables())
-            print_tables(console, [prose_of(line) for line in self.lines()], between="")
+            for line in self.lines():
+                print_line(console, line)
         return captured.get().rstrip("\n")
 
     def _repr_html_(self) -> str:
@@ -386,6 +387,11 @@ def print_tables(console: Console, tables: Iterable[Grid], *, between: str = "\n
 def prose_of(line: str) -> Grid:
     """A line of words, which is broken between them at the width of tables."""
     return Grid(columns=(), rows=(), remarks=(line,))
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print words broken at the width of tables; what has lines of its own keeps them, whatever their width."""
+    console.print(Text(line) if "\n" in line else prose_of(line), crop=False, soft_wrap="\n" in line)
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ..base.files import whole_folder
+from ..base.files import checked_json, whole_folder
 from ..decoding.results import COMMIT, VERIFY, OpRecord, StepRecord
 from ..traces.errors import TraceFormatError
-from ..traces.folder import check_outside
+from ..traces.folder import META, Rule, check_outside, check_rules, parquet_errors, read_bytes
 
 UNKNOWN_COUNT = -1
 
@@ -180,6 +180,61 @@ def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = 
         (part / "meta.json").write_text(json.dumps(log.meta, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         for name, text in (extra or {}).items():
             (part / name).write_text(text, encoding="utf-8")
+
+
+def read_run_log(path: Path) -> RunLog:
+    """Read the folder of a run; its rounds follow from its steps.
+
+    Raises:
+        TraceFormatError: a file or a column that is not there or of another kind, or an index out of range; one line.
+    """
+    check_run_folder(path, "a run log")
+    meta_file = path / META
+    meta = checked_json(meta_file, TraceFormatError, content=read_bytes(meta_file))
+    members = meta.get("members") if isinstance(meta, dict) else None
+    if not (isinstance(members, list) and members and all(isinstance(name, str) for name in members)):
+        raise TraceFormatError(meta_file, "members", "must be the names of the members", members)
+    fields_of = {"ops": OP_FIELDS, "steps": STEP_FIELDS, "requests": REQUEST_FIELDS}
+    columns = {name: _read_columns(path / f"{name}.parquet", fields) for name, fields in fields_of.items()}
+    log = RunLog(meta=meta, ops=columns["ops"], steps=columns["steps"], requests=columns["requests"])
+    sizes = {"op": len(log.ops["kind"]), "request": len(log.requests["request_id"]), "level": len(members)}
+    for name, least, found in (("op", -1, log.steps), ("request", 0, log.steps), ("level", 0, log.steps)):
+        values = found[name]
+        outside = (values < least) | (values >= sizes[name])
+        words = f"must be in [{least}, {sizes[name] - 1}]"
+        check_rules(path / "steps.parquet", [Rule(name, outside, words, values)], _row_number)
+    levels = log.ops["level"]
+    outside = (levels < 0) | (levels >= sizes["level"])
+    rule = Rule("level", outside, f"must be in [0, {sizes['level'] - 1}]", levels)
+    check_rules(path / "ops.parquet", [rule], _row_number)
+    return log
+
+
+def _row_number(row: int) -> str:
+    return f"row {row}"
+
+
+def _read_columns(file: Path, fields: tuple[str, ...]) -> Columns:
+    """The columns of these names: numbers, seconds and texts by how they are called."""
+    data = read_bytes(file)
+    with parquet_errors(file):
+        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+    found: Columns = {}
+    for field in fields:
+        if table.column_names.count(field) != 1:
+            raise TraceFormatError(file, field, "must be a column of the file, once", table.column_names)
+        kind = table.schema.field(field).type
+        values = table.column(field)
+        is_text, is_float = pa.types.is_string(kind), pa.types.is_floating(kind)
+        wanted = "text" if field in _TEXTS else "seconds" if field.endswith("_s") else "number"
+        right = is_text if wanted == "text" else is_float or pa.types.is_integer(kind)
+        if not right or values.null_count:
+            raise TraceFormatError(file, field, f"must hold a {wanted} each", f"{kind}, {values.null_count} nulls")
+        found[field] = np.array(values.to_pylist(), dtype=object) if is_text else values.to_numpy()
+    return found
+
+
+_TEXTS = {"request_id", "tag", "failed"}
 
 
 def _write_columns(columns: Columns, file: Path) -> None:

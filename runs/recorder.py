@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..traces.workloads.arrival import MOST_PS, Arrival
 from .log import Columns
+from .operations import OperationRecorder
 from .serving import (
     GAP_FIELDS,
     PREEMPTION_FIELDS,
@@ -214,11 +215,15 @@ class ServingRecorder:
 
     Letter: L levels. Calls but `arrived` check nothing: what they were told is checked as a whole by `log`. `members`
     are `[L]` names of the pool, in level order; `replicas` have by name, in the order of their indices, `[L]` the KV
-    blocks of each member; None for a member whose blocks nobody counts.
+    blocks of each member; None for a member whose blocks nobody counts. With `events` every operation is kept as well,
+    in `operations`, and replicas run step by step for it.
     """
 
-    def __init__(self, members: Sequence[str], replicas: Mapping[str, Sequence[int | None]]) -> None:
+    def __init__(
+        self, members: Sequence[str], replicas: Mapping[str, Sequence[int | None]], *, events: bool = False
+    ) -> None:
         levels = len(members)
+        self.operations = OperationRecorder() if events else None
         self._members = tuple(members)
         self._blocks = {name: tuple(blocks) for name, blocks in replicas.items()}
         self._arrived = ArrivedRequests()
@@ -375,6 +380,7 @@ class ServingRecorder:
             preemptions=self._preemptions(requests["replica"]),
             series=self._series(),
             gaps=_columns(np.frombuffer(self._gaps, dtype=np.int64), GAP_FIELDS),
+            operations=None if self.operations is None else self.operations.all(),
         )
         check_log(log, Path("run"), ids_are_unique=True)
         return log

@@ -20,7 +20,9 @@ from ..traces.errors import TraceFormatError
 from ..traces.folder import Rule, StoredFolder, check_rules, read_table
 from ..traces.meta import NAME_PATTERN, TITLE_PATTERN, Record, Version, check_at_most
 from ..traces.workloads.arrival import MOST_COUNT, MOST_PS
+from . import operations as kept
 from .log import Columns, check_run_folder, new_folder
+from .operations import KeptOperations, rules_of_operations, rules_of_rows
 
 # Python's numbers take several times the room of numpy's: so many runs are turned into them at a time.
 _AT_ONCE = 2**16
@@ -223,6 +225,7 @@ class ServingLog:
     # runs of gaps between outputs (GAP_FIELDS): `rows` requests each saw `count` gaps, `first_ps`, `first_ps +
     # increment_ps` and so on. Those of requests that did not finish are among them
     gaps: Columns
+    operations: KeptOperations | None = None  # None where they were not kept
 
     @property
     def finished(self) -> NDArray[np.bool_]:
@@ -255,6 +258,15 @@ def check_log(log: ServingLog, path: Path, *, ids_are_unique: bool = False) -> N
     ):
         check_rules(path / name, rules(log, path / name), _row_number)
     _check_gap_sums(log, path / GAPS)
+    if log.operations is not None:
+        _check_operations(log, log.operations, path)
+
+
+def _check_operations(log: ServingLog, found: KeptOperations, path: Path) -> None:
+    sizes = {"replicas": len(log.meta.replicas), "levels": len(log.meta.members), "end_ps": log.meta.ended_at_ps}
+    check_rules(path / kept.OPERATIONS, rules_of_operations(found, **sizes), _row_number)
+    rows = rules_of_rows(found, requests=len(log.requests["request_id"]))
+    check_rules(path / kept.ROWS, rows, _row_number)
 
 
 def _row_number(row: int) -> str:
@@ -400,6 +412,7 @@ SCHEMAS = {
 
 
 _FOLDER = StoredFolder(ServingMeta, tuple(SCHEMAS), indent=1)
+_WITH_OPERATIONS = StoredFolder(ServingMeta, (*SCHEMAS, *kept.SCHEMAS), indent=1)
 
 
 def write_serving(log: ServingLog, path: Path) -> None:
@@ -411,10 +424,13 @@ def write_serving(log: ServingLog, path: Path) -> None:
     """
     with new_folder(path) as part:
         tables = {GAPS: log.gaps, PREEMPTIONS: log.preemptions, REQUESTS: log.requests, SERIES: log.series}
+        if log.operations is not None:
+            tables |= {kept.OPERATIONS: log.operations.ops, kept.ROWS: log.operations.rows}
         for name, columns in tables.items():
+            table = _table(columns, (SCHEMAS | kept.SCHEMAS)[name])
             # Without Arrow's own schema the same run gives the same bytes.
-            pq.write_table(_table(columns, SCHEMAS[name]), part / name, compression="zstd", store_schema=False)
-        _FOLDER.write_meta(part, log.meta)
+            pq.write_table(table, part / name, compression="zstd", store_schema=False)
+        (_FOLDER if log.operations is None else _WITH_OPERATIONS).write_meta(part, log.meta)
 
 
 def read_serving(path: Path) -> ServingLog:
@@ -424,8 +440,10 @@ def read_serving(path: Path) -> ServingLog:
         TraceFormatError: anything about it is not sound; the message is one line.
     """
     check_run_folder(path, "a serving run")
-    meta, sha256 = _FOLDER.read_meta(path)
-    tables = {name: read_table(path / name, sha256[name], schema) for name, schema in SCHEMAS.items()}
+    has_operations = (path / kept.OPERATIONS).exists()
+    meta, sha256 = (_WITH_OPERATIONS if has_operations else _FOLDER).read_meta(path)
+    schemas = SCHEMAS | kept.SCHEMAS if has_operations else SCHEMAS
+    tables = {name: read_table(path / name, sha256[name], schema) for name, schema in schemas.items()}
     columns = {name: _columns(table, path / name, len(meta.members)) for name, table in tables.items()}
     log = ServingLog(
         meta=meta,
@@ -433,6 +451,7 @@ def read_serving(path: Path) -> ServingLog:
         preemptions=columns[PREEMPTIONS],
         series=columns[SERIES],
         gaps=columns[GAPS],
+        operations=KeptOperations(ops=columns[kept.OPERATIONS], rows=columns[kept.ROWS]) if has_operations else None,
     )
     check_log(log, path)
     return log

@@ -183,6 +183,7 @@ class SimulateOptions(ServingOptions):
     cluster: str | Path
     rate: float | None = opt(None, "Mean arrivals per second that the workload is scaled to, > 0; default: its own.")
     out: str | Path | None = opt(None, "New folder for the run.")
+    events: bool = opt(False, "Keep every operation, for the timeline: the run is worked out step by step, and slower.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +223,27 @@ class WhatIfOptions(SeedsOptions, ServingOptions):
     cluster: str | Path
     changes: Sequence[str]
     rate: float | None = opt(None, "Mean arrivals per second that the workload is scaled to, > 0; default: its own.")
+
+
+class TimelineOptions:
+    """The keywords of `timeline`."""
+
+    from_s: float = opt(0.0, "Leave out what ended before, in seconds of each run.", flag="--from-seconds")
+    until_s: float | None = opt(None, "Leave out what begins later; default: nothing.", flag="--until-seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsOptions:
+    """The keywords of `settings`."""
+
+    target: str = opt("TARGET", "Path or name of the target's weights.")
+    max_batch: int | None = opt(
+        None, "Most requests that run at a time; is set, too. Default: the engine's.", least=1, metavar="N"
+    )
+    tree_top_k: int | None = opt(None, "Draft trees: children of a node; K is their depth.", least=2, metavar="N")
+    tree_tokens: int | None = opt(None, "Of --tree-top-k: tokens that are drafted in a round.", least=2, metavar="N")
+    per_request: bool = opt(False, "K is chosen for each request by itself; no served engine takes that.")
+    engine_version: str | None = opt(None, "Yours, where it is another than that whose names are known.")
 
 
 Record = TypeVar("Record")

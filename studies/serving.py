@@ -341,11 +341,13 @@ def serving_run(
     rate: float | None,
     seed: int,
     watched: Watched,
+    events: bool = False,
 ) -> tuple[ServingLog, Served]:
     """Serve a workload under a policy, to the end, the horizon or an interrupt; `meta.stopped` says which.
 
     `workload` is opened at `rate` (None: its own; for the log) and `seed`; `tables` are those of the recording at the
-    seed. `policy` is of the replicas that have none of their own, and built anew; `watched` hears interrupts.
+    seed. `policy` is of the replicas that have none of their own, and built anew; `watched` hears interrupts; with
+    `events` every operation is kept, step by step.
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
@@ -357,7 +359,7 @@ def serving_run(
     policies = policies_of(setting, policy)
     setting, notes = _of_members(setting, policies, tables)
     replicas = setting.cluster.replicas
-    recorder = recorder_of(tables, replicas)
+    recorder = recorder_of(tables, replicas, events=events)
     try:
         served = serve(
             workload,
@@ -401,14 +403,14 @@ def _of_members(
     return replace(setting, cluster=replace(setting.cluster, replicas=tuple(replicas))), list(dict.fromkeys(notes))
 
 
-def recorder_of(tables: ReplayTables, replicas: Sequence[Replica]) -> ServingRecorder:
-    """A recorder for a run of replicas, each with the blocks of the members that have limits."""
+def recorder_of(tables: ReplayTables, replicas: Sequence[Replica], *, events: bool = False) -> ServingRecorder:
+    """A recorder for a run of replicas, each with the blocks of the members that have limits; `events`: see there."""
     names = tables.pool.names
     blocks = {
         replica.name: [replica.limits.kv[name].num_blocks if name in replica.limits.kv else None for name in names]
         for replica in replicas
     }
-    return ServingRecorder(names, blocks)
+    return ServingRecorder(names, blocks, events=events)
 
 
 def _spec(setting: ServingSetting, tables: ReplayTables, replica: Replica, policy: NamedPolicy) -> ReplicaSpec:
@@ -538,7 +540,9 @@ def simulate(
     with held_interrupts() as interrupts, Progress("serving", opened.about.num_requests, unit="requests") as progress:
         watched = Watched(interrupts=interrupts, on_ended=progress.advance)
         try:
-            log, _ = serving_run(setting, named, opened, tables, rate=asked.rate, seed=seed, watched=watched)
+            log, _ = serving_run(
+                setting, named, opened, tables, rate=asked.rate, seed=seed, watched=watched, events=asked.events
+            )
         except BrokenWorkloadError as broken:
             broken.run = _simulated(broken.log, setting, asked.out)
             raise

@@ -7,9 +7,12 @@ A **cycle** lets every decoding request draft, and be judged below the target, l
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
+from ...decoding.results import DRAFT, VERIFY
 from ...policies.about import decides_by_pending, members_run_by, runs_target_alone
+from ...runs.operations import READ, RanRow
 from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from ..contexts_answers import TrieAnswers
@@ -77,9 +80,10 @@ class Replica:
         pool = shared.pool
         self._index = index
         self._shared = shared
-        self.may_lag = may_lag
         self._target = pool.target_level
         self._recorder = shared.recorder
+        self._operations = shared.recorder.operations
+        self.may_lag = may_lag = may_lag and self._operations is None
         self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens, runs=members_run_by(spec.policy))
         self._keeps = [kv is not None for kv in self._memory.members]
         self._first_blocks = first_blocks_of(self._memory.target, shared.unit_tokens)
@@ -107,6 +111,7 @@ class Replica:
             and self._world.is_plain
             and not spec.decide_s
             and spec.role == Role.both
+            and self._operations is None
         )
         self._told = False
         self._flights = self._flights_of(spec) if may_lag else None
@@ -351,6 +356,7 @@ class Replica:
         # fmt: on
         asked = self._asked
         if num_forwards or rows:
+            ran = None if self._operations is None else ran_rows(going)
             load, num_rows = asked.load, len(rows)
             load.now_s = end_ps / PS_PER_S
             if num_rows:
@@ -371,12 +377,22 @@ class Replica:
                 if chunks:
                     load.batch[level], load.duration_s[level] = num_rows + len(chunks), duration_s
                     load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
+            if ran is not None:
+                self._note_ran(going, ran)
         if not drafts:
             self._tell_judged()
         if asked.finished:
             self._end_finished(end_ps)
         asked.load.free_kv_share = self._memory.free_share
         self._books.note_state(end_ps)
+
+    def _note_ran(self, going: Going, ran: list[tuple[ServedRequest, int, RanRow]], until_ps: float = inf) -> None:
+        """Keep an operation; `ran` has each request with its text before, and its row but for what came out."""
+        assert self._operations is not None
+        rows = [row._replace(emitted=request.num_text - before) for request, before, row in ran]
+        span_ps = going.start_ps, min(going.end_ps, int(until_ps)) if until_ps < inf else going.end_ps
+        kind = DRAFT if going.drafts else VERIFY
+        self._operations.ran(self._index, going.level, kind, span_ps, (going.num_forwards, going.new_tokens), rows)
 
     # -- operations
 
@@ -542,9 +558,29 @@ class Replica:
         going = self._going or (self._flights and self._flights.going)
         if going:
             self._books.cut(going, until_ps)
+        if self._going and self._operations is not None and self._going.start_ps < until_ps:
+            cut = [(request, text, row._replace(tokens=0, accepted=0)) for request, text, row in ran_rows(self._going)]
+            self._note_ran(self._going, cut, until_ps)
         if self._flights is not None:
             self._flights.close()
         self._books.close(self._requests.values(), until_ps)
+
+
+def ran_rows(going: Going) -> list[tuple[ServedRequest, int, RanRow]]:
+    """Each request of an operation, the tokens of its text before it, and its row without what comes out."""
+    level, num_judged = going.level, len(going.rows) - going.num_ending
+    found = []
+    for index, (request, result) in enumerate(zip(going.rows, going.results, strict=True)):
+        if going.drafts:
+            row = RanRow(request.serial, DRAFT, len(result.tokens))
+        elif index < num_judged:
+            judged = len(request.tokens) - request.first_unjudged(level)
+            row = RanRow(request.serial, VERIFY, judged, result.num_accepted)
+        else:
+            row = RanRow(request.serial, READ, request.chunk)
+        found.append((request, request.num_text, row))
+    found += [(row, row.num_text, RanRow(row.serial, READ, row.chunk)) for row in going.chunks]
+    return found
 
 
 def context_of(request: ServedRequest) -> int:

@@ -21,6 +21,8 @@ SOUND: dict[str, tuple[str, ...]] = {
     "run": (*PROMPTS, *POOL),
     "record": ("new.trace", *PROMPTS, *POOL, "--reach", "2", "--run", "1", "--no-costs"),
     "agree": (*PROMPTS, *POOL, "--policy", "draft:2/target"),
+    "settings": ("--engine", "vllm", "--drafter", "ngram", "--schedule", "1:4"),
+    "timeline": ("served.run", "--out", "t.json"),
     "workload": ("load.jsonl",),
     "metrics": ("served.run",),
     "simulate": (

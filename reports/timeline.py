@@ -1,0 +1,509 @@
+"""Runs as a timeline in Chrome's trace-event format, which Perfetto shows: one file, any number of runs side by side.
+
+A run has a lane for each replica and member that ran, one for each request from its arrival to its end (lanes are used
+again), and counters. Simulated and measured runs have the same words. Lines of the file are put together column by
+column: a run has millions of them. Letters: N operations, M rows, R requests.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ..base.files import whole_file
+from ..decoding.results import DRAFT, TREE, VERIFY
+from ..runs.log import Columns, RunLog
+from ..runs.observed import ObservedRun
+from ..runs.operations import READ
+from ..runs.serving import UNKNOWN, ServingLog
+
+SUFFIXES = (".json", ".json.gz")
+PS_PER_NS, NS_PER_S = 1000, 10**9
+AT_ONCE = 1 << 18  # lines put together at a time
+LAST_VERIFICATIONS = 20  # that a point of the counter of acceptance is of
+SIMULATED, MEASURED, OBSERVED = "simulated", "measured", "observed"
+Ints = NDArray[np.int64]
+Output = IO[bytes] | gzip.GzipFile
+
+
+class Counter(NamedTuple):
+    """A number over time: each value holds from its instant on."""
+
+    replica: int
+    name: str
+    at_ns: Ints
+    values: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRun:
+    """What happened in a run of either world. Times are whole nanoseconds since its first event."""
+
+    world: str  # simulated, measured, or observed by a client
+    replicas: tuple[str, ...]
+    members: tuple[str, ...]  # in level order
+    # `[R]` request_id, prompt_tokens, emitted_tokens, outcome; arrived, scheduled, first and ended in ns, UNKNOWN where
+    # it did not come to it; of several replicas `replica`, an index
+    requests: Columns
+    preempted: Columns  # request and at, ns, of each time that one was put back
+    ops: Columns | None = None  # `[N]` replica, level, kind, start, end, forwards, new_tokens; None: not kept
+    rows: Columns | None = None  # `[M]` operation, request, kind, tokens, accepted, emitted, part
+    counters: tuple[Counter, ...] = ()
+
+    @property
+    def end_ns(self) -> int:
+        """Of the last event."""
+        ends = [self.requests[name].max(initial=0) for name in ("arrived", "scheduled", "first", "ended")]
+        return int(max([*ends, *([] if self.ops is None else [self.ops["end"].max(initial=0)])]))
+
+
+def _ns(seconds: NDArray[Any]) -> Ints:
+    """NaN is UNKNOWN."""
+    known = np.isfinite(seconds)
+    return np.where(known, np.rint(np.where(known, seconds, 0.0) * NS_PER_S), UNKNOWN).astype(np.int64)
+
+
+def events_of_serving(log: ServingLog) -> TimelineRun:
+    """Of a served run; operations and rows where it kept them."""
+    requests, series = log.requests, log.series
+
+    def ns(values: Ints) -> Ints:
+        return np.where(values == UNKNOWN, UNKNOWN, values // PS_PER_NS)
+
+    outcome = np.where(requests["rejected"] != "", requests["rejected"], np.where(log.finished, "", "unfinished"))
+    ops, rows = (None, None) if log.operations is None else (log.operations.ops, log.operations.rows)
+    return TimelineRun(
+        world=SIMULATED,
+        replicas=tuple(replica.name for replica in log.meta.replicas),
+        members=log.meta.members,
+        requests={
+            **{name: requests[name] for name in ("request_id", "replica", "prompt_tokens", "emitted_tokens")},
+            "outcome": outcome,
+            **{
+                name: ns(requests[f"{column}_at_ps"])
+                for name, column in (
+                    ("arrived", "arrived"),
+                    ("scheduled", "scheduled"),
+                    ("first", "first_token"),
+                    ("ended", "ended"),
+                )
+            },
+        },
+        preempted={"request": log.preemptions["request"], "at": ns(log.preemptions["at_ps"])},
+        ops=None if ops is None else _in_ns(ops),
+        rows=None if rows is None else {**rows, "part": np.zeros_like(rows["kind"])},
+        counters=tuple(_of_series(log, ns(series["at_ps"]))),
+    )
+
+
+def _in_ns(ops: Columns) -> Columns:
+    kept = {name: ops[name] for name in ("replica", "level", "kind", "forwards", "new_tokens")}
+    return {**kept, "start": ops["start_ps"] // PS_PER_NS, "end": ops["end_ps"] // PS_PER_NS}
+
+
+def _of_series(log: ServingLog, at_ns: Ints) -> Iterator[Counter]:
+    """Requests of each replica, and keys and values of each of its members that holds some."""
+    sizes = _block_tokens(log)
+    for index, replica in enumerate(log.meta.replicas):
+        own = log.series["replica"] == index
+        for name in ("running", "waiting"):
+            yield Counter(index, f"{name} requests", at_ns[own], log.series[name][own])
+        for level, member in enumerate(replica.members):
+            if member.most_blocks:
+                name, blocks = log.meta.members[level], log.series["used_blocks"][own, level]
+                size = sizes.get(name)
+                what = "KV blocks" if size is None else "KV tokens"
+                yield Counter(index, f"{what}, {name}", at_ns[own], blocks * (size or 1))
+
+
+def _block_tokens(log: ServingLog) -> dict[str, int]:
+    """Tokens of a block of each member, where the run says so and all replicas have the same."""
+    found: dict[str, set[int]] = {}
+    replicas = log.meta.about.setting.get("replicas")
+    for replica in replicas.values() if isinstance(replicas, Mapping) else ():
+        limits = replica.get("kv") if isinstance(replica, Mapping) else None
+        for name, one in limits.items() if isinstance(limits, Mapping) else ():
+            size = one.get("block_tokens") if isinstance(one, Mapping) else None
+            found.setdefault(name, set()).add(size if isinstance(size, int) else 0)
+    return {name: sizes.pop() for name, sizes in found.items() if len(sizes) == 1 and 0 not in sizes}
+
+
+def events_of_log(log: RunLog) -> TimelineRun:
+    """Of a replay or of real models; a `Commit` takes no time and is no event."""
+    requests, ops, steps = log.requests, log.ops, log.steps
+    begun = np.concatenate([requests["arrived_at_s"], ops["start_s"]])
+    zero_s = begun.min() if len(begun) else 0.0
+    start = _ns(ops["start_s"] - zero_s)
+    ran = np.flatnonzero(steps["op"] >= 0)
+    ran = ran[np.argsort(steps["op"][ran], kind="stable")]
+    kind = np.where(steps["prefill"] == 1, READ, np.where(steps["kind"] == VERIFY, VERIFY, DRAFT))
+    tokens = np.where(steps["kind"] == VERIFY, steps["judged"], steps["drafted"])
+    tokens = np.where(steps["prefill"] == 1, requests["prompt_tokens"][steps["request"]], tokens)
+    rows = {"operation": steps["op"], "request": steps["request"], "kind": kind, "tokens": tokens}
+    rows |= {name: steps[name] for name in ("accepted", "emitted", "part")}
+    end = np.maximum(start, _ns(ops["start_s"] + ops["duration_s"] - zero_s))
+    ended = _ns(requests["finished_at_s"] - zero_s)
+    # Sums of seconds that should be equal may differ by their last bit: a request ends with its last operation.
+    known = ran[ended[steps["request"][ran]] != UNKNOWN]
+    np.maximum.at(ended, steps["request"][known], end[steps["op"][known]])
+    times = {"arrived": "arrived_at_s", "scheduled": "admitted_at_s", "first": "first_token_at_s"}
+    measured = log.meta.get("world") == "runtime"
+    found = TimelineRun(
+        world=MEASURED if measured else SIMULATED,
+        replicas=("models" if measured else "replay",),
+        members=tuple(log.meta["members"]),
+        requests={
+            **{name: requests[name] for name in ("request_id", "prompt_tokens", "emitted_tokens")},
+            "outcome": requests["failed"],
+            **{name: _ns(requests[column] - zero_s) for name, column in times.items()},
+            "ended": ended,
+        },
+        preempted={"request": np.zeros(0, np.int64), "at": np.zeros(0, np.int64)},
+        ops={
+            "replica": np.zeros(len(start), np.int64),
+            "level": ops["level"],
+            "kind": np.where(ops["kind"] == TREE, DRAFT, ops["kind"]),
+            "start": start,
+            "end": end,
+            "forwards": ops["num_forwards"],
+            "new_tokens": ops["new_tokens"],
+        },
+        rows={name: values[ran] for name, values in rows.items()},
+    )
+    return replace(found, counters=_of_requests(found))
+
+
+def events_of_observed(run: ObservedRun) -> TimelineRun:
+    """Of a server, as its client saw it: of its inside nothing is known."""
+    asked = run.requests
+    first = [one.outputs_at_ps[0] if one.outputs_at_ps else UNKNOWN for one in asked]
+    ended = [UNKNOWN if one.ended_at_ps is None else one.ended_at_ps for one in asked]
+    times = {"arrived": [one.due_at_ps for one in asked], "scheduled": [one.sent_at_ps for one in asked]}
+    times |= {"first": first, "ended": ended}
+    columns: Columns = {
+        name: np.array([UNKNOWN if ps == UNKNOWN else ps // PS_PER_NS for ps in values], dtype=np.int64)
+        for name, values in times.items()
+    }
+    columns["request_id"] = np.array([one.request_id for one in asked], dtype=object)
+    columns["prompt_tokens"] = np.array([one.prompt_tokens or 0 for one in asked], dtype=np.int64)
+    columns["emitted_tokens"] = np.array([one.output_tokens or 0 for one in asked], dtype=np.int64)
+    unfinished = ["" if one.finished else one.failed or "unfinished" for one in asked]
+    columns["outcome"] = np.array(unfinished, dtype=object)
+    none = np.zeros(0, np.int64)
+    found = TimelineRun(
+        world=OBSERVED,
+        replicas=("server",),
+        members=("server",),
+        requests=columns,
+        preempted={"request": none, "at": none},
+    )
+    return replace(found, counters=_of_requests(found))
+
+
+def _of_requests(events: TimelineRun) -> tuple[Counter, ...]:
+    """Requests that wait and run, counted from their times."""
+    requests, end = events.requests, events.end_ns
+    ended = np.where(requests["ended"] == UNKNOWN, end, requests["ended"])
+    scheduled = np.where(requests["scheduled"] == UNKNOWN, ended, requests["scheduled"])
+    spans = {"running": (scheduled, ended), "waiting": (requests["arrived"], scheduled)}
+    return tuple(
+        Counter(0, f"{name} requests", *_steps_of(*[(begins, 1), (ends, -1)])) for name, (begins, ends) in spans.items()
+    )
+
+
+def _steps_of(*changes: tuple[Ints, Ints | int]) -> tuple[Ints, Ints]:
+    """(instants, value from each on) of what begins at 0 and changes at instants by so much."""
+    at = np.concatenate([instants for instants, _ in changes])
+    by = np.concatenate([np.broadcast_to(np.asarray(more), len(instants)) for instants, more in changes])
+    order = np.argsort(at, kind="stable")
+    at, total = at[order], np.cumsum(by[order])
+    last = np.ones(len(at), dtype=bool)  # of several changes at an instant
+    last[:-1] = at[1:] != at[:-1]
+    return at[last], total[last]
+
+
+class Slices(NamedTuple):
+    """Lines of a kind, all with the same keys: `[n]` each, or one for all."""
+
+    pid: Any
+    tid: Any
+    name: Any  # JSON, with its quotes
+    start: Ints
+    end: Ints | None  # None: counters
+    args: Mapping[str, Any]  # JSON by name
+
+
+def write_timeline(runs: Mapping[str, TimelineRun], path: Path, *, from_s: float, until_s: float) -> dict[str, int]:
+    """Write runs by their names; the file appears whole or not at all.
+
+    Args:
+        runs: at least one.
+        path: ends in .json or .json.gz.
+        from_s: leave out what ended before, in seconds of each run; events are never cut.
+        until_s: leave out what begins later.
+
+    Returns:
+        How many events each run has, by its name.
+    """
+    window = int(from_s * NS_PER_S), int(min(until_s, 2**33) * NS_PER_S)
+    counts: dict[str, int] = {}
+    with whole_file(path) as part, part.open("wb") as raw:
+        if path.name.endswith(".gz"):
+            # Without a name and a time the same runs give the same bytes.
+            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=1, mtime=0) as packed:
+                _write(runs, packed, window, counts)
+        else:
+            _write(runs, raw, window, counts)
+    return counts
+
+
+def _write(runs: Mapping[str, TimelineRun], out: Output, window: tuple[int, int], counts: dict[str, int]) -> None:
+    out.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+    pid = 1
+    for name, events in runs.items():
+        counts[name] = 0
+        for found in _of_run(events, pid):
+            counts[name] += _write_slices(found, out, window)
+        for meta in _names(name, events, pid):
+            out.write(json.dumps(meta, separators=(",", ":")).encode() + b",\n")
+        pid += len(events.replicas) + 1
+    # A last event, so that none before it has to be known for the last.
+    out.write(b'{"ph":"M","name":"trace_end","pid":0,"tid":0,"args":{}}\n]}\n')
+
+
+def _names(run: str, events: TimelineRun, pid: int) -> Iterator[dict[str, Any]]:
+    """What processes and lanes are called: replicas, then the requests."""
+    many = len(events.replicas) > 1
+    titles = [f"{run} ({events.world}): {name if many else 'members'}" for name in events.replicas]
+    titles.append(f"{run} ({events.world}): requests")
+    for place, title in enumerate(titles):
+        for what, args in (("process_name", {"name": title}), ("process_sort_index", {"sort_index": pid + place})):
+            yield {"ph": "M", "name": what, "pid": pid + place, "tid": 0, "args": args}
+    if events.ops is not None:
+        for replica, level in np.unique(np.stack([events.ops["replica"], events.ops["level"]]), axis=1).T.tolist():
+            lane = {"pid": pid + replica, "tid": level + 1}
+            yield {"ph": "M", "name": "thread_name", **lane, "args": {"name": events.members[level]}}
+            # The target on top, as it is what others wait for.
+            yield {"ph": "M", "name": "thread_sort_index", **lane, "args": {"sort_index": len(events.members) - level}}
+
+
+def _of_run(events: TimelineRun, pid: int) -> Iterator[Slices]:
+    """Outer slices before those within them, as Perfetto wants it of slices that begin together."""
+    lanes, parts = _lanes(events), 1
+    if events.rows is not None:
+        parts += int(events.rows["part"].max(initial=0))
+    yield from _of_each_request(events, pid + len(events.replicas), lanes * parts + 1)
+    if events.ops is not None and events.rows is not None:
+        yield _of_operations(events, events.ops, events.rows, pid)
+        yield from _of_rows(events, events.ops, events.rows, pid + len(events.replicas), lanes * parts + 1)
+        yield from _acceptance(events, events.ops, events.rows, pid)
+        yield _text_tokens(events, events.ops, events.rows, pid)
+    for counter in events.counters:
+        what = "blocks" if "blocks" in counter.name else "tokens" if "tokens" in counter.name else "requests"
+        yield Slices(pid + counter.replica, 0, json.dumps(counter.name), counter.at_ns, None, {what: counter.values})
+
+
+def _lanes(events: TimelineRun) -> Ints:
+    """`[R]` the first free lane when each request comes; it is its own until it ends."""
+    requests = events.requests
+    ended = np.where(requests["ended"] == UNKNOWN, events.end_ns, requests["ended"]).tolist()
+    free: list[int] = []
+    taken: list[tuple[int, int]] = []
+    found, most = np.zeros(len(ended), dtype=np.int64), 0
+    for index in np.argsort(requests["arrived"], kind="stable").tolist():
+        arrived = int(requests["arrived"][index])
+        while taken and taken[0][0] <= arrived:
+            heappush(free, heappop(taken)[1])
+        if free:
+            lane = heappop(free)
+        else:
+            lane, most = most, most + 1
+        found[index] = lane
+        heappush(taken, (ended[index], lane))
+    return found
+
+
+def _of_each_request(events: TimelineRun, pid: int, tid: Ints) -> Iterator[Slices]:
+    """Each request, its waits, and, where operations were not kept, its prefill and the rest."""
+    requests = events.requests
+    arrived, scheduled, first = requests["arrived"], requests["scheduled"], requests["first"]
+    ended = np.where(requests["ended"] == UNKNOWN, events.end_ns, requests["ended"])
+    names = _quoted(requests["request_id"])
+    told: dict[str, Any] = {name: requests[name] for name in ("prompt_tokens", "emitted_tokens")}
+    replica = requests.get("replica")
+    if replica is not None:
+        told["replica"] = _quoted(np.array(events.replicas, dtype=object)[replica])
+    told["outcome"] = _quoted(np.where(requests["outcome"] == "", "finished", requests["outcome"]))
+    yield Slices(pid, tid, names, arrived, ended, told)
+    begun = np.where(scheduled == UNKNOWN, ended, scheduled)
+    waits = begun > arrived
+    yield Slices(pid, tid[waits], '"wait"', arrived[waits], begun[waits], {})
+    if events.rows is None:
+        reads = scheduled != UNKNOWN
+        until = np.where(first == UNKNOWN, ended, first)
+        yield Slices(pid, tid[reads], '"prefill"', scheduled[reads], until[reads], {})
+        writes = first != UNKNOWN
+        yield Slices(pid, tid[writes], '"decode"', first[writes], ended[writes], {})
+    back = events.preempted
+    if len(back["request"]):
+        yield Slices(pid, tid[back["request"]], '"put back"', back["at"], _back_again(events), {})
+
+
+def _back_again(events: TimelineRun) -> Ints:
+    """When each request that was put back runs again: its next row; an instant where rows were not kept."""
+    back = events.preempted
+    if events.rows is None or events.ops is None:
+        return back["at"]
+    starts = events.ops["start"][events.rows["operation"]]
+    order = np.lexsort((starts, events.rows["request"]))
+    owner, starts = events.rows["request"][order], starts[order]
+    scale = int(events.end_ns) + 2  # by request, then by time
+    place = np.searchsorted(owner * scale + starts, back["request"] * scale + back["at"], side="left")
+    is_own = (place < len(owner)) & (owner[np.minimum(place, len(owner) - 1)] == back["request"])
+    ended = np.where(events.requests["ended"] == UNKNOWN, events.end_ns, events.requests["ended"])[back["request"]]
+    return np.where(is_own, starts[np.minimum(place, len(owner) - 1)], ended)
+
+
+def _of_operations(events: TimelineRun, ops: Columns, rows: Columns, pid: int) -> Slices:
+    """Each operation in the lane of its member."""
+    count = len(ops["kind"])
+    sums = {
+        name: np.bincount(rows["operation"][chosen], weights=weights[chosen], minlength=count).astype(np.int64)
+        for name, chosen, weights in (
+            ("requests", rows["operation"] >= 0, np.ones(len(rows["kind"]))),
+            ("reads", rows["kind"] == READ, np.ones(len(rows["kind"]))),
+            ("drafted", rows["kind"] == DRAFT, rows["tokens"]),
+            ("judged", rows["kind"] == VERIFY, rows["tokens"]),
+            ("accepted", rows["kind"] == VERIFY, rows["accepted"]),
+        )
+    }
+    reads, others = sums.pop("reads"), sums["requests"]
+    does = np.where(sums["judged"] > 0, '"verify', '"decode')
+    does = np.where(reads == 0, does, np.where(reads == others, '"prefill', np.char.add(does, ", prefill")))
+    names = np.char.add(np.where(ops["kind"] == DRAFT, '"draft', does), '"').astype(object)
+    args = {**sums, "forwards": ops["forwards"], "new_tokens": ops["new_tokens"]}
+    return Slices(pid + ops["replica"], ops["level"] + 1, names, ops["start"], ops["end"], args)
+
+
+def _of_rows(events: TimelineRun, ops: Columns, rows: Columns, pid: int, tid: Ints) -> Iterator[Slices]:
+    """Rounds of each request, and its part in each operation. Parts of an `Overlap` beside the first have own lanes."""
+    at = rows["operation"]
+    start, end, level = ops["start"][at], ops["end"][at], ops["level"][at]
+    lane = tid[rows["request"]] + rows["part"]
+    target = len(events.members) - 1
+    order = np.argsort(rows["request"], kind="stable")
+    order = order[rows["part"][order] == 0]
+    owner = rows["request"][order]
+    closes = (rows["kind"][order] == VERIFY) & (level[order] == target)
+    ends_piece = closes | (rows["kind"][order] == READ)
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = ends_piece[:-1] | (owner[1:] != owner[:-1])
+    firsts = np.flatnonzero(begins)
+    lasts = np.append(firsts[1:], len(order)) - 1 if len(firsts) else firsts
+    whole = closes[lasts] & (lasts > firsts) if len(firsts) else np.zeros(0, dtype=bool)
+    from_, to = order[firsts[whole]], order[lasts[whole]]
+    judged = {name: rows[column][to] for name, column in (("judged", "tokens"), ("accepted", "accepted"))}
+    yield Slices(pid, lane[to], '"round"', start[from_], end[to], {**judged, "emitted": rows["emitted"][to]})
+    members = np.array(events.members, dtype=object)
+    for kind, word in ((READ, "prefill"), (DRAFT, "draft"), (VERIFY, "verify")):
+        chosen = np.flatnonzero(rows["kind"] == kind)
+        names = np.array([json.dumps(f"{word}, {name}") for name in members], dtype=object)[level[chosen]]
+        args: dict[str, Any] = {"tokens": rows["tokens"][chosen]}
+        if kind == VERIFY:
+            names = np.where(rows["tokens"][chosen] > 0, names, '"decode"')
+            args = {"judged": rows["tokens"][chosen], "accepted": rows["accepted"][chosen]}
+        if kind != DRAFT:
+            args["emitted"] = rows["emitted"][chosen]
+        yield Slices(pid, lane[chosen], names, start[chosen], end[chosen], args)
+
+
+def _acceptance(events: TimelineRun, ops: Columns, rows: Columns, pid: int) -> Iterator[Slices]:
+    """Share of drafted tokens that the target kept, of the last operations in which it judged some."""
+    own = (rows["kind"] == VERIFY) & (ops["level"][rows["operation"]] == len(events.members) - 1)
+    at, count = rows["operation"][own], len(ops["kind"])
+    judged, accepted = (np.bincount(at, weights=rows[name][own], minlength=count) for name in ("tokens", "accepted"))
+    for replica in range(len(events.replicas)):
+        chosen = np.flatnonzero((ops["replica"] == replica) & (judged > 0))
+        sums = [np.concatenate([[0.0], np.cumsum(values[chosen])]) for values in (judged, accepted)]
+        last = np.arange(1, len(chosen) + 1)
+        before = np.maximum(last - LAST_VERIFICATIONS, 0)
+        shares = (sums[1][last] - sums[1][before]) / (sums[0][last] - sums[0][before])
+        name = json.dumps(f"acceptance, last {LAST_VERIFICATIONS} verifications")
+        yield Slices(pid + replica, 0, name, ops["end"][chosen], None, {"share": np.round(shares, 4)})
+
+
+def _text_tokens(events: TimelineRun, ops: Columns, rows: Columns, pid: int) -> Slices:
+    """Prompts and answers of requests that were admitted and have not ended."""
+    requests = events.requests
+    begun = requests["scheduled"] != UNKNOWN
+    ended = requests["ended"] != UNKNOWN
+    out = rows["emitted"] > 0
+    gone = requests["prompt_tokens"] + np.bincount(
+        rows["request"], weights=rows["emitted"], minlength=len(begun)
+    ).astype(np.int64)
+    at, values = _steps_of(
+        (requests["scheduled"][begun], requests["prompt_tokens"][begun]),
+        (ops["end"][rows["operation"][out]], rows["emitted"][out]),
+        (requests["ended"][begun & ended], -gone[begun & ended]),
+    )
+    return Slices(pid + len(events.replicas), 0, '"tokens of texts"', at, None, {"tokens": values})
+
+
+# -- lines
+
+
+def _quoted(texts: NDArray[Any]) -> NDArray[Any]:
+    """Texts as JSON; each one is made once."""
+    known = {text: json.dumps(str(text)) for text in dict.fromkeys(texts.tolist())}
+    return np.array([known[text] for text in texts.tolist()], dtype=object)
+
+
+def _write_slices(found: Slices, out: Output, window: tuple[int, int]) -> int:
+    """Write what is under way in the window; returns how many."""
+    ends = found.start if found.end is None else found.end
+    chosen = np.flatnonzero((ends >= window[0]) & (found.start <= window[1]))
+    for begin in range(0, len(chosen), AT_ONCE):
+        picked = chosen[begin : begin + AT_ONCE]
+        parts: list[Any] = ['{"ph":"X","pid":' if found.end is not None else '{"ph":"C","pid":']
+        parts += [_text(found.pid, picked), ',"tid":', _text(found.tid, picked), ',"name":', _text(found.name, picked)]
+        parts += [',"ts":', _microseconds(found.start[picked])]
+        if found.end is not None:
+            parts += [',"dur":', _microseconds(found.end[picked] - found.start[picked])]
+        opening = ',"args":{"'
+        for name, values in found.args.items():
+            parts += [f'{opening}{name}":', _text(values, picked)]
+            opening = ',"'
+        parts.append("}},\n" if found.args else "},\n")
+        out.write(_bytes_of(pc.binary_join_element_wise(*parts, "")))
+    return len(chosen)
+
+
+def _bytes_of(lines: pa.Array) -> memoryview:
+    """All texts of an array, one after the other, not copied."""
+    _, offsets, data = lines.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int32)[lines.offset : lines.offset + len(lines) + 1]
+    return memoryview(data)[int(ends[0]) : int(ends[-1])]
+
+
+def _text(values: Any, picked: Ints) -> Any:  # noqa: ANN401 - one for all, or an array
+    """As text: of an array the picked ones; JSON stays as it is."""
+    if isinstance(values, str):
+        return values
+    if not isinstance(values, np.ndarray):
+        return str(values)
+    chosen = values[picked]
+    return pa.array(chosen, type=pa.string()) if chosen.dtype == object else pa.array(chosen).cast(pa.string())
+
+
+def _microseconds(ns: Ints) -> pa.Array:
+    """Nanoseconds as microseconds with three decimals, exactly."""
+    whole, rest = pa.array(ns // 1000).cast(pa.string()), pa.array(ns % 1000).cast(pa.string())
+    return pc.binary_join_element_wise(whole, pc.utf8_lpad(rest, 3, "0"), ".")

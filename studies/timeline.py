@@ -1,0 +1,130 @@
+"""Runs of either world as one timeline that Perfetto shows: `paceline timeline`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import ArgumentError, check_within, counted
+from ..reports.tables import Grid, Printed, table
+from ..reports.timeline import (
+    SUFFIXES,
+    TimelineRun,
+    events_of_log,
+    events_of_observed,
+    events_of_serving,
+    write_timeline,
+)
+from ..runs.log import check_run_folder, read_run_log
+from ..runs.observed import is_observed, read_observed
+from ..runs.serving import read_serving
+from ..traces.folder import META, check_outside, kind_of
+from .options import TimelineOptions, checked, takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Timeline(Printed):
+    """What was written."""
+
+    path: Path
+    num_bytes: int
+    # By name of the run: what happened in it, and how many events of the file are its own.
+    runs: dict[str, TimelineRun]
+    num_events: dict[str, int]
+
+    def tables(self) -> Sequence[Grid]:
+        """A row for each run."""
+        rows = [
+            {
+                "run": row["run"],
+                "world": row["world"],
+                "requests": f"{row['requests']:,}",
+                "operations": "-" if row["operations"] is None else f"{row['operations']:,}",
+                "events": f"{row['events']:,}",
+            }
+            for row in self.to_dicts()
+        ]
+        return (table(rows, texts=["world"]),)
+
+    def lines(self) -> Sequence[str]:
+        """Where it is, and what is not in it."""
+        lacking = [name for name, run in self.runs.items() if run.ops is None and run.world != "observed"]
+        notes = [f"{name} kept no operations (simulate --events): requests and counters alone" for name in lacking]
+        return [*notes, f"{self.path}: {self.num_bytes / 1e6:,.1f} MB; open it at https://ui.perfetto.dev"]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {"path": str(self.path), "bytes": self.num_bytes, "runs": self.to_dicts()}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each run."""
+        return [
+            {
+                "run": name,
+                "world": run.world,
+                "requests": len(run.requests["request_id"]),
+                "operations": None if run.ops is None else len(run.ops["kind"]),
+                "events": self.num_events[name],
+            }
+            for name, run in self.runs.items()
+        ]
+
+
+@takes(TimelineOptions)
+def timeline(
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    **options: Any,  # noqa: ANN401 - see `TimelineOptions`
+) -> Timeline:
+    """Write runs side by side as one timeline in Chrome's trace-event format.
+
+    Args:
+        runs: folders that `simulate --out`, `run --out`, `compare --log` or `observe --out` wrote.
+        out: the file, which ends in .json or .json.gz; one that is there is replaced.
+        options: see `TimelineOptions`.
+
+    Raises:
+        ArgumentError: an argument that will not do.
+        TraceFormatError: a folder that is no sound run.
+    """
+    asked = checked(TimelineOptions, options)
+    path = Path(out)
+    check_timeline(path)
+    from_s, until_s = asked.from_s, inf if asked.until_s is None else asked.until_s
+    check_within("`from_s`", from_s, "[0, 1e9]")
+    if not until_s > from_s:
+        raise ArgumentError(f"`until_s` must be > `from_s` {from_s:g}, got {until_s:g}")
+    folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
+    if not folders:
+        raise ArgumentError("`runs` must name at least one folder, got none")
+    events = {name: _events(folder) for name, folder in zip(_names(folders), folders, strict=True)}
+    counts = write_timeline(events, path, from_s=from_s, until_s=until_s)
+    return Timeline(path=path, num_bytes=path.stat().st_size, runs=events, num_events=counts)
+
+
+def check_timeline(path: Path) -> None:
+    """Refuse a file of another kind, or within a run; raises ArgumentError, TraceFormatError."""
+    if not path.name.endswith(SUFFIXES):
+        raise ArgumentError(f"`out` must end in {' or '.join(SUFFIXES)}, got {str(path)!r}")
+    check_outside(path)
+
+
+def _events(folder: Path) -> TimelineRun:
+    check_run_folder(folder, "a run")
+    if is_observed(folder):
+        return events_of_observed(read_observed(folder))
+    # What a run log says of its kind is the recording's.
+    is_served = (folder / META).is_file() and kind_of(folder) == "serving"
+    return events_of_serving(read_serving(folder)) if is_served else events_of_log(read_run_log(folder))
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each folder, or as much of it as tells them apart."""
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    if len(set(names)) < len(names):
+        again = next(name for name in names if names.count(name) > 1)
+        raise ArgumentError(f"`runs` must be different folders, got {again} {counted(names.count(again), 'time')}")
+    return names
