@@ -187,6 +187,9 @@ def _docstring(place: str) -> str:
 COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "compare": "compare:compare",
     "simulate": "serving:simulate",
+    "sweep": "sweeps:sweep",
+    "collect": "sweeps:collect",
+    "best": "sweeps:best",
     "workload": "serving:workload",
     "cluster": "serving:cluster",
     "metrics": "serving:metrics",
