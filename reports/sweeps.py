@@ -127,7 +127,7 @@ class SettingFigures:
     def shown(self, figure: str) -> str:
         """The mean, with its 95% interval over several seeds."""
         values = [seed[figure] for seed in self.seeds]
-        if len(values) == 1:
+        if len(set(values)) == 1:
             return f"{values[0]:,.6g}"
         found = mean_interval(values)
         return f"{found.mean:,.6g} ± {found.half_width:,.3g}"
@@ -256,8 +256,11 @@ def front(settings: Sequence[SettingFigures], objectives: Sequence[Objective]) -
         (tuple((1 if aim.most else -1) * (one.mean(aim.figure) or 0.0) for aim in objectives), one) for one in settings
     ]
     aimed.sort(key=lambda pair: pair[0], reverse=True)  # a better one never stands behind a worse one
-    found: list[tuple[tuple[float, ...], SettingFigures]] = []
+    best, found = list[tuple[float, ...]](), list[SettingFigures]()
     for values, one in aimed:
-        if not any(other != values and all(map(ge, other, values)) for other, _ in found):
-            found.append((values, one))
-    return [one for _, one in found]
+        if best and values == best[-1]:
+            found.append(one)
+        elif not any(all(map(ge, other, values)) for other in best):
+            best.append(values)
+            found.append(one)
+    return found

@@ -23,8 +23,9 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from ..base.errors import check_least, install_hint, told
-from ..base.terminal import Progress, held_interrupts, quiet
+from ..base.errors import check_least, install_hint, raised_at, said
+from ..base.terminal import Progress, held_interrupts, quiet, tell
+from ..decoding.steps import PolicyError
 from .cells import CellFound, CellStore, CellWork, key_of
 
 LOOK_S = 0.5  # between two looks whether whoever asked is still there
@@ -101,6 +102,8 @@ def play_cells(
     ]
     rest = [left for task in keyed if (left := [pair for pair in task if pair[0] not in known])]
     kept = total - sum(map(len, rest))
+    if total:
+        tell(f"{total:,} {unit}, of which {kept:,} were played before")
     failures, lost, played = list[Failure](), list[Failure](), 0
     with held_interrupts() as interrupts, Progress("sweep", total, unit=unit, done=kept) as progress:
         for came in _come(rest, folder, on, jobs):
@@ -161,7 +164,11 @@ def _play(store: CellStore, key: str, cell: CellWork) -> _Came:
 
 
 def _line(error: Exception) -> str:
-    return " ".join((str(error) if isinstance(error, ValueError | OSError) else told(error)).split())
+    """In one line, the same on every machine: paths of installed packages stay out."""
+    if isinstance(error, ValueError | OSError | PolicyError):
+        return " ".join(str(error).split())
+    place = raised_at(error, installed=False)
+    return " ".join(f"{type(error).__name__}: {said(error)}{f' ({place})' if place else ''}".split())
 
 
 @cache

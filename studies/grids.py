@@ -264,8 +264,9 @@ def inputs_of(texts: Iterable[str], policies: Mapping[str, object] = MappingProx
     `policies` are classes by text: what stands in a package beside ours counts as a file that the text names.
     """
     found = {CODE_OF: _digest(file.read_bytes() for folder in CODE for file in sorted((ROOT / folder).rglob("*.py")))}
+    known = dict[str, tuple[Path, ...]]()
     for text in dict.fromkeys(texts):
-        files = list(_files_of(text))
+        files = _files_of(text, known)
         kind = policies.get(text)
         if isinstance(kind, type) and is_foreign(kind) and not names_path(text.partition(",")[0]):
             files.append(Path(inspect.getfile(kind)))
@@ -277,17 +278,25 @@ def inputs_of(texts: Iterable[str], policies: Mapping[str, object] = MappingProx
 _ENDS = str.maketrans(dict.fromkeys("(),=@|+:", "\0"))
 
 
-def _files_of(text: str) -> Iterator[Path]:
-    """The files that a text names: a recording's meta, which holds hashes of all else, and what those files name."""
-    for part in dict.fromkeys((text, *text.translate(_ENDS).split("\0"))):
-        try:
-            path = recording_path(part) if part and "\n" not in part else Path()
-            if path.is_dir() and path != Path():
-                yield from (path / name for name in (META, "config.json") if (path / name).is_file())
-            elif path.is_file():
-                yield from _with_named(path)
-        except (ValueError, OSError):  # what is no path
-            continue
+def _files_of(text: str, known: dict[str, tuple[Path, ...]]) -> list[Path]:
+    """The files that a text or a part of it names; `known` keeps those of parts that were looked up before."""
+    parts = dict.fromkeys((text, *text.translate(_ENDS).split("\0")))
+    for part in parts:
+        if part not in known:
+            known[part] = tuple(_named_by(part))
+    return [file for part in parts for file in known[part]]
+
+
+def _named_by(part: str) -> Iterator[Path]:
+    """The files that a path leads to: of a recording its meta, which holds hashes of all else, and what files name."""
+    try:
+        path = recording_path(part) if part and "\n" not in part and not part.isdigit() else None
+        if path is not None and path.is_dir():
+            yield from (path / name for name in (META, "config.json") if (path / name).is_file())
+        elif path is not None and path.is_file():
+            yield from _with_named(path)
+    except (ValueError, OSError):  # what is no path
+        return
 
 
 def _with_named(path: Path) -> Iterator[Path]:

@@ -23,9 +23,9 @@ from paceline.studies.setting import NamedPolicy, named_policies
 from paceline.studies.validate import MeasuredRuns, checked_cost, measured_runs
 from paceline.traces.contexts.recording import TrieRecording
 
+from .played import BEST_STATIC
 from .recordings import RecordingShelf, TrainedSource
 from .statics import ChainFamily, sampled, seek
-from .store import BEST_STATIC
 
 POLICIES = ("specrouter", "two-level", "plain")
 

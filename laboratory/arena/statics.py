@@ -29,7 +29,7 @@ from paceline.sim.simulate import Scenario, simulate
 
 from .cells import ArenaCell, load
 from .play import RecordingStage, play
-from .store import BEST_STATIC, Played
+from .played import BEST_STATIC, Played
 
 MOST = 16  # tokens of a window
 TWO_LEVELS = (1, 2, 3, 4, 6, 8, 12, 16)

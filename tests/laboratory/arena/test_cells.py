@@ -35,6 +35,7 @@ from paceline_laboratory.arena.cells import (
 )
 from paceline_laboratory.arena.ladders import ladder, ladders, roles_of
 from paceline_laboratory.arena.play import RecordingStage, play
+from paceline_laboratory.arena.played import BEST_STATIC
 from paceline_laboratory.arena.statics import (
     MOST,
     CellStatics,
@@ -45,7 +46,6 @@ from paceline_laboratory.arena.statics import (
     Search,
     UnitCost,
 )
-from paceline_laboratory.arena.store import BEST_STATIC
 
 from ...sim.fixed.recorded import contexts, logs, texts
 

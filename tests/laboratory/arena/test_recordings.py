@@ -25,6 +25,7 @@ from paceline.traces.folder import META
 from paceline_laboratory.arena import pools as training
 from paceline_laboratory.arena import recordings
 from paceline_laboratory.arena.on_models import POLICIES, OrderOnModels, Standing, best_static, order_on_models
+from paceline_laboratory.arena.played import BEST_STATIC
 from paceline_laboratory.arena.pools import TargetTexts, joined
 from paceline_laboratory.arena.recipe import PoolRecipeError, pool_recipe
 from paceline_laboratory.arena.recordings import (
@@ -43,7 +44,6 @@ from paceline_laboratory.arena.recordings import (
     turned_over,
 )
 from paceline_laboratory.arena.repeats import PIECE, pieces_of, repeats, repeats_table
-from paceline_laboratory.arena.store import BEST_STATIC
 
 from ...cli.command_line import refused
 from ...data_folder import data_files
