@@ -24,7 +24,7 @@ from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from ..base.errors import check_least, install_hint, raised_at, said
-from ..base.terminal import Progress, held_interrupts, quiet, tell
+from ..base.terminal import Progress, held_interrupts, quiet
 from ..decoding.steps import PolicyError
 from .cells import CellFound, CellStore, CellWork, key_of
 
@@ -102,8 +102,6 @@ def play_cells(
     ]
     rest = [left for task in keyed if (left := [pair for pair in task if pair[0] not in known])]
     kept = total - sum(map(len, rest))
-    if total:
-        tell(f"{total:,} {unit}, of which {kept:,} were played before")
     failures, lost, played = list[Failure](), list[Failure](), 0
     with held_interrupts() as interrupts, Progress("sweep", total, unit=unit, done=kept) as progress:
         for came in _come(rest, folder, on, jobs):

@@ -90,7 +90,7 @@ class SweepGrid:
         """Every one, the last axis changing fastest."""
         for values in product(*self.axes.values()):
             said = {name: value for name, value in zip(self.axes, values, strict=True) if value is not None}
-            yield SweepCell(keywords={**self.constants, **said}, inputs=self.inputs, serves=self.serves)
+            yield SweepCell(keywords={**said, **self.constants}, inputs=self.inputs, serves=self.serves)
 
     @property
     def varied(self) -> list[str]:

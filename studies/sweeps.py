@@ -81,7 +81,7 @@ def _claim(folder: Path, grid: SweepGrid) -> None:
     """Say in the folder which grid it is of; raises TraceFormatError where it is of another one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / GRID
-    text = json.dumps(grid.asked, sort_keys=True, indent=1) + "\n"
+    text = json.dumps(grid.asked, indent=1) + "\n"  # unsorted: the order of axes is that of the cells
     mine = folder / f".{os.getpid()}.{GRID}"
     try:
         write_whole(mine, text)

@@ -150,10 +150,12 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
         runs = list(_asked_runs(asked, traces))
     for name, why in missing.items():
         tell(f"recording {name} is left out: {why}")
+    store = CellStore(asked.work)
+    finished, _ = store.keys()
+    tell(f"{len(runs):,} runs, of which {sum(key_of(run.asked) in finished for run in runs):,} were played before")
     # All of a cell in one process, which searches for its best static chain once.
     tasks = [list(group) for _, group in groupby(runs, key=lambda run: run.cell)]
     done = play_cells([] if interrupts.heard() else tasks, asked.work, jobs=asked.jobs, again=True, unit="runs")
-    store = CellStore(asked.work)
     found = [store.read(key_of(run.asked)) for run in runs]
     outcomes = [outcome_from_json(one.figures) for one in found if one is not None and one.figures is not None]
     failed = [f"failed: {run}: {why}" for run, why in (*done.failed, *done.lost)]
