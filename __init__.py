@@ -10,6 +10,8 @@ from importlib.util import find_spec
 
 MODULES = {
     "agree": "studies.agree",
+    "best_cells": "studies.sweeps",
+    "collect": "studies.sweeps",
     "compare": "studies.compare",
     "compare_under_load": "studies.load",
     "decode": "studies.decode",
@@ -22,6 +24,8 @@ MODULES = {
     "record": "studies.record",
     "simulate": "studies.serving",
     "sweep": "studies.compare",
+    "sweep_grid": "studies.sweeps",
+    "tune": "studies.tune",
 }
 
 NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "prepare", "record"}

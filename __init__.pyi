@@ -5,7 +5,9 @@ from pathlib import Path
 
 from .decoding.seen import Start
 from .reports.comparison import Comparison, Sweep
+from .reports.intervals import OverTags
 from .reports.serving_tables import LoadComparison
+from .reports.sweeps import Tuned
 from .runtime.generate import generate as generate
 from .runtime.prepare import load_assistants as load_assistants
 from .runtime.prepare import prepare as prepare
@@ -18,12 +20,17 @@ from .studies.serving import Simulated
 from .studies.serving import metrics as metrics
 from .studies.setting import PoliciesGiven, PolicyGiven
 from .studies.setting import open_recording as open_recording
+from .studies.sweeps import best_cells as best_cells
+from .studies.sweeps import collect as collect
+from .studies.sweeps import sweep_grid as sweep_grid
 from .traces.recording import Recording
 
 __version__: str
 
 __all__ = [
     "agree",
+    "best_cells",
+    "collect",
     "compare",
     "compare_under_load",
     "decode",
@@ -36,6 +43,8 @@ __all__ = [
     "record",
     "simulate",
     "sweep",
+    "sweep_grid",
+    "tune",
 ]
 
 def compare(
@@ -154,3 +163,33 @@ def sweep(
     start: Start | str | None = None,
     batches: Sequence[int] = (1,),
 ) -> Sweep: ...
+def tune(
+    policy: str,
+    recording: str | Path | None = None,
+    *,
+    out: str | Path,
+    jobs: int | None = None,
+    cost: str | Path | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    devices: str | Mapping[str, str] | None = None,
+    prefix_cache: int | None = None,
+    block_tokens: int | None = None,
+    trials: int | None = None,
+    over_tags: OverTags | str = "mean",
+    split: float = 0.5,
+    split_seed: int = 0,
+    batch: int = 1,
+) -> Tuned: ...

@@ -190,6 +190,7 @@ COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "sweep": "sweeps:sweep",
     "collect": "sweeps:collect",
     "best": "sweeps:best",
+    "tune": "sweeps:tune",
     "workload": "serving:workload",
     "cluster": "serving:cluster",
     "metrics": "serving:metrics",

@@ -1,4 +1,4 @@
-"""`paceline sweep | collect | best`: many settings of compare or simulate, kept one by one."""
+"""`paceline sweep | collect | best | tune`: many settings of compare or simulate, kept one by one."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,14 +6,20 @@ from typing import Annotated, Literal
 import typer
 
 from ..base.errors import counted
+from ..studies.options import PlacementOptions, PrefixOptions, ReplayOptions, SearchOptions, SeedsOptions
 from ..studies.sweeps import TABLE, best_cells, sweep_grid
 from ..studies.sweeps import collect as collect_cells
+from ..studies.tune import tune as tune_policy
 from .errors import Interrupted
+from .options import TraceOption
 from .output import JsonOption, check_file_path, check_json_path, say, show
 
 FAILED = 1  # exit code: a cell has no figures
 
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")]
+JobsOption = Annotated[
+    int | None, typer.Option(help="Processes of this machine; default: one for each processor.", min=1, max=1024)
+]
 
 
 def sweep(
@@ -26,9 +32,7 @@ def sweep(
             help="Whose processes: this machine's, or those of a cluster (DASK_SCHEDULER_ADDRESS, RAY_ADDRESS)."
         ),
     ] = "processes",
-    jobs: Annotated[
-        int | None, typer.Option(help="Processes of this machine; default: one for each processor.", min=1, max=1024)
-    ] = None,
+    jobs: JobsOption = None,
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Every N-th cell from the I-th on; N calls with one folder play all."),
@@ -83,3 +87,29 @@ def best(
     """Say which settings of a sweep no other one is better than, by figures that are means over seeds."""
     check_json_path(json, folder)
     show(json, best_cells(folder, objective=objective, subject_to=subject_to or (), by=by or ()))
+
+
+def tune(
+    *,
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="With ranges: adaptive,most=2..12, draft:1..8/target, my.py:Ewma,alpha=0.01..1:log,kind=a|b."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the trials and their trail; the same command goes on in it.")],
+    search: SearchOptions,
+    trace: TraceOption = None,
+    batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
+    jobs: JobsOption = None,
+    replay: ReplayOptions,
+    repeats: SeedsOptions,
+    placement: PlacementOptions,
+    prefixes: PrefixOptions,
+    json: JsonOption = None,
+) -> None:
+    """Find the fastest values of a policy on a part of a recording, and say how fast they are on the rest."""
+    check_json_path(json, out, trace)
+    records = (search, replay, repeats, placement, prefixes)
+    options = {name: value for record in records for name, value in vars(record).items()}
+    show(json, tune_policy(policy, trace, out=out, jobs=jobs, batch=batch, **options))

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from ..base.errors import ArgumentError, counted, known_are
-from .intervals import mean_interval
+from .intervals import Interval, OverTags, mean_interval
 from .tables import Grid, Printed, table
 
 LEAST = "min:"  # before an objective of which less is better
@@ -264,3 +264,80 @@ def front(settings: Sequence[SettingFigures], objectives: Sequence[Objective]) -
             best.append(values)
             found.append(one)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedHalf:
+    """A tuned policy on some of the requests; tokens per second are over tags, as it was tuned for."""
+
+    name: str  # whether it was tuned on them
+    requests: int
+    rates: Mapping[str, float]  # output tokens per second by policy, the target alone among them where that is known
+    intervals: Mapping[str, Interval | None]  # 95% intervals over requests; None where nobody knows
+    speed_up: Interval | None  # over the target alone, likewise
+
+    def to_json(self, policy: str) -> dict[str, Any]:
+        """Of one policy."""
+        bounds = self.intervals[policy]
+        speed_up = self.speed_up
+        return {
+            "requests": self.requests,
+            "output_tokens_per_s": self.rates[policy],
+            "output_tokens_per_s_ci": None if bounds is None else list(bounds.bounds),
+            "speed_up": None if speed_up is None else speed_up.mean,
+            "speed_up_ci": None if speed_up is None else list(speed_up.bounds),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Tuned(Printed):
+    """What a tuning found."""
+
+    ranges: str  # the policy's text
+    best: str  # with the values that were fastest on the requests that it was tuned on
+    values: Mapping[str, str]  # these, by the name of their range
+    over_tags: OverTags  # what was most
+    trials: int
+    failed: tuple[str, ...]  # why trials failed, each reason once
+    halves: tuple[TunedHalf, TunedHalf]  # of the requests that it was not tuned on, and of the others
+    recording: str
+    split: float  # share of each tag that it was tuned on
+    split_seed: int
+
+    def tables(self) -> Sequence[Grid]:
+        """A row for each half, the one that counts first."""
+        what = "mean over tags" if self.over_tags is OverTags.mean else "of the worst tag"
+        share = f"{self.split:.0%} of each tag's requests, split seed {self.split_seed}"
+        title = f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}, of {self.recording}"
+        return [table([self._row(half, what) for half in self.halves], title=title)]
+
+    def lines(self) -> Sequence[str]:
+        """What counts, and what failed."""
+        own = self.halves[0]
+        rate, bounds = own.rates[self.best], own.intervals[self.best]
+        sure = f" ± {bounds.half_width:,.1f}" if bounds is not None else ""
+        found = f"{self.best}: {rate:,.1f}{sure} tokens/s on the requests that it was not tuned on"
+        failed = f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
+        return [found, *filter(None, [failed])]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        asked = {name: getattr(self, name) for name in ("ranges", "recording", "split", "split_seed", "trials")}
+        found = {"best": self.best, "values": dict(self.values), "over_tags": str(self.over_tags)}
+        own, tuned = (half.to_json(self.best) for half in self.halves)
+        return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned, "failed": list(self.failed)}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each half."""
+        return [{"half": half.name, "policy": self.best, **half.to_json(self.best)} for half in self.halves]
+
+    def _row(self, half: TunedHalf, what: str) -> dict[str, str]:
+        bounds = half.intervals[self.best]
+        sure = f" ± {bounds.half_width:,.1f}" if bounds is not None and bounds.half_width else ""
+        speed_up = half.speed_up
+        return {
+            "requests": half.name,
+            "number": f"{half.requests:,}",
+            f"tokens/s, {what}": f"{half.rates[self.best]:,.1f}{sure}",
+            "over the target alone": "" if speed_up is None else f"{speed_up.mean:.2f}x ± {speed_up.half_width:.2f}",
+        }

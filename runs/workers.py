@@ -63,6 +63,15 @@ class CellsPlayed:
         return self.kept + self.played + len(self.lost) < self.total
 
 
+@contextmanager
+def kept_processes() -> Iterator[None]:
+    """Processes of this machine serve all calls of `play_cells` in this block, and end with it."""
+    try:
+        yield
+    finally:
+        get_reusable_executor().shutdown(wait=True)
+
+
 def play_cells(
     tasks: Sequence[Sequence[CellWork]],
     folder: Path,
@@ -74,7 +83,8 @@ def play_cells(
 ) -> CellsPlayed:
     """Play the cells that the folder lacks; the tasks are played whole by one process each, short ones several at once.
 
-    An interrupt ends it; what was played is kept. A second one raises KeyboardInterrupt.
+    An interrupt ends it; what was played is kept. A second one raises KeyboardInterrupt. To be called in a block of
+    `kept_processes`.
 
     Args:
         tasks: cells that share what is read go together.
@@ -236,7 +246,6 @@ def _together(worker: _Worker, tasks: Iterable[Task], *, waits: bool = False) ->
     finally:
         if not waits:
             ends.close()
-            get_reusable_executor().shutdown(wait=True)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def sweep_grid(
         ModuleNotFoundError: Dask or Ray is not installed.
     """
     # Here: joblib is for whoever plays, and not for whoever reads what was played.
-    from ..runs.workers import On, play_cells  # noqa: PLC0415
+    from ..runs.workers import On, kept_processes, play_cells  # noqa: PLC0415
 
     if on not in list(On):
         raise ArgumentError(f"`on` must be one of {', '.join(On)}, got {on!r}")
@@ -55,13 +55,9 @@ def sweep_grid(
     asked, folder = read_grid(Path(grid)), Path(out)
     _claim(folder, asked)
     cells = islice(asked.cells(), first, None, every)
-    done = play_cells(
-        [[cell] for cell in cells],
-        folder,
-        on=On(on),
-        jobs=num_processors() if jobs is None else jobs,
-        again=again,
-    )
+    jobs = num_processors() if jobs is None else jobs
+    with kept_processes():
+        done = play_cells([[cell] for cell in cells], folder, on=On(on), jobs=jobs, again=again)
     return SweepDone(folder=str(folder), **{one.name: getattr(done, one.name) for one in fields(done)})
 
 

@@ -12,7 +12,7 @@ from paceline.base.terminal import Interrupts, held_interrupts, tell
 from paceline.decoding.steps import UnavailableStepError
 from paceline.policies.by_name import PolicySpec
 from paceline.runs.cells import CellStore, key_of
-from paceline.runs.workers import play_cells
+from paceline.runs.workers import kept_processes, play_cells
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.opening import open_recording
 
@@ -155,7 +155,8 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
     tell(f"{len(runs):,} runs, of which {sum(key_of(run.asked) in finished for run in runs):,} were played before")
     # All of a cell in one process, which searches for its best static chain once.
     tasks = [list(group) for _, group in groupby(runs, key=lambda run: run.cell)]
-    done = play_cells([] if interrupts.heard() else tasks, asked.work, jobs=asked.jobs, again=True, unit="runs")
+    with kept_processes():
+        done = play_cells([] if interrupts.heard() else tasks, asked.work, jobs=asked.jobs, again=True, unit="runs")
     found = [store.read(key_of(run.asked)) for run in runs]
     outcomes = [outcome_from_json(one.figures) for one in found if one is not None and one.figures is not None]
     failed = [f"failed: {run}: {why}" for run, why in (*done.failed, *done.lost)]
