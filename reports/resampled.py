@@ -6,7 +6,7 @@ Wu 1988, JASA 83). Tags with one request are drawn together. Percentiles are wid
 since few requests know their own spread badly. Letters: N requests, R runs, B resamples.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, log10
@@ -97,19 +97,19 @@ class Resampled:
 
     def rate(self, policy: str) -> Interval | None:
         """Output tokens per second."""
-        return self._interval(self._drawn[0], policy, None)
+        return self._interval(lambda: self._drawn[0], policy, None)
 
     def rate_of_tags(self, policy: str, over: OverTags, other: str | None = None) -> Interval | None:
         """The mean or the least of the output tokens per second of each tag's own requests, perhaps over another's."""
-        return self._interval(self._drawn_of_tags[over], policy, other)
+        return self._interval(lambda: self._drawn_of_tags[over], policy, other)
 
     def rate_over(self, policy: str, other: str) -> Interval | None:
         """Output tokens per second over those of another policy, on the same requests."""
-        return self._interval(self._drawn[0], policy, other)
+        return self._interval(lambda: self._drawn[0], policy, other)
 
     def speed_over(self, policy: str, other: str) -> Interval | None:
         """Mean over requests of a request's tokens per second, over the same mean of another policy."""
-        return self._interval(self._drawn[1], policy, other)
+        return self._interval(lambda: self._drawn[1], policy, other)
 
     def enough_requests(self, policy: str, other: str) -> int | None:
         """About so many requests like these would tell two policies apart; None where they are equally fast."""
@@ -122,9 +122,12 @@ class Resampled:
             return None
         return _rounded_up(max(self.num_requests * (towards / gap) ** 2, self.num_requests + 1))
 
-    def _interval(self, drawn: "Mapping[str, _Drawn]", policy: str, other: str | None) -> Interval | None:
-        if not self.is_known:
+    def _interval(
+        self, figures: "Callable[[], Mapping[str, _Drawn]]", policy: str, other: str | None
+    ) -> Interval | None:
+        if not self.is_known:  # then nothing can be drawn
             return None
+        drawn = figures()
         point, values = drawn[policy].point, drawn[policy].values
         if other is not None:
             others = drawn[other]
@@ -230,7 +233,8 @@ class _Drawn:
 
 def over_tags_of(over: OverTags, figures: Sequence[Floats]) -> Floats:
     """The mean or the least of arrays of one shape, element by element."""
-    return np.mean(figures, axis=0) if over is OverTags.mean else np.min(figures, axis=0)
+    found: Floats = np.mean(figures, axis=0) if over is OverTags.mean else np.min(figures, axis=0)
+    return found
 
 
 def _product(weights: Floats, figures: NDArray[Any]) -> Floats:

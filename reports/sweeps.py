@@ -221,7 +221,8 @@ def best_settings(
     for name in by:
         if name not in keywords:
             raise ArgumentError(f"`by` must name a keyword of the cells, {known_are(name, keywords)}, got {name!r}")
-    able = [one for one in whole if all(one.mean(name.figure) is not None for name in (*aims, *limits))]
+    asked = [*(one.figure for one in aims), *(one.figure for one in limits)]
+    able = [one for one in whole if all(one.mean(name) is not None for name in asked)]
     within = [one for one in able if all(_keeps(one, limit) for limit in limits)]
     groups: dict[str, list[SettingFigures]] = {}
     for one in within:

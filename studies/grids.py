@@ -233,7 +233,7 @@ def _options(
 
 
 def _num_policies(text: str, windows: Sequence[int]) -> int:
-    return policy_ranges(text.replace(ANY_WINDOW, ":1")).count * len(windows) ** text.count(ANY_WINDOW)
+    return policy_ranges(text.replace(ANY_WINDOW, ":1")).count * int(len(windows) ** text.count(ANY_WINDOW))
 
 
 def _policies(text: str, windows: Sequence[int]) -> Iterator[str]:

@@ -141,6 +141,14 @@ def test_what_cannot_be_tuned_is_refused_in_one_line(tmp_path, args, says):
     assert says in refused("tune", *args, "--trace", "known.trace", "--out", tmp_path / "out", "--jobs", "1")
 
 
+def test_of_few_requests_nobody_knows_how_sure_the_figure_is(tmp_path):
+    write_trace(make_trace(SyntheticSpec(requests=6, tokens=24)), tmp_path / "few.trace")
+    found = tune("draft:1..3/target", tmp_path / "few.trace", out=tmp_path / "out", jobs=1)
+    assert found.halves[0].intervals[found.best] is None
+    assert found.to_json()["not_tuned_on"]["output_tokens_per_s_ci"] is None
+    assert "±" not in found.lines()[0]
+
+
 def test_one_request_cannot_be_parted():
     recording = open_recording()
     with pytest.raises(ArgumentError, match="must have two requests at least"):
