@@ -18,7 +18,7 @@ from .tables import Grid, Printed, table
 LEAST = "min:"  # before an objective of which less is better
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
 _LIMIT = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*([-+0-9.eE]{1,24})\s*")
-SEED, FAILED = "seed", "failed"
+SEED, ERROR = "seed", "error"
 MOST_SHOWN = 40  # rows of a front that are printed
 
 

@@ -135,7 +135,18 @@ class SweepCell:
         else:
             found = compare(recording, [policy], seeds=1, **given)
             row = next(one for one in found.to_dicts() if one["policy"] == found.runs.rows[0].policy)
-        told = {"policy", "workload", "cluster", "folder", "seed", "seeds", "levels", "stopped"}
+        told = {
+            "policy",
+            "workload",
+            "cluster",
+            "folder",
+            "seed",
+            "seeds",
+            "levels",
+            "stopped",
+            "of_best",
+            "of_best_ci",
+        }
         return {name: value for name, value in row.items() if name not in told and _is_figure(value)}
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ..base.errors import ArgumentError
 from ..base.files import num_processors, whole_file, write_whole
 from ..base.terminal import tracked
-from ..reports.sweeps import FAILED, BestSettings, SweepDone, best_settings
+from ..reports.sweeps import ERROR, BestSettings, SweepDone, best_settings
 from ..runs.cells import CellFound, CellStore, key_of
 from ..traces.errors import TraceFormatError
 from .grids import SweepCell, SweepGrid, grid_from, read_grid
@@ -123,7 +123,7 @@ def collect(folder: str | Path, out: str | Path | None = None) -> pa.Table:
         out: the file; None: `cells.parquet` in the folder.
 
     Returns:
-        The table: keywords, figures, and `failed`, why a cell has none ("" of the others). `missing` of its metadata
+        The table: keywords, figures, and `error`, why a cell has none ("" of the others). `missing` of its metadata
         says how many cells were not played.
 
     Raises:
@@ -134,9 +134,9 @@ def collect(folder: str | Path, out: str | Path | None = None) -> pa.Table:
     for cell, found in _cells_of(Path(folder)):
         missing += found is None
         if found is not None:
-            rows.append({**cell.keywords, **(found.figures or {}), FAILED: found.failed})
-    names = dict.fromkeys(name for row in rows for name in row if name != FAILED)
-    columns = {name: _column([row.get(name) for row in rows]) for name in (*names, FAILED)}
+            rows.append({**cell.keywords, **(found.figures or {}), ERROR: found.failed})
+    names = dict.fromkeys(name for row in rows for name in row if name != ERROR)
+    columns = {name: _column([row.get(name) for row in rows]) for name in (*names, ERROR)}
     table = pa.table(columns).replace_schema_metadata({"missing": str(missing)})
     with whole_file(path) as part:
         pq.write_table(table, part)

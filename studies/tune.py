@@ -242,7 +242,7 @@ def _write_trail(ranges: PolicyRanges, trail: Sequence[tuple[Sequence[str], Cell
         rates = {over.value: figures.get(over) for over in OverTags}
         rows.append(
             {"trial": number, "policy": ranges.at(values), **dict(zip(names, values, strict=True)), **rates, **tags}
-            | {"failed": found.failed}
+            | {"error": found.failed}
         )
     columns = dict.fromkeys(name for row in rows for name in row)
     with whole_file(path) as part:

@@ -107,7 +107,7 @@ def test_a_cell_is_one_call_of_compare(folder):
     (own,) = (one for one in own if one["policy"] == "adaptive,most=8")
     for figure in ("output_tokens_per_s", "speed_up", "e2e_s_mean", "acceptance_length", "exact_share", "speed_up_ci"):
         assert row[figure] == own[figure], figure
-    assert row["failed"] == ""
+    assert row["error"] == ""
 
 
 def test_a_cell_is_one_call_of_simulate(folder):
@@ -266,7 +266,7 @@ def test_a_cell_that_fails_loses_no_other_and_is_kept_with_its_line(folder):
     assert "recording small.trace, seed 0 and 1 more: policy mine.py:Mine,fails=true, request" in " ".join(
         ran.out.split()
     )
-    assert [row["failed"] == "" for row in collect("out").to_pylist()] == [True, True, False, False]
+    assert [row["error"] == "" for row in collect("out").to_pylist()] == [True, True, False, False]
     assert sweep_grid("mine.toml", out="out", jobs=1).played == 0
     assert sweep_grid("mine.toml", out="out", jobs=1, again=True).played == 2
     found = best_cells("out", objective=["output_tokens_per_s"])

@@ -110,7 +110,7 @@ def test_the_trail_has_every_trial_and_why_some_failed(tmp_path):
     assert [(row["trial"], row["policy"], row["start"], row["most"]) for row in rows[2:4]] == [
         (2, "adaptive,start=1,most=6", "1", "6"), (3, "adaptive,start=9,most=4", "9", "4"),
     ]  # fmt: skip
-    assert [row["failed"] == "" for row in rows] == [True] * 3 + [False] * 3
+    assert [row["error"] == "" for row in rows] == [True] * 3 + [False] * 3
     assert rows[0]["worst"] == min(rows[0]["tag_a"], rows[0]["tag_b"]) <= rows[0]["mean"]
     assert found.best == max(rows[:3], key=lambda row: row["worst"])["policy"]
     assert len(found.failed) == 3
