@@ -10,6 +10,8 @@ from importlib.util import find_spec
 
 MODULES = {
     "agree": "studies.agree",
+    "best_cells": "studies.sweeps",
+    "collect": "studies.sweeps",
     "compare": "studies.compare",
     "compare_under_load": "studies.load",
     "decode": "studies.decode",
@@ -26,6 +28,8 @@ MODULES = {
     "sweep": "studies.compare",
     "what_if": "studies.what_if",
     "timeline": "studies.timeline",
+    "sweep_grid": "studies.sweeps",
+    "tune": "studies.tune",
 }
 
 NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "prepare", "record"}

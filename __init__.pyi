@@ -5,7 +5,11 @@ from pathlib import Path
 
 from .decoding.seen import Start
 from .reports.comparison import Comparison, Sweep
-from .reports.serving_tables import LoadComparison
+from .reports.intervals import OverTags
+from .reports.load import LoadComparison
+from .reports.rates import HighestRates
+from .reports.sweeps import Tuned
+from .reports.what_if import WhatIf
 from .runtime.generate import generate as generate
 from .runtime.prepare import load_assistants as load_assistants
 from .runtime.prepare import prepare as prepare
@@ -19,6 +23,9 @@ from .studies.serving import Simulated
 from .studies.serving import metrics as metrics
 from .studies.setting import PoliciesGiven, PolicyGiven
 from .studies.setting import open_recording as open_recording
+from .studies.sweeps import best_cells as best_cells
+from .studies.sweeps import collect as collect
+from .studies.sweeps import sweep_grid as sweep_grid
 from .studies.timeline import Timeline
 from .traces.recording import Recording
 
@@ -26,9 +33,12 @@ __version__: str
 
 __all__ = [
     "agree",
+    "best_cells",
+    "collect",
     "compare",
     "compare_under_load",
     "decode",
+    "find_rates",
     "generate",
     "import_logs",
     "load_assistants",
@@ -39,7 +49,10 @@ __all__ = [
     "settings",
     "simulate",
     "sweep",
+    "what_if",
     "timeline",
+    "sweep_grid",
+    "tune",
 ]
 
 def compare(
@@ -47,6 +60,7 @@ def compare(
     policies: PoliciesGiven | None = None,
     *,
     cost: str | Path | None = None,
+    engine: str | None = None,
     scale: Mapping[str, float] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,
@@ -61,10 +75,12 @@ def compare(
     lossless: bool = False,
     seeds: int = 5,
     start: Start | str | None = None,
+    fixed_mix: bool = False,
     devices: str | Mapping[str, str] | None = None,
     prefix_cache: int | None = None,
     block_tokens: int | None = None,
     by_tag: bool = False,
+    why: bool = False,
     regret: bool = False,
     log: str | Path | None = None,
     batch: int = 1,
@@ -87,6 +103,7 @@ def compare_under_load(
     horizon_s: float | None = None,
     slo: Promised | None = None,
     cost: str | Path | None = None,
+    engine: str | None = None,
     scale: Mapping[str, float] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,
@@ -102,8 +119,45 @@ def compare_under_load(
     seeds: int = 5,
     start: Start | str | None = None,
     log: str | Path | None = None,
+    chains: Sequence[str] | None = None,
     rates: Sequence[float] | None = None,
 ) -> LoadComparison: ...
+def find_rates(
+    recording: Recording | str | Path | None = None,
+    policies: PoliciesGiven | None = None,
+    *,
+    workload: str | Path,
+    cluster: str | Path,
+    limits: str,
+    concurrency: int | None = None,
+    active_sessions: int | None = None,
+    time_scale: float | None = None,
+    limit: int | None = None,
+    max_prompt_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    max_wait_s: float | None = None,
+    zero_tokens: str = "refuse",
+    tag: str | None = None,
+    horizon_s: float | None = None,
+    slo: Promised | None = None,
+    cost: str | Path | None = None,
+    engine: str | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    chains: Sequence[str] | None = None,
+) -> HighestRates: ...
 def settings(
     engine: str,
     drafter: str | Sequence[str],
@@ -134,6 +188,7 @@ def simulate(
     horizon_s: float | None = None,
     slo: Promised | None = None,
     cost: str | Path | None = None,
+    engine: str | None = None,
     scale: Mapping[str, float] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,
@@ -155,6 +210,7 @@ def sweep(
     chains: str | Sequence[str],
     *,
     cost: str | Path | None = None,
+    engine: str | None = None,
     scale: Mapping[str, float] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,
@@ -169,8 +225,45 @@ def sweep(
     lossless: bool = False,
     seeds: int = 5,
     start: Start | str | None = None,
+    fixed_mix: bool = False,
     batches: Sequence[int] = (1,),
 ) -> Sweep: ...
+def what_if(
+    workload: str | Path,
+    policy: PolicyGiven,
+    changes: Sequence[str],
+    recording: Recording | str | Path | None = None,
+    *,
+    cluster: str | Path,
+    concurrency: int | None = None,
+    active_sessions: int | None = None,
+    time_scale: float | None = None,
+    limit: int | None = None,
+    max_prompt_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    max_wait_s: float | None = None,
+    zero_tokens: str = "refuse",
+    tag: str | None = None,
+    horizon_s: float | None = None,
+    slo: Promised | None = None,
+    cost: str | Path | None = None,
+    engine: str | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    rate: float | None = None,
+) -> WhatIf: ...
 def timeline(
     runs: str | Path | Sequence[str | Path],
     out: str | Path,
@@ -178,3 +271,34 @@ def timeline(
     from_s: float = 0.0,
     until_s: float | None = None,
 ) -> Timeline: ...
+def tune(
+    policy: str,
+    recording: str | Path | None = None,
+    *,
+    out: str | Path,
+    jobs: int | None = None,
+    cost: str | Path | None = None,
+    engine: str | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    devices: str | Mapping[str, str] | None = None,
+    prefix_cache: int | None = None,
+    block_tokens: int | None = None,
+    trials: int | None = None,
+    over_tags: OverTags | str = "mean",
+    split: float = 0.5,
+    split_seed: int = 0,
+    batch: int = 1,
+) -> Tuned: ...

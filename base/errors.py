@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TypeVar
 
 _NAMED = re.compile(r"`(\w+)`")
@@ -257,6 +257,16 @@ def needs_torch(who: str = "this command") -> Iterator[None]:
             raise
         missing = next((module for module in KNOWN_BY if find_spec(module) is None), error.name)
         raise ModuleNotFoundError(f"{who} runs real models and needs {missing}: {install_hint(NEEDS_TORCH)}") from error
+
+
+def load_optuna(who: str) -> ModuleType:
+    """The library, told to be quiet; raises ModuleNotFoundError, which says what to install, if it is not there."""
+    try:
+        import optuna  # noqa: PLC0415 - an optional dependency at its one door
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{who} needs {error.name}: {install_hint('search')}") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
 
 
 def install_hint(extra: str) -> str:

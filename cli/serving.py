@@ -25,7 +25,7 @@ from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
 from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, TraceOption, named_recording
 from .output import JsonOption, check_file_path, check_json_path, check_new_folder, show
-from .typed import numbers, option_of, promised, rates
+from .typed import option_of, promised, rates
 
 
 def cluster(

@@ -14,6 +14,7 @@ import typer
 from ..base.errors import ArgumentError
 from ..base.options import Opt, Secret, declared
 from ..decoding.seen import Start
+from ..reports.intervals import OverTags
 
 _MOST_DIGITS = 7
 MOST_IN_RANGE = 1000
@@ -159,6 +160,7 @@ _TYPED: dict[object, tuple[object, Parse]] = {
     str | Mapping[str, str] | None: (str | None, _as_typed),
     Sequence[str] | Mapping[str, str] | None: (list[str] | None, _as_typed),
     Start | str | None: (Start | None, _as_typed),
+    OverTags | str: (OverTags, _as_typed),
     Secret | None: (str | None, lambda _flag, _, variable: _key(variable)),
     tuple[str, ...]: (str, lambda flag, _, text: words(flag, text)),
     tuple[float, ...]: (str, lambda flag, _, text: numbers(flag, text)),

@@ -29,8 +29,8 @@ from paceline.traces.contexts.on_disk import read_trace
 
 from .arena.board import BoardRuns, Leaderboard, check_page, leaderboard, lossy, ranking, regret, write_leaderboard
 from .arena.cells import SPLIT_FILE, ArenaCell, Side, Split, asked_cells, asked_field, read_split
+from .arena.played import BEST_STATIC, outcome_to_json
 from .arena.run import MOST_SEEDS, ArenaAsked, ArenaResults, run_arena
-from .arena.store import BEST_STATIC, outcome_to_json
 from .experiments.catalogue import Experiment, experiments
 from .findings import Cell, ExperimentSetting, Finding, experiments_page, link_between, table, table_cell
 
@@ -141,14 +141,14 @@ def _lines(results: ArenaResults) -> Iterator[str]:
         yield f"recording {name} is left out: {why}"
     for (policy, why), count in Counter((one.policy, one.why) for one in results.left_out).items():
         yield f"{policy} is left out of {counted(count, 'run')}: {why}"
-    yield from map(str, results.failed)
+    yield from results.failed
 
 
 def _runs_json(results: ArenaResults) -> dict[str, Any]:
     return {
         "played": [outcome_to_json(one) for one in results.played],
         "left_out": [outcome_to_json(one) for one in results.left_out],
-        "failed": [asdict(one) | {"cell": str(one.cell)} for one in results.failed],
+        "failed": list(results.failed),
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from math import atan, ceil, cos, exp, log, log10, pi, sin, sqrt
 from statistics import fmean, stdev
 
@@ -9,6 +10,13 @@ LEVEL = 0.95
 NORMAL = 1.959963984540054  # the z with P(|Z| <= z) = 0.95
 # What stands below figures in which chance has a part, of one seed alone.
 ONE_SEED = "one seed, {}: chance has a part in these figures and their order, how large a part is not known"
+
+
+class OverTags(StrEnum):
+    """What is made of the figures of each tag."""
+
+    mean = "mean"
+    worst = "worst"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ widened by Student's t over the normal one, since few requests know their own sp
 B resamples.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runs.log import RunLog
-from .intervals import NORMAL, Interval, t_quantile, two_digits_up
+from .intervals import NORMAL, Interval, OverTags, t_quantile, two_digits_up
 from .seconds_by_tag import request_seconds
 
 LEAST_REQUESTS = 5  # of fewer nobody knows how much others would differ
@@ -62,6 +62,11 @@ class RequestShares:
             speed=speed[order],
         )
 
+    def rates(self) -> dict[str, float]:
+        """Output tokens per second of each tag's own requests, tags in alphabetical order."""
+        own = {tag: self.tag == tag for tag in sorted(set(self.tag.tolist()))}
+        return {tag: float(self.tokens[of].sum() / self.seconds[of].sum()) for tag, of in own.items()}
+
 
 class Resampled:
     """Figures of policies over resamples of the requests that they all ran.
@@ -94,15 +99,19 @@ class Resampled:
 
     def rate(self, policy: str) -> Interval | None:
         """Output tokens per second."""
-        return self._interval(0, policy, None)
+        return self._interval(lambda: self._drawn[0], policy, None)
+
+    def rate_of_tags(self, policy: str, over: OverTags, other: str | None = None) -> Interval | None:
+        """The mean or the least of the output tokens per second of each tag's own requests, perhaps over another's."""
+        return self._interval(lambda: self._drawn_of_tags[over], policy, other)
 
     def rate_over(self, policy: str, other: str) -> Interval | None:
         """Output tokens per second over those of another policy, on the same requests."""
-        return self._interval(0, policy, other)
+        return self._interval(lambda: self._drawn[0], policy, other)
 
     def speed_over(self, policy: str, other: str) -> Interval | None:
         """Mean over requests of a request's tokens per second, over the same mean of another policy."""
-        return self._interval(1, policy, other)
+        return self._interval(lambda: self._drawn[1], policy, other)
 
     def enough_requests(self, policy: str, other: str) -> int | None:
         """About so many requests like these would tell two policies apart; None where they are equally fast."""
@@ -115,10 +124,12 @@ class Resampled:
             return None
         return two_digits_up(max(self.num_requests * (towards / gap) ** 2, self.num_requests + 1))
 
-    def _interval(self, figure: int, policy: str, other: str | None) -> Interval | None:
-        if not self.is_known:
+    def _interval(
+        self, figures: "Callable[[], Mapping[str, _Drawn]]", policy: str, other: str | None
+    ) -> Interval | None:
+        if not self.is_known:  # then nothing can be drawn
             return None
-        drawn = self._drawn[figure]
+        drawn = figures()
         point, values = drawn[policy].point, drawn[policy].values
         if other is not None:
             others = drawn[other]
@@ -184,6 +195,26 @@ class Resampled:
             whole = tokens.sum(0) / seconds.sum(0), speeds.sum(0) / known.sum(0)
         return self._by_policy(whole[0], np.concatenate(rates)), self._by_policy(whole[1], np.concatenate(means))
 
+    @cached_property
+    def _drawn_of_tags(self) -> "dict[OverTags, dict[str, _Drawn]]":
+        """By figure and policy."""
+        shares = [one for runs in self._runs.values() for one in runs]
+        tokens, seconds = (np.stack([getattr(one, name) for one in shares], axis=1) for name in ("tokens", "seconds"))
+        of_tags = [self._first.tag == tag for tag in sorted(set(self._first.tag.tolist()))]
+        found = {}
+        for over in OverTags:
+            with np.errstate(invalid="ignore", divide="ignore"):  # of a tag with one request none may be drawn
+                values = [
+                    over_tags_of(
+                        over,
+                        [_product(part[:, own], tokens[own]) / _product(part[:, own], seconds[own]) for own in of_tags],
+                    )
+                    for part in self._weights()
+                ]
+            points = over_tags_of(over, [tokens[own].sum(0) / seconds[own].sum(0) for own in of_tags])
+            found[over] = self._by_policy(points, np.concatenate(values))
+        return found
+
     def _by_policy(self, points: Floats, values: Floats) -> dict[str, "_Drawn"]:
         """Of `[R]` figures of runs and `[B, R]` of their resamples, each the mean of as many seeds, drawn anew."""
         rng, found, first = np.random.default_rng(1), dict[str, _Drawn](), 0
@@ -202,6 +233,12 @@ class _Drawn:
 
     point: float
     values: Floats
+
+
+def over_tags_of(over: OverTags, figures: Sequence[Floats]) -> Floats:
+    """The mean or the least of arrays of one shape, element by element."""
+    found: Floats = np.mean(figures, axis=0) if over is OverTags.mean else np.min(figures, axis=0)
+    return found
 
 
 def _product(weights: Floats, figures: NDArray[Any]) -> Floats:

@@ -56,7 +56,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """The speed-up of perfect acceptance at no cost, and what is lost from it; `perfect` less all losses is `speed_up`."""
+    """The speed-up of perfect acceptance at no cost, and what is lost from it: `perfect` less all is `speed_up`."""
 
     perfect: float
     losses: Mapping[str, float]  # by LOSSES; below 0 where it is a gain

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from math import comb
 from pathlib import Path
-from types import ModuleType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..base.errors import ArgumentError, install_hint
+from ..base.errors import ArgumentError, load_optuna
 from ..base.terminal import Progress, quiet
 from ..base.toml import decode_toml
 from ..policies.fixed import Plain
@@ -37,6 +36,8 @@ from .prompts import Prompt
 from .sampling import truncated
 from .timing import measure_costs
 
+BAYESIAN = "Bayesian search (random trials alone do not)"
+
 
 class BayesianProposals:
     """Points `[n]` of the unit box; `num_keys` is n.
@@ -46,7 +47,7 @@ class BayesianProposals:
     """
 
     def __init__(self, num_keys: int, *, seed: int) -> None:
-        optuna = load_optuna()
+        optuna = load_optuna(BAYESIAN)
         self._names = [str(number) for number in range(num_keys)]
         self._space = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in self._names}
         # Each coordinate on its own: the joint density repeats itself far more often on so few points.
@@ -65,18 +66,6 @@ class BayesianProposals:
         trial = self._study.ask(self._space)
         self._study.tell(trial, state=self._unused)
         return [trial.params[name] for name in self._names]
-
-
-def load_optuna() -> ModuleType:
-    """The library, told to be quiet; raises ModuleNotFoundError if the extra `search` is not installed."""
-    try:
-        import optuna  # noqa: PLC0415 - an optional dependency at its one door
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"Bayesian search needs {error.name}: {install_hint('search')}, or make every trial a random one"
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
 
 
 # Texts written together.
@@ -589,7 +578,7 @@ def find_slims(
     num_layers = int(model.config.num_hidden_layers)
     skipped = skipped_of(shares, num_layers)
     if any(budget.is_bayesian(comb(num_layers, count)) for count in skipped.values()):
-        load_optuna()  # refused before any work where it is not installed
+        load_optuna(BAYESIAN)  # refused before any work where it is not installed
     calibration = calibrate(pool, prompts, max_new_tokens=max_new_tokens)
     found, num_trials = _search(model, skipped, calibration, budget)
     candidates = [*found]

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from ..base.errors import ArgumentError
 from ..base.options import declared, opt
 from ..decoding.seen import Start
+from ..reports.intervals import OverTags
 from ..traces.workloads.arrival import ClosedLoopOptions, WorkloadChanges
 
 LEAST_SEEDS, MOST_SEEDS = 1, 1000
@@ -156,6 +157,25 @@ class SweepOptions(MixOptions, SeedsOptions, ReplayOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How values are searched for, and on which requests."""
+
+    trials: int | None = opt(
+        None, "So many values, which Optuna chooses (extra `search`); default: every one of the ranges.", least=1
+    )
+    over_tags: OverTags | str = opt("mean", "Tokens per second: the mean over tags, or those of the worst tag.")
+    split: float = opt(0.5, "Share of each tag's requests that is tuned on, in (0, 1); figures are of the others.")
+    split_seed: int = opt(0, "Which requests these are.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(SearchOptions, PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
+    """The keywords of `tune`."""
+
+    batch: int = opt(1, "Requests running at a time, 1 to 1,000,000.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoadOptions(WorkloadChanges, ClosedLoopOptions):
     """What is served until when, and what is promised."""
 
@@ -225,6 +245,7 @@ class WhatIfOptions(SeedsOptions, ServingOptions):
     rate: float | None = opt(None, "Mean arrivals per second that the workload is scaled to, > 0; default: its own.")
 
 
+@dataclass(frozen=True, kw_only=True)
 class TimelineOptions:
     """The keywords of `timeline`."""
 

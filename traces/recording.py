@@ -1,12 +1,13 @@
 """A recording as its users see it, whichever its form: tries of contexts, or rounds of an engine's log."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from pydantic import BaseModel
 
+from ..base.errors import ArgumentError, known_are, repeated
 from .shapes import Named
 
 
@@ -80,6 +81,34 @@ def by_tag(requests: Sequence[AnyRequest]) -> dict[str, list[AnyRequest]]:
     return groups
 
 
+def chosen(name: str, requests: Sequence[AnyRequest], ids: Iterable[str]) -> tuple[AnyRequest, ...]:
+    """The requests with these ids, in the order of the ids, of a recording called `name`.
+
+    Raises ArgumentError for none, an id that no request has, or one that stands twice.
+    """
+    places = {request.request_id: place for place, request in enumerate(requests)}
+    wanted = [ids] if isinstance(ids, str) else list(ids)
+    if not wanted:
+        raise ArgumentError(f"`ids` must name one request of {name} at least, got none")
+    for one in wanted:
+        if one not in places:
+            raise ArgumentError(f"`ids` must be of requests of {name}, {known_are(one, places)}, got {one!r}")
+    if twice := repeated(wanted):
+        raise ArgumentError(f"`ids` must name each request of {name} once, got {twice[0]} twice")
+    return tuple(requests[places[one]] for one in wanted)
+
+
+def tagged(name: str, requests: Sequence[AnyRequest], tags: Sequence[str]) -> tuple[AnyRequest, ...]:
+    """The requests with these tags, in their order; raises ArgumentError for none, or a tag that no request has."""
+    known = dict.fromkeys(request.tag for request in requests)
+    if not tags:
+        raise ArgumentError(f"`tags` must name one tag of {name} at least, got none")
+    for tag in tags:
+        if tag not in known:
+            raise ArgumentError(f"`tags` must be of requests of {name}, {known_are(tag, known)}, got {tag!r}")
+    return tuple(request for request in requests if request.tag in tags)
+
+
 class Recording(Protocol):
     """A recording of either form, as `open_recording` reads it. It is frozen; what changes it gives another one."""
 
@@ -91,6 +120,14 @@ class Recording(Protocol):
     @property
     def about(self) -> AboutRecording:
         """What it says of itself."""
+        ...
+
+    def __getitem__(self, ids: Iterable[str]) -> Self:
+        """Of the requests with these ids alone, in the order of the ids; raises as `chosen`."""
+        ...
+
+    def of_tags(self, *tags: str) -> Self:
+        """Of the requests with these tags alone, in their order; raises as `tagged`."""
         ...
 
     def known_shapes(self) -> Mapping[str, Named]:

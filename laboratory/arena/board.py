@@ -27,7 +27,7 @@ from paceline.reports.panels import Panel, Series, by_category
 
 from ..findings import Cell, Rows, markdown_table, table, table_cell
 from .cells import PARTS, ArenaCell, Side, Split
-from .store import BEST_STATIC, MARKS, Played
+from .played import BEST_STATIC, MARKS, Played
 
 WORST = 3  # cells that are named
 

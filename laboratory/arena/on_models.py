@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import combinations
 from statistics import median
 from typing import Any
 
 from paceline.base.errors import ArgumentError, check_least
 from paceline.base.terminal import Progress, quiet
-from paceline.policies.by_name import PolicySpec
-from paceline.policies.chain_text import ChainSpec
 from paceline.reports.summary import summarise_run
 from paceline.reports.tables import Grid, Printed, table
 from paceline.reports.validation import total_s
@@ -23,9 +20,9 @@ from paceline.studies.setting import NamedPolicy, named_policies
 from paceline.studies.validate import MeasuredRuns, checked_cost, measured_runs
 from paceline.traces.contexts.recording import TrieRecording
 
+from .played import BEST_STATIC
 from .recordings import RecordingShelf, TrainedSource
-from .statics import ChainFamily, sampled, seek
-from .store import BEST_STATIC
+from .statics import best_static
 
 POLICIES = ("specrouter", "two-level", "plain")
 
@@ -183,28 +180,13 @@ class _Job:
 
 def _jobs(part: TrieRecording, cost: CostModel, batch: int) -> list[_Job]:
     scenario = Scenario(tables=TrieTables(part), cost=cost, batch=batch)
-    best = str(best_static(scenario))
+    best = str(best_static(scenario).best)
     jobs = []
     for policy in named_policies([best, *POLICIES]):
         chain = best if policy.name == best else None
         log = simulate(scenario, policy.build(scenario.tables.pool), policy.name)
         jobs.append(_Job(batch=batch, policy=policy, chain=chain, log=log))
     return jobs
-
-
-def best_static(scenario: Scenario) -> ChainSpec:
-    """The fastest static chain of a scenario in hindsight, by search."""
-    some = replace(scenario, tables=sampled(scenario.tables))
-    return seek(
-        ChainFamily(scenario.tables.pool), sample=partial(_seconds, some), whole=partial(_seconds, scenario)
-    ).best
-
-
-def _seconds(scenario: Scenario, chain: ChainSpec) -> float:
-    """For each token of output."""
-    name = str(chain)
-    log = simulate(scenario, PolicySpec.parse(name).build(scenario.tables.pool), name)
-    return total_s(log) / summarise_run(log).output_tokens
 
 
 def _standings(jobs: Sequence[_Job], measured: MeasuredRuns, part: TrieRecording, runs: int) -> tuple[Standing, ...]:

@@ -39,7 +39,7 @@ from paceline.traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
 from ..replays import TimedSteps
 from .cells import MOST_RUNNING, ArenaCell, load
 from .ladders import ladder
-from .store import MARKS, Played
+from .played import MARKS, Played
 
 PARTS = 4
 

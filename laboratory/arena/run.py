@@ -1,145 +1,80 @@
-"""A run of the arena: what was played before is taken from the store, the rest is played, here or in processes."""
+"""A run of the arena: a sweep whose cells are runs of policies; what was played before is not played again."""
 
-from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 from paceline.base.errors import ArgumentError, check_least, check_within
-from paceline.base.terminal import Interrupts, Progress, held_interrupts, tell
+from paceline.base.terminal import Interrupts, held_interrupts, tell
 from paceline.decoding.steps import UnavailableStepError
 from paceline.policies.by_name import PolicySpec
+from paceline.runs.cells import CellStore, key_of
+from paceline.runs.workers import kept_processes, play_cells
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.opening import open_recording
 
-from ..processes import executors
 from . import versions
 from .board import TARGET_ALONE, oracle_cells, oracles
 from .cells import ArenaCell, check_buildable, given_to, needs_head, with_heads
 from .play import RecordingStage, play
+from .played import BEST_STATIC, LeftOut, Played, outcome_from_json, outcome_to_json
 from .recordings import RecordingShelf, RecordingUnavailableError
 from .statics import CellStatics
-from .store import BEST_STATIC, ArenaStore, AskedRun, LeftOut, Outcome, Played
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """A run that ended in an error which is nobody's input."""
+class ArenaRun:
+    """A policy in a cell at a seed, as a cell of a sweep (`paceline.runs.cells.CellWork`)."""
 
-    # as of `Played`
+    trace: Path  # folder of the recording
     cell: ArenaCell
     policy: str
     seed: int
-    error: str  # in one line
+    made_of: Mapping[str, str]  # hashes of the recording, of the ladder's seconds, and of the code that plays
+    given: tuple[tuple[str, str], ...] = ()  # options of the policy besides those that its name says, by name
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """See `CellWork`."""
+        return {"cell": str(self.cell), "policy": self.policy, "seed": self.seed, "made_of": dict(self.made_of)}
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The policy with all its options; raises PolicySpecError for a name that is none."""
+        named = PolicySpec.parse(self.policy)
+        return replace(named, options={**named.options, **dict(self.given)})
 
     def __str__(self) -> str:
-        return f"failed: {self.policy} in {self.cell}, seed {self.seed}: {self.error}"
+        return f"{self.policy} in {self.cell}, seed {self.seed}"
 
-
-Came: TypeAlias = Outcome | Failed
-
-
-class Player:
-    """Plays runs, and keeps the recording of the latest for the next. Final."""
-
-    def __init__(self) -> None:
-        self._trace: Path | None = None
-        self._kept: tuple[RecordingStage, CellStatics] | None = None
-
-    def outcome(self, run: AskedRun) -> Came:
-        """What came of a run; nothing is raised, so that one run does not lose the others."""
+    def play(self) -> dict[str, Any]:
+        """What came of it; what a policy lacks is no failure, and one that is not ours is raised."""
         try:
-            return self._play(run)
-        except TraceFormatError as error:
-            said = _line(error)
+            return outcome_to_json(self._outcome())
+        except TraceFormatError:
+            raise
         except UnavailableStepError as error:
-            why = f"not applicable: {_line(error.reason)}"
-            return LeftOut(cell=run.cell, policy=run.policy, seed=run.seed, why=why)
+            why = f"not applicable: {error.reason}"
         except ValueError as error:  # of a policy's own errors the loop makes a PolicyError
-            return LeftOut(cell=run.cell, policy=run.policy, seed=run.seed, why=_line(error))
-        except Exception as error:  # noqa: BLE001 - a policy may raise anything, and is told with its run
-            said = f"{type(error).__name__}: {_line(error)}"
-        return Failed(cell=run.cell, policy=run.policy, seed=run.seed, error=said)
+            why = str(error)
+        left_out = LeftOut(cell=self.cell, policy=self.policy, seed=self.seed, why=" ".join(why.split()))
+        return outcome_to_json(left_out)
 
-    def _play(self, run: AskedRun) -> Played:
-        stage, statics = self._on(run.trace)
-        if run.policy == BEST_STATIC:
-            return statics.best(run.cell, run.seed)
-        return play(stage, run.cell, run.spec, run.seed)
-
-    def _on(self, trace: Path) -> tuple[RecordingStage, CellStatics]:
-        if self._kept is None or trace != self._trace:
-            self._kept = None  # two are not to be held at once
-            stage = RecordingStage(open_recording(trace))
-            self._trace, self._kept = trace, (stage, CellStatics(stage))
-        return self._kept
+    def _outcome(self) -> Played:
+        stage, statics = stage_of(self.trace)
+        if self.policy == BEST_STATIC:
+            return statics.best(self.cell, self.seed)
+        return play(stage, self.cell, self.spec, self.seed)
 
 
-def _line(error: BaseException | str) -> str:
-    return " ".join(str(error).split())
-
-
-LOOK_S = 0.2  # between two looks for an interrupt
-
-
-class LostWorkerError(RuntimeError):
-    """A process ended by itself in the midst of its runs, as one that was killed for memory does."""
-
-
-def played_here(groups: Iterable[Sequence[AskedRun]], interrupts: Interrupts) -> Iterator[tuple[AskedRun, Came]]:
-    """Play groups of runs one after another in this process, up to an interrupt."""
-    player = Player()
-    for group in groups:
-        for run in group:
-            if interrupts.heard():
-                return
-            yield run, player.outcome(run)
-
-
-def played_by(
-    groups: Iterable[Sequence[AskedRun]], interrupts: Interrupts, *, jobs: int
-) -> Iterator[tuple[AskedRun, Came]]:
-    """Play groups of runs, each in one of the processes, up to an interrupt: runs in the midst are then lost.
-
-    Groups that take long come first. Raises LostWorkerError where a process ended by itself.
-    """
-    waiting = deque(groups)
-    coming: dict[
-        Future[Came], tuple[AskedRun, ProcessPoolExecutor]
-    ] = {}  # in the order in which each process plays them
-    with executors(min(jobs, len(waiting))) as made:
-        idle = list(made)
-        while True:
-            while idle and waiting:
-                executor = idle.pop(0)
-                coming |= {executor.submit(_outcome, run): (run, executor) for run in waiting.popleft()}
-            if not coming or interrupts.heard():
-                return
-            done, _ = wait(coming, LOOK_S, FIRST_COMPLETED)
-            for future in [future for future in coming if future in done]:
-                run, executor = coming.pop(future)
-                try:
-                    yield run, future.result()
-                except BrokenProcessPool:
-                    raise LostWorkerError(
-                        f"the process that played {run.policy} in {run.cell} ended by itself"
-                    ) from None
-                if all(other is not executor for _, other in coming.values()):
-                    idle.append(executor)
-
-
-@cache
-def _player() -> Player:
-    return Player()
-
-
-def _outcome(run: AskedRun) -> Came:
-    return _player().outcome(run)
+@lru_cache(maxsize=1)
+def stage_of(trace: Path) -> tuple[RecordingStage, CellStatics]:
+    """A recording, kept for the next run on it."""
+    stage = RecordingStage(open_recording(trace))
+    return stage, CellStatics(stage)
 
 
 STATICS = "paceline_laboratory.arena.statics"
@@ -182,14 +117,14 @@ class ArenaResults:
 
     played: tuple[Played, ...]
     left_out: tuple[LeftOut, ...]
-    failed: tuple[Failed, ...]
+    failed: tuple[str, ...]  # runs that ended in an error which is nobody's input, a line each
     missing: Mapping[str, str]
     num_kept: int
     is_whole: bool
 
     def gaps(self) -> Iterator[str]:
         """What a leaderboard lacks besides recordings: runs that failed, and cells without what others stand beside."""
-        yield from map(str, self.failed)
+        yield from self.failed
         for one in self.left_out:
             if one.policy == BEST_STATIC:
                 yield f"cell {one.cell} is left out at seed {one.seed}, which has no best static chain: {one.why}"
@@ -204,7 +139,6 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
         ArgumentError: no recording of the cells can be had.
         PolicySpecError: a policy that was named can be built for none of them.
         TraceFormatError: a recording breaks its format.
-        LostWorkerError: a process ended by itself.
     """
     with held_interrupts() as interrupts:
         traces, missing = _recordings(asked, [cell.recording for cell in asked.cells], interrupts)
@@ -214,18 +148,25 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
         asked = _fitted(asked, interrupts)
         check_buildable(asked.policies, traces.values())
         runs = list(_asked_runs(asked, traces))
-        store = ArenaStore(asked.work)
-        rest = [run for run in runs if store.found(run) is None]
-        _tell(runs, rest, Counter(part for run in rest for part in store.changed(run)), missing)
-        failed = _played(asked, store, rest, interrupts)
-    outcomes = [outcome for run in runs if (outcome := store.found(run)) is not None]
+    for name, why in missing.items():
+        tell(f"recording {name} is left out: {why}")
+    store = CellStore(asked.work)
+    finished, _ = store.keys()
+    tell(f"{len(runs):,} runs, of which {sum(key_of(run.asked) in finished for run in runs):,} were played before")
+    # All of a cell in one process, which searches for its best static chain once.
+    tasks = [list(group) for _, group in groupby(runs, key=lambda run: run.cell)]
+    with kept_processes():
+        done = play_cells([] if interrupts.heard() else tasks, asked.work, jobs=asked.jobs, again=True, unit="runs")
+    found = [store.read(key_of(run.asked)) for run in runs]
+    outcomes = [outcome_from_json(one.figures) for one in found if one is not None and one.figures is not None]
+    failed = [f"failed: {run}: {why}" for run, why in (*done.failed, *done.lost)]
     looked_for = {*traces, *missing}  # not all of them where an interrupt came meanwhile
     return ArenaResults(
         played=tuple(one for one in outcomes if isinstance(one, Played)),
         left_out=tuple(one for one in outcomes if isinstance(one, LeftOut)),
         failed=tuple(failed),
         missing=missing,
-        num_kept=len(runs) - len(rest),
+        num_kept=done.kept,
         is_whole=len(outcomes) + len(failed) == len(runs) and all(cell.recording in looked_for for cell in asked.cells),
     )
 
@@ -258,7 +199,7 @@ def _recordings(
     return found, missing
 
 
-def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[AskedRun]:
+def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[ArenaRun]:
     specs = (PolicySpec.parse(TARGET_ALONE), *asked.policies, *(oracles() if asked.oracles else ()))
     code = {spec.label: versions.policy_version(spec) for spec in specs}
     code[BEST_STATIC] = versions.code_version([STATICS], without=versions.NO_SIMULATOR)
@@ -272,7 +213,7 @@ def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[Asked
         for cell in cells:
             made_of = {"recording": of_recording, "ladder": version_of(cell.ladder), "simulator": simulator}
             for label, seed in asked.entrants(cell):
-                yield AskedRun(
+                yield ArenaRun(
                     trace=traces[name],
                     cell=cell,
                     policy=label,
@@ -280,37 +221,3 @@ def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[Asked
                     made_of=made_of | {"policy": code[label]},
                     given=given.get(label, ()),
                 )
-
-
-def _played(asked: ArenaAsked, store: ArenaStore, rest: Sequence[AskedRun], interrupts: Interrupts) -> list[Failed]:
-    """Play the runs and keep what comes of them; returns those that failed."""
-    groups = _groups(rest, asked.jobs)
-    come = played_here(groups, interrupts) if asked.jobs == 1 else played_by(groups, interrupts, jobs=asked.jobs)
-    failed = []
-    with Progress("arena", len(rest), unit="runs") as progress:
-        for run, came in come:
-            if isinstance(came, Failed):
-                failed.append(came)
-            else:
-                store.add(run, came)
-            progress.advance()
-            progress.note(str(run.cell))
-    return failed
-
-
-def _groups(runs: Sequence[AskedRun], jobs: int) -> list[list[AskedRun]]:
-    """Runs of one recording for one process, the largest group first; of cells where recordings are few."""
-    by_recording = [list(group) for _, group in groupby(runs, key=lambda run: run.cell.recording)]
-    if len(by_recording) < jobs:
-        by_recording = [list(group) for _, group in groupby(runs, key=lambda run: run.cell)]
-    return sorted(by_recording, key=len, reverse=True)
-
-
-def _tell(
-    runs: Sequence[AskedRun], rest: Sequence[AskedRun], changed: Mapping[str, int], missing: Mapping[str, str]
-) -> None:
-    for name, why in missing.items():
-        tell(f"recording {name} is left out: {why}")
-    tell(f"{len(runs):,} runs, of which {len(runs) - len(rest):,} were played before")
-    for part, count in changed.items():
-        tell(f"{count:,} runs are played anew: another {part} than before")

@@ -2,34 +2,26 @@
 
 The family searched is the target alone, every other member at windows 1 to 16 below the target, prompt lookup too, and
 every chain of more levels whose upper members can judge, at windows 1 to 16 each. Local ascent finds the best near a
-start, so it begins at the fastest chains of several sets of members. The rounds of a fixed chain do not depend on
-seconds, so a run with one request at a time is kept as counts of its forwards, which have seconds at any cost. Letters:
-O operations of a run, K kinds of forwards, L members.
+start, so it begins at the fastest chains of several sets of members.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import combinations, islice, pairwise, product
-from typing import NamedTuple
+from functools import partial
+from itertools import combinations, pairwise, product
 
-import numpy as np
-from numpy.typing import NDArray
 from paceline.decoding.pool import Pool
-from paceline.decoding.results import DRAFT
 from paceline.policies.by_name import PolicySpec
 from paceline.policies.chain_text import ChainSpec
 from paceline.policies.fixed import Chain
-from paceline.runs.log import RunLog
-from paceline.sim.context_tables import RequestTables
+from paceline.reports.validation import total_s
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.base import CostModel, DraftTerms
 from paceline.sim.replay_tables import ReplayTables
 from paceline.sim.simulate import Scenario, simulate
 
 from .cells import ArenaCell, load
 from .play import RecordingStage, play
-from .store import BEST_STATIC, Played
+from .played import BEST_STATIC, Played
 
 MOST = 16  # tokens of a window
 TWO_LEVELS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -120,150 +112,6 @@ def _changed(windows: tuple[int, ...], place: int, step: int) -> tuple[int, ...]
     return (*windows[:place], windows[place] + step, *windows[place + 1 :])
 
 
-Counts = NDArray[np.int64]
-_BITS = 24  # of a number of tokens: more than a context holds
-_MASK = (1 << _BITS) - 1
-
-
-class UnitCost(CostModel):
-    """Each forward and each lookup takes a second: for runs of which only the forwards are of interest."""
-
-    name = "forwards"
-    lookup_s = 1.0
-
-    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """One second; see `CostModel`."""
-        return 1.0
-
-
-class _Kind(NamedTuple):
-    """A forward of one row."""
-
-    level: int
-    drafts: bool
-    new_tokens: int
-    context_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunForwards:
-    """What a run asked of its models."""
-
-    tokens: int  # of output, >= 1
-    kinds: Counts  # `[K]` by index in the `ForwardKinds` that counted them
-    repeats: Counts  # `[K]` forwards of the kind, >= 1
-    drafts: Counts  # `[L]` drafts by each level; those of model-free members are lookups
-    drafted: Counts  # `[L]` tokens in them
-
-
-class ForwardKinds:
-    """Kinds of forwards of runs of one pool, each priced once for all runs that have it."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._num_free = sum(member.model_free for member in pool.members)
-        self._known: dict[int, int] = {}
-        self._prices: dict[CostModel, NDArray[np.float64]] = {}
-
-    def count(self, log: RunLog) -> RunForwards:
-        """The forwards of a run; raises ValueError where several requests run at a time."""
-        ops, steps = log.ops, log.steps
-        if (ops["num_rows"] != 1).any():
-            raise ValueError("a run whose forwards are counted must have one request at a time")
-        drafts, level = ops["kind"] == DRAFT, ops["level"].astype(np.int64)
-        drafted = np.where(drafts, steps["drafted"], 0)
-        # Tokens of the text, pending ones among them, that a forward has been fed once it has run.
-        text = _text_before(log)
-        forwards = level >= self._num_free
-        first = forwards & ~(drafts & (drafted == 0))
-        new = ops["new_tokens"] - np.maximum(drafted - 1, 0)
-        later = first & (drafted > 1)
-        # The middle of the later forwards stands for them (`sim.charges.later_held`).
-        middle = text + (drafted - 2) // 2
-        packed = np.concatenate(
-            [
-                _packed(level, drafts, new, text - new)[first],
-                _packed(level, drafts, np.ones_like(new), middle)[later],
-            ]
-        )
-        kinds, index = np.unique(packed, return_inverse=True)
-        times = np.concatenate([np.ones(int(first.sum()), np.int64), drafted[later] - 1])
-        levels = len(self._pool.members)
-        return RunForwards(
-            tokens=int(log.requests["emitted_tokens"].sum()),
-            kinds=self._indices(kinds),
-            repeats=np.bincount(index, times, minlength=len(kinds)).astype(np.int64),
-            drafts=np.bincount(level[drafts], minlength=levels),
-            drafted=np.bincount(level[drafts], drafted[drafts], minlength=levels).astype(np.int64),
-        )
-
-    def seconds(self, run: RunForwards, cost: CostModel) -> float:
-        """What the run takes at a cost; but for rounding, what `simulate` says.
-
-        Raises:
-            ValueError: a cost that knows more of operations than their forwards.
-            CostRangeError: a forward that the cost does not know.
-        """
-        if cost.knows_operations or cost.knows_rounds:
-            raise ValueError(f"cost {cost.name} knows more of operations than their forwards")
-        names, free = self._pool.names, self._num_free
-        seconds = float(self._priced(cost)[run.kinds] @ run.repeats) + cost.lookup_s * int(run.drafts[:free].sum())
-        for level, name in enumerate(names[free:], free):
-            terms = cost.draft_terms(name)
-            if terms is not None and terms.block is not None:
-                raise ValueError(
-                    f"cost {cost.name} has {name} draft a block in one forward; drafts are counted by the token here"
-                )
-            if terms is not None:
-                seconds += terms.per_round_s * int(run.drafts[level])
-                seconds += (terms.per_token_s or 0.0) * int(run.drafted[level])
-        return seconds
-
-    def _indices(self, packed: Counts) -> Counts:
-        known = self._known
-        return np.array([known.setdefault(kind, len(known)) for kind in packed.tolist()], np.int64)
-
-    def _priced(self, cost: CostModel) -> NDArray[np.float64]:
-        prices = self._prices.setdefault(cost, np.zeros(0))
-        if len(prices) < len(self._known):
-            names, free = self._pool.names, self._num_free
-            whole = [level >= free and _whole_drafts(cost.draft_terms(name)) for level, name in enumerate(names)]
-            added = [
-                0.0 if kind.drafts and whole[kind.level] else self._forward_s(cost, kind)
-                for kind in map(_unpacked, islice(self._known, len(prices), None))
-            ]
-            prices = self._prices[cost] = np.concatenate([prices, added])
-        return prices
-
-    def _forward_s(self, cost: CostModel, kind: _Kind) -> float:
-        name = self._pool.names[kind.level]
-        return cost.forward_s(name, num_rows=1, new_tokens=kind.new_tokens, context_tokens=kind.context_tokens)
-
-
-def _whole_drafts(terms: DraftTerms | None) -> bool:
-    return terms is not None and terms.per_token_s is not None
-
-
-def _text_before(log: RunLog) -> Counts:
-    """`[O]` tokens of the request's text before each operation: its prompt, its answer and what is pending."""
-    steps, request = log.steps, log.steps["request"]
-    change = steps["drafted"] - (steps["judged"] - steps["accepted"]) + steps["own"]
-    after = np.cumsum(change)
-    before: Counts = after - change
-    starts = np.flatnonzero(np.diff(request, prepend=-1))
-    return before - before[starts][request] + log.requests["prompt_tokens"][request]
-
-
-def _packed(level: Counts, drafts: NDArray[np.bool_], new_tokens: Counts, context_tokens: Counts) -> Counts:
-    packed: Counts = (((level * 2 + drafts) << _BITS | new_tokens) << _BITS) | context_tokens
-    return packed
-
-
-def _unpacked(packed: int) -> _Kind:
-    which, rest = packed >> (2 * _BITS), packed & ((1 << 2 * _BITS) - 1)
-    return _Kind(which >> 1, bool(which & 1), rest >> _BITS, rest & _MASK)
-
-
 Seconds = Callable[[ChainSpec], float]
 Moves = Callable[[ChainSpec], Iterable[ChainSpec]]
 
@@ -337,46 +185,21 @@ STARTS = 3  # sets of members that the ascent on the sample begins with
 FINALISTS = 10  # unlike chains of the sample that are played over all requests
 
 
-class PlayedChains:
-    """Runs of static chains over a recording, one request at a time."""
-
-    def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
-        self._scenario = Scenario(tables=tables, cost=UnitCost(), seed=seed)
-        self._kinds = ForwardKinds(tables.pool)
-        self._runs: dict[ChainSpec, RunForwards] = {}
-        # Held, so that they are not built again for every chain.
-        self._held: list[RequestTables] = []
-        if isinstance(tables, TrieTables):
-            self._held = [tables.of(request.request_id) for request in tables.trace.requests]
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def seconds(self, cost: CostModel, chain: ChainSpec) -> float:
-        """For each token of output at a cost; raises as `ForwardKinds.seconds`."""
-        run = self._runs.get(chain)
-        if run is None:
-            name = str(chain)
-            log = simulate(self._scenario, Chain(self._scenario.tables.pool, name), name)
-            run = self._runs[chain] = self._kinds.count(log)
-        return self._kinds.seconds(run, cost) / run.tokens
+def best_static(scenario: Scenario) -> Ranked:
+    """The fastest chains of a scenario in hindsight, and whatever else was run over all requests to find them."""
+    some, family = replace(scenario, tables=sampled(scenario.tables)), ChainFamily(scenario.tables.pool)
+    with_requests = [each for each in (some.tables, scenario.tables) if isinstance(each, TrieTables)]
+    held = [each.of(request.request_id) for each in with_requests for request in each.trace.requests]
+    found = seek(family, sample=partial(seconds_of, some), whole=partial(seconds_of, scenario))
+    del held  # until now, so that tables of requests are not built again for every chain
+    return found
 
 
-class ChainSearch:
-    """Seeks the best static chains of a recording at one cost after another.
-
-    `whole` are runs over all requests; `sample` over a part of each tag's, or the same where there are few.
-    """
-
-    def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
-        self.family = ChainFamily(tables.pool)
-        self.whole = PlayedChains(tables, seed=seed)
-        some = sampled(tables)
-        self.sample = self.whole if some is tables else PlayedChains(some, seed=seed)
-
-    def best(self, cost: CostModel) -> Ranked:
-        """The fastest at a cost, and whatever else was played over all requests to find it."""
-        return seek(self.family, sample=partial(self.sample.seconds, cost), whole=partial(self.whole.seconds, cost))
+def seconds_of(scenario: Scenario, chain: ChainSpec) -> float:
+    """Of a run, for each token of output."""
+    name = str(chain)
+    log = simulate(scenario, Chain(scenario.tables.pool, name), name)
+    return total_s(log) / int(log.requests["emitted_tokens"].sum())
 
 
 def seek(family: ChainFamily, *, sample: Seconds, whole: Seconds) -> Ranked:
@@ -418,7 +241,7 @@ DRAFTERS = 2  # members that are fastest alone below the target
 class CellStatics:
     """The best static chains of all cells of one recording; searches are made once for each ladder.
 
-    Searches are made in the recorded order of the requests. With one request at a time that is `ChainSearch`; under
+    Searches are made in the recorded order of the requests. With one request at a time that is `best_static`; under
     another load its `CANDIDATES` best, the target alone and two levels with `NARROW` windows are played there, and from
     the fastest of them windows are changed by one while that pays. Another order of the requests takes the fastest of
     the `REPLAYED` best.
@@ -429,9 +252,9 @@ class CellStatics:
         self._ranked: dict[str, Ranked] = {}
         self._under_load: dict[ArenaCell, Ranked] = {}
 
-    @cached_property
-    def _search(self) -> ChainSearch:
-        return ChainSearch(self._stage.tables(0))
+    @property
+    def _family(self) -> ChainFamily:
+        return ChainFamily(self._stage.tables(0).pool)
 
     def best(self, cell: ArenaCell, seed: int) -> Played:
         """What the best chain did at a seed, as the policy `best-static`; raises as `play`."""
@@ -445,20 +268,20 @@ class CellStatics:
         if cell not in self._under_load:
             search = Search(_Runs(self._stage, cell, 0).seconds)
             found = search.fastest(dict.fromkeys(self._candidates(self._of_ladder(cell.ladder))))
-            search.ascend(found, (self._search.family.windows_next,))
+            search.ascend(found, (self._family.windows_next,))
             self._under_load[cell] = search.ranked()
         return self._under_load[cell]
 
     def _candidates(self, ranked: Ranked) -> Iterable[ChainSpec]:
         yield from ranked.chains[:CANDIDATES]
-        yield self._search.family.plain
+        yield self._family.plain
         two_levels = [chain.members for chain in ranked.of_each_members() if len(chain.members) == 2]
         for members, window in product(two_levels[:DRAFTERS], NARROW):
             yield ChainSpec(members=members, windows=(window,))
 
     def _of_ladder(self, ladder: str) -> Ranked:
         if ladder not in self._ranked:
-            self._ranked[ladder] = self._search.best(self._stage.cost(ladder))
+            self._ranked[ladder] = best_static(Scenario(tables=self._stage.tables(0), cost=self._stage.cost(ladder)))
         return self._ranked[ladder]
 
 

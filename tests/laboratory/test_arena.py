@@ -7,7 +7,7 @@ import pytest
 from paceline.policies.by_name import PolicySpec
 from paceline_laboratory.arena import run as arena_run
 from paceline_laboratory.arena.play import play
-from paceline_laboratory.arena.store import BEST_STATIC
+from paceline_laboratory.arena.played import BEST_STATIC
 
 from ..cli.command_line import paceline, refused
 from .arena.test_run import MINE, OneChain
@@ -32,7 +32,7 @@ def test_policies_are_ranked_and_results_are_kept(work):
     again = paceline("arena", *ONE, "--policy", "two-level", "--by-cell")
     assert "pico/steep/batch-1 │ draft:2/target" in again.out
     assert "3 runs, of which 3 were played before" in again.told
-    assert (work / "results" / "pico.jsonl").exists()
+    assert len(list((work / "cells").rglob("*.json"))) == 4
 
 
 def test_what_a_policy_lacks_is_told_by_name_and_counted(monkeypatch):
@@ -71,7 +71,7 @@ def test_a_policy_in_a_file_joins_the_field_and_one_that_fails_ends_with_1(tmp_p
     file.write_text(MINE)
     ran = paceline("arena", *ONE, "--policy", "plain", "--add-policy", f"{file}:Mine")
     assert ran.code == 1
-    assert f"failed: {file}:Mine in pico/steep/batch-1, seed 0: PolicyError:" in " ".join(ran.out.split())
+    assert f"failed: {file}:Mine in pico/steep/batch-1, seed 0: policy {file}:Mine" in " ".join(ran.out.split())
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ class StoredNodes:
     """
 
     def __init__(self, path: Path, meta: TrieMeta, requests: Sequence[RequestRow], sha256: str) -> None:
-        self._path, self._meta, self._requests = path, meta, requests
+        self._path, self._meta, self._requests, self._sha256 = path, meta, requests, sha256
         self._schema = node_schema(meta, path / META)
         handle = opened(path / NODES)
         finalize(self, handle.close)
@@ -101,6 +101,10 @@ class StoredNodes:
         self._kept: OrderedDict[int, tuple[Trie, ...]] = OrderedDict()
         self._kept_nodes = 0
         self._last_group: tuple[int, pa.Table | None] = (-1, None)
+
+    def __reduce__(self) -> tuple[type["StoredNodes"], tuple[object, ...]]:
+        # Whoever unpickles it reads the same file, whose hash is looked at again.
+        return StoredNodes, (self._path.absolute(), self._meta, self._requests, self._sha256)
 
     def trie(self, request: int) -> Trie:
         """The trie of a request, by its index; raises TraceFormatError where its batch is not sound."""

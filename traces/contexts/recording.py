@@ -1,12 +1,12 @@
 """A recording of contexts: a token trie of each request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...base.errors import ArgumentError, counted
 from ..meta import ModelInfo
-from ..recording import AboutRecording
+from ..recording import AboutRecording, chosen, tagged
 from ..shapes import Named
 from ..shapes_given import asked_shapes
 from ..shifted import shifted_name, shifted_tries
@@ -50,6 +50,14 @@ class TrieRecording:
             sampling=meta.sampling.words,
             remarks=(*meta.remarks, *self._what_if()),
         )
+
+    def __getitem__(self, ids: Iterable[str]) -> "TrieRecording":
+        """See `Recording`."""
+        return replace(self, requests=chosen(self.meta.name, self.requests, ids))
+
+    def of_tags(self, *tags: str) -> "TrieRecording":
+        """See `Recording`."""
+        return replace(self, requests=tagged(self.meta.name, self.requests, tags))
 
     def known_shapes(self) -> Mapping[str, Named]:
         """See `Recording`: every model's."""

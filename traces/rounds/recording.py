@@ -1,11 +1,11 @@
 """An imported recording: rounds of each request, drafter by drafter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...base.errors import counted
-from ..recording import AboutRecording
+from ..recording import AboutRecording, chosen, tagged
 from ..shapes import Named, named_shapes
 from ..shapes_given import asked_shapes
 from ..shifted import shifted_name, shifted_rounds
@@ -67,6 +67,14 @@ class RoundsRecording:
         known = all(request.prompt and request.output for request in self.requests)
         name = self.meta.ngram.name
         return (name,) if known and name not in self.meta.model_names else ()
+
+    def __getitem__(self, ids: Iterable[str]) -> "RoundsRecording":
+        """See `Recording`."""
+        return replace(self, requests=chosen(self.meta.name, self.requests, ids))
+
+    def of_tags(self, *tags: str) -> "RoundsRecording":
+        """See `Recording`."""
+        return replace(self, requests=tagged(self.meta.name, self.requests, tags))
 
     def known_shapes(self) -> Mapping[str, Named]:
         """See `Recording`."""

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,13 +13,10 @@ from paceline.policies.by_name import PolicySpec, make_policy
 from paceline.policies.chain_text import ChainSpec, parse_chain
 from paceline.reports.summary import summarise_run
 from paceline.sim.contexts import TrieTables
-from paceline.sim.cost.base import DraftTerms
-from paceline.sim.cost.by_name import make_cost
-from paceline.sim.cost.files import CostGrid, CostLine, DrafterFigures, FileCost
+from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.on_disk import read_trace
-from paceline.traces.meta import CostTable
-from paceline_laboratory.arena import statics as at_batch_one
+from paceline_laboratory.arena import statics
 from paceline_laboratory.arena.cells import (
     NAME,
     ArenaCell,
@@ -35,19 +31,8 @@ from paceline_laboratory.arena.cells import (
 )
 from paceline_laboratory.arena.ladders import ladder, ladders, roles_of
 from paceline_laboratory.arena.play import RecordingStage, play
-from paceline_laboratory.arena.statics import (
-    MOST,
-    CellStatics,
-    ChainFamily,
-    ChainSearch,
-    ForwardKinds,
-    PlayedChains,
-    Search,
-    UnitCost,
-)
-from paceline_laboratory.arena.store import BEST_STATIC
-
-from ...sim.fixed.recorded import contexts, logs, texts
+from paceline_laboratory.arena.played import BEST_STATIC
+from paceline_laboratory.arena.statics import MOST, CellStatics, ChainFamily, Search, best_static, seconds_of, seek
 
 NAMES = st.from_regex(NAME, fullmatch=True)
 SPLIT = read_split()
@@ -199,76 +184,6 @@ def test_a_ladder_that_is_none_is_told():
         ladder("steeper")
 
 
-SECONDS = st.floats(1e-6, 1e3)
-LINES = st.builds(CostLine, intercept_s=SECONDS, per_new_token_s=SECONDS, per_kv_token_s=SECONDS)
-FORWARDS = st.one_of(
-    LINES,
-    st.builds(lambda one, other: CostTable(new_tokens=(1, 7), seconds=(one, other)), SECONDS, SECONDS),
-    st.builds(
-        lambda a, b, c: CostGrid(new_tokens=(1, 5), context_tokens=(0, 20), seconds=((a, b), (b, c))), *[SECONDS] * 3
-    ),
-)
-DRAFTERS = st.one_of(
-    FORWARDS,
-    st.builds(
-        lambda terms, known: DrafterFigures(terms=terms, forwards=known),
-        st.builds(DraftTerms, SECONDS, st.none() | SECONDS, st.none()),
-        FORWARDS,
-    ),
-)
-
-
-@st.composite
-def costs(draw, pool):
-    figures = {member.name: draw(DRAFTERS) for member in pool.members[:-1]}
-    cost = FileCost("drawn", figures | {pool.target: draw(FORWARDS)}, extrapolate=True)
-    cost.lookup_s = draw(SECONDS)
-    return cost
-
-
-def replayed(tables, cost, text, batch=1):
-    return simulate(Scenario(tables=tables, cost=cost, batch=batch), make_policy(text, tables.pool), text)
-
-
-@given(contexts() | logs(), st.data())
-def test_counted_forwards_cost_what_the_simulated_run_takes(tables, data):
-    kinds = ForwardKinds(tables.pool)
-    text = data.draw(texts(tables.pool, stops=False))
-    run = kinds.count(replayed(tables, UnitCost(), text))
-    for _ in range(2):
-        cost = data.draw(costs(tables.pool))
-        log = replayed(tables, cost, text)
-        assert run.tokens == log.requests["emitted_tokens"].sum()
-        assert kinds.seconds(run, cost) == pytest.approx(log.ops["duration_s"].sum(), rel=1e-9)
-
-
-@pytest.mark.parametrize("text", ["plain", "draft:16/target", "ngram:6/draft:3/mid:7/target", "slim:2/target"])
-def test_the_shipped_recording_at_the_ladders(text):
-    trace = read_trace(shipped("recordings", "pico.trace"))
-    tables = TrieTables(trace)
-    kinds = ForwardKinds(tables.pool)
-    other = kinds.count(replayed(tables, UnitCost(), "mid:3/target"))
-    run = kinds.count(replayed(tables, UnitCost(), text))
-    for cost in (make_cost("h100", trace), *(one.cost(trace) for one in ladders().values())):
-        kinds.seconds(other, cost)
-        end_s = replayed(tables, cost, text).requests["finished_at_s"].max()
-        assert kinds.seconds(run, cost) == pytest.approx(end_s, rel=1e-9)
-
-
-def test_a_batch_cannot_be_counted_and_a_cost_of_whole_operations_is_refused():
-    class WithOperations(UnitCost):
-        knows_operations = True
-
-    tables = TrieTables(read_trace(shipped("recordings", "pico.trace")))
-    kinds = ForwardKinds(tables.pool)
-    with pytest.raises(ValueError, match="one request at a time"):
-        kinds.count(replayed(tables, UnitCost(), "plain", batch=2))
-    run = kinds.count(replayed(tables, UnitCost(), "plain"))
-    assert kinds.seconds(run, UnitCost()) == run.repeats.sum() == np.sum(run.tokens)
-    with pytest.raises(ValueError, match="more of operations"):
-        kinds.seconds(run, WithOperations())
-
-
 POOL = Pool(
     (
         Member(name="ngram", model_free=True, drafts_only=True),
@@ -349,12 +264,11 @@ def tables():
     return TrieTables(replace(trace, requests=trace.requests[:6]))
 
 
-@pytest.mark.parametrize("seconds", [(1, 1, 1, 4), (1, 10, 50, 100)])
-def test_the_best_is_within_a_hundredth_of_what_a_grid_holds(tables, seconds):
-    cost = prices(*seconds)
-    ranked = ChainSearch(tables).best(cost)
-    played = PlayedChains(tables)
-    assert ranked.seconds[0] == pytest.approx(played.seconds(cost, ranked.best), rel=1e-12)
+@pytest.mark.parametrize("prices_s", [(1, 1, 1, 4), (1, 10, 50, 100)])
+def test_the_best_is_within_a_hundredth_of_what_a_grid_holds(tables, prices_s, monkeypatch):
+    scenario = Scenario(tables=tables, cost=prices(*prices_s))
+    found = best_static(scenario)
+    assert found.seconds[0] == seconds_of(scenario, found.best)
     family = ChainFamily(tables.pool)
     grid = [
         family.plain,
@@ -362,17 +276,19 @@ def test_the_best_is_within_a_hundredth_of_what_a_grid_holds(tables, seconds):
         *family.three_levels((1, 2, 4), (2, 4, 7, 11), lookups=False),
         *family.three_levels((3, 6), (2, 6, 10), lookups=True),
     ]
-    assert ranked.seconds[0] <= 1.01 * min(played.seconds(cost, chain) for chain in grid)
+    assert found.seconds[0] <= 1.01 * min(seconds_of(scenario, chain) for chain in grid)
+    monkeypatch.setattr(statics, "SAMPLE_TOKENS", 100)
+    tried = [0, 0]
+    seek(family, sample=counted_in(tried, 0, scenario), whole=counted_in(tried, 1, scenario))
+    assert tried[0] > 5 * tried[1]  # most are run on a sample
 
 
-def test_most_chains_are_played_on_a_sample_and_none_again_at_other_prices(tables, monkeypatch):
-    monkeypatch.setattr(at_batch_one, "SAMPLE_TOKENS", 100)
-    search = ChainSearch(tables)
-    first = search.best(prices(1, 3, 6, 10))
-    played = len(search.whole), len(search.sample)
-    assert played[1] > 5 * played[0]
-    assert search.best(prices(1, 3, 6, 10)) == first
-    assert (len(search.whole), len(search.sample)) == played
+def counted_in(tried, place, scenario):
+    def seconds(chain):
+        tried[place] += 1
+        return seconds_of(scenario, chain)
+
+    return seconds
 
 
 @pytest.fixture(scope="module")
@@ -384,9 +300,9 @@ def stage():
 @pytest.mark.parametrize("load", ["batch-1", "batch-8", "ninety"])
 def test_no_chain_of_two_levels_is_faster_at_any_load_or_seed(stage, load):
     cell = ArenaCell(recording="pico-coupled", ladder="steep", load=load)
-    statics = CellStatics(stage)
+    found = CellStatics(stage)
     for seed in (0, 1):
-        best = statics.best(cell, seed)
+        best = found.best(cell, seed)
         assert (best.cell, best.policy, best.seed) == (cell, BEST_STATIC, seed)
         again = play(stage, cell, PolicySpec.parse(best.chain), seed)
         assert replace(again, policy=BEST_STATIC, chain=best.chain) == best

@@ -24,7 +24,8 @@ from paceline.traces import SyntheticSpec, make_trace, read_rounds, read_trace, 
 from paceline.traces.folder import META
 from paceline_laboratory.arena import pools as training
 from paceline_laboratory.arena import recordings
-from paceline_laboratory.arena.on_models import POLICIES, OrderOnModels, Standing, best_static, order_on_models
+from paceline_laboratory.arena.on_models import POLICIES, OrderOnModels, Standing, order_on_models
+from paceline_laboratory.arena.played import BEST_STATIC
 from paceline_laboratory.arena.pools import TargetTexts, joined
 from paceline_laboratory.arena.recipe import PoolRecipeError, pool_recipe
 from paceline_laboratory.arena.recordings import (
@@ -43,7 +44,7 @@ from paceline_laboratory.arena.recordings import (
     turned_over,
 )
 from paceline_laboratory.arena.repeats import PIECE, pieces_of, repeats, repeats_table
-from paceline_laboratory.arena.store import BEST_STATIC
+from paceline_laboratory.arena.statics import best_static
 
 from ...cli.command_line import refused
 from ...data_folder import data_files
@@ -554,7 +555,7 @@ def test_the_best_static_chain_is_no_slower_than_others(llama_shelf):
         log = simulate(scenario, make_policy(policy, scenario.tables.pool), policy)
         return float(log.requests["finished_at_s"].max())
 
-    best = seconds(str(best_static(scenario)))
+    best = seconds(str(best_static(scenario).best))
     for other in ("plain", "draft:2/target", "ngram:2/target", "slim:3/target", "draft:1/slim:2/target"):
         assert best <= seconds(other) * (1 + 1e-9)
 

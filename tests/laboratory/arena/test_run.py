@@ -1,7 +1,9 @@
 """A policy in a cell, and runs of the arena: in processes, interrupted, gone on with, and what cannot be played."""
 
+import re
 import signal
 from dataclasses import replace
+from itertools import count
 from math import isclose
 
 import pytest
@@ -21,9 +23,9 @@ from paceline_laboratory.arena import cells as buildable
 from paceline_laboratory.arena import run as arena_run
 from paceline_laboratory.arena.cells import ArenaCell, asked_field, loads
 from paceline_laboratory.arena.play import PARTS, SERVED, STEPPED, WALKED, play, reordered, served
+from paceline_laboratory.arena.played import BEST_STATIC, Played, outcome_from_json
 from paceline_laboratory.arena.recordings import RecordingUnavailableError
-from paceline_laboratory.arena.run import ArenaAsked, LostWorkerError, run_arena
-from paceline_laboratory.arena.store import BEST_STATIC, AskedRun, Played
+from paceline_laboratory.arena.run import ArenaAsked, ArenaRun, run_arena
 
 POLICIES = ("plain", "draft:4/target", "two-level", "via-sd")
 RECORDING = read_trace(shipped("recordings", "pico.trace"))
@@ -221,26 +223,24 @@ def test_every_policy_is_played_in_every_cell_at_every_seed_beside_the_best_stat
 
 def test_what_was_played_is_not_played_again(no_search, asked, monkeypatch):
     first = run_arena(asked)
-    monkeypatch.setattr(arena_run, "played_here", lambda groups, interrupts: iter([group for group in groups if group]))
+    monkeypatch.setattr(ArenaRun, "play", lambda self: pytest.fail(f"{self} is played again"))
     again = run_arena(asked)
     assert again == replace(first, num_kept=len(first.played))
 
 
 def test_an_interrupt_keeps_what_was_played_and_the_next_run_goes_on(no_search, asked, monkeypatch):
     whole = run_arena(replace(asked, work=asked.work.with_name("whole")))
-    played_here = arena_run.played_here
+    played, number = ArenaRun.play, count(1)
 
-    def interrupted(groups, interrupts):
-        for number, come in enumerate(played_here(groups, interrupts)):
-            yield come
-            if number == 4:
-                signal.raise_signal(signal.SIGINT)
+    def interrupted(run):
+        if next(number) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return played(run)
 
-    monkeypatch.setattr(arena_run, "played_here", interrupted)
+    monkeypatch.setattr(ArenaRun, "play", interrupted)
     cut = run_arena(asked)
     assert not cut.is_whole
     assert len(cut.played) == 5
-    monkeypatch.setattr(arena_run, "played_here", played_here)
     rest = run_arena(asked)
     assert rest.num_kept == 5
     assert rest.played == whole.played
@@ -294,7 +294,7 @@ def test_what_a_recording_lacks_is_left_out_by_name(no_search, lacking, asked):
 def test_a_policy_that_no_recording_can_be_played_with_is_refused_before_anything_is_played(asked, policy):
     with pytest.raises(PolicySpecError, match=policy):
         run_arena(replace(asked, policies=asked_field(["plain", policy], None)))
-    assert not (asked.work / "results").exists()
+    assert not (asked.work / "cells").exists()
 
 
 def test_a_policy_that_one_recording_can_be_played_with_is_not_refused(no_search, asked, monkeypatch):
@@ -315,10 +315,10 @@ def test_a_policy_that_fails_loses_no_other_run_and_is_played_again(no_search, a
     for _ in range(2):
         results = run_arena(wanted)
         assert len(results.failed) == 2
-        assert "RuntimeError" in results.failed[0].error
+        assert "RuntimeError" in results.failed[0]
         assert {run.policy for run in results.played} == {BEST_STATIC, "plain"}
         assert results.is_whole
-        assert list(results.gaps()) == list(map(str, results.failed))
+        assert list(results.gaps()) == list(results.failed)
 
 
 def test_a_cell_without_a_best_static_chain_is_told(no_search, asked, monkeypatch):
@@ -367,8 +367,8 @@ def test_a_process_that_is_killed_is_told_with_what_it_played(asked, tmp_path):
     file = tmp_path / "killer.py"
     file.write_text(MINE.replace("raise RuntimeError('no')", "__import__('os').kill(__import__('os').getpid(), 9)"))
     wanted = replace(asked, cells=asked.cells[:1], policies=asked_field([f"{file}:Mine"], None), jobs=2, seeds=1)
-    with pytest.raises(LostWorkerError, match=r"killer\.py:Mine in a/flat/batch-1 ended by itself"):
-        run_arena(wanted)
+    (lost,) = run_arena(wanted).failed
+    assert re.search(r"killer\.py:Mine in a/flat/batch-1, seed 0: its process ended by itself", lost)
     assert run_arena(replace(wanted, policies=(), jobs=1)).num_kept == 2
 
 
@@ -376,8 +376,8 @@ def test_a_process_that_is_killed_is_told_with_what_it_played(asked, tmp_path):
 def test_working_ahead_plays_in_batches_and_is_not_applicable_under_arrivals(shelf, tmp_path, policy):
     def outcome(load):
         cell = ArenaCell(recording="a", ladder="steep", load=load)
-        run = AskedRun(trace=tmp_path / "a.trace", cell=cell, policy=policy, seed=0, made_of={})
-        return arena_run.Player().outcome(run)
+        run = ArenaRun(trace=tmp_path / "a.trace", cell=cell, policy=policy, seed=0, made_of={})
+        return outcome_from_json(run.play())
 
     assert isinstance(outcome("batch-8"), Played)
     assert outcome("half").why == (

@@ -1,0 +1,344 @@
+"""What came of a sweep: which cells failed, and the settings that are best by one figure or by several.
+
+A setting is all of a cell but its seed; its figures are means over seeds. A setting is on the front where no other one
+is at least as good by every objective, and better by one (Pareto).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import ge, gt, le, lt
+from statistics import fmean
+from typing import Any
+
+from ..base.errors import ArgumentError, counted, known_are
+from .intervals import Interval, OverTags, mean_interval
+from .tables import Grid, Printed, table
+
+LEAST = "min:"  # before an objective of which less is better
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
+_LIMIT = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*([-+0-9.eE]{1,24})\s*")
+SEED, ERROR = "seed", "error"
+MOST_SHOWN = 40  # rows of a front that are printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SweepDone(Printed):
+    """What became of the cells of a sweep, or of a shard."""
+
+    folder: str
+    total: int
+    kept: int  # that stood there before
+    played: int  # of this call, failed ones among them
+    failed: tuple[tuple[str, str], ...]  # (cell, why in one line), of this call and before
+    lost: tuple[tuple[str, str], ...]  # likewise; nothing is kept of them, and the next call plays them again
+
+    @property
+    def missing(self) -> int:
+        """Cells that were never begun, since an interrupt came before."""
+        return self.total - self.kept - self.played - len(self.lost)
+
+    def tables(self) -> Sequence[Grid]:
+        """None: there is nothing to compare yet."""
+        return []
+
+    def lines(self) -> Sequence[str]:
+        """Counts, then a line for each reason of failures."""
+        parts = [f"{self.kept:,} stood there before", f"{self.played:,} played"]
+        parts += [f"{len(self.failed):,} failed"] if self.failed else []
+        parts += [f"{self.missing:,} not played"] if self.missing else []
+        return [f"{self.folder}: {counted(self.total, 'cell')}, {', '.join(parts)}", *self._whys()]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        counts = {name: getattr(self, name) for name in ("folder", "total", "kept", "played", "missing")}
+        return counts | {"failed": self.to_dicts(), "lost": [{"cell": cell, "why": why} for cell, why in self.lost]}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each cell that failed."""
+        return [{"cell": cell, "why": why} for cell, why in self.failed]
+
+    def _whys(self) -> list[str]:
+        lines = []
+        for word, cells in (("failed", self.failed), ("lost, to be played again", self.lost)):
+            reasons: dict[str, list[str]] = {}
+            for cell, why in cells:
+                reasons.setdefault(why, []).append(cell)
+            for why, named in reasons.items():
+                more = f" and {len(named) - 1:,} more" if len(named) > 1 else ""
+                lines.append(f"{word}: {named[0]}{more}: {why}")
+        return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A figure, and which way is better."""
+
+    figure: str
+    most: bool  # whether more is better
+
+    @classmethod
+    def parse(cls, text: str) -> "Objective":
+        """Read `FIGURE`, of which more is better, or `min:FIGURE`."""
+        return cls(figure=text.removeprefix(LEAST), most=not text.startswith(LEAST))
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return self.figure if self.most else f"{LEAST}{self.figure}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A bound on a figure."""
+
+    figure: str
+    sign: str  # of `COMPARISONS`
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> "Limit":
+        """Read `ttft_s_p99<0.5`; raises ArgumentError for another form."""
+        found = _LIMIT.fullmatch(text)
+        try:
+            assert found is not None
+            return cls(figure=found[1], sign=found[2], value=float(found[3]))
+        except (AssertionError, ValueError):
+            raise ArgumentError(f"`subject_to` must read FIGURE<NUMBER, with <, <=, > or >=, got {text!r}") from None
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return f"{self.figure}{self.sign}{self.value:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingFigures:
+    """One setting with its figures at each seed."""
+
+    setting: Mapping[str, Any]  # keywords but the seed
+    seeds: tuple[Mapping[str, Any], ...]  # figures, at least one
+
+    def mean(self, figure: str) -> float | None:
+        """Over seeds; None where one of them does not know it."""
+        known = [seed[figure] for seed in self.seeds if isinstance(seed.get(figure), int | float)]
+        return fmean(known) if len(known) == len(self.seeds) else None
+
+    def shown(self, figure: str) -> str:
+        """The mean, with its 95% interval over several seeds."""
+        values = [seed[figure] for seed in self.seeds]
+        if len(set(values)) == 1:
+            return f"{values[0]:,.6g}"
+        found = mean_interval(values)
+        return f"{found.mean:,.6g} ± {found.half_width:,.3g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BestSettings(Printed):
+    """The settings on the front, by the values of `by` that each group has."""
+
+    objectives: tuple[Objective, ...]
+    limits: tuple[Limit, ...]
+    by: tuple[str, ...]
+    varied: tuple[str, ...]  # keywords of which the sweep has several values
+    found: tuple[SettingFigures, ...]  # of one group after the other, the best by the first objective first
+    remarks: tuple[str, ...]
+
+    def tables(self) -> Sequence[Grid]:
+        """A row for each."""
+        aims = ", ".join(one.text for one in self.objectives)
+        limits = f"; {', '.join(one.text for one in self.limits)}" if self.limits else ""
+        title = f"{'the best by' if len(self.objectives) == 1 else 'the front of'} {aims}{limits}"
+        rows, ends = [], set()
+        for place, one in enumerate(self.found[:MOST_SHOWN]):
+            named = [*self.by, *(name for name in self.varied if name not in self.by)]
+            shown = {name: str(one.setting.get(name, "")) for name in named if name in self.varied or name in self.by}
+            figures = dict.fromkeys([aim.figure for aim in self.objectives] + [limit.figure for limit in self.limits])
+            rows.append(shown | {figure: one.shown(figure) for figure in figures})
+            group = [one.setting.get(name) for name in self.by]
+            if place and self.by and group != [self.found[place - 1].setting.get(name) for name in self.by]:
+                ends.add(place - 1)
+        more = len(self.found) - MOST_SHOWN
+        remarks = [*self.remarks, *([f"{more:,} more are on the front; --json has all"] if more > 0 else [])]
+        return [table(rows, texts={*self.varied, *self.by}, title=title, remarks=remarks, lines=ends)]
+
+    def lines(self) -> Sequence[str]:
+        """That none is left, where that is so."""
+        return [] if self.found else ["no setting keeps these limits"]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        asked = {"objectives": [one.text for one in self.objectives], "subject_to": [one.text for one in self.limits]}
+        return {**asked, "by": list(self.by), "settings": self.to_dicts(), "remarks": list(self.remarks)}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each setting: its keywords, the seeds it was played at, and the mean of each figure."""
+        figures = dict.fromkeys(name for one in self.found for seed in one.seeds for name in seed)
+        return [
+            {**one.setting, "seeds": len(one.seeds), **{name: one.mean(name) for name in figures}} for one in self.found
+        ]
+
+
+def best_settings(
+    rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]],
+    *,
+    objectives: Sequence[str],
+    subject_to: Sequence[str] = (),
+    by: Sequence[str] = (),
+    varied: Sequence[str] = (),
+    missing: int = 0,
+) -> BestSettings:
+    """The settings that no other one is better than.
+
+    Args:
+        rows: keywords and figures of each cell; None of one that failed.
+        objectives: see `Objective`, at least one.
+        subject_to: see `Limit`; all of them are kept.
+        by: keywords; settings are compared with those that have the same values of them.
+        varied: keywords of which there are several values.
+        missing: cells that were not played.
+
+    Raises:
+        ArgumentError: no objective, a figure or a keyword that no cell has, or a limit that is none.
+    """
+    if not objectives:
+        raise ArgumentError("`objective` must name a figure, got none")
+    aims, limits = tuple(map(Objective.parse, objectives)), tuple(map(Limit.parse, subject_to))
+    settings: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any] | None]]] = {}
+    for keywords, figures in rows:
+        setting = {name: value for name, value in keywords.items() if name != SEED}
+        settings.setdefault(repr(setting), (setting, []))[1].append(figures)
+    whole = [
+        SettingFigures(setting=setting, seeds=tuple(one for one in seeds if one is not None))
+        for setting, seeds in settings.values()
+        if None not in seeds
+    ]
+    known = dict.fromkeys(name for one in whole for seed in one.seeds for name in seed)
+    for option, name in [("objective", one.figure) for one in aims] + [("subject_to", one.figure) for one in limits]:
+        if whole and name not in known:
+            raise ArgumentError(f"`{option}` must name a figure of the cells, {known_are(name, known)}, got {name!r}")
+    keywords = dict.fromkeys(name for setting, _ in settings.values() for name in setting)
+    for name in by:
+        if name not in keywords:
+            raise ArgumentError(f"`by` must name a keyword of the cells, {known_are(name, keywords)}, got {name!r}")
+    asked = [*(one.figure for one in aims), *(one.figure for one in limits)]
+    able = [one for one in whole if all(one.mean(name) is not None for name in asked)]
+    within = [one for one in able if all(_keeps(one, limit) for limit in limits)]
+    groups: dict[str, list[SettingFigures]] = {}
+    for one in within:
+        groups.setdefault(repr([one.setting.get(name) for name in by]), []).append(one)
+    remarks = []
+    for count, why in (
+        (missing, "not played yet"),
+        (len(settings) - len(whole), "left out: a cell of them failed"),
+        (len(whole) - len(able), "left out: a figure is not known"),
+        (len(able) - len(within), "beyond the limits"),
+    ):
+        noun = "cell" if why == "not played yet" else "setting"
+        remarks += [f"{counted(count, noun)} {why}"] if count else []
+    return BestSettings(
+        objectives=aims,
+        limits=limits,
+        by=tuple(by),
+        varied=tuple(name for name in varied if name != SEED),
+        found=tuple(one for group in groups.values() for one in front(group, aims)),
+        remarks=tuple(remarks),
+    )
+
+
+def _keeps(one: SettingFigures, limit: Limit) -> bool:
+    mean = one.mean(limit.figure)
+    return mean is not None and COMPARISONS[limit.sign](mean, limit.value)
+
+
+def front(settings: Sequence[SettingFigures], objectives: Sequence[Objective]) -> list[SettingFigures]:
+    """Those that no other one is better than, the best by the first objective first; all figures are known."""
+    aimed = [
+        (tuple((1 if aim.most else -1) * (one.mean(aim.figure) or 0.0) for aim in objectives), one) for one in settings
+    ]
+    aimed.sort(key=lambda pair: pair[0], reverse=True)  # a better one never stands behind a worse one
+    best, found = list[tuple[float, ...]](), list[SettingFigures]()
+    for values, one in aimed:
+        if best and values == best[-1]:
+            found.append(one)
+        elif not any(all(map(ge, other, values)) for other in best):
+            best.append(values)
+            found.append(one)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedHalf:
+    """A tuned policy on some of the requests; tokens per second are over tags, as it was tuned for."""
+
+    name: str  # whether it was tuned on them
+    requests: int
+    rates: Mapping[str, float]  # output tokens per second by policy, the target alone among them where that is known
+    intervals: Mapping[str, Interval | None]  # 95% intervals over requests; None where nobody knows
+    speed_up: Interval | None  # over the target alone, likewise
+
+    def to_json(self, policy: str) -> dict[str, Any]:
+        """Of one policy."""
+        bounds = self.intervals[policy]
+        speed_up = self.speed_up
+        return {
+            "requests": self.requests,
+            "output_tokens_per_s": self.rates[policy],
+            "output_tokens_per_s_ci": None if bounds is None else list(bounds.bounds),
+            "speed_up": None if speed_up is None else speed_up.mean,
+            "speed_up_ci": None if speed_up is None else list(speed_up.bounds),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Tuned(Printed):
+    """What a tuning found."""
+
+    ranges: str  # the policy's text
+    best: str  # with the values that were fastest on the requests that it was tuned on
+    values: Mapping[str, str]  # these, by the name of their range
+    over_tags: OverTags  # what was most
+    trials: int
+    failed: tuple[str, ...]  # why trials failed, each reason once
+    halves: tuple[TunedHalf, TunedHalf]  # of the requests that it was not tuned on, and of the others
+    recording: str
+    split: float  # share of each tag that it was tuned on
+    split_seed: int
+
+    def tables(self) -> Sequence[Grid]:
+        """A row for each half, the one that counts first."""
+        what = "mean over tags" if self.over_tags is OverTags.mean else "of the worst tag"
+        share = f"{self.split:.0%} of each tag's requests, split seed {self.split_seed}"
+        title = f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}, of {self.recording}"
+        return [table([self._row(half, what) for half in self.halves], title=title)]
+
+    def lines(self) -> Sequence[str]:
+        """What counts, and what failed."""
+        own = self.halves[0]
+        rate, bounds = own.rates[self.best], own.intervals[self.best]
+        sure = f" ± {bounds.half_width:,.1f}" if bounds is not None else ""
+        found = f"{self.best}: {rate:,.1f}{sure} tokens/s on the requests that it was not tuned on"
+        failed = f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
+        return [found, *filter(None, [failed])]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        asked = {name: getattr(self, name) for name in ("ranges", "recording", "split", "split_seed", "trials")}
+        found = {"best": self.best, "values": dict(self.values), "over_tags": str(self.over_tags)}
+        own, tuned = (half.to_json(self.best) for half in self.halves)
+        return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned, "failed": list(self.failed)}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each half."""
+        return [{"half": half.name, "policy": self.best, **half.to_json(self.best)} for half in self.halves]
+
+    def _row(self, half: TunedHalf, what: str) -> dict[str, str]:
+        bounds = half.intervals[self.best]
+        sure = f" ± {bounds.half_width:,.1f}" if bounds is not None and bounds.half_width else ""
+        speed_up = half.speed_up
+        return {
+            "requests": half.name,
+            "number": f"{half.requests:,}",
+            f"tokens/s, {what}": f"{half.rates[self.best]:,.1f}{sure}",
+            "over the target alone": "" if speed_up is None else f"{speed_up.mean:.2f}x ± {speed_up.half_width:.2f}",
+        }

@@ -1,0 +1,267 @@
+"""Plays cells in processes of this machine, of a Dask cluster or of Ray, through joblib, and keeps what comes of each.
+
+The worker that played a cell keeps it, so that nothing is lost with whoever asked. A process that dies takes with it
+the cells that were being played: each of them is played once more, alone, and the one that kills its process again is
+named.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from joblib import Parallel, delayed, parallel_config
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from ..base.errors import check_least, install_hint, raised_at, said
+from ..base.terminal import Progress, held_interrupts, quiet
+from ..decoding.steps import PolicyError
+from .cells import CellFound, CellStore, CellWork, key_of
+
+LOOK_S = 0.5  # between two looks whether whoever asked is still there
+ENDED = "its process ended by itself, as one that is killed for memory does"
+
+
+class On(StrEnum):
+    """Where cells are played."""
+
+    processes = "processes"  # of this machine
+    dask = "dask"  # the cluster that DASK_SCHEDULER_ADDRESS names, else processes of this machine
+    ray = "ray"  # the cluster that RAY_ADDRESS names, else processes of this machine
+
+
+class Failure(NamedTuple):
+    """A cell that has no figures."""
+
+    cell: str
+    why: str  # in one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellsPlayed:
+    """What became of the cells that were asked for; `failed` are those of this call and of earlier ones."""
+
+    total: int
+    kept: int  # that stood there before
+    played: int  # by this call, those that failed among them
+    failed: tuple[Failure, ...]
+    lost: tuple[Failure, ...]  # nothing is kept of them: the process ended, or its memory or disk was full
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether cells are missing that were never begun."""
+        return self.kept + self.played + len(self.lost) < self.total
+
+
+@contextmanager
+def kept_processes() -> Iterator[None]:
+    """Processes of this machine serve all calls of `play_cells` in this block, and end with it."""
+    try:
+        yield
+    finally:
+        get_reusable_executor().shutdown(wait=True)
+
+
+def play_cells(
+    tasks: Sequence[Sequence[CellWork]],
+    folder: Path,
+    *,
+    on: On = On.processes,
+    jobs: int = 1,
+    again: bool = False,
+    unit: str = "cells",
+) -> CellsPlayed:
+    """Play the cells that the folder lacks; the tasks are played whole by one process each, short ones several at once.
+
+    An interrupt ends it; what was played is kept. A second one raises KeyboardInterrupt. To be called in a block of
+    `kept_processes`.
+
+    Args:
+        tasks: cells that share what is read go together.
+        folder: see `CellStore`.
+        on: whose processes.
+        jobs: processes of this machine, >= 1; one is this process itself. A cluster has as many as it has.
+        again: whether cells that failed are played again.
+        unit: what progress calls them.
+
+    Raises:
+        ArgumentError: `jobs` below 1.
+        ModuleNotFoundError: Dask or Ray is not installed; says how.
+    """
+    check_least("`jobs`", jobs, 1)
+    store = CellStore(folder)
+    finished, failed = store.keys()
+    known = finished if again else finished | failed
+    keyed = [[(key_of(cell.asked), cell) for cell in task] for task in tasks]
+    total = sum(map(len, keyed))
+    told_before = [
+        Failure(str(cell), found.failed)
+        for task in keyed
+        for key, cell in task
+        if key in failed and not again and (found := store.read(key)) is not None
+    ]
+    rest = [left for task in keyed if (left := [pair for pair in task if pair[0] not in known])]
+    kept = total - sum(map(len, rest))
+    failures, lost, played = list[Failure](), list[Failure](), 0
+    with held_interrupts() as interrupts, Progress("sweep", total, unit=unit, done=kept) as progress:
+        for came in _come(rest, folder, on, jobs):
+            progress.advance()
+            progress.note(came.cell)
+            played += not came.lost
+            if came.why:
+                (lost if came.lost else failures).append(Failure(came.cell, came.why))
+            if interrupts.heard():
+                break
+    return CellsPlayed(total=total, kept=kept, played=played, failed=(*told_before, *failures), lost=tuple(lost))
+
+
+class _Came(NamedTuple):
+    """What became of a cell; `why` is empty where it has figures."""
+
+    cell: str
+    key: str
+    why: str = ""
+    lost: bool = False
+
+
+Task = Sequence[tuple[str, CellWork]]  # with the key of each cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worker:
+    """What a process is told of the sweep, beside its cells."""
+
+    folder: Path
+    begun: Path | None  # folder in which each process says which cell it is at; None: nobody asks
+    parent: int | None  # process with which it ends; None: it is started by others
+
+    def __call__(self, task: Task) -> list[_Came]:
+        if self.parent is not None:
+            _end_with(self.parent)
+        store, came = CellStore(self.folder), []
+        with quiet():
+            for key, cell in task:
+                if self.begun is not None:
+                    (self.begun / str(os.getpid())).write_text(key, encoding="utf-8")
+                came.append(_play(store, key, cell))
+        return came
+
+
+def _play(store: CellStore, key: str, cell: CellWork) -> _Came:
+    """Play one cell and keep what comes of it; nothing is raised, so that one cell does not lose the others."""
+    name = str(cell)
+    try:
+        store.write(key, CellFound(asked=cell.asked, figures=cell.play()))
+    except (MemoryError, OSError) as error:  # of this machine at this moment
+        return _Came(name, key, _line(error), lost=True)
+    except Exception as error:  # noqa: BLE001 - a policy may raise anything, and is told with its cell
+        why = _line(error)
+        store.write(key, CellFound(asked=cell.asked, figures=None, failed=why))
+        return _Came(name, key, why)
+    return _Came(name, key)
+
+
+def _line(error: Exception) -> str:
+    """In one line, the same on every machine: paths of installed packages stay out."""
+    if isinstance(error, ValueError | OSError | PolicyError):
+        return " ".join(str(error).split())
+    place = raised_at(error, installed=False)
+    return " ".join(f"{type(error).__name__}: {said(error)}{f' ({place})' if place else ''}".split())
+
+
+@cache
+def _end_with(parent: int) -> None:
+    """End this process when `parent` is gone, which was killed and could not say so."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _come(rest: Sequence[Task], folder: Path, on: On, jobs: int) -> Iterator[_Came]:
+    if jobs == 1 and on is On.processes:
+        store = CellStore(folder)
+        with quiet():
+            yield from (_play(store, key, cell) for task in rest for key, cell in task)
+    elif on is On.processes:
+        yield from _of_processes(rest, folder, jobs)
+    else:
+        with _cluster(on, jobs):
+            yield from _together(_Worker(folder=folder, begun=None, parent=None), rest, waits=on is On.ray)
+
+
+def _of_processes(rest: Sequence[Task], folder: Path, jobs: int) -> Iterator[_Came]:
+    with TemporaryDirectory(prefix="paceline-sweep-") as begun, parallel_config("loky", n_jobs=jobs):
+        worker = _Worker(folder=folder, begun=Path(begun), parent=os.getpid())
+        pending = {key: (key, cell) for task in rest for key, cell in task}
+        try:
+            for came in _together(worker, rest):
+                del pending[came.key]
+                yield came
+            return
+        except BrokenProcessPool:  # all of its processes were ended with the one that died
+            suspects = {path.read_text(encoding="utf-8") for path in Path(begun).iterdir()} & set(pending)
+        kept = set.union(*CellStore(folder).keys()) & set(pending)
+        yield from (_Came(str(pending.pop(key)[1]), key) for key in kept)
+        for key in suspects - kept:
+            pair = pending.pop(key)
+            try:
+                yield from _together(worker, [[pair]])
+            except BrokenProcessPool:
+                yield _Came(str(pair[1]), key, ENDED, lost=True)
+    left = [part for task in rest if (part := [pending[key] for key, _ in task if key in pending])]
+    if left:
+        yield from _of_processes(left, folder, jobs)
+
+
+def _together(worker: _Worker, tasks: Iterable[Task], *, waits: bool = False) -> Iterator[_Came]:
+    """What came of tasks, as they end, or at the end where joblib `waits`.
+
+    Processes that begin here hear no Ctrl-C, which is for whoever asked.
+    """
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        # Of arrays as large as recordings joblib would make files.
+        ends = Parallel(return_as="list" if waits else "generator_unordered", max_nbytes=None)(
+            delayed(worker)(task) for task in tasks
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+    try:
+        for came in ends:
+            yield from came
+    finally:
+        if not waits:
+            ends.close()
+
+
+@contextmanager
+def _cluster(on: On, jobs: int) -> Iterator[None]:
+    """Where joblib plays what it is given in this block."""
+    try:
+        if on is On.dask:
+            client = import_module("distributed").Client
+            local = {} if os.environ.get("DASK_SCHEDULER_ADDRESS") else {"n_workers": jobs, "threads_per_worker": 1}
+            with client(**local), parallel_config("dask", n_jobs=-1):
+                yield
+        else:
+            import_module("ray.util.joblib").register_ray()
+            with parallel_config("ray", n_jobs=-1 if os.environ.get("RAY_ADDRESS") else jobs):
+                yield
+    except ModuleNotFoundError as error:
+        if error.name not in (None, "ray", "ray.util", "distributed", "dask"):
+            raise
+        raise ModuleNotFoundError(f"--on {on} needs {error.name}: {install_hint(on.value)}") from None

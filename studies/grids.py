@@ -1,0 +1,338 @@
+"""GRID.toml of a sweep: what is varied, checked and counted before anything is played, and its cells.
+
+A cell is one call of `compare` on a recording, or of `simulate` where the grid has workloads. What decides a cell's
+figures is what was asked, the code of this package, and the files that its texts name: these are read once, and a hash
+of each is part of the cell.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import chain, product
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from ..base.errors import ArgumentError, is_foreign, known_are, repeated
+from ..base.files import DEFAULT_RECORDING, recording_path
+from ..base.names import names_path
+from ..base.toml import TomlFileError, checked_toml, read_toml
+from ..policies.by_name import PolicySpec
+from ..policies.ranges import policy_ranges
+from ..traces.folder import META
+from ..traces.recording import Recording
+from .compare import compare
+from .options import ComparisonOptions, SimulateOptions, checked
+from .serving import simulate
+from .setting import open_recording
+
+MOST_CELLS = 1_000_000
+ANY_WINDOW = ":*"  # in a chain: one of `windows`
+# Whose code decides what a cell's figures are.
+CODE = ("base", "decoding", "policies", "reports", "runs", "sim", "studies", "traces")
+ROOT = Path(__file__).parents[1]
+DIGEST_BYTES = 16
+# Axes, in the order in which cells stand, the last changing fastest, with the keyword that each is of.
+REPLAYED = {"recordings": "recording", "costs": "cost", "devices": "devices"}
+SERVED = {"recordings": "recording", "workloads": "workload", "clusters": "cluster", "rates": "rate", "costs": "cost"}
+# Options that are an axis of their own, that one cell has no use for, or that say what is printed.
+OWN = frozenset(
+    "cost devices seed seeds workload cluster rate rates log out by_tag regret".split()  # noqa: SIM905 - one line
+)
+
+
+class GridFileError(TomlFileError):
+    """A file of a grid that breaks a rule."""
+
+
+class GridFile(BaseModel):
+    """What a file says; each list is varied."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    policies: list[str] = []  # as `compare` takes them, with ranges in place of values
+    windows: list[int] = []  # that stand for each `*` of a chain, as in draft:*/target
+    options: dict[str, Any] = {}  # keywords of compare or simulate, each a value, or a list of them
+    recordings: list[str] = [DEFAULT_RECORDING]
+    costs: list[str] = []
+    devices: list[str] = []  # where members run, as `devices` of compare
+    clusters: list[str] = []
+    workloads: list[str] = []
+    rates: list[float] = []
+    seeds: list[int] = [0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepGrid:
+    """All cells of a sweep, in order; made by `read_grid`."""
+
+    axes: Mapping[str, tuple[Any, ...]]  # values by keyword, `policy` and `seed` among them; a lone None is not said
+    constants: Mapping[str, Any]  # what every cell is called with besides
+    inputs: Mapping[str, str]  # a hash of each file that a text names, by the text; `code` is that of this package
+    serves: bool  # whether cells are calls of `simulate`
+
+    def __len__(self) -> int:
+        return prod(map(len, self.axes.values()))
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """All of it, as JSON holds it; `grid_from` reads it again."""
+        axes = {name: list(values) for name, values in self.axes.items()}
+        return {"axes": axes, "constants": self.constants, "inputs": self.inputs, "serves": self.serves}
+
+    def cells(self) -> Iterator["SweepCell"]:
+        """Every one, the last axis changing fastest."""
+        for values in product(*self.axes.values()):
+            said = {name: value for name, value in zip(self.axes, values, strict=True) if value is not None}
+            yield SweepCell(keywords={**said, **self.constants}, inputs=self.inputs, serves=self.serves)
+
+    @property
+    def varied(self) -> list[str]:
+        """Keywords of which the grid has several values."""
+        return [name for name, values in self.axes.items() if len(values) > 1]
+
+
+def grid_from(asked: Mapping[str, Any]) -> SweepGrid:
+    """What `SweepGrid.asked` says; raises KeyError or AttributeError for something else."""
+    axes = {name: tuple(values) for name, values in asked["axes"].items()}
+    return SweepGrid(axes=axes, constants=asked["constants"], inputs=asked["inputs"], serves=asked["serves"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepCell:
+    """One call; see `runs.cells.CellWork`."""
+
+    keywords: Mapping[str, Any]  # of the call; `policy`, `recording` and `workload` among them
+    inputs: Mapping[str, str]  # of the whole grid
+    serves: bool  # whether it is one of `simulate`
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """See `CellWork`; of the inputs those that this cell names."""
+        named = set(texts_in(self.keywords.values())) | {CODE_OF}
+        inputs = {text: found for text, found in self.inputs.items() if text in named}
+        return {"call": "simulate" if self.serves else "compare", "keywords": self.keywords, "inputs": inputs}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.keywords.items())
+
+    def play(self) -> dict[str, Any]:
+        """The figures of the policy, flat, and nothing that only tells what was asked; raises as the function does."""
+        given = dict(self.keywords)
+        policy, named = given.pop("policy", None), given.pop("recording", None)
+        recording = _opened(named)
+        if self.serves:
+            served = simulate(given.pop("workload"), policy, recording, **given)
+            if served.interrupted:
+                raise KeyboardInterrupt
+            (row,) = served.to_dicts()
+        else:
+            found = compare(recording, [policy], seeds=1, **given)
+            row = next(one for one in found.to_dicts() if one["policy"] == found.runs.rows[0].policy)
+        told = {
+            "policy",
+            "workload",
+            "cluster",
+            "folder",
+            "seed",
+            "seeds",
+            "levels",
+            "stopped",
+            "of_best",
+            "of_best_ci",
+        }
+        return {name: value for name, value in row.items() if name not in told and _is_figure(value)}
+
+
+def _is_figure(value: object) -> bool:
+    """Whether it is a number, or a text, or an interval; longer lists have no place in a table."""
+    return not isinstance(value, list | tuple) or (len(value) == 2 and all(isinstance(one, float) for one in value))
+
+
+@lru_cache(maxsize=1)
+def _opened(name: str | None) -> Recording:
+    """Kept for the next cell, which mostly has the same one."""
+    return open_recording(name)
+
+
+def read_grid(path: Path) -> SweepGrid:
+    """Read a file of a grid, check all that can be checked before playing, and count its cells.
+
+    Raises:
+        GridFileError: what is no grid, a key that is unknown, an axis that does not go with the others, more than a
+            million cells; one line.
+        PolicySpecError: a text that names no policy.
+    """
+    values = read_toml(path, "the grid", GridFileError)
+    for key in values:
+        if key not in GridFile.model_fields:
+            rule = f"is not a known key; {known_are(key, GridFile.model_fields)}"
+            raise GridFileError(path, key, rule, values[key], told=True)
+    file = checked_toml(path, values, GridFile, GridFileError)
+    serves = bool(file.workloads)
+    own = SERVED if serves else REPLAYED
+    _check_axes(path, file, own, serves=serves)
+    axes: dict[str, tuple[Any, ...]] = {keyword: tuple(getattr(file, key)) or (None,) for key, keyword in own.items()}
+    constants, varied = _options(path, file.options, serves=serves)
+    try:
+        spread = [(text, _num_policies(text, file.windows)) for text in file.policies]
+        others = prod(map(len, [*axes.values(), *varied.values(), file.seeds]))
+        cells = max(sum(count for _, count in spread), 1) * others
+        if cells > MOST_CELLS:
+            raise ArgumentError(f"must have {MOST_CELLS:,} cells at most, got {cells:,}")
+        policies = tuple(dict.fromkeys(chain.from_iterable(_policies(text, file.windows) for text in file.policies)))
+    except ArgumentError as error:
+        raise GridFileError(path, "the grid", str(error).replace("`policies` ", "policies "), None, told=True) from None
+    specs = {policy: PolicySpec.parse(policy) for policy in policies}
+    axes = {"policy": policies or (None,), **axes, **varied, "seed": tuple(file.seeds)}
+    foreign = {text: spec.policy_class for text, spec in specs.items()}
+    inputs = inputs_of(texts_in([*chain.from_iterable(axes.values()), *constants.values()]), foreign)
+    return SweepGrid(axes=axes, constants=constants, inputs=inputs, serves=serves)
+
+
+def _check_axes(path: Path, file: GridFile, own: Iterable[str], *, serves: bool) -> None:
+    """Refuse an axis that would be ignored, one that is missing, and a value that stands twice."""
+    world = "a grid with workloads" if serves else "a grid without workloads"
+    for key in ("devices", "clusters", "rates"):
+        if getattr(file, key) and key not in own:
+            raise GridFileError(path, key, f"has no part in {world}", getattr(file, key))
+    for key, needed in (("policies", not serves), ("clusters", serves), ("seeds", True)):
+        if needed and not getattr(file, key):
+            raise GridFileError(path, key, f"must name one at least in {world}", [])
+    for key in GridFile.model_fields:
+        twice = repeated(getattr(file, key)) if key != "options" else []
+        if twice:
+            raise GridFileError(path, key, "must name each once", twice[0])
+    if bool(file.windows) != any(ANY_WINDOW in text for text in file.policies):
+        raise GridFileError(path, "windows", f"must go with a `{ANY_WINDOW}` of a chain, draft:*/target", file.windows)
+    if "here" in file.costs:
+        raise GridFileError(path, "costs", "must name the profile, as each machine has a newest one of its own", "here")
+
+
+def _options(
+    path: Path, options: Mapping[str, Any], *, serves: bool
+) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
+    """(those of one value, those of several), checked as the functions check them."""
+    record: Any = SimulateOptions if serves else ComparisonOptions
+    known = [one.name for one in fields(record) if one.name not in OWN]
+    constants, varied = dict[str, Any](), dict[str, tuple[Any, ...]]()
+    for name, value in options.items():
+        if name not in known:
+            axis = next((key for key, word in {**REPLAYED, **SERVED, "seeds": "seed"}.items() if name == word), None)
+            near = f"it is the key `{axis}` of the grid" if axis else known_are(name, known)
+            raise GridFileError(path, f"options.{name}", f"is not a known option; {near}", value, told=True)
+        values = value if isinstance(value, list) else [value]
+        if not values or any(one in values[:place] for place, one in enumerate(values)):
+            raise GridFileError(path, f"options.{name}", "must have one value at least, each once", value)
+        for one in values:
+            try:
+                checked(record, {"workload": "", "cluster": "", name: one} if serves else {name: one})
+            except ArgumentError as error:
+                rule = str(error).removeprefix(f"`{name}` ")
+                raise GridFileError(path, f"options.{name}", rule, one, told=True) from None
+        if isinstance(value, list):
+            varied[name] = tuple(values)
+        else:
+            constants[name] = value
+    return constants, varied
+
+
+def _num_policies(text: str, windows: Sequence[int]) -> int:
+    return policy_ranges(text.replace(ANY_WINDOW, ":1")).count * int(len(windows) ** text.count(ANY_WINDOW))
+
+
+def _policies(text: str, windows: Sequence[int]) -> Iterator[str]:
+    """Every policy that a text stands for."""
+    parts = text.split(ANY_WINDOW)
+    for chosen in product(windows, repeat=len(parts) - 1):
+        filled = "".join(f"{part}:{window}" for part, window in zip(parts, chosen, strict=False)) + parts[-1]
+        yield from policy_ranges(filled).policies()
+
+
+CODE_OF = "paceline"  # the key of this package among the inputs
+
+
+def texts_in(values: Iterable[Any]) -> Iterator[str]:
+    """Every text in values of JSON."""
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from texts_in(value.values())
+        elif isinstance(value, list | tuple):
+            yield from texts_in(value)
+
+
+def inputs_of(texts: Iterable[str], policies: Mapping[str, object] = MappingProxyType({})) -> dict[str, str]:
+    """A hash of what lies in the files that texts name, by text; texts that name none are not in it.
+
+    `policies` are classes by text: what stands in a package beside ours counts as a file that the text names.
+    """
+    found = {CODE_OF: _digest(file.read_bytes() for folder in CODE for file in sorted((ROOT / folder).rglob("*.py")))}
+    known = dict[str, tuple[Path, ...]]()
+    for text in dict.fromkeys(texts):
+        files = _files_of(text, known)
+        kind = policies.get(text)
+        if isinstance(kind, type) and is_foreign(kind) and not names_path(text.partition(",")[0]):
+            files.append(Path(inspect.getfile(kind)))
+        if files:
+            found[text] = _digest(file.read_bytes() for file in files)
+    return found
+
+
+_ENDS = str.maketrans(dict.fromkeys("(),=@|+:", "\0"))
+
+
+def _files_of(text: str, known: dict[str, tuple[Path, ...]]) -> list[Path]:
+    """The files that a text or a part of it names; `known` keeps those of parts that were looked up before."""
+    parts = dict.fromkeys((text, *text.translate(_ENDS).split("\0")))
+    for part in parts:
+        if part not in known:
+            known[part] = tuple(_named_by(part))
+    return [file for part in parts for file in known[part]]
+
+
+def _named_by(part: str) -> Iterator[Path]:
+    """The files that a path leads to: of a recording its meta, which holds hashes of all else, and what files name."""
+    try:
+        path = recording_path(part) if part and "\n" not in part and not part.isdigit() else None
+        if path is not None and path.is_dir():
+            yield from (path / name for name in (META, "config.json") if (path / name).is_file())
+        elif path is not None and path.is_file():
+            yield from _with_named(path)
+    except (ValueError, OSError):  # what is no path
+        return
+
+
+def _with_named(path: Path) -> Iterator[Path]:
+    """A file, and those that a module imports from beside it or a cluster file names."""
+    yield path
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            for beside in (path.with_name(f"{name.partition('.')[0]}.py") for name in names if name):
+                if beside.is_file() and beside != path:
+                    yield beside
+    elif path.suffix == ".toml":
+        for text in texts_in([read_toml(path, "the file", GridFileError)]):
+            for named in (
+                path.parent / text,
+                Path(text.partition(".py:")[0] + ".py") if ".py:" in text else Path(text),
+            ):
+                if text and named.is_file() and named != path:
+                    yield named
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    found = blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.hexdigest()

@@ -1,0 +1,293 @@
+"""Tuning: the values of a policy's ranges that are fastest on half of a recording, and how fast they are on the rest.
+
+What was chosen on some requests looks better there than it is (the winner's curse), so the figure of a tuned policy is
+that of requests that had no part in the choice. Trials are cells of a sweep: a tuning that was cut short goes on, and
+Optuna, which sees the same values in the same order, chooses the same ones again.
+"""
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..base.errors import ArgumentError, check_within, counted, load_optuna
+from ..base.files import DEFAULT_RECORDING, num_processors, whole_file
+from ..policies.by_name import PolicySpec
+from ..policies.chain_text import BASELINE
+from ..policies.ranges import PolicyRanges, ValueRange, policy_ranges, written
+from ..reports.intervals import OverTags
+from ..reports.resampled import RequestShares, Resampled
+from ..reports.sweeps import Tuned, TunedHalf
+from ..runs.cells import CellFound, CellStore, key_of
+from ..runs.workers import kept_processes, play_cells
+from ..traces.recording import Recording, by_tag
+from .compare import run_policies
+from .grids import inputs_of, texts_in
+from .options import TuneOptions, checked, takes
+from .setting import Scenarios, named_policies, open_recording, setting_of
+
+TRAIL = "trail.parquet"
+MOST_TRIALS = 100_000
+# Trials that Optuna chooses before it sees what came of them, whatever number of processes there is: so the same ones
+# are chosen on every machine.
+AT_ONCE = 8
+RANDOM_FIRST = 10
+DIGITS = 6  # of numbers that Optuna chooses, so that they can be read and typed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneTrial:
+    """A policy on the tuning half; see `runs.cells.CellWork`."""
+
+    policy: str
+    setting: str  # JSON of `recording`, `split`, `split_seed` and the options of the replay
+    inputs: Mapping[str, str]  # a hash of each file that is read
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """See `CellWork`."""
+        return {"call": "tune", "policy": self.policy, "setting": json.loads(self.setting), "inputs": self.inputs}
+
+    def __str__(self) -> str:
+        return self.policy
+
+    def play(self) -> dict[str, Any]:
+        """Output tokens per second: of each tag, their mean and their least, all in the mean over seeds."""
+        first, _ = halves_of(self.setting)
+        runs = run_policies(first, named_policies([self.policy]), lossless=json.loads(self.setting)["lossless"])
+        shares = runs.by_request[runs.asked[0]]
+        rates = [one.rates() for one in shares]
+        tags = {tag: fmean(of_seed[tag] for of_seed in rates) for tag in rates[0]}
+        return {"tags": tags, **{over.value: rate_over_tags(shares, over) for over in OverTags}}
+
+
+@lru_cache(maxsize=1)
+def halves_of(setting: str) -> tuple[Scenarios, Scenarios]:
+    """The scenarios of the half that is tuned on and of the other one, kept for the next trial."""
+    said = json.loads(setting)
+    recording, share, seed = said.pop("recording"), said.pop("split"), said.pop("split_seed")
+    asked = TuneOptions(**said)
+    both = parted(open_recording(recording), share, seed)
+    first, second = (setting_of(half, asked, batch=asked.batch).scenarios() for half in both)
+    return first, second
+
+
+def parted(recording: Recording, share: float, seed: int) -> tuple[Recording, Recording]:
+    """(the requests that are tuned on, the others), each in the recorded order.
+
+    Of each tag about `share`, drawn, and of one with several requests at least one on each side.
+
+    Raises ArgumentError where one side has no request.
+    """
+    rng, tuned = np.random.default_rng(seed), set[str]()
+    for number, requests in enumerate(by_tag(recording.requests).values()):
+        count = len(requests)
+        taken = min(max(round(share * count), 1), count - 1) if count > 1 else number % 2
+        tuned.update(requests[place].request_id for place in rng.permutation(count)[:taken].tolist())
+    sides = [
+        [one.request_id for one in recording.requests if (one.request_id in tuned) is own] for own in (True, False)
+    ]
+    if not all(sides):
+        raise ArgumentError(
+            f"`recording` must have two requests at least, one to tune on, got {counted(len(tuned) or 1, 'request')}"
+        )
+    return recording[sides[0]], recording[sides[1]]
+
+
+@takes(TuneOptions)
+def tune(
+    policy: str,
+    recording: str | Path | None = None,
+    *,
+    out: str | Path,
+    jobs: int | None = None,
+    **options: Any,  # noqa: ANN401 - see `TuneOptions`
+) -> Tuned:
+    """Find the values of a policy's ranges with the most tokens per second on a part of a recording's requests.
+
+    Args:
+        policy: a text with ranges, as "adaptive,most=2..12", "draft:1..8/mid:2..8/target" or
+            "my.py:Ewma,alpha=0.01..1:log,kind=fast|slow".
+        recording: where it lies; None: the one that comes with the package.
+        out: a folder for the trials, which are not played again, and their trail, `trail.parquet`.
+        jobs: processes at a time; None: one for each processor.
+        options: see `TuneOptions`.
+
+    Returns:
+        The best values, and how fast they are on the requests that had no part in the choice.
+
+    Raises:
+        ValueError: an argument or a policy that will not do, or no value that can be played; one line.
+        ModuleNotFoundError: `trials`, and Optuna is not installed.
+    """
+    asked = checked(TuneOptions, options)
+    ranges, over = _checked(policy, asked), OverTags(asked.over_tags)
+    setting = _setting(asked, recording)
+    halves_of(setting)  # refused here, and not trial by trial
+    inputs = inputs_of(texts_in([policy.replace("|", ","), *json.loads(setting).values()]))
+    searched = _every(ranges) if asked.trials is None else _chosen(ranges, asked.trials, over)
+    folder, trail = Path(out), list[tuple[Sequence[str], CellFound]]()
+    came: list[CellFound] | None = None
+    with kept_processes():
+        while True:
+            try:
+                values = next(searched) if came is None else searched.send(came)
+            except StopIteration:
+                break
+            trials = [TuneTrial(policy=ranges.at(one), setting=setting, inputs=inputs) for one in values]
+            came = _played(trials, folder, num_processors() if jobs is None else jobs)
+            trail += zip(values, came, strict=True)
+    _write_trail(ranges, trail, folder / TRAIL)
+    return _tuned(ranges, trail, over, setting)
+
+
+def _checked(policy: str, asked: TuneOptions) -> PolicyRanges:
+    """The text that is tuned; raises ArgumentError for one without a range, or too many trials."""
+    ranges = policy_ranges(policy)
+    check_within("`split`", asked.split, "(0, 1)")
+    if not ranges.ranges:
+        raise ArgumentError(
+            f"`policy` must have a range, as in draft:1..8/target or adaptive,most=2..12, got {policy!r}"
+        )
+    if asked.trials is None and any(one.count is None for one in ranges.ranges):
+        name = next(one.name for one in ranges.ranges if one.count is None)
+        raise ArgumentError(f"`trials` must be given where a range has no end of values, as {name} in {policy!r}")
+    count = ranges.count if asked.trials is None else asked.trials
+    if count > MOST_TRIALS:
+        raise ArgumentError(f"`policy` must have {MOST_TRIALS:,} values at most, got {count:,}; `trials` chooses some")
+    PolicySpec.parse(ranges.at([next(_some(one)) for one in ranges.ranges]))
+    return ranges
+
+
+def _some(one: ValueRange) -> Iterator[str]:
+    yield from one.choices or (written(one.first),)
+
+
+def _setting(asked: TuneOptions, recording: str | Path | None) -> str:
+    """All that decides a trial but for its policy."""
+    left_out = {"trials", "over_tags"}  # what is made of trials
+    said = {name: value for name, value in vars(asked).items() if name not in left_out}
+    named = DEFAULT_RECORDING if recording is None else str(recording)
+    return json.dumps({**said, "recording": named}, sort_keys=True, default=str)
+
+
+def _played(trials: Sequence[TuneTrial], folder: Path, jobs: int) -> list[CellFound]:
+    """What came of each; raises KeyboardInterrupt where an interrupt came, after which the same call goes on."""
+    once = {one.policy: one for one in trials}.values()
+    done = play_cells([[one] for one in once], folder, jobs=jobs, unit="trials")
+    if done.interrupted:
+        raise KeyboardInterrupt
+    store, lost = CellStore(folder), dict(done.lost)
+    found = [store.read(key_of(one.asked)) for one in trials]
+    return [
+        CellFound(asked=trial.asked, figures=None, failed=lost[trial.policy]) if one is None else one
+        for trial, one in zip(trials, found, strict=True)
+    ]
+
+
+Search = Generator[list[Sequence[str]], list[CellFound], None]
+
+
+def _every(ranges: PolicyRanges) -> Search:
+    """Every value of the ranges."""
+    yield [tuple(values) for values in product(*(one.values() for one in ranges.ranges))]
+
+
+def _chosen(ranges: PolicyRanges, count: int, over: OverTags) -> Search:
+    """Values that Optuna chooses, some at a time, the next ones after it has seen what came of these."""
+    optuna = load_optuna("`trials`")
+    made, space = optuna.distributions, dict[str, Any]()
+    for one in ranges.ranges:
+        first, last = (int if one.whole else float)(one.first), (int if one.whole else float)(one.last)
+        if one.choices:
+            space[one.name] = made.CategoricalDistribution(one.choices)
+        elif one.whole:
+            space[one.name] = made.IntDistribution(first, last, log=one.log, step=int(one.step or 1))
+        else:
+            step = None if one.step is None else float(one.step)
+            space[one.name] = made.FloatDistribution(first, last, log=one.log, step=step)
+    sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_FIRST, seed=0, constant_liar=True)
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    while count > 0:
+        asked = [study.ask(space) for _ in range(min(count, AT_ONCE))]
+        count -= len(asked)
+        came = yield [[_written(trial.params[one.name]) for one in ranges.ranges] for trial in asked]
+        for trial, found in zip(asked, came, strict=True):
+            if found.figures is None:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                study.tell(trial, found.figures[over])
+
+
+def _written(value: str | float) -> str:
+    return value if isinstance(value, str) else written(Decimal(f"{value:.{DIGITS}g}"))
+
+
+def _write_trail(ranges: PolicyRanges, trail: Sequence[tuple[Sequence[str], CellFound]], path: Path) -> None:
+    """A row for each trial in the order of the search."""
+    names = [one.name for one in ranges.ranges]
+    rows = []
+    for number, (values, found) in enumerate(trail):
+        figures = found.figures or {}
+        tags = {f"tag_{tag}": rate for tag, rate in figures.get("tags", {}).items()}
+        rates = {over.value: figures.get(over) for over in OverTags}
+        rows.append(
+            {"trial": number, "policy": ranges.at(values), **dict(zip(names, values, strict=True)), **rates, **tags}
+            | {"error": found.failed}
+        )
+    columns = dict.fromkeys(name for row in rows for name in row)
+    with whole_file(path) as part:
+        pq.write_table(pa.table({name: [row.get(name) for row in rows] for name in columns}), part)
+
+
+def _tuned(
+    ranges: PolicyRanges, trail: Sequence[tuple[Sequence[str], CellFound]], over: OverTags, setting: str
+) -> Tuned:
+    """The best of the trials, the first of equal ones, on both halves; raises ArgumentError where all failed."""
+    known = [(found.figures[over], place) for place, (_, found) in enumerate(trail) if found.figures is not None]
+    if not known:
+        raise ArgumentError(f"`policy` {ranges.text}: no value can be played: {trail[0][1].failed}")
+    best_rate = max(rate for rate, _ in known)
+    values = trail[next(place for rate, place in known if rate == best_rate)][0]
+    best = ranges.at(values)
+    halves = []
+    for name, scenarios in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
+        runs = run_policies(scenarios, named_policies([best]), lossless=json.loads(setting)["lossless"])
+        resampled = Resampled(runs.by_request)
+        halves.append(
+            TunedHalf(
+                name=name,
+                requests=resampled.num_requests,
+                rates={policy: rate_over_tags(shares, over) for policy, shares in runs.by_request.items()},
+                intervals={policy: resampled.rate_of_tags(policy, over) for policy in runs.by_request},
+                speed_up=resampled.rate_of_tags(best, over, BASELINE) if BASELINE in runs.by_request else None,
+            )
+        )
+    said = json.loads(setting)
+    return Tuned(
+        ranges=ranges.text,
+        best=best,
+        values=dict(zip((one.name for one in ranges.ranges), values, strict=True)),
+        over_tags=over,
+        trials=len(trail),
+        failed=tuple(dict.fromkeys(found.failed for _, found in trail if found.figures is None)),
+        halves=(halves[1], halves[0]),
+        recording=said["recording"],
+        split=said["split"],
+        split_seed=said["split_seed"],
+    )
+
+
+def rate_over_tags(runs: Sequence[RequestShares], over: OverTags) -> float:
+    """Output tokens per second: the mean or the least of those of each tag, and of that the mean over runs."""
+    made = fmean if over is OverTags.mean else min
+    return fmean(made(list(run.rates().values())) for run in runs)

@@ -1,0 +1,382 @@
+"""Sweeps: grids that are refused, cells that are calls, resuming, shards, workers that die, and what is best."""
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.base.errors import ArgumentError
+from paceline.reports.sweeps import Objective, SettingFigures, best_settings, front
+from paceline.runs.cells import CellFound, CellStore, key_of
+from paceline.studies.compare import compare
+from paceline.studies.grids import GridFileError, read_grid
+from paceline.studies.serving import simulate
+from paceline.studies.setting import open_recording
+from paceline.studies.sweeps import best_cells, collect, sweep_grid
+from paceline.traces import SyntheticSpec, make_trace, write_trace
+from paceline.traces.errors import TraceFormatError
+
+from ..cli.command_line import paceline, refused
+
+GRID = """
+policies = ["draft:1..3/target", "adaptive,most=4|8", "draft:*/target"]
+windows = [5, 6]
+recordings = ["small.trace"]
+costs = ["cpu", "a100"]
+seeds = [0, 1]
+[options]
+batch = [1, 2]
+lossless = true
+"""
+SERVED = """
+policies = ["plain", "draft:2/target"]
+recordings = ["small.trace"]
+workloads = ["poisson:requests=12"]
+clusters = ["h100"]
+rates = [5.0, 50.0]
+seeds = [0, 1]
+[options]
+slo = {ttft = 0.5}
+models = [["draft=llama-3.2-1b", "target=llama-3.1-8b"]]
+"""
+# Sleeps so that a kill finds a sweep in its midst; dies and raises where it is told to.
+MINE = """
+import os, time
+from beside import WINDOW
+from paceline.policies import Draft, Verify
+
+class Mine:
+    def __init__(self, pool, sleep: float = 0.0, dies: bool = False, fails: bool = False):
+        self.steps = Draft("draft", WINDOW), Verify(pool.target)
+        self.sleep, self.dies, self.fails = sleep, dies, fails
+
+    def decide(self, seen):
+        time.sleep(self.sleep)
+        if self.dies:
+            os.kill(os.getpid(), 9)
+        if self.fails:
+            raise RuntimeError("it fails")
+        return self.steps[bool(seen.num_pending or seen.room == 1)]
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_trace(make_trace(SyntheticSpec(name="small", requests=6, tokens=12)), tmp_path / "small.trace")
+    (tmp_path / "grid.toml").write_text(GRID)
+    (tmp_path / "served.toml").write_text(SERVED)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "beside.py").write_text("WINDOW = 2\n")
+    return tmp_path
+
+
+def files(folder):
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def test_a_cell_is_one_call_of_compare(folder):
+    done = sweep_grid("grid.toml", out="out", jobs=1)
+    assert (done.total, done.kept, done.played, done.failed) == (7 * 2 * 2 * 2, 0, 56, ())
+    table = collect("out").to_pylist()
+    assert [row["policy"] for row in table[::8]] == [
+        "draft:1/target", "draft:2/target", "draft:3/target", "adaptive,most=4", "adaptive,most=8", "draft:5/target",
+        "draft:6/target",
+    ]  # fmt: skip
+    row = next(
+        row
+        for row in table
+        if (row["policy"], row["cost"], row["batch"], row["seed"]) == ("adaptive,most=8", "a100", 2, 1)
+    )
+    options = {"cost": "a100", "batch": 2, "seed": 1, "seeds": 1, "lossless": True}
+    own = compare("small.trace", ["adaptive,most=8"], **options).to_dicts()
+    (own,) = (one for one in own if one["policy"] == "adaptive,most=8")
+    for figure in ("output_tokens_per_s", "speed_up", "e2e_s_mean", "acceptance_length", "exact_share", "speed_up_ci"):
+        assert row[figure] == own[figure], figure
+    assert row["error"] == ""
+
+
+def test_a_cell_is_one_call_of_simulate(folder):
+    assert sweep_grid("served.toml", out="out", jobs=1).total == 8
+    table = collect("out")
+    assert table.equals(pq.read_table(folder / "out/cells.parquet"))
+    row = next(
+        row for row in table.to_pylist() if (row["policy"], row["rate"], row["seed"]) == ("draft:2/target", 50.0, 1)
+    )
+    run = simulate(
+        "poisson:requests=12", "draft:2/target", "small.trace", cluster="h100", rate=50.0, seed=1, slo={"ttft": 0.5},
+        models=["draft=llama-3.2-1b", "target=llama-3.1-8b"],
+    )  # fmt: skip
+    (own,) = run.to_dicts()
+    for figure in ("output_tokens_per_s", "ttft_s_p99", "in_system_s", "slo_share", "duration_s"):
+        assert row[figure] == own[figure], figure
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("windows", "windwos", "windwos is not a known key; did you mean windows?"),
+        ("seeds = [0, 1]", "seeds = [0, 0]", "seeds must name each once, got 0"),
+        ("seeds = [0, 1]", "seeds = [0.5]", "seeds[0] input should be a valid integer, got 0.5"),
+        ("seeds = [0, 1]", "seeds = []", "seeds must name one at least"),
+        ("windows = [5, 6]", "", "windows must go with a `:*` of a chain"),
+        ("seeds =", "rates = [1.0]\nseeds =", "rates has no part in a grid without workloads"),
+        ("seeds =", "clusters = ['h100']\nseeds =", "clusters has no part in a grid without workloads"),
+        ("batch =", "bathc =", "options.bathc is not a known option; did you mean batch?"),
+        ("batch = [1, 2]", "batch = [1, 'two']", "options.batch must be a valid integer, got 'two'"),
+        ("batch = [1, 2]", "batch = [1, 1]", "options.batch must have one value at least, each once"),
+        ("batch = [1, 2]", "seed = 3", "options.seed is not a known option; it is the key `seeds` of the grid"),
+        ("'a100'", "'here'", "costs must name the profile"),
+        ("draft:1..3", "draft:3..1", "policies must go up in the range of draft, got 3..1"),
+        ("most=4|8", "most=0.5..2.5", "policies must have steps in the range of most, as in 0.5..2.5:0.2, or a list"),
+        ("draft:1..3", "draft:1..999999", "the grid must have 1,000,000 cells at most"),
+        ("adaptive", "adaptve", "unknown policy 'adaptve': did you mean adaptive?"),
+        ("seeds = [0, 1]", "seeds = [0, 1", "the grid must be TOML in UTF-8"),
+    ],
+)
+def test_a_grid_that_will_not_do_is_refused_before_anything_is_played(folder, old, new, says):
+    text = GRID.replace('"', "'").replace(old, new, 1)
+    assert text != GRID.replace('"', "'")
+    (folder / "wrong.toml").write_text(text)
+    assert says in refused("sweep", "wrong.toml", "--out", "out")
+    assert not (folder / "out").exists()
+
+
+def test_cells_are_counted_before_any_is_made(folder):
+    (folder / "big.toml").write_text('policies = ["draft:1..1000/target,a=1..1000,b=1..1000"]')
+    start_s = time.monotonic()
+    with pytest.raises(GridFileError, match="must have 1,000,000 cells at most, got 1,000,000,000"):
+        read_grid(folder / "big.toml")
+    assert time.monotonic() - start_s < 1
+
+
+def test_what_stands_in_the_folder_is_not_played_again(folder):
+    sweep_grid("grid.toml", out="out", jobs=1)
+    before = files(folder / "out")
+    again = sweep_grid("grid.toml", out="out", jobs=1)
+    assert (again.kept, again.played) == (56, 0)
+    next((folder / "out/cells").rglob("*.json")).unlink()
+    assert sweep_grid("grid.toml", out="out", jobs=1).played == 1
+    assert files(folder / "out") == before
+
+
+def test_another_grid_or_another_input_is_refused(folder):
+    sweep_grid("grid.toml", out="out", jobs=1)
+    (folder / "other.toml").write_text(GRID.replace("seeds = [0, 1]", "seeds = [0]"))
+    assert "out/sweep.json: axes: must be those of this grid" in refused("sweep", "other.toml", "--out", "out")
+    write_trace(make_trace(SyntheticSpec(name="small", requests=5, tokens=12)), folder / "new.trace")
+    (folder / "small.trace").rename(folder / "old.trace")
+    (folder / "new.trace").rename(folder / "small.trace")
+    says = refused("sweep", "grid.toml", "--out", "out")
+    assert says.startswith("out/sweep.json: inputs: must be as they were when the sweep began")
+    assert says.endswith("got 'another small.trace'")
+
+
+@pytest.mark.parametrize("file", ["mine.py", "beside.py"])
+def test_a_policy_that_was_changed_is_another_input(folder, file):
+    (folder / "mine.toml").write_text('policies = ["mine.py:Mine"]\nrecordings = ["small.trace"]')
+    sweep_grid("mine.toml", out="out", jobs=1)
+    path = folder / file
+    path.write_text(path.read_text() + "\n# changed\n")
+    with pytest.raises(TraceFormatError, match=r"another mine\.py:Mine"):
+        sweep_grid("mine.toml", out="out", jobs=1)
+
+
+def test_two_shards_in_two_processes_are_one_sweep(folder):
+    command = [sys.executable, "-m", "paceline", "sweep", "grid.toml", "--out", "both", "--jobs", "1"]
+    shards = [subprocess.Popen([*command, "--shard", f"{number}/2"], stdout=subprocess.DEVNULL) for number in (1, 2)]
+    assert [one.wait(120) for one in shards] == [0, 0]
+    sweep_grid("grid.toml", out="one", jobs=1)
+    collect("both"), collect("one")
+    assert files(folder / "both") == files(folder / "one")
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/", "1/99999999", "-1/2"])
+def test_a_shard_that_is_none_is_refused(folder, shard):
+    assert "--shard must be NUMBER/COUNT" in refused("sweep", "grid.toml", "--out", "out", "--shard", shard)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_sweep_that_is_killed_and_resumed_is_one_that_was_not(folder, jobs):
+    text = 'policies = ["mine.py:Mine,sleep=0.001..0.0015:0.0001"]\nrecordings = ["small.trace"]\nseeds = [0, 1, 2]'
+    (folder / "slow.toml").write_text(text)
+    command = [sys.executable, "-m", "paceline", "sweep", "slow.toml", "--out", "cut", "--jobs", jobs]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    while len(list(folder.glob("cut/cells/*/*.json"))) < 4:
+        assert run.poll() is None
+        time.sleep(0.02)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    time.sleep(1.5)  # processes end with whoever asked
+    left = len(list(folder.glob("cut/cells/*/*.json")))
+    assert 4 <= left < 18
+    assert alive(run.pid) == []
+    resumed = sweep_grid("slow.toml", out="cut", jobs=int(jobs))
+    assert (resumed.kept, resumed.played) == (left, 18 - left)
+    sweep_grid("slow.toml", out="whole", jobs=1)
+    collect("cut"), collect("whole")
+    assert files(folder / "cut") == files(folder / "whole")
+
+
+def alive(group):
+    """Processes of a group that still run."""
+    found = subprocess.run(["ps", "-eo", "pid,pgid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in found.splitlines()[1:]]
+    return [
+        row for row in rows if row[1] == str(group) and "resource_tracker" not in row[2] and "defunct" not in row[2]
+    ]
+
+
+def test_an_interrupt_keeps_what_was_played(folder):
+    (folder / "slow.toml").write_text(
+        'policies = ["mine.py:Mine,sleep=0.002"]\nrecordings = ["small.trace"]\nseeds = [0, 1, 2, 3, 4, 5]'
+    )
+    command = [sys.executable, "-m", "paceline", "sweep", "slow.toml", "--out", "cut", "--jobs", "2"]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not list(folder.glob("cut/cells/*/*.json")):
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)
+    _, told = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "paceline: error: interrupted: " in told
+    assert "of 6 are kept" in told
+
+
+def test_a_cell_that_fails_loses_no_other_and_is_kept_with_its_line(folder):
+    (folder / "mine.toml").write_text(
+        'policies = ["mine.py:Mine,fails=false|true"]\nrecordings = ["small.trace"]\nseeds = [0, 1]'
+    )
+    ran = paceline("sweep", "mine.toml", "--out", "out", "--jobs", "1")
+    assert ran.code == 1
+    assert "4 cells, 0 stood there before, 4 played, 2 failed" in ran.out
+    assert "recording small.trace, seed 0 and 1 more: policy mine.py:Mine,fails=true, request" in " ".join(
+        ran.out.split()
+    )
+    assert [row["error"] == "" for row in collect("out").to_pylist()] == [True, True, False, False]
+    assert sweep_grid("mine.toml", out="out", jobs=1).played == 0
+    assert sweep_grid("mine.toml", out="out", jobs=1, again=True).played == 2
+    found = best_cells("out", objective=["output_tokens_per_s"])
+    assert found.remarks == ("1 setting left out: a cell of them failed",)
+
+
+def test_a_worker_that_dies_is_named_and_the_rest_stays(folder):
+    (folder / "mine.toml").write_text(
+        'policies = ["mine.py:Mine,dies=false|true,sleep=0.0001"]\nrecordings = ["small.trace"]\nseeds = [0, 1, 2]'
+    )
+    done = sweep_grid("mine.toml", out="out", jobs=2)
+    assert done.played == 3
+    assert sorted(name for name, _ in done.lost) == [
+        f"policy mine.py:Mine,dies=true,sleep=0.0001, recording small.trace, seed {seed}" for seed in (0, 1, 2)
+    ]
+    assert {why for _, why in done.lost} == {"its process ended by itself, as one that is killed for memory does"}
+    assert collect("out").num_rows == 3
+
+
+@pytest.mark.parametrize(("on", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_clusters_give_what_processes_give(folder, on, package):
+    if find_spec(package) is None:
+        assert f"--on {on} needs {package}: " in refused("sweep", "grid.toml", "--out", "out", "--on", on)
+        return
+    command = [sys.executable, "-m", "paceline", "sweep", "grid.toml", "--out", "out", "--on", on, "--jobs", "2"]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    sweep_grid("grid.toml", out="here", jobs=1)
+    assert files(folder / "out") == files(folder / "here")
+
+
+FIGURE = st.integers(0, 3).map(float)
+
+
+@given(st.lists(st.tuples(FIGURE, FIGURE, FIGURE), min_size=1, max_size=20), st.tuples(*[st.booleans()] * 3))
+def test_the_front_is_what_no_other_setting_is_better_than(points, most):
+    aims = [Objective(figure=name, most=more) for name, more in zip("abc", most, strict=True)]
+    settings = [
+        SettingFigures(setting={"n": n}, seeds=(dict(zip("abc", one, strict=True)),)) for n, one in enumerate(points)
+    ]
+    signed = [tuple(value if more else -value for value, more in zip(one, most, strict=True)) for one in points]
+    kept = {one.setting["n"] for one in front(settings, aims)}
+    for n, own in enumerate(signed):
+        better = [other for other in signed if other != own and all(a >= b for a, b in zip(other, own, strict=True))]
+        assert (n in kept) == (not better)
+
+
+def rows():
+    return [
+        ({"policy": policy, "rate": rate, "seed": seed}, {"speed": speed + seed, "wait": wait})
+        for policy, rate, speed, wait in (("a", 1, 10, 5.0), ("b", 1, 20, 9.0), ("a", 2, 30, None), ("b", 2, 5, 1.0))
+        for seed in (0, 2)
+    ]
+
+
+def test_figures_are_means_over_seeds_and_limits_are_kept():
+    found = best_settings(rows(), objectives=["speed"], varied=["policy", "rate", "seed"])
+    assert [(one.setting, one.mean("speed")) for one in found.found] == [({"policy": "a", "rate": 2}, 31.0)]
+    found = best_settings(rows(), objectives=["speed"], subject_to=["wait<9"], by=["rate"])
+    assert [one.setting["policy"] for one in found.found] == ["a", "b"]
+    assert found.remarks == ("1 setting left out: a figure is not known", "1 setting beyond the limits")
+    both = best_settings(rows(), objectives=["speed", "min:wait"])
+    assert [one.setting for one in both.found] == [
+        {"policy": "b", "rate": 1}, {"policy": "a", "rate": 1}, {"policy": "b", "rate": 2},
+    ]  # fmt: skip
+    assert both.to_json()["settings"][0] == {"policy": "b", "rate": 1, "seeds": 2, "speed": 21.0, "wait": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"objectives": ["sped"]}, "`objective` must name a figure of the cells, did you mean speed?, got 'sped'"),
+        ({"objectives": []}, "`objective` must name a figure, got none"),
+        ({"objectives": ["speed"], "subject_to": ["wait=3"]}, "`subject_to` must read FIGURE<NUMBER"),
+        ({"objectives": ["speed"], "subject_to": ["wai<3"]}, "did you mean wait?"),
+        ({"objectives": ["speed"], "by": ["rates"]}, "`by` must name a keyword of the cells, did you mean rate?"),
+    ],
+)
+def test_a_name_that_no_cell_has_is_refused(asked, says):
+    with pytest.raises(ArgumentError) as refusal:
+        best_settings(rows(), **asked)
+    assert says in str(refusal.value)
+
+
+def test_best_and_collect_are_of_a_folder_of_a_sweep(folder):
+    assert "none/sweep.json: file: must be there in the folder of a sweep" in refused(
+        "collect", "none", "--out", "x.parquet"
+    )
+    assert "small.trace/sweep.json: file" in refused("best", "small.trace", "--objective", "speed_up")
+    (folder / "sweep.json").write_text("{}")
+    assert "sweep.json: content: must be a grid that a sweep wrote" in refused("best", ".", "--objective", "speed_up")
+
+
+def test_a_file_that_is_no_cell_is_told_by_name(tmp_path):
+    store, key = CellStore(tmp_path), key_of({"a": 1})
+    assert store.read(key) is None
+    store.write(key, CellFound(asked={"a": 1}, figures=None, failed="why"))
+    assert store.keys() == (set(), {key})
+    store.write(key, CellFound(asked={"a": 1}, figures={"b": 2}))
+    assert store.keys() == ({key}, set())
+    assert store.read(key) == CellFound(asked={"a": 1}, figures={"b": 2})
+    (path,) = tmp_path.rglob("*.json")
+    for content in ("{", "[]", json.dumps({"asked": {}})):
+        path.write_text(content)
+        with pytest.raises(TraceFormatError, match=f"{path.name}: content"):
+            store.read(key)
+
+
+def test_recordings_and_results_pickle(folder):
+    recording = pickle.loads(pickle.dumps(open_recording("small.trace")))
+    found = compare(recording, ["draft:2/target"])
+    assert pickle.loads(pickle.dumps(found)).to_dicts() == found.to_dicts()
+    run = simulate("poisson:requests=3,rate=4", "plain", "small.trace", cluster="h100", cost="cpu")
+    assert pickle.loads(pickle.dumps(run)).to_dicts() == run.to_dicts()
