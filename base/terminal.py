@@ -182,6 +182,11 @@ class Progress:
         self.advance_to(self._done, words)
 
     @property
+    def done(self) -> float:
+        """Units that are done."""
+        return self._done
+
+    @property
     def line(self) -> str:
         """Everything in one line."""
         taken = in_words(time.monotonic() - self._started_at_s)

@@ -1,7 +1,7 @@
 """Record what every model of a pool says at every context a policy may ask about.
 
-A recording is made request by request. Finished requests are kept beside the output (`OUT.part`), so that a killed
-recording goes on where it was; the part is removed at the end.
+A recording is made some requests at a time (`group_size`). Finished ones are kept beside the output (`OUT.part`), so
+that a killed recording goes on where it was; the part is removed at the end.
 """
 
 import hashlib
@@ -38,11 +38,17 @@ from .branches import TreeSpec
 from .model_info import model_info, ngram_info
 from .near_ties import BOUNDS, Ties
 from .request_trie import RequestRecorder, TrieOptions
+from .together import TreeForward, run_together
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256
 # Of what a part holds: parts of another form are not gone on from.
-PART_FORM = 4
+PART_FORM = 5
+
+# Requests that are recorded together, and most bytes of what the target says along their trunks, as float32.
+_TOGETHER, _TRUNK_BYTES = 8, 2**30
+# Contexts off the trunk of one forward, of all requests, and the levels of them that there is room for at first.
+_ROWS, _ROOM_LEVELS = 256, 4
 
 # Prompts with their tokens, in the order in which they are recorded.
 Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
@@ -231,17 +237,59 @@ def _features(pool: ModelPool, closure: Closure) -> tuple[int, int] | None:
 
 
 def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, parts: Parts) -> None:
-    models = [member.model for member in _recorded(pool)]
-    rows = [pool.rows(level) for level, member in enumerate(pool.members) if member.model is not None]
-    there = sum(parts.has(number) for number in range(len(requests)))
+    size = group_size(_vocab_size(pool), options.max_new_tokens)
+    groups = [range(start, min(start + size, len(requests))) for start in range(0, len(requests), size)]
+    missing = [group for group in groups if not all(map(parts.has, group))]
+    there = len(requests) - sum(map(len, missing))
     with Progress("recording", len(requests), unit="requests", done=there) as progress:
-        for number, (prompt, tokens) in enumerate(requests):
-            if not parts.has(number):
-                noise = noise_of(options.sampling, prompt.request_id, _vocab_size(pool))
-                recorder = RequestRecorder(models, tokens, options, noise, rows)
-                trie = recorder.record()
-                parts.keep(number, trie, Ties(recorder.near_ties, recorder.trunk_near_ties))
-                progress.advance()
+        for group in missing:
+            # All of it, also where some are there: rounding depends on who is asked together.
+            recorders = [
+                RequestRecorder(
+                    len(_recorded(pool)),
+                    requests[number][1],
+                    options,
+                    noise_of(options.sampling, requests[number][0].request_id, _vocab_size(pool)),
+                )
+                for number in group
+            ]
+            tries = _record_group(pool, recorders, options, progress)
+            for number, recorder, trie in zip(group, recorders, tries, strict=True):
+                if not parts.has(number):
+                    parts.keep(number, trie, Ties(recorder.near_ties, recorder.trunk_near_ties))
+
+
+def group_size(vocab_size: int, max_new_tokens: int) -> int:
+    """Requests that are recorded together: some, or as many as what the target says along their trunks allows."""
+    return max(1, min(_TOGETHER, _TRUNK_BYTES // (4 * vocab_size * (max_new_tokens + 1))))
+
+
+def _record_group(
+    pool: ModelPool, recorders: Sequence[RequestRecorder], options: TrieOptions, progress: Progress
+) -> list[Trie]:
+    """The tries of some requests, whose forwards are common; tells how far it is."""
+    done = progress.done
+    reader = None if options.features is None else options.features[0]
+    forwards = [
+        TreeForward(
+            pool.forward(level, "auto", share_weights=True),
+            states=member is pool.target and reader is not None,
+        )
+        for level, member in enumerate(pool.members)
+        if member.model is not None
+    ]
+    room = max(len(recorder.prompt) for recorder in recorders) + options.max_new_tokens
+    for forward in forwards:
+        forward.reserve(len(recorders), room + min(options.closure.reach, _ROOM_LEVELS) * _ROWS // len(recorders))
+
+    def on_round(asking: int) -> None:
+        for recorder in recorders:
+            recorder.rows = max(1, _ROWS // asking)
+
+    trunks = run_together(forwards, [recorder.write_trunk() for recorder in recorders])
+    found = run_together(forwards, [recorder.record(trunk) for recorder, trunk in zip(recorders, trunks, strict=True)])
+    progress.advance_to(done + len(recorders))
+    return found
 
 
 def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[Ties, tuple[TrieRequest, ...]]:
