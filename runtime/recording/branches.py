@@ -36,16 +36,23 @@ from .views import Contexts, Floats32, Views, total_variation, view
 class FeatureTree:
     """What is known of the states of one request's contexts; changed by `trunk`, `behind` and `cut`.
 
-    `reader` is the drafter's index among the models, `depths` is D.
+    `reader` is the drafter's index among the models, `depths` is D. `base` is as of an `Ask`.
     """
 
-    def __init__(self, reader: int, *, num_prompt: int, depths: int) -> None:
-        self._reader = [reader]
+    def __init__(self, reader: int, *, num_prompt: int, depths: int, base: int | None = None) -> None:
+        self._reader, self._base = [reader], base
         self._num_prompt, self._depths = num_prompt, depths
         self._slots: NDArray[np.int64] = np.zeros((0, depths), dtype=np.int64)  # [S, D], -1 for none
         self._ends: list[int] = []  # by ordinary slot, slots in use after it was appended
         self._held = 0  # slots in use
         self._states = torch.zeros(0)  # [slots, 1 + D, W] by ordinary slot: the target's, then its own at each depth
+
+    def fork(self, base: int) -> "FeatureTree":
+        """One that knows the same and goes on by itself, in a row that begins as that one."""
+        other = FeatureTree(self._reader[0], num_prompt=self._num_prompt, depths=self._depths, base=base)
+        other._slots, other._ends, other._held = self._slots, list(self._ends), self._held
+        other._states = self._states.clone()
+        return other
 
     def trunk(self, tokens: Sequence[int], states: Tensor) -> Asking[list[Tensor]]:
         """Read prompt and trunk, of `tokens` `[S]` and the target's `states` `[S, W]`.
@@ -138,9 +145,9 @@ class FeatureTree:
         depths: NDArray[np.integer],
     ) -> Asking[Tensor]:
         """`[R, V]` logits of new slots, of contexts in the ordinary slots `at`; notes slots and own states."""
-        (said,) = yield Ask(self._reader, tokens, positions, mask, before=before)
+        (said,) = yield Ask(self._reader, tokens, positions, mask, before=before, base=self._base)
         device = self._states.device
-        self._slots[at, depths - 1] = np.arange(self._held, self._held + len(at))
+        self._slots[at, depths - 1] = np.arange(self._held, self._held + len(at))  # of new contexts, in a new array
         self._held += len(at)
         places = torch.from_numpy(np.asarray(at, dtype=np.int64)).to(device), torch.from_numpy(depths).to(device)
         self._states[places] = said.states

@@ -8,6 +8,7 @@ import hashlib
 import json
 import platform
 import shutil
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
@@ -47,8 +48,8 @@ PART_FORM = 5
 
 # Requests that are recorded together, and most bytes of what the target says along their trunks, as float32.
 _TOGETHER, _TRUNK_BYTES = 8, 2**30
-# Contexts off the trunk of one forward, of all requests, and the levels of them that there is room for at first.
-_ROWS, _ROOM_LEVELS = 256, 4
+# Parts of requests that grow at a time, and bytes of their keys and values, about.
+_MOST_PARTS, _PARTS_BYTES = 32, 2**29
 
 # Prompts with their tokens, in the order in which they are recorded.
 Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
@@ -242,6 +243,7 @@ def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, p
     missing = [group for group in groups if not all(map(parts.has, group))]
     there = len(requests) - sum(map(len, missing))
     with Progress("recording", len(requests), unit="requests", done=there) as progress:
+        told = GroupProgress(progress, options)
         for group in missing:
             # All of it, also where some are there: rounding depends on who is asked together.
             recorders = [
@@ -253,10 +255,51 @@ def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, p
                 )
                 for number in group
             ]
-            tries = _record_group(pool, recorders, options, progress)
+            tries = _record_group(pool, recorders, options, told)
             for number, recorder, trie in zip(group, recorders, tries, strict=True):
                 if not parts.has(number):
                     parts.keep(number, trie, Ties(recorder.near_ties, recorder.trunk_near_ties))
+
+
+class GroupProgress:
+    """Tells how far a recording is, within a group of requests too: its trunks, then what grows off them."""
+
+    def __init__(self, progress: Progress, options: TrieOptions) -> None:
+        self._progress, self._max_new_tokens = progress, options.max_new_tokens
+        self._recorders: Sequence[RequestRecorder] = ()
+        # What trunks take of a group's seconds: at first a guess, then what they took of those so far.
+        self._share = 1 / (1 + options.closure.reach)
+        self._trunk_s = self._all_s = self._began_at_s = 0.0
+        self._done = progress.done
+
+    def begin(self, recorders: Sequence[RequestRecorder]) -> None:
+        """A group begins."""
+        self._recorders, self._began_at_s = recorders, time.monotonic()
+
+    def trunks(self) -> None:
+        """Some of the trunks are written."""
+        longest = max(recorder.num_written for recorder in self._recorders)
+        self._tell(self._share * longest / self._max_new_tokens)
+
+    def end_trunks(self) -> None:
+        """All of them are."""
+        self._trunk_s += time.monotonic() - self._began_at_s
+        self._tell(self._share)
+
+    def branches(self) -> None:
+        """Some of what grows off them is there."""
+        grown = sum(recorder.fraction for recorder in self._recorders) / len(self._recorders)
+        self._tell(self._share + (1 - self._share) * grown)
+
+    def end(self) -> None:
+        """The group is recorded."""
+        self._all_s += time.monotonic() - self._began_at_s
+        self._share = self._trunk_s / self._all_s
+        self._done += len(self._recorders)
+        self._progress.advance_to(self._done)
+
+    def _tell(self, share: float) -> None:
+        self._progress.advance_to(self._done + min(share, 0.999) * len(self._recorders))
 
 
 def group_size(vocab_size: int, max_new_tokens: int) -> int:
@@ -265,31 +308,35 @@ def group_size(vocab_size: int, max_new_tokens: int) -> int:
 
 
 def _record_group(
-    pool: ModelPool, recorders: Sequence[RequestRecorder], options: TrieOptions, progress: Progress
+    pool: ModelPool, recorders: Sequence[RequestRecorder], options: TrieOptions, told: GroupProgress
 ) -> list[Trie]:
     """The tries of some requests, whose forwards are common; tells how far it is."""
-    done = progress.done
-    reader = None if options.features is None else options.features[0]
+    told.begin(recorders)
+    reader, depths = options.features or (None, 1)
     forwards = [
         TreeForward(
             pool.forward(level, "auto", share_weights=True),
             states=member is pool.target and reader is not None,
+            slots_of_context=depths if member.from_features else 1,
         )
         for level, member in enumerate(pool.members)
         if member.model is not None
     ]
-    room = max(len(recorder.prompt) for recorder in recorders) + options.max_new_tokens
+    room = max(len(recorder.prompt) for recorder in recorders) + options.room
+    most = max(1, min(_MOST_PARTS, _PARTS_BYTES // (room * sum(forward.bytes_per_context for forward in forwards))))
     for forward in forwards:
-        forward.reserve(len(recorders), room + min(options.closure.reach, _ROOM_LEVELS) * _ROWS // len(recorders))
+        forward.reserve(len(recorders) + most, room)
 
-    def on_round(asking: int) -> None:
-        for recorder in recorders:
-            recorder.rows = max(1, _ROWS // asking)
-
-    trunks = run_together(forwards, [recorder.write_trunk() for recorder in recorders])
-    found = run_together(forwards, [recorder.record(trunk) for recorder, trunk in zip(recorders, trunks, strict=True)])
-    progress.advance_to(done + len(recorders))
-    return found
+    trunks = run_together(forwards, [recorder.write_trunk() for recorder in recorders], on_round=told.trunks)
+    told.end_trunks()
+    parts = run_together(
+        forwards, [recorder.view_trunk(trunk) for recorder, trunk in zip(recorders, trunks, strict=True)]
+    )
+    growing = [recorder.grow(part, row) for row, recorder in enumerate(recorders) for part in parts[row]]
+    run_together(forwards, growing, first_row=len(recorders), most=most, on_round=told.branches)
+    tries = run_together(forwards, [recorder.finish() for recorder in recorders])
+    told.end()
+    return tries
 
 
 def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[Ties, tuple[TrieRequest, ...]]:

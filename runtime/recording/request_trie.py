@@ -54,10 +54,17 @@ class TrieOptions:
     # Index among the models, and depths, of the one that reads the target's states; None if none does.
     features: tuple[int, int] | None = None
 
+    @property
+    def room(self) -> int:
+        """Slots that a row needs beside those of the prompt."""
+        return self.max_new_tokens + min(self.closure.reach, self.max_new_tokens) * _MAX_ROWS
+
 
 # Nodes off the trunk stand depth first by blocks of so many, with depths of a drafter by fewer. They were evaluated so
 # once; a trie does not depend on how it is evaluated.
 _BLOCK, _LEAST_BLOCK = 128, 8
+# Contexts one token off the trunk whose trees grow in a row of their own, and most of it that is asked about at once.
+_PART, _MAX_ROWS = 8, 16
 
 
 class TrunkSaid(NamedTuple):
@@ -72,13 +79,20 @@ class RequestRecorder:
     """Asks about the contexts of one request and gathers its trie; made for one call of `record`.
 
     `near_ties` counts choices so far that fp32 noise could flip; `trunk_near_ties` are tokens of the trunk whose choice
-    rounding may turn over (`near_ties`). `fraction` is the share of the work off the trunk that is done, about.
-    `rows`, which may be changed, is the most contexts off the trunk to ask about at once, >= 1; the cache holds the
-    trunk and at most reach times as many.
+    rounding may turn over (`near_ties`). `num_written` is the trunk's tokens so far, `fraction` the share of the work off
+    it that is done, about.
+    The calls are `write_trunk`, `view_trunk`, `grow` for each part that it returns, in any order, and `finish`.
+    `max_rows` is the most contexts off the trunk that a part asks about at once, >= 1 (`TrieOptions.room`).
     """
 
     def __init__(
-        self, num_models: int, prompt: Sequence[int], options: TrieOptions, noise: RequestNoise | None = None
+        self,
+        num_models: int,
+        prompt: Sequence[int],
+        options: TrieOptions,
+        noise: RequestNoise | None = None,
+        *,
+        max_rows: int = _MAX_ROWS,
     ) -> None:
         self._reader: int | None
         self._reader, depths = options.features or (None, 1)
@@ -89,6 +103,7 @@ class RequestRecorder:
             self._features = FeatureTree(self._reader, num_prompt=len(prompt), depths=depths)
         self._writers = writers_of(options.closure, num_models, reader=self._reader, depths=depths)
         self._num_models = num_models
+        self._num_parts = 1
         self._block = max(_LEAST_BLOCK, _BLOCK // depths)
         self.prompt = tuple(prompt)
         self._options = options
@@ -96,19 +111,11 @@ class RequestRecorder:
         self._columns: list[dict[str, NDArray[Any]]] = []
         self._further: list[dict[str, NDArray[Any]]] = []
         self._ranks: TreeRanks | None = None
-        self._num_nodes = self._num_slots = 0
-        self.rows = _BLOCK
-        self.fraction = 0.0
+        self._num_nodes = self._num_trunk = 0
+        self._max_rows = max_rows
+        self._contexts_of_trees: list[Context] = []
+        self.num_written, self.fraction = 0, 0.0
         self.near_ties = self.trunk_near_ties = 0
-
-    def record(self, trunk: TrunkSaid) -> Asking[Trie]:
-        """The trie of the request, whose trunk was just written: trunk first, parents before their children."""
-        off_trunk, contexts = yield from self._view_trunk(*trunk)
-        yield from self._grow(off_trunk)
-        self._put_in_order(len(trunk.tokens) + 1)
-        if contexts:
-            yield from self._grow_trees(contexts)
-        return self._trie()
 
     def write_trunk(self) -> Asking[TrunkSaid]:
         """Let the target write by itself."""
@@ -118,12 +125,13 @@ class RequestRecorder:
         found = [said]
         eos = self._options.eos_token_ids
         while len(trunk) < self._options.max_new_tokens and not (trunk and trunk[-1] in eos):
+            self.num_written = len(trunk) + 1
             trunk.append(self._choose(found[-1].logits[0], position=len(trunk)))
             position = length + len(trunk) - 1
             said = yield from self._ask_target(trunk[-1:], [position], causal_mask(position, 1))
             found.append(said)
         logits, states = zip(*found, strict=True)
-        self._num_slots = length + len(trunk)
+        self._num_trunk = len(trunk) + 1
         return TrunkSaid(np.array(trunk, dtype=np.int32), torch.cat(logits), torch.cat(states))
 
     def _ask_target(self, tokens: Numbers, positions: Numbers, mask: Mask, num_logits: int = 0) -> Asking[Said]:
@@ -135,20 +143,21 @@ class RequestRecorder:
         noise = None if self._noise is None else self._noise.rows([position])
         return int(scores(logits, self._options.sampling, noise).argmax())
 
-    def _view_trunk(self, trunk: Ints, target_logits: Tensor, states: Tensor) -> Asking[tuple[Contexts, list[Context]]]:
-        """Keep the trunk's T + 1 contexts; returns the contexts one token off it, and what trees grow from, if any."""
+    def view_trunk(self, said: TrunkSaid) -> Asking[list[Contexts]]:
+        """Keep the trunk's T + 1 contexts; returns the contexts one token off it, in parts of neighbours."""
+        trunk, target_logits, states = said
         tokens = np.concatenate([self.prompt, trunk])
         mask, count = causal_mask(0, len(tokens)), len(trunk) + 1
         logits = list[Tensor]()
         if self._others:
-            said = yield Ask(self._others, tokens, range(len(tokens)), mask, num_logits=count)
-            logits = [each.logits for each in said]
+            others = yield Ask(self._others, tokens, range(len(tokens)), mask, num_logits=count)
+            logits = [each.logits for each in others]
         depth = np.arange(count, dtype=np.int32)
         by_depth = list[Tensor]()
         if self._features is not None:
             by_depth = yield from self._features.trunk(tokens.tolist(), states)
         seen, further = self._view([*logits, target_logits], depth, by_depth)
-        contexts = self._contexts(logits, seen, depth)
+        self._contexts_of_trees = self._contexts(logits, seen, depth)
         noise = None if self._noise is None else self._noise.rows(depth[:-1].tolist())
         ties = near_ties(target_logits[:-1], self._options.sampling, noise)
         self.trunk_near_ties = int(ties.sum())
@@ -166,9 +175,10 @@ class RequestRecorder:
         allowance[:, -1] = 0
         slots = (len(self.prompt) - 1 + depth).astype(np.int32)
         path = np.zeros((count, 0), dtype=np.int32)
-        return self._children(
-            (seen, further), depth, depth, allowance=allowance, last_trunk_slot=slots, path=path
-        ), contexts
+        off = self._children((seen, further), depth, depth, allowance=allowance, last_trunk_slot=slots, path=path)
+        parts = np.array_split(np.arange(len(off)), math.ceil(len(off) / _PART)) if len(off) else []
+        self._num_parts = len(parts)
+        return [off.take(part) for part in parts]
 
     def _contexts(self, logits: Sequence[Tensor], seen: Views, depth: Ints) -> list[Context]:
         """`[Q]` contexts for trees, from the logits `[Q, V]` of the models below the target; none without trees."""
@@ -196,49 +206,58 @@ class RequestRecorder:
         seen, _ = self._view(logits, depth, [])
         return seen, self._contexts(logits, seen, depth)
 
-    def _grow(self, off_trunk: Contexts) -> Asking[None]:
-        """Keep contexts one token off the trunk and all the closure has below them.
+    def grow(self, part: Contexts, row: int) -> Asking[None]:
+        """Keep contexts one token off the trunk and all the closure has below them; `row` holds prompt and trunk.
 
         Depth first by blocks: the cache holds the trunk and the ancestors of what is evaluated, not the whole tree.
         """
-        waiting, reach = self._blocks(off_trunk, share=1.0), self._options.closure.reach
+        features = None if self._features is None else self._features.fork(row)
+        num_slots = len(self.prompt) + self._num_trunk - 1
+        waiting, reach = self._blocks(part, num_slots, share=1 / self._num_parts), self._options.closure.reach
         while waiting:
-            contexts, self._num_slots, share = waiting.pop()
-            if self._features is not None:
-                self._features.cut(self._num_slots)
+            contexts, num_slots, share = waiting.pop()
+            if features is not None:
+                features.cut(num_slots)
             levels = reach - contexts.path.shape[1]  # that one and those below it
-            below = yield from self._evaluate(contexts)
-            blocks = self._blocks(below, share=share * (1 - 1 / levels))
+            below = yield from self._evaluate(contexts, features, num_slots, row)
+            blocks = self._blocks(below, num_slots + len(contexts), share=share * (1 - 1 / levels))
             self.fraction += share if not blocks else share / levels
             waiting.extend(blocks)
 
-    def _blocks(self, level: Contexts, *, share: float) -> list[tuple[Contexts, int, float]]:
-        """Contexts in blocks of some `rows`; none beyond the reach.
+    def finish(self) -> Asking[Trie]:
+        """The trie: trunk first, parents before their children."""
+        self._put_in_order()
+        if self._contexts_of_trees:
+            yield from self._grow_trees(self._contexts_of_trees)
+        return self._trie()
+
+    def _blocks(self, level: Contexts, num_slots: int, *, share: float) -> list[tuple[Contexts, int, float]]:
+        """Contexts in blocks of some `max_rows`; none beyond the reach.
 
         With the slots that hold their ancestors, and with their share of the work, which is `share` of all of them.
         """
         if not len(level) or level.path.shape[1] == self._options.closure.reach:
             return []
-        blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / self.rows))
-        return [(level.take(block), self._num_slots, share / len(blocks)) for block in blocks]
+        blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / self._max_rows))
+        return [(level.take(block), num_slots, share / len(blocks)) for block in blocks]
 
-    def _evaluate(self, contexts: Contexts) -> Asking[Contexts]:
+    def _evaluate(
+        self, contexts: Contexts, features: FeatureTree | None, first_slot: int, row: int
+    ) -> Asking[Contexts]:
         """Keep contexts with every model's view of them; returns their children, reach aside."""
-        first_node, first_slot, count = self._num_nodes, self._num_slots, len(contexts)
         mask = tree_mask(contexts.last_trunk_slot, contexts.path, first_slot)
         positions = len(self.prompt) - 1 + contexts.depth
-        said = yield Ask([*self._others, self._num_models - 1], contexts.token, positions, mask)
-        self._num_slots += count
+        said = yield Ask([*self._others, self._num_models - 1], contexts.token, positions, mask, base=row)
         by_depth = list[Tensor]()
-        if self._features is not None:
-            by_depth = yield from self._features.behind(contexts, said[-1].states)
+        if features is not None:
+            by_depth = yield from features.behind(contexts, said[-1].states)
         seen, further = self._view([each.logits for each in said], contexts.depth, by_depth)
-        own = contexts.own_log_prob, contexts.further_log_prob
+        own, first_node = (contexts.own_log_prob, contexts.further_log_prob), self._num_nodes
         self._keep(
             contexts.parent, contexts.token, contexts.depth,
             own_log_prob=own, on_trunk=False, seen=seen, further=further,
         )  # fmt: skip
-        offsets = np.arange(count, dtype=np.int32)
+        offsets = np.arange(len(contexts), dtype=np.int32)
         return self._children(
             (seen, further),
             first_node + offsets,
@@ -324,9 +343,9 @@ class RequestRecorder:
             }
         )
 
-    def _put_in_order(self, num_trunk: int) -> None:
+    def _put_in_order(self) -> None:
         columns = _joined(self._columns)
-        order = block_order(columns["parent"], columns["token"], num_trunk=num_trunk, block=self._block)
+        order = block_order(columns["parent"], columns["token"], num_trunk=self._num_trunk, block=self._block)
         place = np.argsort(order).astype(np.int32)
         columns = {name: column[..., order] for name, column in columns.items()}
         columns["parent"] = np.where(columns["parent"] < 0, -1, place[columns["parent"]]).astype(np.int32)

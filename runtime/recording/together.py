@@ -1,14 +1,16 @@
-"""Forwards of the contexts of several requests: who records a request asks, and all that are asked for run together.
+"""Forwards of contexts of several requests: who records a request asks, and all that is asked for runs together.
 
-A recorder of one request is a generator of `Ask`s, which is sent what the members say. `run_together` takes a step of
-each in turn, so that a forward holds the contexts of all requests and reads the weights once. `TreeForward` is a
-member's part in it: a KV cache with a row for each request, which holds its prompt, trunk and tree. A new context is
-one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit positions; layers with a
-sliding window attend to the last of these. Slots say nothing of positions, and are only ever appended or cut.
+What records a request, or a part of it, is a generator of `Ask`s, which is sent what the members say. `run_together`
+takes a step of each in turn, so that a forward holds the contexts of all of them and reads the weights once.
+`TreeForward` is a member's part in it: a KV cache with a row for each, which holds prompt, trunk and a tree. A new
+context is one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit positions;
+layers with a sliding window attend to the last of these. Slots say nothing of positions, and are only ever appended or
+cut. A row may begin as a copy of another one's first slots: the trees of one trunk grow in several rows, since what a
+context does not look at is still multiplied.
 
 Rounding depends on who is asked together. So requests form groups that depend on nothing but their order (`recorder`).
 
-Letters: Q contexts of one request, S its slots, F ancestors off the trunk, W hidden size, V vocabulary, R requests.
+Letters: Q contexts of one row, S its slots, F ancestors off the trunk, W hidden size, V vocabulary, R rows.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -38,6 +40,8 @@ class Ask(NamedTuple):
     mask: Mask  # [Q, S + Q] slots each attends to, its own among them; slots from S on are forgotten first
     num_logits: int = 0  # of the last so many contexts; 0: of all
     before: Tensor | None = None  # [Q, W] states before each token, of who reads states
+    # Row whose first S slots this one begins with, if it has none; a row is where what is asked together is kept.
+    base: int | None = None
 
 
 class Said(NamedTuple):
@@ -82,56 +86,69 @@ _MOST_PADDING = 0.2
 
 
 class TreeForward:
-    """One member and the cache of the contexts of R requests, which are numbers. `append` changes the cache only.
+    """One member and the cache of contexts, in R rows with numbers. The methods change the cache only.
 
-    `forward` runs the member; of one that reads states every `Ask` has them. `states` is whether its own are read.
+    `forward` runs the member; of one that reads states every `Ask` has them. `states` is whether its own are read,
+    `slots_of_context` the most slots that a context takes.
     """
 
-    def __init__(self, forward: ModelForward | FeatureForward, *, states: bool = False) -> None:
-        self._forward, self._states = forward, states
+    def __init__(
+        self, forward: ModelForward | FeatureForward, *, states: bool = False, slots_of_context: int = 1
+    ) -> None:
+        self._forward, self._states, self._slots_of_context = forward, states, slots_of_context
         self._cache = forward.slot_cache()
 
-    def num_slots(self, request: int) -> int:
-        """Slots in use."""
-        return self._cache.length(str(request))
+    @property
+    def bytes_per_context(self) -> int:
+        """Of its keys and values."""
+        return self._forward.kv_shape.bytes_per_slot * self._slots_of_context
 
-    def reserve(self, num_requests: int, num_slots: int) -> None:
-        """Make room for so many slots of each; more is made by doubling."""
-        self._cache.reserve([str(request) for request in range(num_requests)], [num_slots] * num_requests)
+    def num_slots(self, row: int) -> int:
+        """Slots in use."""
+        return self._cache.length(str(row))
+
+    def reserve(self, num_rows: int, num_contexts: int) -> None:
+        """Make room for so many rows, of a cache without any, and contexts of each; more is made by doubling."""
+        names = [str(row) for row in range(num_rows)]
+        self._cache.reserve(names, [num_contexts * self._slots_of_context] * num_rows)
+
+    def free(self, row: int) -> None:
+        """Forget a row."""
+        self._cache.free(str(row))
 
     def append(self, asks: Mapping[int, Ask]) -> dict[int, Said]:
-        """Append the contexts that each request asks for; returns what the member says of them.
+        """Append the contexts that are asked about, by row; returns what the member says of them.
 
         Raises:
-            ValueError: a mask over more slots than the request has.
+            ValueError: a mask over more slots than the row has.
         """
         said: dict[int, Said] = {}
         for some in self._forwards_of(asks):
-            said |= self._append({request: asks[request] for request in some})
+            said |= self._append({row: asks[row] for row in some})
         return said
 
     def _forwards_of(self, asks: Mapping[int, Ask]) -> list[list[int]]:
-        """Requests that share a forward: as many as its padding and its attention allow."""
+        """Rows that share a forward: as many as its padding and its attention allow."""
         wide: list[list[int]] = []
         tokens = slots = 0
-        for request in sorted(asks, key=lambda number: -len(asks[number].tokens)):
-            count, width = asks[request].mask.shape
+        for row in sorted(asks, key=lambda number: -len(asks[number].tokens)):
+            count, width = asks[row].mask.shape
             longest = len(asks[wide[-1][0]].tokens) if wide else 0
             rows, slots = len(wide[-1]) + 1 if wide else 1, max(slots, width)
             padding = 1 - (tokens + count) / max(1, rows * longest)
             padded = self._forward.name != "fused" and padding > _MOST_PADDING
             if wide and not padded and rows * longest * slots <= _MOST_SCORES:
-                wide[-1].append(request)
+                wide[-1].append(row)
                 tokens += count
             else:
-                wide.append([request])
+                wide.append([row])
                 tokens, slots = count, width
         return wide
 
     def _append(self, asks: Mapping[int, Ask]) -> dict[int, Said]:
-        names = {str(request): request for request in asks}
-        for name, request in names.items():
-            self._cut(name, _first_slot(asks[request]))
+        names = {str(row): row for row in asks}
+        for name, row in names.items():
+            self._begin(name, asks[row])
         given = list(names)
         order = [names[given[place]] for place in self._cache.in_order(given)]
         rows = [asks[request] for request in order]
@@ -147,11 +164,14 @@ class TreeForward:
         logits, states = self._run(ids, placement, keep, [row.before for row in rows])
         own_states = states.split(counts) if len(states) else [states] * len(rows)
         parts = zip(order, logits.split(kept), own_states, strict=True)
-        return {request: Said(own, states) for request, own, states in parts}
+        return {row: Said(own, states) for row, own, states in parts}
 
-    def _cut(self, name: str, num_slots: int) -> None:
-        """Forget all slots from `num_slots` on."""
-        if num_slots or self._cache.length(name):
+    def _begin(self, name: str, ask: Ask) -> None:
+        """Let a row have the slots in front of what is asked about, and no more."""
+        num_slots = ask.mask.shape[1] - len(ask.tokens)
+        if ask.base is not None and name not in self._cache.rows:
+            self._cache.fork(str(ask.base), name, num_slots)
+        elif num_slots or self._cache.length(name):
             self._cache.roll_back(name, num_slots)
 
     def _place(self, order: Sequence[int], rows: Sequence[Ask]) -> Placement:
@@ -187,39 +207,45 @@ class TreeForward:
         return logits, logits[:0]
 
 
-def _first_slot(ask: Ask) -> int:
-    return ask.mask.shape[1] - len(ask.tokens)
-
-
 def run_together(
     forwards: Sequence[TreeForward],
     recorders: Sequence[Asking[Result]],
-    on_round: Callable[[int], None] = lambda _: None,
+    *,
+    first_row: int = 0,
+    most: int | None = None,
+    on_round: Callable[[], None] = lambda: None,
 ) -> list[Result]:
-    """Run the recorders of some requests until all have returned; their results.
+    """Run generators until all have returned; their results. A member is asked by all who ask it at once.
 
-    `forwards` are of all members, by the indices that are asked. A member is asked by all who ask at once; `on_round`
-    is told before that how many they are.
+    Args:
+        forwards: of all members, by the indices that are asked.
+        recorders: have a row each; what rows hold stays, but with `most`.
+        first_row: of the rows, which are numbered in their order.
+        most: that run at a time, a row being free when its generator has returned; None for all.
+        on_round: called before each round of forwards.
     """
     waiting = dict[int, Ask]()
     results = dict[int, Result]()
+    to_start = list(reversed(range(len(recorders))))
 
-    def go_on(request: int, said: list[Said] | None) -> None:
-        waiting.pop(request, None)
+    def go_on(place: int, said: list[Said] | None) -> None:
         try:
-            waiting[request] = next(recorders[request]) if said is None else recorders[request].send(said)
+            waiting[place] = next(recorders[place]) if said is None else recorders[place].send(said)
         except StopIteration as end:
-            results[request] = end.value
+            waiting.pop(place, None)
+            results[place] = end.value
+            for forward in forwards if most is not None else ():
+                forward.free(first_row + place)
 
-    for request in range(len(recorders)):
-        go_on(request, None)
-    while waiting:
-        on_round(len(waiting))
-        said: dict[int, list[Said]] = {request: [] for request in waiting}
+    while waiting or to_start:
+        while to_start and (most is None or len(waiting) < most):
+            go_on(to_start.pop(), None)
+        on_round()
+        said: dict[int, list[Said]] = {place: [] for place in waiting}
         for member, forward in enumerate(forwards):
-            asks = {request: ask for request, ask in waiting.items() if member in ask.members}
-            for request, answer in forward.append(asks).items() if asks else ():
-                said[request].append(answer)
-        for request, answers in said.items():
-            go_on(request, answers)
-    return [results[request] for request in range(len(recorders))]
+            asks = {first_row + place: ask for place, ask in waiting.items() if member in ask.members}
+            for row, answer in forward.append(asks).items() if asks else ():
+                said[row - first_row].append(answer)
+        for place, answers in said.items():
+            go_on(place, answers)
+    return [results[place] for place in range(len(recorders))]
