@@ -30,7 +30,7 @@ from ...traces.meta import Sampling
 from ..distances import stacked_on
 from ..trees import ranked
 from .together import Ask, Asking, Mask, Numbers, causal_mask, tree_mask
-from .views import Contexts, Floats32, Views, total_variation, view
+from .views import Contexts, Floats32, Views, view
 
 
 class FeatureTree:
@@ -165,33 +165,28 @@ class FurtherViews:
     """Views of Q contexts, unrounded; where a depth reaches into what the target has read, tokens are -1."""
 
     known: NDArray[np.bool_]  # [E, Q] whether there is a view
-    depths: tuple[Views, ...]  # [E] what each depth says, as of one model
-    tvd: Floats32  # [E O, Q] distance to each other model, all of one depth side by side
+    seen: Views  # what each depth says, as of a model; distances [E O, Q] are to the other models, depth by depth
 
     @property
     def next_token(self) -> Ints:
         """`[E, Q]`."""
-        return self._rows("next_token", NO_TOKEN).astype(np.int32)
+        return np.where(self.known, self.seen.next_token, NO_TOKEN).astype(np.int32)
 
     def log_prob_of(self, context: Ints, token: Ints) -> Floats32:
         """`[E, C]` log-probability of a token after a context; 0 where there is no view."""
-        rows = [each.log_prob_of(context, token)[0] for each in self.depths]
-        given: Floats32 = np.where(self.known[:, context], np.array(rows).reshape(len(rows), len(token)), 0.0)
+        given: Floats32 = np.where(self.known[:, context], self.seen.log_prob_of(context, token), 0.0)
         return given.astype(np.float32)
 
     def num_near_ties(self, among: NDArray[np.bool_]) -> int:
         """Choices among some contexts whose two best scores nearly tie."""
-        return int((self._rows("near_tie", 0) * among).sum())
+        return int((self.known & self.seen.near_tie & among).sum())
 
     def columns(self, own_log_prob: Floats32) -> dict[str, NDArray[Any]]:
         """The columns of `FeatureViews`, rounded; `own_log_prob` is `[E, Q]`."""
-        tvd = np.where(self.known.repeat(len(self.tvd) // max(1, len(self.depths)), axis=0), self.tvd, 0)
+        tvd = np.where(self.known.repeat(len(self.seen.tvd) // len(self.known), axis=0), self.seen.tvd, 0)
         apart = {"next_token": self.next_token, "own_log_prob": own_log_prob, "tvd": tvd}
-        return rounded(apart | {name: self._rows(name, 0) for name in names_of(FeatureViews) if name not in apart})
-
-    def _rows(self, name: str, unknown: float) -> NDArray[Any]:
-        rows = np.array([getattr(each, name)[0] for each in self.depths]).reshape(self.known.shape)
-        return np.where(self.known, rows, unknown)
+        said = {name: getattr(self.seen, name) for name in names_of(FeatureViews) if name not in apart}
+        return rounded(apart | {name: np.where(self.known, rows, 0) for name, rows in said.items()})
 
 
 def further_views(
@@ -202,24 +197,22 @@ def further_views(
     *,
     sampling: Sampling,
     noise: NDArray[np.float32] | None,
-) -> FurtherViews:
+) -> FurtherViews | None:
     """Views at E further depths of the drafter at the index `reader`, from its logits `[Q, V]` at each.
 
     Logits are of no account where the target has read all, by `depth`: tokens `[Q]` after the prompt. The views of all
     models, `seen`, hold the drafter at depth 1.
     """
+    if not logits:
+        return None
     known = depths_known(depth, len(logits) + 1)
-    others = [index for index in range(len(seen.next_token)) if index != reader]
-    probs = seen.log_probs.exp()
-    found, distances = [], []
+    rows = []
     for row, there in zip(logits, known, strict=True):
         at = torch.from_numpy(there).to(row.device)
-        said = view([torch.where(at[:, None], row, torch.zeros_like(row))], sampling=sampling, noise=noise)
-        found.append(said)
-        own = said.log_probs[0].exp().to(probs.device)
-        distances += [total_variation(own, probs[other]).cpu().numpy() for other in others]
-    shape = (len(distances), len(depth))
-    return FurtherViews(known=known, depths=tuple(found), tvd=np.array(distances, dtype=np.float32).reshape(shape))
+        rows.append(torch.where(at[:, None], row, torch.zeros_like(row)).to(seen.log_probs.device))
+    others = [index for index in range(len(seen.next_token)) if index != reader]
+    said = view(rows, sampling=sampling, noise=noise, others=seen.log_probs[others])
+    return FurtherViews(known=known, seen=said)
 
 
 def written_by(seen: Views, further: FurtherViews | None, reader: int | None) -> Ints:

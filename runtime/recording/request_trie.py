@@ -79,8 +79,8 @@ class RequestRecorder:
     """Asks about the contexts of one request and gathers its trie; made for one call of `record`.
 
     `near_ties` counts choices so far that fp32 noise could flip; `trunk_near_ties` are tokens of the trunk whose choice
-    rounding may turn over (`near_ties`). `num_written` is the trunk's tokens so far, `fraction` the share of the work off
-    it that is done, about.
+    rounding may turn over (`near_ties`). `num_written` is the trunk's tokens so far, `fraction` the share of the work
+    off it that is done, about.
     The calls are `write_trunk`, `view_trunk`, `grow` for each part that it returns, in any order, and `finish`.
     `max_rows` is the most contexts off the trunk that a part asks about at once, >= 1 (`TrieOptions.room`).
     """
