@@ -25,6 +25,8 @@ from ..sampling import truncated
 
 Floats32 = NDArray[np.float32]
 NEAR_TIE = 1e-4
+# Scores of contexts that are looked at together: on a CPU what stays in its caches, else more.
+_TOGETHER_BYTES = (256 * 2**20, 8 * 2**20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,31 +93,68 @@ def total_variation(probs: Tensor, other_probs: Tensor) -> Tensor:
     return distance.clamp(max=1.0)
 
 
-def view(logits: Sequence[Tensor], *, sampling: Sampling, noise: NDArray[np.float32] | None) -> Views:
+def view(
+    logits: Sequence[Tensor], *, sampling: Sampling, noise: NDArray[np.float32] | None, others: Tensor | None = None
+) -> Views:
     """Views of Q contexts from the logits `[Q, V]` of every model, smallest first, all on one device.
 
-    Noise is `[Q, V]` of each context's position if coupled, None if greedy. Temporaries of M x Q x V float32 are made.
+    Noise is `[Q, V]` of each context's position if coupled, None if greedy. With `others`, log-probabilities
+    `[O, Q, V]` of other models, distances `[M O, Q]` are to each of these in place of those of pairs. Beside M x Q x V
+    log-probabilities, temporaries are of some `_TOGETHER_BYTES`.
 
     Raises:
         ValueError: noise without coupled sampling or the reverse.
     """
+    count, width = logits[0].shape
+    dtype = torch.float64 if logits[0].dtype == torch.float64 else torch.float32
+    log_probs = torch.empty((len(logits), count, width), dtype=dtype, device=logits[0].device)
+    step = max(1, _TOGETHER_BYTES[log_probs.device.type == "cpu"] // (len(logits) * width * log_probs.itemsize))
+    parts = []
+    for start in range(0, max(1, count), step):
+        some = slice(start, start + step)
+        own, beside = (None if noise is None else noise[some]), (None if others is None else others[:, some])
+        parts.append(_said([row[some] for row in logits], log_probs[:, some], sampling, own, beside))
+    whole = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+    return Views(**whole, log_probs=log_probs)
+
+
+def _said(
+    logits: Sequence[Tensor],
+    log_probs: Tensor,
+    sampling: Sampling,
+    noise: NDArray[np.float32] | None,
+    others: Tensor | None,
+) -> dict[str, NDArray[Any]]:
+    """The other fields of `Views`; writes the log-probabilities to `log_probs` `[M, Q, V]`."""
     plain = truncated(torch.stack(list(logits)), sampling)
     ranked = _with_noise(plain, sampling, noise)
-    log_probs = torch.log_softmax(plain, dim=-1)
-    # argmax takes the first of equal scores; topk promises no order.
-    chosen = ranked.argmax(dim=-1)
-    best = ranked.topk(2, dim=-1).values
+    log_probs.copy_(torch.log_softmax(plain, dim=-1))
+    best = ranked.topk(2, dim=-1)
+    ahead = best.values[..., 0] - best.values[..., 1]
+    chosen = best.indices[..., 0]
+    if (ahead <= 0).any():  # argmax takes the first of equal scores; topk promises no order
+        chosen = torch.where(ahead > 0, chosen, ranked.argmax(dim=-1))
     probs = log_probs.exp()
-    return Views(
-        next_token=_numpy(chosen).astype(np.int32),
-        next_log_prob=_numpy(log_probs.gather(-1, chosen[..., None])[..., 0]),
-        top_log_prob=_numpy(log_probs.amax(dim=-1)),
-        gap=_numpy(gaps(probs)),
-        entropy=_numpy(entropies(probs)),
-        tvd=_pair_distances(probs),
-        near_tie=_numpy(best[..., 0] - best[..., 1] < NEAR_TIE),
-        log_probs=log_probs,
-    )
+    return {
+        "next_token": _numpy(chosen).astype(np.int32),
+        "next_log_prob": _numpy(log_probs.gather(-1, chosen[..., None])[..., 0]),
+        "top_log_prob": _numpy(log_probs.amax(dim=-1)),
+        "gap": _numpy(gaps(probs) if noise is not None else _ahead(probs, best.indices)),
+        "entropy": _numpy(entropies(probs)),
+        "tvd": _pair_distances(probs) if others is None else _distances(probs, others.exp()),
+        "near_tie": _numpy(ahead < NEAR_TIE),
+    }
+
+
+def _ahead(probs: Tensor, best: Tensor) -> Tensor:
+    """As `gaps`, where the two best `[..., 2]` are known: what is ranked so is ranked so by probability."""
+    two = probs.gather(-1, best)
+    return two[..., 0] - two[..., 1]
+
+
+def _distances(probs: Tensor, others: Tensor) -> NDArray[np.float32]:
+    """`[M O, Q]` total variation distances of `[M, Q, V]` to `[O, Q, V]` distributions."""
+    return np.concatenate([_numpy(total_variation(own, others)) for own in probs])
 
 
 def _pair_distances(probs: Tensor) -> NDArray[np.float32]:
