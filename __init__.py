@@ -22,6 +22,7 @@ MODULES = {
     "metrics": "studies.serving",
     "open_recording": "studies.setting",
     "prepare": "runtime.prepare",
+    "recommend": "studies.recommend",
     "record": "studies.record",
     "settings": "studies.engine_settings",
     "simulate": "studies.serving",

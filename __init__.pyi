@@ -8,6 +8,7 @@ from .reports.comparison import Comparison, Sweep
 from .reports.intervals import OverTags
 from .reports.load import LoadComparison
 from .reports.rates import HighestRates
+from .reports.recommendation import Recommendation
 from .reports.sweeps import Tuned
 from .reports.what_if import WhatIf
 from .runtime.generate import generate as generate
@@ -45,6 +46,7 @@ __all__ = [
     "metrics",
     "open_recording",
     "prepare",
+    "recommend",
     "record",
     "settings",
     "simulate",
@@ -158,6 +160,35 @@ def find_rates(
     start: Start | str | None = None,
     chains: Sequence[str] | None = None,
 ) -> HighestRates: ...
+def recommend(
+    recording: Recording | str | Path | None = None,
+    *,
+    cost: str | Path | None = None,
+    engine: str | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    fixed_mix: bool = False,
+    split: float = 0.5,
+    split_seed: int = 0,
+    drafter: str | None = None,
+    most: int = 8,
+    present: int | None = None,
+    paste_into: str | None = None,
+    weights: str | None = None,
+    batches: Sequence[int] | None = None,
+) -> Recommendation: ...
 def settings(
     engine: str,
     drafter: str | Sequence[str],
@@ -296,9 +327,9 @@ def tune(
     devices: str | Mapping[str, str] | None = None,
     prefix_cache: int | None = None,
     block_tokens: int | None = None,
-    trials: int | None = None,
-    over_tags: OverTags | str = "mean",
     split: float = 0.5,
     split_seed: int = 0,
+    trials: int | None = None,
+    over_tags: OverTags | str = "mean",
     batch: int = 1,
 ) -> Tuned: ...

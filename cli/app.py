@@ -185,6 +185,7 @@ def _docstring(place: str) -> str:
 
 # By the name that is typed: the module in cli/, and the function whose docstring says what it does.
 COMMANDS: Mapping[str, str | LaboratoryCommand] = {
+    "recommend": "recommend:recommend",
     "compare": "compare:compare",
     "simulate": "serving:simulate",
     "whatif": "serving:whatif",

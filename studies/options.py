@@ -157,15 +157,21 @@ class SweepOptions(MixOptions, SeedsOptions, ReplayOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SplitOptions:
+    """Which requests a choice is made on; figures are of the others."""
+
+    split: float = opt(0.5, "Share of each tag's requests that is tuned on, in (0, 1); figures are of the others.")
+    split_seed: int = opt(0, "Which requests these are.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(SplitOptions):
     """How values are searched for, and on which requests."""
 
     trials: int | None = opt(
         None, "So many values, which Optuna chooses (extra `search`); default: every one of the ranges.", least=1
     )
     over_tags: OverTags | str = opt("mean", "Tokens per second: the mean over tags, or those of the worst tag.")
-    split: float = opt(0.5, "Share of each tag's requests that is tuned on, in (0, 1); figures are of the others.")
-    split_seed: int = opt(0, "Which requests these are.", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +179,32 @@ class TuneOptions(SearchOptions, PrefixOptions, PlacementOptions, SeedsOptions, 
     """The keywords of `tune`."""
 
     batch: int = opt(1, "Requests running at a time, 1 to 1,000,000.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftLengthOptions(SplitOptions):
+    """Which draft lengths are tried, and what is printed of the choice."""
+
+    drafter: str | None = opt(None, "Member that drafts; default: the only one, else the smallest model.")
+    most: int = opt(8, "Longest draft that is tried, K; 0 (no speculation) always is.", least=1, most=32)
+    present: int | None = opt(None, "K that is set now, which choices are held against; 0: none.", least=0, most=32)
+    paste_into: str | None = opt(
+        None, "Engine whose settings are printed, as of `settings`; default: that of the seconds.", metavar="ENGINE"
+    )
+    weights: str | None = opt(
+        None,
+        "What drafts there, as --drafter of `settings`: model=PATH, eagle3=PATH, mtp, ngram; default: by its name.",
+        metavar="KIND[=PATH]",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions(DraftLengthOptions, MixOptions, SeedsOptions, ReplayOptions):
+    """The keywords of `recommend`."""
+
+    batches: Sequence[int] | None = opt(
+        None, "Running requests, each with every K; default: 1, 2, 4, ... up to the requests of a half."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

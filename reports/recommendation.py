@@ -1,0 +1,173 @@
+"""A decision about speculation: the draft length at each number of running requests, its gain, and how sure it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, Self
+
+from .comparison import comparison_title, shared_remarks, told_apart
+from .side_by_side import SideBySide
+from .summary import Summary
+from .tables import Grid, Printed, flat_rows, table
+
+
+class Pasteable(Protocol):
+    """Settings of an engine that print themselves."""
+
+    def lines(self) -> Sequence[str]:
+        """What is set, and the text to paste."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/settings.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A draft length at a number of running requests, on the requests that had no part in the choice."""
+
+    draft_tokens: int  # K; 0: no speculation
+    speed_up: float | None  # over the target alone
+    speed_up_ci: tuple[float, float] | None  # its 95% interval over requests
+    speed_up_range: tuple[float, float] | None  # at the ends of what is known of the cost
+    tokens_per_s: float
+    tuned_on: float | None  # its speed-up on the requests that the choice was made on
+    policy: str  # as `compare` takes it
+
+    @classmethod
+    def of(cls, compared: SideBySide, row: Summary, draft_tokens: int, *, tuned_on: SideBySide) -> Self:
+        """A row of a comparison; `tuned_on` is that of the other requests."""
+        interval, same = compared.speed_up_interval(row), [one for one in tuned_on.ranked() if one.policy == row.policy]
+        alone = draft_tokens == 0
+        return cls(
+            draft_tokens=draft_tokens,
+            speed_up=compared.speed_up(row),
+            speed_up_ci=None if interval is None or alone else interval.bounds,
+            speed_up_range=None if alone else compared.speed_up_range(row),
+            tokens_per_s=compared.output_tokens_per_s(row),
+            tuned_on=tuned_on.speed_up(same[0]) if same else None,
+            policy=row.policy,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtBatch:
+    """What is best at a number of running requests."""
+
+    batch: int
+    chosen: int  # K
+    tied: tuple[int, ...]  # other K that cannot be told apart from it, 0 among them if that is so
+    open_between: bool  # whether drafting cannot be told apart from none, or its gain was gone on other requests
+    open_by_cost: bool  # whether it is the cost that does not tell
+    over_present: float | None  # tokens per second of the choice over those of the present K
+    candidates: tuple[Candidate, ...]  # the fastest first, on the requests that had no part in the choice
+
+    @classmethod
+    def of(
+        cls,
+        batch: int,
+        chosen_on: SideBySide,
+        told_on: SideBySide,
+        *,
+        candidates: tuple[Candidate, ...],
+        chosen: int,
+        windows: Mapping[str, int],
+        present: int | None,
+    ) -> Self:
+        """From the comparisons of both halves; `windows` is K by policy, of all but the target alone."""
+        best, *others = chosen_on.ranked()
+        tied = [row for row in others if not told_apart(chosen_on, best, row)]
+        ks = tuple(sorted(windows.get(row.policy, 0) for row in tied))
+        open_between = 0 in ks or (chosen == 0 and bool(ks))
+        by_cost = open_between and any(
+            not chosen_on.ranks_alike(best, row) for row in tied if 0 in (chosen, windows.get(row.policy, 0))
+        )
+        own = next(one for one in candidates if one.draft_tokens == chosen)
+        lost = own.draft_tokens > 0 and own.speed_up is not None and own.speed_up <= 1
+        now = [one.tokens_per_s for one in candidates if one.draft_tokens == present]
+        return cls(
+            batch=batch,
+            chosen=chosen,
+            tied=ks,
+            open_between=open_between or lost,
+            open_by_cost=by_cost,
+            over_present=own.tokens_per_s / now[0] if now else None,
+            candidates=candidates,
+        )
+
+    @property
+    def own(self) -> Candidate:
+        """The one that is chosen."""
+        return next(one for one in self.candidates if one.draft_tokens == self.chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Recommendation(Printed):
+    """Draft lengths by running requests; prints as `paceline recommend` does."""
+
+    meta: dict[str, Any]  # as of a sweep, of the requests that had no part in the choice
+    drafter: str
+    present: int | None  # K that is set now
+    batches: tuple[AtBatch, ...]
+    setting: Pasteable | None  # to paste; None where something is not decided
+    advice: tuple[str, ...]  # what to measure then
+    compared: tuple[SideBySide, ...]  # by number of running requests, what the figures are of
+
+    def tables(self) -> Sequence[Grid]:
+        """A row for each number of running requests."""
+        return [recommendation_table(self)]
+
+    def lines(self) -> Sequence[str]:
+        """The setting, or why none is named."""
+        if self.setting is not None:
+            return ["", *self.setting.lines()]
+        unsettled = [f"{each.batch:,}" for each in self.batches if each.open_between]
+        return [f"no setting is named: at {', '.join(unsettled)} running, K cannot be told from none", *self.advice]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/recommend.md): every candidate with its figures, and what is chosen."""
+        return {
+            "meta": self.meta,
+            "drafter": self.drafter,
+            "present": self.present,
+            "batches": [asdict(each) for each in self.batches],
+            "setting": None if self.setting is None else self.setting.to_json(),
+            "advice": list(self.advice),
+        }
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each candidate."""
+        return flat_rows(
+            [
+                {"batch": each.batch, "chosen": one.draft_tokens == each.chosen, **asdict(one)}
+                for each in self.batches
+                for one in each.candidates
+            ]
+        )
+
+
+def recommendation_table(found: Recommendation) -> Grid:
+    """The chosen draft length at each number of running requests, and what it gains on other requests."""
+    tuned, told = found.meta["requests_tuned_on"], found.meta["requests"]
+    remarks = [
+        f"K: tokens that {found.drafter} drafts in a round; chosen on {tuned:,} requests, gain on the other {told:,}",
+        *shared_remarks(found.meta, found.compared),
+    ]
+    return table(
+        [_cells(found, each) for each in found.batches],
+        title=comparison_title(found.meta, found.compared[0]),
+        remarks=remarks,
+    )
+
+
+def _cells(found: Recommendation, each: AtBatch) -> dict[str, str]:
+    own = each.own
+    gain = "unknown" if own.speed_up is None else f"{own.speed_up:.2f}x"
+    if own.speed_up_ci is not None:
+        gain += f" ± {(own.speed_up_ci[1] - own.speed_up_ci[0]) / 2:.2f}"
+    cells = {"running": f"{each.batch:,}", "K": str(each.chosen), "gain": gain}
+    if any(one.own.speed_up_range is not None for one in found.batches):
+        ends = own.speed_up_range
+        cells["range of cost"] = "" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
+    cells["as good"] = ", ".join(map(str, each.tied)) or "none"
+    if found.present is not None:
+        cells["over present"] = "" if each.over_present is None else f"{each.over_present:.2f}x"
+    return cells

@@ -1,0 +1,143 @@
+"""From a recording to a decision: how many tokens to draft at which number of running requests, or none at all.
+
+Every draft length is replayed at every batch, on one half of the requests to choose and on the other half to report.
+What the requests or the cost do not decide is not decided here: then no setting is named, but what to measure.
+Letters: K tokens drafted in a round, B running requests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import ArgumentError, check_within
+from ..reports.comparison import Sweep
+from ..reports.recommendation import AtBatch, Candidate, Recommendation
+from ..sim.cost.engines import BARE, DEFAULT_ENGINE
+from ..traces.recording import Recording
+from .compare import sweep
+from .engine_settings import ENGINES, EngineSettings, settings
+from .options import RecommendOptions, SweepOptions, checked, takes
+from .setting import Setting, setting_of
+from .tune import parted
+
+LONGEST = 32  # K that is tried
+
+
+@takes(RecommendOptions)
+def recommend(
+    recording: Recording | str | Path | None = None,
+    **options: Any,  # noqa: ANN401 - see `RecommendOptions`
+) -> Recommendation:
+    """Which draft length is best at which number of running requests, how sure that is, and what to paste.
+
+    Args:
+        recording: that is replayed, as `open_recording` returns it, or where it lies; None: the default one.
+        options: see `RecommendOptions`.
+
+    Raises:
+        ValueError: an argument that will not do, in one line; a recording without a drafter.
+        CostRangeError: seconds that the cost does not know.
+    """
+    asked = checked(RecommendOptions, options)
+    check_within("`split`", asked.split, "(0, 1)")
+    check_within("`most`", asked.most, f"[1, {LONGEST}]")
+    check_within("`present`", asked.present or 0, f"[0, {LONGEST}]")
+    setting = setting_of(recording, asked)
+    drafter = _drafter(setting.recording, asked.drafter)
+    halves = parted(setting.recording, asked.split, asked.split_seed)
+    batches = _batches(asked, halves)
+    text = f"{drafter}:1..{max(asked.most, asked.present or 1)}/{setting.recording.about.target}"
+    # The halves have the shapes already.
+    replayed = {
+        one.name: getattr(asked, one.name) for one in fields(SweepOptions) if one.name not in ("models", "batches")
+    }
+    tuned, others = (sweep(half, text, batches=batches, **replayed) for half in halves)
+    found = tuple(_at(batch, tuned, others, asked.present) for batch in batches)
+    return Recommendation(
+        meta={**others.meta, "requests_tuned_on": len(halves[0].requests), "requests": len(halves[1].requests)},
+        drafter=drafter,
+        present=asked.present,
+        batches=found,
+        setting=_setting(found, asked, setting, drafter),
+        advice=tuple(_advice(found, setting)),
+        compared=tuple(others.comparisons[batch] for batch in batches),
+    )
+
+
+def _drafter(recording: Recording, asked: str | None) -> str:
+    about = recording.about
+    known = [*about.lookups, *(model for model in about.models if model != about.target)]
+    if asked is not None:
+        if asked not in known:
+            raise ArgumentError(f"`drafter` must be one of {', '.join(known) or 'none'}, got {asked!r}")
+        return asked
+    models = [model for model in about.models if model != about.target]
+    if not known:
+        raise ArgumentError(f"`recording` must have a member that drafts, got {about.name}, of {about.target} alone")
+    return (models or known)[0]
+
+
+def _batches(asked: RecommendOptions, halves: tuple[Recording, Recording]) -> tuple[int, ...]:
+    most = min(len(half.requests) for half in halves)
+    if asked.batches is None:
+        return tuple(2**power for power in range(most.bit_length()))
+    batches = tuple(asked.batches)
+    wrong = [batch for batch in batches if not 1 <= batch <= most]
+    if wrong or list(batches) != sorted(set(batches)):
+        rule = f"must ascend from 1 or more to at most {most}, the requests of a half"
+        raise ArgumentError(f"`batches` {rule}, got {', '.join(map(str, batches))}")
+    return batches
+
+
+def _at(batch: int, tuned: Sweep, others: Sweep, present: int | None) -> AtBatch:
+    chosen_on, told_on = tuned.comparisons[batch], others.comparisons[batch]
+    windows = {chain: next(iter(found.values())) for chain, found in others.chains.items()}
+    ranked = chosen_on.ranked()
+    candidates = tuple(
+        Candidate.of(told_on, row, windows.get(row.policy, 0), tuned_on=chosen_on) for row in told_on.ranked()
+    )
+    best = windows.get(ranked[0].policy, 0)
+    return AtBatch.of(batch, chosen_on, told_on, candidates=candidates, chosen=best, windows=windows, present=present)
+
+
+def _setting(
+    found: Sequence[AtBatch], asked: RecommendOptions, setting: Setting, drafter: str
+) -> EngineSettings | None:
+    """What to paste, where every batch is decided."""
+    engine = asked.paste_into or _engine_of(setting)
+    if engine not in ENGINES:
+        raise ArgumentError(f"`paste_into` must be one of {', '.join(ENGINES)}, got {engine!r}")
+    if any(each.open_between for each in found):
+        return None
+    schedule: dict[int, int] = {}
+    for each in found:
+        if not schedule or list(schedule.values())[-1] != each.chosen:
+            schedule[each.batch] = each.chosen
+    weights = asked.weights or ("ngram" if drafter in setting.recording.about.lookups else f"model={drafter}")
+    return settings(
+        engine, weights, schedule={1 if first == found[0].batch else first: k for first, k in schedule.items()}
+    )
+
+
+def _engine_of(setting: Setting) -> str:
+    """The engine whose settings are printed where none is asked for."""
+    source = setting.recording.about.source or ""
+    named = [setting.engine, source.partition("-")[0], DEFAULT_ENGINE]
+    return next(name for name in named if name is not None and name != BARE and name in ENGINES)
+
+
+def _advice(found: Sequence[AtBatch], setting: Setting) -> list[str]:
+    """What to measure where something is not decided."""
+    unsettled = [each for each in found if each.open_between]
+    if not unsettled:
+        return []
+    lines = []
+    if any(each.open_by_cost for each in unsettled):
+        lines.append(
+            "measure your server, without speculation and with it: paceline observe URL --out plain, then paceline "
+            "validate --observed RUN --calibrate plain, or give --cost FILE.json with its seconds (docs/costs.md)"
+        )
+    if any(not each.open_by_cost for each in unsettled):
+        lines.append("record more requests: these do not tell drafting from none")
+    return lines

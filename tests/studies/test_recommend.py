@@ -1,0 +1,133 @@
+"""Draft lengths that are known beforehand are found; what is not decided is not named; settings are those of engines."""
+
+import json
+
+import pytest
+from paceline import open_recording, recommend
+from paceline.base.errors import ArgumentError
+from paceline.traces import SyntheticSpec, make_trace
+
+from ..cli.command_line import done, refused
+
+SHARE = 0.8  # of tokens that the draft foresees
+DRAFT_S, TARGET_S, ROW_S = 0.1, 1.0, 0.05
+
+
+@pytest.fixture(scope="module")
+def made():
+    return make_trace(
+        SyntheticSpec(requests=200, tokens=128, acceptance=(SHARE,), depth_decay=0.0, shared_difficulty=0.0)
+    )
+
+
+@pytest.fixture(scope="module")
+def cost(tmp_path_factory):
+    """A forward of the target takes a second, and a twentieth for each token fed; one of the draft a tenth."""
+    path = tmp_path_factory.mktemp("cost") / "known.json"
+    lines = {"draft": {"intercept_s": DRAFT_S}, "target": {"intercept_s": TARGET_S, "per_new_token_s": ROW_S}}
+    path.write_text(json.dumps(lines))
+    return path
+
+
+def expected(batch, most=8):
+    """The best K, of rounds that all rows of a batch take together: tokens a second of a row."""
+
+    def rate(length):
+        tokens = (1 - SHARE ** (length + 1)) / (1 - SHARE)
+        return tokens / (TARGET_S + ROW_S * batch * (length + 1) + DRAFT_S * length)
+
+    return max(range(most + 1), key=rate)
+
+
+def test_a_schedule_that_is_known_is_found(made, cost):
+    found = recommend(made, cost=cost, batches=[1, 4, 16, 64])
+    assert [expected(batch) for batch in (1, 4, 16, 64)] == [5, 3, 2, 1]
+    for each in found.batches:
+        best = max(one.tokens_per_s for one in each.candidates)
+        assert each.own.tokens_per_s >= 0.99 * best
+        assert abs(each.chosen - expected(each.batch)) <= 1
+        assert {one.draft_tokens for one in each.candidates} == set(range(9))
+        assert each.own.tuned_on != each.own.speed_up, "the gain is that of the other half"
+    assert len(made.requests) == found.meta["requests_tuned_on"] + found.meta["requests"]
+    ks = [each.chosen for each in found.batches]
+    assert found.setting.decision.schedule == tuple(zip((1, 4, 16, 64), ks, strict=True))
+    assert found.setting.engine == "vllm"
+    assert found.advice == ()
+
+
+def test_where_drafting_cannot_be_told_from_none_no_setting_is_named(made, cost, tmp_path):
+    """At one batch a round of one drafted token takes as much longer as it gains."""
+    even = tmp_path / "even.json"
+    even.write_text(json.dumps({"draft": {"intercept_s": 0.799}, "target": {"intercept_s": 1.0}}))
+    found = recommend(made[[one.request_id for one in made.requests[:40]]], cost=even, most=1, batches=[1])
+    (at,) = found.batches
+    assert at.open_between
+    assert not at.open_by_cost
+    assert (found.setting, found.advice) == (None, ("record more requests: these do not tell drafting from none",))
+    assert list(found.lines())[0] == "no setting is named: at 1 running, K cannot be told from none"
+    assert found.to_json()["setting"] is None
+
+
+def test_a_cost_that_does_not_tell_says_what_to_measure(made):
+    """An engine's rounds are known between bounds, and here drafting pays at one of them only."""
+    options = {"cost": "h100", "models": ["target=llama-3.1-8b", "draft=llama-3.2-3b"], "batches": [1]}
+    found = recommend(made, **options)
+    (at,) = found.batches
+    assert at.open_by_cost
+    assert found.setting is None
+    assert "paceline observe URL" in found.advice[0]
+    low, high = next(one.speed_up_range for one in at.candidates if one.draft_tokens == 2)
+    assert low < 1 < high
+
+
+def test_the_present_setting_is_held_against_the_choice(made, cost):
+    found = recommend(made, cost=cost, batches=[1], present=1)
+    (at,) = found.batches
+    now = next(one for one in at.candidates if one.draft_tokens == 1)
+    assert at.over_present == at.own.tokens_per_s / now.tokens_per_s > 1.1
+    (longer,) = recommend(made, cost=cost, batches=[1], most=3, present=12).batches
+    assert max(one.draft_tokens for one in longer.candidates) == 12, "what is set now is tried as well"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"drafter": "mid"}, "`drafter` must be one of draft, got 'mid'"),
+        ({"batches": [4, 2]}, "`batches` must ascend from 1 or more to at most 100, the requests of a half, got 4, 2"),
+        ({"batches": [1, 101]}, "`batches` must ascend from 1 or more to at most 100"),
+        ({"split": 1.0}, "`split` must be in (0, 1), got 1.0"),
+        ({"paste_into": "tgi"}, "`paste_into` must be one of vllm, sglang"),
+        ({"most": 0}, "`most` must be in [1, 32], got 0"),
+        ({"present": -1}, "`present` must be in [0, 32], got -1"),
+    ],
+)
+def test_what_will_not_do(made, cost, options, told):
+    with pytest.raises(ArgumentError) as error:
+        recommend(made, cost=cost, **{"batches": [1], **options})
+    assert str(error.value).startswith(told)
+
+
+def test_a_recording_of_the_target_alone_has_nothing_to_recommend():
+    with pytest.raises(ArgumentError, match="must have a member that drafts, got synthetic, of target alone"):
+        recommend(make_trace(SyntheticSpec(requests=4, tokens=8, models=("target",))))
+
+
+def test_the_command(tmp_path):
+    out = tmp_path / "found.json"
+    printed = done("recommend", "--batch", 1, "--batch", 8, "--most", 4, "--cost", "h100", "--models", "draft=eagle3",
+                   "--models", "target=llama-3.1-8b", "--weights", "eagle3=HEAD", "--paste-into", "sglang")  # fmt: skip
+    assert "--speculative-algorithm EAGLE3" in printed
+    assert "range of cost" in printed
+    done("recommend", "--batch", 1, "--most", 2, "--json", out)
+    found = json.loads(out.read_text())
+    assert [one["batch"] for one in found["batches"]] == [1]
+    assert {one["policy"] for one in found["batches"][0]["candidates"]} == {"plain", "draft:1/target", "draft:2/target"}
+    assert found["drafter"] == "draft"
+    assert "--batch must ascend" in refused("recommend", "--batch", 8, "--batch", 8)
+
+
+def test_an_imported_log_names_its_engine():
+    """A drafter that copies text is set as such."""
+    found = recommend(open_recording("pico"), drafter="ngram", batches=[1], most=4)
+    assert found.drafter == "ngram"
+    assert found.setting is None or str(found.setting.decision.drafter) == "ngram"
