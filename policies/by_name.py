@@ -65,6 +65,8 @@ _PLACES = {
     "specrouter": "specrouter.policy:SpecRouter",
     "goodput": "under_load:Goodput",
     "slo": "under_load:Slo",
+    "sglang-adaptive": "production:SglangAdaptive",
+    "trtllm-gate": "production:TrtllmGate",
     "autotune": "under_load:Autotune",
     "via-sd": "lossy:ViaSD",
     "via-sd-lossless": "fixed:ViaSDLossless",
