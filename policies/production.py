@@ -1,16 +1,16 @@
 """Controllers that serving engines have: `sglang-adaptive` and `trtllm-gate`. vLLM's table is `off-under-load`.
 
 `sglang-adaptive` is `--speculative-adaptive` of SGLang (#21599, #24055, as of 0.5.23). The batch has a list of draft
-lengths by its size, ladders below; on each a running average of the tokens that a request had accepted moves the length:
-down to the next shorter one s' at s' - 0.5 + `down` (0.5 + `down` where s' is 0), up beyond the present one s above s -
+lengths by its size; on each a running average of the tokens that a request had accepted moves the length: down to the
+next shorter one s' at s' - 0.5 + `down` (0.5 + `down` where s' is 0), up beyond the present one s above s -
 0.5 + `up`. The average takes in a fifth of every round, and lengths move every fifth one after the tenth. At length 0
 nothing is learnt, and the shortest draft is tried at the next move.
 
 `trtllm-gate` is TensorRT-LLM's switch-off (`acceptance_rate_window_size`, `acceptance_rate_threshold`): once the mean
 share of accepted tokens over the last rounds falls below a threshold, nothing is ever drafted again.
 
-Both engines decide for a batch. Here a round of a batch is a turn, in which as many rounds begin as requests run; SGLang
-looks up the size of its captured CUDA graph, here it is the requests that run.
+Both engines decide for a batch. Here a round of a batch is a turn, in which as many rounds begin as requests run. SGLang
+looks up the size of its captured CUDA graph; here it is the requests that run.
 """
 
 from collections import deque
@@ -75,8 +75,8 @@ class SglangAdaptive(DraftedBlocks):
     Args:
         pool: the members.
         draft: the drafter; default the smallest model.
-        ladder: lengths by running requests, as `1:1+3+7/8:0+1+3/32:0+1/64:0`: 1, 3 or 7 tokens from 1 request on, none, 1
-            or 3 from 8 on. It begins at 1 and goes up; a length of 0 drafts nothing.
+        ladder: lengths by running requests, as `1:1+3+7/8:0+1+3/32:0+1/64:0`: 1, 3 or 7 tokens from 1 request on, none,
+            1 or 3 from 8 on. It begins at 1 and goes up; a length of 0 drafts nothing.
         start: length that rungs begin with which have it, 0 to 256; others begin in their middle.
         up: added to the thresholds on the way up.
         down: added to those on the way down; default SGLang's, -0.25 below 8 requests, 0 from there on.

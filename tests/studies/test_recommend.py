@@ -1,4 +1,4 @@
-"""Draft lengths that are known beforehand are found; what is not decided is not named; settings are those of engines."""
+"""Draft lengths that are known are found, what is not decided is not named, and settings are those of engines."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_where_drafting_cannot_be_told_from_none_no_setting_is_named(made, cost,
     assert at.open_between
     assert not at.open_by_cost
     assert (found.setting, found.advice) == (None, ("record more requests: these do not tell drafting from none",))
-    assert list(found.lines())[0] == "no setting is named: at 1 running, K cannot be told from none"
+    assert next(iter(found.lines())) == "no setting is named: at 1 running, K cannot be told from none"
     assert found.to_json()["setting"] is None
 
 
