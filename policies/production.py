@@ -9,8 +9,8 @@ nothing is learnt, and the shortest draft is tried at the next move.
 `trtllm-gate` is TensorRT-LLM's switch-off (`acceptance_rate_window_size`, `acceptance_rate_threshold`): once the mean
 share of accepted tokens over the last rounds falls below a threshold, nothing is ever drafted again.
 
-Both engines decide for a batch. Here a round of a batch is a turn, in which as many rounds begin as requests run. SGLang
-looks up the size of its captured CUDA graph; here it is the requests that run.
+Both engines decide for a batch. Here a round of a batch is a turn, in which as many rounds begin as requests run;
+SGLang looks up the size of its captured CUDA graph, here it is the requests that run.
 """
 
 from collections import deque
