@@ -410,7 +410,7 @@ def test_options_and_defaults_are_those_of_the_code(name):
         assert any(re.search(rf"\b{option.name}\b", words) for words in code), f"{option.name} is not told"
         if option.default in {None, "", inspect.Parameter.empty}:
             continue
-        told = re.findall(rf"\b{option.name}=([\w.-]+)|^\| `{option.name}` \| (\S+)", section, flags=re.MULTILINE)
+        told = re.findall(rf"\b{option.name}=([\w.+:/-]+)|^\| `{option.name}` \| (\S+)", section, flags=re.MULTILINE)
         values = {value.rstrip(".") for pair in told for value in pair if value}
         assert same(option.default, values), f"{option.name}={option.default} is not told, but {values}"
 
