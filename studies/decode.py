@@ -17,6 +17,8 @@ from ..decoding.seen import Start, start_of
 from ..decoding.session import READER
 from ..policies.about import about_of, check_tags
 from ..reports.comparison import quality_table, start_words
+from ..reports.intervals import Interval
+from ..reports.resampled import RequestShares, Resampled
 from ..reports.run_table import prefix_lines, run_table
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables import Grid, Printed, table
@@ -331,6 +333,8 @@ def _judged(found: Decoded, models: ModelPool, requests: Sequence[Prompt], alone
 
 # Rounds in which each policy answers.
 REPEATS = 3
+INTERVAL_CELL = "95%"
+INTERVAL = "95%: interval of the mean of that over requests and rounds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -338,8 +342,10 @@ class DecodedByPolicy(Printed):
     """Runs of the same prompts, one a policy."""
 
     runs: tuple[Decoded, ...]  # of the first round, in the order of the policies; an interrupted one is the last
-    # tokens/s by round and policy, of whole rounds only; the first is that of `runs`
+    # of whole rounds only, tokens/s by round and policy; the first is that of `runs`
     speeds: tuple[tuple[float, ...], ...] = ()
+    # likewise what each request wrote and took; none where no round was whole
+    shares: tuple[tuple[RequestShares, ...], ...] = ()
     asked_rounds: int = 1  # rounds that there were to be
 
     @property
@@ -351,6 +357,16 @@ class DecodedByPolicy(Printed):
     def is_cut_short(self) -> bool:
         """Whether an interrupt left rounds out."""
         return self.num_rounds < self.asked_rounds
+
+    def over_first(self, place: int) -> Interval | None:
+        """Tokens/s of a policy over those of the first, and the 95% interval over requests and rounds.
+
+        None of fewer requests than tell anything, and of a policy that answered none.
+        """
+        if not self.shares:
+            return None
+        resampled = Resampled({str(number): own for number, own in enumerate(zip(*self.shares, strict=True))})
+        return resampled.rate_over(str(place), "0")
 
     def tables(self) -> Sequence[Grid]:
         """A row a policy, and the texts beside the target's own where a policy is lossy."""
@@ -366,7 +382,8 @@ class DecodedByPolicy(Printed):
         quality = quality_table([summary for _, summary in known if summary is not None])
         rounds = f"; medians of {counted(self.num_rounds, 'round')}" if self.num_rounds > 1 else ""
         title = f"{counted(self.runs[0].num_requests, 'prompt')}, each policy in turn{rounds}"
-        return [table(rows, title=title), *([] if quality is None else [quality])]
+        remarks = [INTERVAL] if any(INTERVAL_CELL in row for row in rows) else []
+        return [table(rows, title=title, remarks=remarks), *([] if quality is None else [quality])]
 
     def _speeds(self) -> list[dict[str, str]]:
         """Cells of each policy: its median, least and most tokens/s, and its median share of the first's in a round."""
@@ -380,6 +397,9 @@ class DecodedByPolicy(Printed):
                     f"over {self.runs[0].log.meta['policy']}": f"{median(shares):.2f}x" if shares else "-",
                 }
             )
+            over = self.over_first(place)
+            if over is not None:
+                cells[-1][INTERVAL_CELL] = f"{over.low:.2f} to {over.high:.2f}" if place else ""
         return cells
 
     def lines(self) -> Sequence[str]:
@@ -388,7 +408,12 @@ class DecodedByPolicy(Printed):
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/runtime.md): `policies`, of each what one alone has."""
-        return {"policies": [run.to_json() for run in self.runs], "tokens_per_s": [list(row) for row in self.speeds]}
+        over = [self.over_first(place) for place in range(len(self.runs))]
+        return {
+            "policies": [run.to_json() for run in self.runs],
+            "tokens_per_s": [list(row) for row in self.speeds],
+            "over_first": [None if one is None else {"mean": one.mean, "ci": list(one.bounds)} for one in over],
+        }
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each output; columns as of one policy, after `policy`."""
@@ -435,15 +460,31 @@ def decode_each(
         first.append(decode(models, prompts, policy, **keywords))
         if first[-1].log.meta["interrupted"] or first[-1].quality_interrupted:
             return DecodedByPolicy(runs=tuple(first), asked_rounds=repeats)
-    speeds = [_speeds_of(first)]
+    speeds, shares = [_speeds_of(first)], [_shares_of(first)]
     while len(speeds) < repeats:
-        again: list[Decoded] = []
-        for policy in asked:
-            again.append(decode(models, prompts, policy, **speed_only))
-            if again[-1].log.meta["interrupted"]:
-                return DecodedByPolicy(runs=tuple(first), speeds=tuple(speeds), asked_rounds=repeats)
+        again = _answered(models, prompts, asked, speed_only)
+        if len(again) < len(asked):
+            break
         speeds.append(_speeds_of(again))
-    return DecodedByPolicy(runs=tuple(first), speeds=tuple(speeds), asked_rounds=repeats)
+        shares.append(_shares_of(again))
+    return DecodedByPolicy(runs=tuple(first), speeds=tuple(speeds), shares=tuple(shares), asked_rounds=repeats)
+
+
+def _answered(
+    models: ModelPool, prompts: Sequence[Prompt], policies: Sequence[NamedPolicy], keywords: Mapping[str, Any]
+) -> list[Decoded]:
+    """A round; without the policies from the interrupted one on."""
+    found: list[Decoded] = []
+    for policy in policies:
+        run = decode(models, prompts, policy, **keywords)
+        if run.log.meta["interrupted"]:
+            break
+        found.append(run)
+    return found
+
+
+def _shares_of(runs: Sequence[Decoded]) -> tuple[RequestShares, ...]:
+    return tuple(RequestShares.of(run.log) for run in runs)
 
 
 def _speeds_of(runs: Sequence[Decoded]) -> tuple[float, ...]:

@@ -326,6 +326,20 @@ def test_an_interrupt_while_tests_run_keeps_the_answers(tmp_path, run, monkeypat
     assert row["right"] is None
 
 
+def test_several_policies_have_intervals_over_requests_and_rounds(tmp_path, run):
+    written(tmp_path, "p.jsonl", *({"id": name, "prompt": f"line {name}"} for name in "abcdef"))
+    several = (*run, "--policy", "plain", "--policy", "draft:2/target")
+    said = json.loads(done(*several, "--json", "-", "--repeats", 2))
+    same, over = said["over_first"]
+    assert (same["mean"], same["ci"]) == (1.0, [1.0, 1.0])
+    low, high = over["ci"]
+    assert low < over["mean"] < high
+    means = [sum(speeds) / 2 for speeds in zip(*said["tokens_per_s"], strict=True)]
+    assert over["mean"] == pytest.approx(means[1] / means[0])
+    shown = done(*several)
+    assert "95%: interval of the mean of that over requests and rounds" in shown
+
+
 def test_several_policies_stand_in_one_table_with_right_answers(tmp_path, run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")  # so that no heading is broken
     written(tmp_path, "p.jsonl", {"id": "a", "prompt": "a line"})
@@ -350,6 +364,7 @@ def test_several_policies_stand_in_one_table_with_right_answers(tmp_path, run, m
     assert "--repeats goes with several --policy, got plain" in refused(*several[:-4], "--repeats", 2)
     assert [one["meta"]["policy"] for one in found] == ["plain", "draft:2/target", "cascade"]
     assert [one["scores"]["total"] for one in found] == [2, 2, 2]
+    assert said["over_first"] == [None] * 3  # of two requests nobody knows
     tokens = [[row["tokens"] for row in one["outputs"]] for one in found]
     assert tokens[1] == tokens[0]
     own = sum(one == other for one, other in zip(tokens[2], tokens[0], strict=True))
