@@ -73,7 +73,7 @@ class FeatureTree:
             found.append(torch.full_like(found[0], torch.nan))
             if len(at):
                 depths = np.full(len(at), depth)
-                looks, new = self._looks([np.arange(place) for place in at], depths), [tokens[place] for place in at]
+                looks, new = self._looks([np.arange(place) for place in at], depths), tokens[first + depth :]
                 found[-1][depth:] = yield from self._run(at, new, at, self._before(at - 1, depths), looks, depths)
         self._ends = [self._held] * count
         return found

@@ -48,8 +48,9 @@ PART_FORM = 5
 
 # Requests that are recorded together, and most bytes of what the target says along their trunks, as float32.
 _TOGETHER, _TRUNK_BYTES = 8, 2**30
-# Parts of requests that grow at a time, and bytes of their keys and values, about.
-_MOST_PARTS, _PARTS_BYTES = 32, 2**29
+# Rows in which trees grow at a time, at most and at least. Their keys and values take so many bytes, or that share of
+# the weights' if it is more.
+_MOST_ROWS, _LEAST_ROWS, _ROWS_BYTES, _SHARE_OF_WEIGHTS = 32, 4, 2**29, 4
 
 # Prompts with their tokens, in the order in which they are recorded.
 Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
@@ -238,27 +239,70 @@ def _features(pool: ModelPool, closure: Closure) -> tuple[int, int] | None:
 
 
 def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, parts: Parts) -> None:
-    size = group_size(_vocab_size(pool), options.max_new_tokens)
+    there = list(map(parts.has, range(len(requests))))
+    if all(there):
+        return
+    forwards = _forwards(pool, options)
+    room = max(len(tokens) for _, tokens in requests) + options.room
+    row_bytes = room * sum(forward.bytes_per_context for forward in forwards)
+    num_rows = max(_LEAST_ROWS, max(_ROWS_BYTES, pool.weight_bytes // _SHARE_OF_WEIGHTS) // row_bytes)
+    size = group_size(_vocab_size(pool), options.max_new_tokens, num_rows)
     groups = [range(start, min(start + size, len(requests))) for start in range(0, len(requests), size)]
-    missing = [group for group in groups if not all(map(parts.has, group))]
-    there = len(requests) - sum(map(len, missing))
-    with Progress("recording", len(requests), unit="requests", done=there) as progress:
+    missing = [group for group in groups if not all(there[number] for number in group)]
+    done = len(requests) - sum(map(len, missing))
+    with Progress("recording", len(requests), unit="requests", done=done) as progress:
         told = GroupProgress(progress, options)
         for group in missing:
             # All of it, also where some are there: rounding depends on who is asked together.
+            noises = [noise_of(options.sampling, requests[number][0].request_id, _vocab_size(pool)) for number in group]
             recorders = [
-                RequestRecorder(
-                    len(_recorded(pool)),
-                    requests[number][1],
-                    options,
-                    noise_of(options.sampling, requests[number][0].request_id, _vocab_size(pool)),
-                )
-                for number in group
+                RequestRecorder(len(forwards), requests[number][1], options, noise)
+                for number, noise in zip(group, noises, strict=True)
             ]
-            tries = _record_group(pool, recorders, options, told)
+            for forward in forwards:
+                forward.reserve(len(group) + min(num_rows, _MOST_ROWS), room)
+            tries = _record_group(forwards, recorders, min(num_rows, _MOST_ROWS), told)
             for number, recorder, trie in zip(group, recorders, tries, strict=True):
-                if not parts.has(number):
+                if not there[number]:
                     parts.keep(number, trie, Ties(recorder.near_ties, recorder.trunk_near_ties))
+
+
+def group_size(vocab_size: int, max_new_tokens: int, num_rows: int) -> int:
+    """Requests that are recorded together: some, or as many as there are rows for and as their trunks' scores allow."""
+    return max(1, min(_TOGETHER, num_rows, _TRUNK_BYTES // (4 * vocab_size * (max_new_tokens + 1))))
+
+
+def _forwards(pool: ModelPool, options: TrieOptions) -> list[TreeForward]:
+    """Of the members that are recorded, as those that decode run them."""
+    reader, depths = options.features or (None, 1)
+    return [
+        TreeForward(
+            pool.forward(level, "auto", share_weights=True),
+            states=member is pool.target and reader is not None,
+            slots_of_context=depths if member.from_features else 1,
+        )
+        for level, member in enumerate(pool.members)
+        if member.model is not None
+    ]
+
+
+def _record_group(
+    forwards: Sequence[TreeForward], recorders: Sequence[RequestRecorder], most: int, told: "GroupProgress"
+) -> list[Trie]:
+    """The tries of some requests, whose forwards are common; of what grows off trunks `most` parts grow at a time."""
+    told.begin(recorders)
+    trunks = run_together(forwards, [recorder.write_trunk() for recorder in recorders], on_round=told.trunks)
+    told.end_trunks()
+    viewed = [recorder.view_trunk(trunk) for recorder, trunk in zip(recorders, trunks, strict=True)]
+    parts = run_together(forwards, viewed)
+    growing = [recorder.grow(part, row) for row, recorder in enumerate(recorders) for part in parts[row]]
+    run_together(forwards, growing, first_row=len(recorders), most=most, on_round=told.branches)
+    tries = run_together(forwards, [recorder.finish() for recorder in recorders])
+    for forward in forwards:
+        for row in range(len(recorders)):
+            forward.free(row)
+    told.end()
+    return tries
 
 
 class GroupProgress:
@@ -300,43 +344,6 @@ class GroupProgress:
 
     def _tell(self, share: float) -> None:
         self._progress.advance_to(self._done + min(share, 0.999) * len(self._recorders))
-
-
-def group_size(vocab_size: int, max_new_tokens: int) -> int:
-    """Requests that are recorded together: some, or as many as what the target says along their trunks allows."""
-    return max(1, min(_TOGETHER, _TRUNK_BYTES // (4 * vocab_size * (max_new_tokens + 1))))
-
-
-def _record_group(
-    pool: ModelPool, recorders: Sequence[RequestRecorder], options: TrieOptions, told: GroupProgress
-) -> list[Trie]:
-    """The tries of some requests, whose forwards are common; tells how far it is."""
-    told.begin(recorders)
-    reader, depths = options.features or (None, 1)
-    forwards = [
-        TreeForward(
-            pool.forward(level, "auto", share_weights=True),
-            states=member is pool.target and reader is not None,
-            slots_of_context=depths if member.from_features else 1,
-        )
-        for level, member in enumerate(pool.members)
-        if member.model is not None
-    ]
-    room = max(len(recorder.prompt) for recorder in recorders) + options.room
-    most = max(1, min(_MOST_PARTS, _PARTS_BYTES // (room * sum(forward.bytes_per_context for forward in forwards))))
-    for forward in forwards:
-        forward.reserve(len(recorders) + most, room)
-
-    trunks = run_together(forwards, [recorder.write_trunk() for recorder in recorders], on_round=told.trunks)
-    told.end_trunks()
-    parts = run_together(
-        forwards, [recorder.view_trunk(trunk) for recorder, trunk in zip(recorders, trunks, strict=True)]
-    )
-    growing = [recorder.grow(part, row) for row, recorder in enumerate(recorders) for part in parts[row]]
-    run_together(forwards, growing, first_row=len(recorders), most=most, on_round=told.branches)
-    tries = run_together(forwards, [recorder.finish() for recorder in recorders])
-    told.end()
-    return tries
 
 
 def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[Ties, tuple[TrieRequest, ...]]:

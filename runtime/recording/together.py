@@ -108,7 +108,7 @@ class TreeForward:
         return self._cache.length(str(row))
 
     def reserve(self, num_rows: int, num_contexts: int) -> None:
-        """Make room for so many rows, of a cache without any, and contexts of each; more is made by doubling."""
+        """Make room for so many rows, of which none is in use, and contexts of each; more is made by doubling."""
         names = [str(row) for row in range(num_rows)]
         self._cache.reserve(names, [num_contexts * self._slots_of_context] * num_rows)
 
@@ -162,8 +162,8 @@ class TreeForward:
             places = [np.arange(end - own, end) for end, own in zip(ends, kept, strict=True)]
             keep = torch.from_numpy(np.concatenate(places)).to(device)
         logits, states = self._run(ids, placement, keep, [row.before for row in rows])
-        own_states = states.split(counts) if len(states) else [states] * len(rows)
-        parts = zip(order, logits.split(kept), own_states, strict=True)
+        own_states = torch.split(states, counts) if len(states) else [states] * len(rows)
+        parts = zip(order, torch.split(logits, kept), own_states, strict=True)
         return {row: Said(own, states) for row, own, states in parts}
 
     def _begin(self, name: str, ask: Ask) -> None:

@@ -103,7 +103,7 @@ def test_a_trie_is_what_plain_models_say(tiny_pool, tmp_path, sampling, closure)
 @pytest.mark.parametrize("sampling", [GREEDY, COUPLED])
 @pytest.mark.parametrize(
     ("changed", "wide"),
-    [("recorder._TOGETHER", 1), ("recorder._MOST_PARTS", 1), ("request_trie._PART", 1), ("request_trie._PART", 99)],
+    [("recorder._TOGETHER", 1), ("recorder._MOST_ROWS", 1), ("request_trie._PART", 1), ("request_trie._PART", 99)],
 )
 def test_who_is_asked_together_changes_no_context(tiny_pool, tmp_path, monkeypatch, sampling, changed, wide):
     """Tokens and the order of nodes are the same to the bit, numbers within a step or two of their grids."""
@@ -124,10 +124,9 @@ def test_nodes_stand_depth_first_by_blocks():
     assert block_order(parent, token, num_trunk=2, block=1).tolist() == [0, 1, 3, 6, 2, 4, 5]
 
 
-def test_a_group_is_as_large_as_what_is_said_along_its_trunks_allows():
-    assert group_size(1536, 64) == group_size(49_152, 512) == 8
-    assert group_size(152_064, 1024) == 1
-    assert group_size(152_064, 512) == 3
+def test_a_group_is_as_large_as_its_rows_and_what_is_said_along_its_trunks_allow():
+    assert group_size(1536, 64, 99) == group_size(49_152, 512, 8) == 8
+    assert (group_size(152_064, 1024, 99), group_size(152_064, 512, 99), group_size(1536, 64, 5)) == (1, 3, 5)
 
 
 def test_what_is_written_is_what_is_returned(tiny_pool, tmp_path):
