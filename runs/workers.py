@@ -17,10 +17,10 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from joblib import Parallel, delayed, parallel_config
-from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky import reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from ..base.errors import check_least, install_hint, raised_at, said
@@ -69,7 +69,9 @@ def kept_processes() -> Iterator[None]:
     try:
         yield
     finally:
-        get_reusable_executor().shutdown(wait=True)
+        executor: Any = reusable_executor._executor  # None where nobody began any
+        if executor is not None:
+            getattr(executor, "terminate", executor.shutdown)(kill_workers=True)  # with what joblib keeps on the disk
 
 
 def play_cells(

@@ -1,10 +1,12 @@
 """A policy in a cell, and runs of the arena: in processes, interrupted, gone on with, and what cannot be played."""
 
+import json
 import re
 import signal
 from dataclasses import replace
 from itertools import count
 from math import isclose
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,6 +23,7 @@ from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline_laboratory.arena import cells as buildable
 from paceline_laboratory.arena import run as arena_run
+from paceline_laboratory.arena.board import OTHERS, BoardRuns, checks
 from paceline_laboratory.arena.cells import ArenaCell, asked_field, loads
 from paceline_laboratory.arena.play import PARTS, SERVED, STEPPED, WALKED, play, reordered, served
 from paceline_laboratory.arena.played import BEST_STATIC, Played, outcome_from_json
@@ -361,6 +364,22 @@ def test_processes_find_what_one_does_also_with_a_head_that_is_fitted(asked):
     here, there = run_arena(few), run_arena(replace(few, jobs=2, work=asked.work.with_name("other")))
     assert here == there
     assert not here.left_out
+
+
+@pytest.mark.parametrize("name", ["synth-ladder/far/batch-1", "synth-bursty/even/batch-8"])
+def test_cells_are_as_the_leaderboard_has_them(tmp_path, name):
+    """Recordings that are drawn are the same on every machine, and so is what is played on them."""
+    board = json.loads((Path(__file__).parents[3] / "docs/figures/leaderboard.json").read_text(encoding="utf-8"))
+    (said,) = (one for one in board["checks"] if one["cell"] == name)
+    policies = asked_field(["specrouter"], None)
+    runs = run_arena(
+        ArenaAsked(cells=[ArenaCell.parse(name)], policies=policies, seeds=2, jobs=1, work=tmp_path, make=True)
+    ).played
+    (found,) = checks(BoardRuns(runs), [ArenaCell.parse(name)])
+    assert found.chain == said["best_static"]
+    others = {check: ratio for check, ratio in said["ratios"].items() if check != OTHERS}
+    assert found.ratios == pytest.approx(others, rel=1e-9)
+    assert found.beyond == pytest.approx(said["after_first_tokens"], rel=1e-9)
 
 
 def test_a_process_that_is_killed_is_told_with_what_it_played(asked, tmp_path):

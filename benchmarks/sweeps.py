@@ -1,0 +1,78 @@
+"""How much of the processors a sweep uses, and how soon one goes on of which all cells are there.
+
+The first grid is 200 runs of SpecRouter on pico, 0.3 s each; its share is processor seconds of all processes, from the
+start of the command to its end, over the seconds that the processors were there. The second is 10,000 chains; all but
+one of its cells are written beforehand.
+
+python benchmarks/sweeps.py [--jobs 2]
+"""
+
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+
+from paceline.runs.cells import CellFound, CellStore, key_of
+from paceline.studies.grids import read_grid
+from paceline.studies.sweeps import sweep_grid
+from paceline_laboratory.findings import table_cell
+from shared.processes import paceline
+from shared.report import parser_of, show, verdict
+
+BUSY = 'policies = ["specrouter"]\ncosts = ["cpu", "a100", "h100", "l40s"]\nseeds = [{seeds}]\n'
+MANY = 'policies = ["draft:1..100/mid:1..100/target"]\n'
+
+
+def run_for(folder: Path, grid: str, *words: str) -> tuple[float, float]:
+    """(seconds, processor seconds) of a sweep in a process of its own."""
+    before, begun_s = getrusage(RUSAGE_CHILDREN), time.perf_counter()
+    command = paceline("sweep", f"{grid}.toml", "--out", grid, *words)
+    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=True)
+    after = getrusage(RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.perf_counter() - begun_s, cpu_s
+
+
+def write_all_but_one(folder: Path) -> None:
+    os.chdir(folder)
+    Path("one.toml").write_text('policies = ["draft:1/mid:1/target"]\n', encoding="utf-8")
+    sweep_grid("one.toml", out="one", jobs=1)
+    found = next(Path("one").rglob("cells/*/*.json"))
+    store, figures = CellStore(Path("many")), CellStore(Path("one")).read(found.stem)
+    assert figures is not None
+    for cell in list(read_grid(Path("many.toml")).cells())[1:]:
+        store.write(key_of(cell.asked), CellFound(asked=cell.asked, figures=figures.figures))
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--jobs", type=int, default=2)
+    jobs = parser.parse_args().jobs
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "busy.toml").write_text(BUSY.format(seeds=", ".join(map(str, range(50)))), encoding="utf-8")
+        (folder / "many.toml").write_text(MANY, encoding="utf-8")
+        busy_s, cpu_s = run_for(folder, "busy", "--jobs", str(jobs))
+        write_all_but_one(folder)
+        many_s, _ = run_for(folder, "many", "--jobs", "1")
+    rows = [
+        [
+            table_cell("sweep", "200 runs of SpecRouter"),
+            table_cell("cells", 200),
+            table_cell("seconds", busy_s, "", 2),
+            table_cell(f"share of {jobs} processors", verdict(cpu_s / busy_s / jobs, 0.9)),
+        ],
+        [
+            table_cell("sweep", "10,000 chains, one of them not played yet"),
+            table_cell("cells", 10_000),
+            table_cell("seconds", many_s, "", 2),
+            table_cell(f"share of {jobs} processors", ""),
+        ],
+    ]
+    show("sweeps, each in a process of its own", rows)
+
+
+if __name__ == "__main__":
+    main()
