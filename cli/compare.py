@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,7 @@ from ..studies.options import (
 )
 from ..studies.setting import open_recording
 from .options import WORKLOAD, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
-from .output import JsonOption, check_json_path, show
+from .output import FigureOption, JsonOption, check_figure_path, check_json_path, show
 
 
 def compare(
@@ -49,6 +49,7 @@ def compare(
     ] = None,
     placement: PlacementOptions,
     prefixes: PrefixOptions,
+    figure: FigureOption = None,
     json: JsonOption = None,
     kept: LogOptions,
     load: LoadOptions,
@@ -63,7 +64,8 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     log = None if kept.log is None else Path(kept.log)
-    check_json_path(json, log, *([] if replay.cost is None else [Path(replay.cost)]))
+    check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
+    check_figure_path(figure, log)
     under = {**vars(replay), **vars(repeats)}
     beside = {**vars(prefixes), **vars(parts), **vars(placement)}
     if workload is not None:
@@ -72,7 +74,8 @@ def compare(
         from .serving import show_under_load  # noqa: PLC0415
 
         under |= {**vars(load), **vars(kept)}
-        show_under_load(trace, policy, under, workload=workload, rate=rate, cluster=cluster, detail=detail, json=json)
+        shown: dict[str, Any] = {"detail": detail, "figure": figure, "json": json}
+        show_under_load(trace, policy, under, workload=workload, rate=rate, cluster=cluster, **shown)
         return
     for name in given(load) | {
         name: value for name, value in (("rate", rate), ("cluster", cluster)) if value is not None
@@ -81,12 +84,12 @@ def compare(
     sizes = batches(batch)
     if sweep:
         _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
-        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under))
+        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under), figure=figure)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
     found = compare_policies(open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(kept))
-    show(json, found, partial(found.tables, detail=detail))
+    show(json, found, partial(found.tables, detail=detail), figure=figure)
 
 
 def _refuse_beside(option: str, **values: object) -> None:

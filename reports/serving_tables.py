@@ -7,16 +7,19 @@ which policy is best at each rate, as far as chance lets it be told. The tables 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-from ..base.errors import counted
+from ..base.errors import ArgumentError, counted
 from ..runs.serving import ServingAbout, ServingLog, ServingMeta
 from ..traces.workloads.arrival import PS_PER_S
 from ..traces.workloads.summary import Distribution, WorkloadSummary
+from .figure import Pictured
 from .intervals import Interval, mean_interval
+from .panels import AnyPanel, Panel, Series, by_category
+from .pictures import ranking
 from .serving import Promises, ServingMetrics, metrics_of
-from .tables import Grid, Printed, facts, flat_rows, shown, table
+from .tables import Grid, facts, flat_rows, shown, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -554,7 +557,7 @@ def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServingReport(Printed):
+class ServingReport(Pictured):
     """The figures of one or several runs; prints as `paceline metrics` does."""
 
     rows: tuple[SeedRow, ...]  # one per setting, its seeds together
@@ -585,6 +588,32 @@ class ServingReport(Printed):
                 del run["rejected_for"]  # reasons are texts, which make no columns
                 rows.append({**setting, **run})
         return flat_rows(rows)
+
+    def panels(self) -> Sequence[AnyPanel]:
+        """Latencies of each run; of several also how many tokens a second came out."""
+        names = [" ".join(names_of(self.rows, row).values()) or row.about.policy for row in self.rows]
+        found: list[AnyPanel] = []
+        for title, figure in DRAWN_LATENCIES.items():
+            parts = {part: [row.mean(f"{figure}_{part}") for row in self.rows] for part in DRAWN_PARTS}
+            known = zip(*parts.values(), strict=True)
+            in_ms = [[1e3 * value for value in values if value is not None] for values in known]
+            whole = {name: values for name, values in zip(names, in_ms, strict=True) if len(values) == len(parts)}
+            if len(self.rows) == 1 and whole:
+                found.append(by_category(title, "ms", DRAWN_PARTS, whole))
+            elif whole:
+                spread = {name: (p50, (p50, p99)) for name, (p50, _, p99) in whole.items()}
+                found.append(ranking(f"{title}, ms", spread, bars="mark: p50, bar: to p99", style=",.1f"))
+        if len(self.rows) > 1:
+            speeds = {name: row.mean("output_tokens_per_s") for name, row in zip(names, self.rows, strict=True)}
+            fast = {name: (speed, None) for name, speed in speeds.items() if speed is not None}
+            found += [ranking("Output tokens/s", fast, style=",.1f")] if fast else []
+        if not found:
+            raise ArgumentError("`figure` needs a finished request, got none")
+        return found
+
+    def headline(self) -> str:
+        """What was served."""
+        return self._title()
 
     def _title(self) -> str:
         about = self.rows[0].about
@@ -642,6 +671,10 @@ QUICK: Shown = {
     "in system ms": ("in_system_s", milliseconds),
 }
 STRAINED: Shown = {name: LOAD[name] for name in ("preempted", "busy")}
+DRAWN_LATENCIES = {"Time to first token": "ttft_s", "Time per output token": "tpot_s", "Whole request": "e2e_s"}
+SPEED_UP = "speed-up"
+DRAWN_PARTS = ("p50", "p90", "p99")
+MOST_LINEAR = 8  # times the least rate, beyond which rates are drawn on a logarithmic axis
 # One column, so that both stand in every part of a table that does not fit.
 RATE_AND_POLICY = "arrivals/s: policy"
 
@@ -655,7 +688,7 @@ class AtRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class LoadComparison(Printed):
+class LoadComparison(Pictured):
     """Policies under load; prints as `paceline compare --workload` does."""
 
     rates: tuple[AtRate, ...]  # rising
@@ -714,6 +747,35 @@ class LoadComparison(Printed):
                     rows.append({"rate": one.rate, "policy": row.about.policy, **run})
         return flat_rows(rows)
 
+    def panels(self) -> Sequence[AnyPanel]:
+        """How much sooner requests leave than under the first policy (`plain` if it is there), by rate; and when."""
+        policies = list(dict.fromkeys(row.about.policy for one in self.rates for row in one.rows))
+        first = "plain" if "plain" in policies else policies[0]
+        by_rate = {one.rate: {row.about.policy: row for row in one.rows} for one in self.rates}
+        speed = {
+            policy: {
+                rate: _sooner(rows[first], rows[policy])
+                for rate, rows in by_rate.items()
+                if policy in rows and first in rows
+            }
+            for policy in policies
+        }
+        found = [_against_rate(f"Speed-up over {first}, time in the system", SPEED_UP, speed)]
+        figures = [("Mean time in the system", "in_system_s", "ms", 1e3)]
+        figures += [("Goodput", "goodput_per_s", "requests/s", 1.0)] if self.promised.any else []
+        for title, figure, unit, scale in [*figures, ("Throughput", "output_tokens_per_s", "output tokens/s", 1.0)]:
+            values = {
+                policy: {rate: _scaled(rows[policy], figure, scale) for rate, rows in by_rate.items() if policy in rows}
+                for policy in policies
+            }
+            found.append(_against_rate(title, unit, values))
+        return [panel for panel in found if panel is not None]
+
+    def headline(self) -> str:
+        """What was compared on."""
+        sure = any(len(row.runs) > 1 for one in self.rates for row in one.rows)
+        return self._title() + "; bars: 95% interval over seeds" * sure
+
     def _table(self) -> Grid:
         best = {(found.rate, found.policy) for found in self.best}
         cells: list[dict[str, str]] = []
@@ -750,6 +812,54 @@ class LoadComparison(Printed):
         if any(len(row.runs) > 1 for row in rows):
             remarks.append("±: 95% interval of the mean over seeds; at one seed all policies met the same requests")
         return remarks
+
+
+def _sooner(first: SeedRow, row: SeedRow) -> tuple[float, float] | None:
+    """Time in the system over that of another policy, at each seed both were run at; mean and half of its interval."""
+    theirs, own = _by_seed(first, "in_system_s"), _by_seed(row, "in_system_s")
+    ratios = [theirs[seed] / own[seed] for seed in own if theirs.get(seed) is not None and own[seed]]
+    if not ratios:
+        return None
+    return fmean(ratios), mean_interval(ratios).half_width if len(ratios) > 1 else 0.0
+
+
+def _scaled(row: SeedRow, figure: str, scale: float) -> tuple[float, float] | None:
+    """Mean of a figure and half of its interval over seeds, times `scale`; None where a run cannot say it."""
+    mean, interval = row.mean(figure), row.interval(figure)
+    return None if mean is None else (scale * mean, 0.0 if interval is None else scale * interval.half_width)
+
+
+def _against_rate(
+    title: str, unit: str, values: Mapping[str, Mapping[float | None, tuple[float, float] | None]]
+) -> AnyPanel | None:
+    """A line for each policy over the rates, or a ranking where there is one rate; None where nothing is known."""
+    every = {
+        policy: [(rate, *found) for rate, found in of_rate.items() if found is not None]
+        for policy, of_rate in values.items()
+    }
+    known = {policy: found for policy, found in every.items() if found}
+    if not known:
+        return None
+    sure = any(half for found in known.values() for _, _, half in found)
+    rates = [rate for found in known.values() for rate, _, _ in found if rate]
+    if len(set(rates)) < 2:
+        figures = {
+            policy: (mean, (mean - half, mean + half) if sure else None) for policy, ((_, mean, half),) in known.items()
+        }
+        shown_as: dict[str, Any] = {"reference": 1.0, "unit": "x"} if unit == SPEED_UP else {"style": ",.1f"}
+        named = title if unit == SPEED_UP else f"{title}, {unit}"
+        return ranking(named, figures, bars="bars: 95% interval over seeds", **shown_as)
+    series = tuple(
+        Series(
+            name=policy,
+            x=tuple(float(rate or 0.0) for rate, _, _ in found),
+            y=tuple(mean for _, mean, _ in found),
+            error=tuple(half for _, _, half in found) if sure else None,
+        )
+        for policy, found in known.items()
+    )
+    wide = max(rates) > MOST_LINEAR * min(rates)
+    return Panel(title=title, x_label="arrivals/s", y_label=unit, series=series, log_x=wide)
 
 
 def _called(at_rate: AtRate, row: SeedRow) -> str:
