@@ -24,7 +24,7 @@ from ..studies.options import (
 )
 from ..studies.setting import open_recording
 from .options import WORKLOAD, FindRateOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
-from .output import JsonOption, check_json_path, show
+from .output import FigureOption, JsonOption, check_figure_path, check_json_path, show
 
 ChainsOption = Annotated[
     list[str] | None,
@@ -53,6 +53,7 @@ def compare(
     sweep: ChainsOption = None,
     placement: PlacementOptions,
     prefixes: PrefixOptions,
+    figure: FigureOption = None,
     json: JsonOption = None,
     kept: LogOptions,
     load: LoadOptions,
@@ -68,7 +69,8 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     log = None if kept.log is None else Path(kept.log)
-    check_json_path(json, log, *([] if replay.cost is None else [Path(replay.cost)]))
+    check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
+    check_figure_path(figure, log)
     under = {**vars(replay), **vars(repeats)}
     beside = {**vars(prefixes), **vars(parts), **vars(placement)}
     if workload is not None:
@@ -78,9 +80,9 @@ def compare(
 
         under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
-            show_under_load(trace, policy, under | vars(kept), rate=rate, detail=detail, json=json)
+            show_under_load(trace, policy, under | vars(kept), rate=rate, detail=detail, figure=figure, json=json)
             return
-        _refuse_beside("--find-rate", rate=rate, detail=detail, **vars(kept))
+        _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **vars(kept))
         show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
         return
     alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
@@ -89,14 +91,14 @@ def compare(
     sizes = batches(batch)
     if sweep:
         _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
-        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)))
+        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), figure=figure)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
     found = compare_policies(
         open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(kept)
     )
-    show(json, found, partial(found.tables, detail=detail))
+    show(json, found, partial(found.tables, detail=detail), figure=figure)
 
 
 def _refuse_beside(option: str, **values: object) -> None:

@@ -44,7 +44,16 @@ from .options import (
     limit_bytes,
     named_recording,
 )
-from .output import JsonOption, check_file_path, check_json_path, check_new_folder, say, show
+from .output import (
+    FigureOption,
+    JsonOption,
+    check_figure_path,
+    check_file_path,
+    check_json_path,
+    check_new_folder,
+    say,
+    show,
+)
 from .typed import named_texts
 
 DIFFERENT = 1  # exit code: the worlds differ
@@ -268,6 +277,7 @@ def run(
     chat: ChatOption = False,
     overlap: OverlapOption = "auto",
     debug: Annotated[bool, typer.Option(help="Say how models run; check every cache at every step.")] = False,
+    figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
     """Decode prompts with the models of a pool; the policy is the very object the simulator drives.
@@ -284,7 +294,8 @@ def run(
     sharing = prefix_cache_size(prefixes.prefix_cache, prefixes.block_tokens)
     kv_bytes, most_dead = limit_bytes(kv_limit_mib), dead_share_of(cache, dead_share)
     devices = named_texts("--device", "DEVICE", device)
-    check_json_path(json, out, prompts)
+    check_json_path(json, out, prompts, figure)
+    check_figure_path(figure, out, prompts)
     check_new_folder("--out", out)
     requests = read_prompts(prompts)
     check_split(pool)
@@ -317,15 +328,15 @@ def run(
         each = decode_each(pool, requests, names, options, repeats=repeats or REPEATS, **loading)
         leave()
         if is_first():
-            _tell_each(each, len(names), json)
+            _tell_each(each, len(names), figure, json)
         return
     decoded = decode(pool, requests, names[0], **options, **loading)
     leave()
     if is_first():
-        _tell(decoded, counted(decoded.num_requests, "request"), out, json)
+        _tell(decoded, counted(decoded.num_requests, "request"), out, json, figure)
 
 
-def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -> None:
+def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None, figure: Path | None) -> None:
     """Write and print what was decoded of what was asked for; raises Exit and Interrupted where that is not all."""
     if decoded.quality_interrupted:
         typer.echo("paceline: interrupted: the answers are kept, their quality is not measured", err=True)
@@ -335,7 +346,7 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -
         for output in decoded.outputs:
             leaves = f", leaves {output.parent} after {counted(output.depth, 'token')}" if output.parent else ""
             typer.echo(f"--- {output.request_id} ({output.tag}){leaves}\n{escaped(output.text)}")
-    show(json, decoded)
+    show(json, decoded, figure=figure)
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)
     if decoded.log.meta["interrupted"]:
@@ -345,9 +356,9 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -
         raise typer.Exit(SOME_FAILED)
 
 
-def _tell_each(each: "DecodedByPolicy", asked: int, json: Path | None) -> None:
+def _tell_each(each: "DecodedByPolicy", asked: int, figure: Path | None, json: Path | None) -> None:
     """Print what several policies wrote; raises Exit and Interrupted where that is not all."""
-    show(json, each)
+    show(json, each, figure=figure)
     failed = [output for run in each.runs for output in run.failed]
     for output in failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)

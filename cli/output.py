@@ -11,6 +11,7 @@ import typer
 
 from ..base.errors import with_options
 from ..base.files import place_of, write_whole
+from ..reports.figure import Pictured, check_figure
 from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_line, print_tables, prose_of
 from ..traces.folder import check_outside
 from .errors import json_stream, keep_for_json
@@ -31,11 +32,20 @@ def say(text: str) -> None:
     print_table(prose_of(text))
 
 
-def show(json: Path | None, found: Printed, tables: Callable[[], Sequence[Grid]] | None = None) -> None:
+def show(
+    json: Path | None,
+    found: Printed,
+    tables: Callable[[], Sequence[Grid]] | None = None,
+    *,
+    figure: Path | None = None,
+) -> None:
     """Write what was found where JSON is asked for, else print it, with `tables` if not its own; only one is made.
 
-    Remarks name options in both, as errors do.
+    Remarks name options in both, as errors do. Where a `figure` is asked for it is drawn as well, before.
     """
+    if figure is not None:
+        assert isinstance(found, Pictured), "a command with --figure"
+        found.plot(figure)
     if json is not None:
         write_json({name: _in_options(part) for name, part in found.to_json().items()}, json)
         return
@@ -93,6 +103,20 @@ def check_file_path(option: str, path: Path) -> None:
     if not os.access(place if place.exists() and not place.is_file() else place.parent, os.W_OK):
         raise ValueError(f"{path}: cannot be written")
     check_outside(path)
+
+
+FigureOption = Annotated[Path | None, typer.Option(help="Draw into this .svg, .png or .pdf as well.")]
+
+
+def check_figure_path(path: Path | None, *others: Path | None) -> None:
+    """Refuse, before a long run, a figure that could not be drawn or written after it; raises as `check_json_path`."""
+    check_figure(path)
+    if path is None:
+        return
+    check_file_path("--figure", path)
+    same = [other for other in others if other is not None and place_of(other) == place_of(path)]
+    if same:
+        raise ValueError(f"--figure must be a file of its own, got {str(path)!r}")
 
 
 def check_new_folder(option: str, path: Path | None, *, what: str = "a run") -> None:

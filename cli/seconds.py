@@ -9,7 +9,7 @@ import typer
 
 from ..base.errors import ArgumentError, needs_torch
 from ..base.options import given
-from ..reports.figure import check_figure, write_figure
+from ..reports.figure import write_figure
 from ..reports.panels import validation_panels
 from ..reports.tables import Printed
 from ..studies.validate_observed import ObservedValidation, validate_observed
@@ -27,7 +27,7 @@ from .options import (
     ThreadsOption,
     named_recording,
 )
-from .output import JsonOption, check_file_path, check_json_path, show
+from .output import FigureOption, JsonOption, check_figure_path, check_file_path, check_json_path, show
 from .typed import numbers, whole_numbers
 
 UNFIT = 1  # exit code: a profile no longer fits
@@ -293,7 +293,7 @@ def validate(
     threads: ThreadsOption = 1,
     chat: ChatOption = False,
     debug: DebugOption = False,
-    figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
+    figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
     """Run policies on the models and in the simulator, and say how far the seconds are apart, and where.
@@ -314,7 +314,7 @@ def validate(
         show(json, observed.validated(asked, beside | {"workload": load.workload, "rate": load.rate}))
         return
     recorded = observed.needed_without(trace)
-    _check_figure(figure)
+    check_figure_path(figure)
     of_both: dict[str, Any] = {"cost": cost or "here", "runs": cells.runs, "threads": threads, "debug": debug}
     of_both |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat}
     if load.workload is not None:
@@ -330,13 +330,6 @@ def validate(
     show(json, found)
     if figure is not None:
         write_figure(validation_panels(found.cells), figure)
-
-
-def _check_figure(figure: Path | None) -> None:
-    """Refuse, before anything runs, a figure that could not be drawn or written after it."""
-    check_figure(figure)
-    if figure is not None:
-        check_file_path("--figure", figure)
 
 
 def _under_load(

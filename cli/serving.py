@@ -24,7 +24,15 @@ from ..traces.workloads import WorkloadOptions
 from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
 from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, TraceOption, named_recording
-from .output import JsonOption, check_file_path, check_json_path, check_new_folder, show
+from .output import (
+    FigureOption,
+    JsonOption,
+    check_figure_path,
+    check_file_path,
+    check_json_path,
+    check_new_folder,
+    show,
+)
 from .typed import option_of, promised, rates
 
 
@@ -52,18 +60,21 @@ def metrics(
         typer.Argument(metavar="RUN...", help="Folders that simulate --out wrote; or one that observe --out did."),
     ],
     slo: SloOption = None,
+    figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
     """Latencies, throughput, goodput, memory and acceptance of serving runs, side by side; or of one observed run."""
-    check_json_path(json, *runs)
+    check_json_path(json, figure, *runs)
+    check_figure_path(figure)
     observed = [run for run in runs if is_observed(run)]
     if not observed:
-        show(json, metrics_of_runs(runs, slo=promised(slo)))
+        show(json, metrics_of_runs(runs, slo=promised(slo)), figure=figure)
         return
     if len(runs) > 1:
         raise ValueError(f"{observed[0]}: an observed run stands alone, got {len(runs)} runs")
-    if slo:
-        raise ArgumentError(f"`slo` is for simulated runs, {observed[0]} was observed")
+    for name, given in (("slo", slo), ("figure", figure)):
+        if given:
+            raise ArgumentError(f"`{name}` is for simulated runs, {observed[0]} was observed")
     show(json, shown_run(observed[0]))
 
 
@@ -134,6 +145,7 @@ def simulate(
     rate: RateOption = None,
     load: LoadOptions,
     replay: ReplayOptions,
+    figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
     """Serve a workload under one policy: latencies, throughput, goodput, memory, acceptance.
@@ -143,7 +155,10 @@ def simulate(
     name = _at_most_one(policy)
     if events and out is None:
         raise ArgumentError("`events` goes with `out`, the folder that keeps them")
-    check_json_path(json, Path(workload), Path(cluster), out, *([] if replay.cost is None else [Path(replay.cost)]))
+    check_figure_path(figure, Path(workload), Path(cluster), out)
+    check_json_path(
+        json, Path(workload), Path(cluster), out, figure, *([] if replay.cost is None else [Path(replay.cost)])
+    )
     check_new_folder("--out", out)
     try:
         options = {"rate": rate, "out": out, "events": events, **vars(load), **vars(replay)}
@@ -152,7 +167,7 @@ def simulate(
         if broken.run is not None:
             show(json, broken.run)
         raise broken.error from None
-    show(json, found)
+    show(json, found, figure=figure)
     if found.interrupted:
         metrics = found.rows[0].runs[0].metrics
         kept = "shown" if out is None else "kept"
@@ -225,13 +240,14 @@ def show_under_load(
     *,
     rate: str | None,
     detail: bool,
+    figure: Path | None,
     json: Path | None,
 ) -> None:
     """Compare and show; raises ValueError for options that will not do, Interrupted where rows are missing."""
     _check_served(options, json)
     asked = None if rate is None else rates("--rate", rate)
     found = compare_under_load(trace, policy, rates=asked, **options)
-    show(json, found, partial(found.tables, detail=detail))
+    show(json, found, partial(found.tables, detail=detail), figure=figure)
     if found.num_missing:
         were = "was" if found.num_missing == 1 else "were"
         raise Interrupted(f"{counted(found.num_missing, 'row')} more {were} asked for")

@@ -15,7 +15,9 @@ from paceline.cli.compare import batches
 from paceline.cli.errors import Interrupted
 from paceline.cli.options import PoliciesOption, TraceOption
 from paceline.cli.output import (
+    FigureOption,
     JsonOption,
+    check_figure_path,
     check_file_path,
     check_json_path,
     print_table,
@@ -241,13 +243,11 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
     def command(
         *,
         asked: ExperimentAsked,
-        figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
+        figure: FigureOption = None,
         json: JsonOption = None,
     ) -> None:
         check_json_path(json, figure)
-        check_figure(figure)
-        if figure is not None:
-            check_file_path("--figure", figure)
+        check_figure_path(figure)
         for option, value in asked.given().items():
             if option not in {*experiment.uses, "limit"}:
                 raise ValueError(f"--{option} has no part in {name}, got {value}")

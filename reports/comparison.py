@@ -12,14 +12,17 @@ from operator import itemgetter
 from typing import Any
 
 from ..base.errors import counted
+from .figure import Pictured
 from .intervals import ONE_SEED, Interval
+from .panels import AnyPanel, HeatMap
+from .pictures import SweptFigures, kept_by_position, ranking
 from .quality import Quality
 from .regret import Regret
 from .resampled import LEAST_REQUESTS
 from .seconds_by_tag import ByTag
 from .side_by_side import SideBySide, has_chance
 from .summary import LevelSummary, Summary
-from .tables import REMARKS, Column, Grid, Printed, flat_rows, shown, table
+from .tables import REMARKS, Column, Grid, flat_rows, shown, table
 from .waterfall import LOSSES, Waterfall, Why
 
 CLOSE = 0.1  # shares that are nearer to each other than this do not explain anything
@@ -547,7 +550,7 @@ BEST, TIED = "*", "~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Sweep(Printed):
+class Sweep(Pictured):
     """Chains compared at one or more batches; prints as `paceline compare --sweep` does."""
 
     meta: dict[str, Any]  # as of a comparison; `batch` is a list
@@ -576,6 +579,35 @@ class Sweep(Printed):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each chain and batch; columns as in docs/compare.md, `sweep[]`, and `windows_MEMBER`."""
         return flat_rows(self._cells())
+
+    def panels(self) -> Sequence[AnyPanel]:
+        """Speed-up by windows and batch; tokens per second where that of the target alone is not known."""
+        knows = all(comparison.baseline is not None for comparison in self.comparisons.values())
+        rows = {batch: {row.policy: row for row in one.rows} for batch, one in self.comparisons.items()}
+
+        def figure(chain: str, batch: int) -> tuple[float, Interval | None] | None:
+            comparison, row = self.comparisons[batch], rows[batch].get(chain)
+            if row is None:
+                return None
+            speed_up = comparison.speed_up(row)
+            if speed_up is None:
+                return comparison.output_tokens_per_s(row), comparison.output_tokens_per_s_interval(row)
+            return speed_up, comparison.speed_up_interval(row)
+
+        best = {batch: self.best(batch) for batch in self.comparisons}
+        unit, least = ("speed-up over the target alone", 1.0) if knows else ("output tokens/s", None)
+        chains = {name: windows for name, windows in self.chains.items() if any(name in one for one in rows.values())}
+        swept = SweptFigures(
+            chains=chains, batches=list(self.comparisons), figure=figure, best=best, unit=unit, least=least
+        )
+        return swept.panels()
+
+    def headline(self) -> str:
+        """What was replayed; how cells are marked."""
+        title = comparison_title(self.meta, next(iter(self.comparisons.values())))
+        maps = any(isinstance(panel, HeatMap) for panel in self.panels())
+        marks = "; framed: the fastest of all chains at a batch, hatched: slower than the target alone"
+        return title + marks * maps
 
     def _cells(self) -> list[dict[str, Any]]:
         return [
@@ -667,6 +699,31 @@ def _speed_ups(by_tag: ByTag, speed_ups: Mapping[str, float] | None) -> list[str
     return ["unknown" if speed_ups is None else f"{speed_ups[tag]:.2f}x" for tag in by_tag.tags]
 
 
+def _tag_panels(by_tag: ByTag) -> list[HeatMap]:
+    """Speed-up by policy and tag; none where the target alone is not known."""
+    found = {policy: by_tag.speed_ups(policy) for policy in by_tag.policies}
+    known = {policy: speed_ups for policy, speed_ups in found.items() if speed_ups is not None}
+    if not known:
+        return []
+    tags, policies = by_tag.tags, list(known)
+    return [
+        HeatMap(
+            title="Speed-up by tag",
+            x_label="framed: the best of a tag, hatched: slower than the target alone",
+            y_label="",
+            columns=tuple(tag or "no tag" for tag in tags),
+            rows=tuple(policies),
+            values=tuple(tuple(known[policy][tag] for tag in tags) for policy in policies),
+            value_label="speed-up over the target alone",
+            marked=frozenset(
+                (max(range(len(policies)), key=lambda place: known[policies[place]][tag]), column)
+                for column, tag in enumerate(tags)
+            ),
+            least=1.0,
+        )
+    ]
+
+
 def regret_table(regret: Regret, *, by_tag: bool) -> Grid:
     """One row per policy: seconds per token over those of the reference, and by tag over the best static policy.
 
@@ -723,7 +780,7 @@ def _waterfall_cells(policy: str, found: Waterfall | None) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Comparison(Printed):
+class Comparison(Pictured):
     """Policies compared on one recording; prints as `paceline compare` does."""
 
     runs: SideBySide  # the policies side by side
@@ -773,6 +830,36 @@ class Comparison(Printed):
         rows = [self.runs.row_to_json(row) for row in self.runs.ranked()]
         unknown = {field.name: None for field in fields(Quality)}
         return flat_rows([{**row, "quality": row["quality"] or unknown} for row in rows])
+
+    def panels(self) -> Sequence[AnyPanel]:
+        """Speed-ups with intervals, what is kept by position, and speed-ups by tag where they were asked for."""
+        ranked = self.runs.ranked()
+        knows = self.runs.baseline is not None
+        _, tied, _ = _standing(self.runs, self.oracles)
+        figures = {}
+        for row in ranked:
+            speed_up, sure = self.runs.speed_up(row), self.runs.speed_up_interval(row)
+            if speed_up is None:
+                speed_up, sure = self.runs.output_tokens_per_s(row), self.runs.output_tokens_per_s_interval(row)
+            elif not _is_sure(self.runs, row):
+                sure = None
+            figures[self._called(row)] = (speed_up, None if sure is None else sure.bounds)
+        best = [self._called(row) for row in ranked if row.policy == self.best or row in tied]
+        title = "Speed-up over the target alone" if knows else "Output tokens/s"
+        told = "filled: the best, and what cannot be told apart from it" if tied else "filled: the best"
+        shown: dict[str, Any] = {"reference": 1.0, "unit": "x"} if knows else {"style": ",.1f"}
+        first = ranking(title, figures, filled=best, told=told, **shown)
+        runnable = [row for row in ranked if row.policy not in self.oracles]
+        tags = [] if self.by_tag is None else _tag_panels(self._ranked(self.by_tag))
+        return [first, *kept_by_position(runnable), *tags]
+
+    def headline(self) -> str:
+        """What was replayed and how."""
+        return comparison_title(self.meta, self.runs)
+
+    def _called(self, row: Summary) -> str:
+        kind = "oracle" if row.policy in self.oracles else "lossy" if _is_lossy(row) else ""
+        return f"{row.policy} ({kind})" if kind else row.policy
 
     def _ranked(self, by_tag: ByTag) -> ByTag:
         names = [row.policy for row in self.runs.ranked() if row.policy in by_tag.policies]

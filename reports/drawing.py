@@ -1,17 +1,25 @@
 """Panels drawn with matplotlib."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from .panels import Panel, Series
+from .panels import AnyPanel, HeatMap, Panel, Ranking, Series
 
 # By suffix: neither a date nor the version that drew it.
-METADATA = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
+METADATA = {
+    ".svg": {"Date": None, "Creator": None},
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 PNG_DPI = 192
 # Okabe and Ito's palette, which colour-blind readers tell apart; shapes and strokes differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -19,6 +27,12 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STROKES = ("-", "--", "-.", ":")
 HATCHES = ("", "//", "..", "xx")
 WIDTH_IN, PANEL_HEIGHT_IN, LEGEND_ROW_IN = 7.3, 2.9, 0.24  # 700 pixels of 1/96 inch
+TITLE_ROW_IN, HEADLINE_LETTERS = 0.17, 112
+NAME_ROW_IN, CELL_ROW_IN, AROUND_IN = 0.21, 0.3, 1.0  # of a ranking, a heat map, and what stands around their rows
+MOST_HALF_LETTERS = 20  # of all columns of a heat map in half the width, each taking two more
+MOST_MARKS = 40  # of a line, beyond which they would hide it
+MOST_TICKS = 7  # of a logarithmic axis, whose places themselves are shown; beyond that powers of ten
+SHADES = "cividis"  # from dark to light, the same to all eyes
 BARS_SHARE = 0.8  # of a category's width
 SHORT_NAME = 20  # letters of a name in a legend of four columns
 TITLE_LETTERS = 44  # of a line of a panel's title
@@ -26,33 +40,137 @@ MOST_UPRIGHT = 48  # letters that category names may take side by side in half t
 STYLE = Path(__file__).with_name("figures.mplstyle")
 
 
-def save_figure(panels: tuple[Panel, ...], path: Path, suffix: str) -> None:
-    """Write panels side by side, two in a row, with one legend; `suffix` says the format, .svg or .png."""
+def save_figure(figure: Figure, path: Path, suffix: str) -> None:
+    """Write a figure; `suffix` says the format, .svg, .png or .pdf."""
     with style.context(STYLE):
-        _drawn(panels).savefig(path, format=suffix[1:], dpi=PNG_DPI, metadata=METADATA[suffix])
+        figure.savefig(path, format=suffix[1:], dpi=PNG_DPI, metadata=METADATA[suffix])
 
 
-def _drawn(panels: tuple[Panel, ...]) -> Figure:
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    names = list(dict.fromkeys(series.name for panel in panels for series in panel.series))
-    legend_columns = 4 if max(map(len, names)) <= SHORT_NAME else 2
-    legend_in = LEGEND_ROW_IN * -(-len(names) // legend_columns) if len(names) > 1 else 0.0
-    figure = Figure(figsize=(WIDTH_IN, rows * PANEL_HEIGHT_IN + legend_in), layout="constrained")
-    grid = figure.add_gridspec(rows, columns)
+def drawn(panels: tuple[AnyPanel, ...], title: str) -> Figure:
+    """Panels side by side, two in a row where they are narrow, with one legend."""
+    with style.context(STYLE):
+        return _drawn(panels, title)
+
+
+def _drawn(panels: tuple[AnyPanel, ...], title: str) -> Figure:
+    rows = _in_rows(panels)
+    columns = max(map(len, rows))
+    names = list(dict.fromkeys(series.name for panel in panels if isinstance(panel, Panel) for series in panel.series))
+    legend_columns = 4 if max(map(len, names), default=0) <= SHORT_NAME else 2
+    # Below all of them only where it is of all of them.
+    own_legends = not all(isinstance(panel, Panel) for panel in panels)
+    legend_in = LEGEND_ROW_IN * -(-len(names) // legend_columns) if len(names) > 1 and not own_legends else 0.0
+    headline = fill(title, HEADLINE_LETTERS)
+    title_in = TITLE_ROW_IN * (headline.count("\n") + 1) if title else 0.0
+    heights = [max(map(_height_in, row)) for row in rows]
+    figure = Figure(figsize=(WIDTH_IN, sum(heights) + legend_in + title_in), layout="constrained")
+    if title:
+        figure.suptitle(headline, x=0.01, ha="left", fontsize=8.0, color="0.3")
+    limits = _limits(panels)
+    grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
     marks: dict[str, Any] = {}
-    for index, panel in enumerate(panels):
-        row, column = divmod(index, columns)
-        # The last of an odd number takes the whole width.
-        place = grid[row, :] if index == len(panels) - 1 and column == 0 else grid[row, column]
-        axes = figure.add_subplot(place)
-        marks |= _draw(axes, panel, names)
-        if panel.categories:
-            _name_categories(axes, panel.categories, wide=columns == 1 or place.colspan.stop - place.colspan.start > 1)
-    if len(names) > 1:
+    for row, together in enumerate(rows):
+        for column, panel in enumerate(together):
+            # One that is alone in its row takes the whole width.
+            axes = figure.add_subplot(grid[row, :] if len(together) < columns else grid[row, column])
+            if isinstance(panel, Ranking):
+                _rank(axes, panel)
+            elif isinstance(panel, HeatMap):
+                _shade(axes, panel, limits[panel.value_label])
+            else:
+                marks |= _draw(axes, panel, names)
+                if own_legends and len(panel.series) > 1:
+                    axes.legend(frameon=False, ncols=2 if len(together) == 1 else 1)
+                if panel.categories:
+                    _name_categories(axes, panel.categories, wide=len(together) == 1)
+    if len(names) > 1 and not own_legends:
         handles = [marks[name] for name in names]
         figure.legend(handles, names, loc="outside lower center", ncols=legend_columns, frameon=False)
     return figure
+
+
+def _limits(panels: Sequence[AnyPanel]) -> dict[str, tuple[float, float]]:
+    """The least and the largest figure of all heat maps of the same figures, which have one scale."""
+    known: dict[str, list[float]] = {}
+    for panel in panels:
+        if isinstance(panel, HeatMap):
+            values = [value for row in panel.values for value in row if value is not None]
+            known.setdefault(panel.value_label, []).extend(values)
+    return {label: (min(values), max(values)) for label, values in known.items()}
+
+
+def _in_rows(panels: Sequence[AnyPanel]) -> list[list[AnyPanel]]:
+    """Two in a row, but wide ones alone."""
+    rows: list[list[AnyPanel]] = []
+    has_room = False
+    for panel in panels:
+        letters = sum(len(name) + 2 for name in panel.columns) if isinstance(panel, HeatMap) else 0
+        wide = isinstance(panel, Ranking) or letters > MOST_HALF_LETTERS
+        if has_room and not wide:
+            rows[-1].append(panel)
+            has_room = False
+        else:
+            rows.append([panel])
+            has_room = not wide
+    return rows
+
+
+def _height_in(panel: AnyPanel) -> float:
+    if isinstance(panel, Ranking):
+        return AROUND_IN + NAME_ROW_IN * len(panel.names)
+    if isinstance(panel, HeatMap):
+        return max(PANEL_HEIGHT_IN * 0.75, AROUND_IN + CELL_ROW_IN * len(panel.rows))
+    return PANEL_HEIGHT_IN
+
+
+def _rank(axes: Axes, panel: Ranking) -> None:
+    """Names from top to bottom, with the figure of each at the right."""
+    axes.set_title(panel.title)
+    axes.set_xlabel(panel.x_label)
+    places = range(len(panel.names))
+    axes.set_yticks(places, panel.names)
+    axes.set_ylim(len(panel.names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    if panel.reference is not None:
+        axes.axvline(panel.reference, color="0.35", linewidth=1.0, linestyle="--", zorder=1)
+    for place, value, bounds in zip(places, panel.values, panel.bounds, strict=True):
+        if bounds is not None:
+            axes.plot(bounds, (place, place), color=COLOURS[0], linewidth=2.0, solid_capstyle="butt", zorder=2)
+        inside = COLOURS[0] if place in panel.filled else "white"
+        axes.plot([value], [place], marker="o", color=COLOURS[0], markerfacecolor=inside, markersize=5.5, zorder=3)
+        text = f"{value:{panel.style}}{panel.unit}"
+        axes.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=8.0)
+
+
+def _shade(axes: Axes, panel: HeatMap, limits: tuple[float, float]) -> None:
+    """Cells in shades, with their figures in them."""
+    axes.set_title(fill(panel.title, TITLE_LETTERS))
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    values = np.array([[np.nan if value is None else value for value in row] for row in panel.values], dtype=float)
+    image = axes.imshow(values, cmap=SHADES, aspect="auto", vmin=limits[0], vmax=limits[1])
+    axes.set_xticks(range(len(panel.columns)), panel.columns)
+    axes.set_yticks(range(len(panel.rows)), panel.rows)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.figure.colorbar(image, ax=axes, label=panel.value_label, pad=0.02)
+    middle = sum(limits) / 2
+    cell = partial(Rectangle, width=1, height=1, fill=False)
+    for (row, column), value in np.ndenumerate(values):
+        if np.isnan(value):
+            axes.text(column, row, "-", ha="center", va="center", color="0.4")
+            continue
+        ink = "black" if value > middle else "white"
+        if panel.least is not None and value < panel.least:
+            axes.add_patch(cell((column - 0.5, row - 0.5), hatch="///", edgecolor=ink, alpha=0.35, linewidth=0))
+        framed = (row, column) in panel.marked
+        if framed:
+            axes.add_patch(Rectangle((column - 0.46, row - 0.44), 0.92, 0.88, fill=False, edgecolor=ink, linewidth=1.6))
+        weight = "bold" if framed else "normal"
+        text = f"{value:{panel.style}}"
+        axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=7.5, fontweight=weight)
 
 
 def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
@@ -62,6 +180,10 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
     axes.set_ylabel(panel.y_label)
     if panel.log_x:
         axes.set_xscale("log")
+        places = sorted({x for series in panel.series for x in series.x})
+        if len(places) <= MOST_TICKS:
+            axes.set_xticks(places, [f"{x:g}" for x in places])
+            axes.minorticks_off()
     if panel.log_y:
         axes.set_yscale("log")
     if panel.diagonal:
@@ -69,19 +191,23 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
         axes.plot(ends, ends, color="0.6", linewidth=0.8, zorder=0)
     marks = {}
     for place, series in enumerate(panel.series):
-        look = _look(names.index(series.name))
+        index = names.index(series.name)
+        look = _look(index)
         if panel.kind == "bar":
             marks[series.name] = _bars(axes, panel, series, place, look)
         else:
-            stroke = look["linestyle"] if panel.kind == "line" else "none"
+            # Without marks strokes tell lines apart.
+            bare = panel.kind == "line" and len(series.x) > MOST_MARKS
+            stroke = STROKES[index % len(STROKES)] if bare else look["linestyle"] if panel.kind == "line" else "none"
             marks[series.name] = axes.errorbar(
                 series.x,
                 series.y,
                 yerr=series.error,
                 color=look["color"],
-                marker=look["marker"] if panel.kind == "scatter" or len(series.x) <= 40 else "",
+                marker="" if bare else look["marker"],
                 linestyle=stroke,
                 capsize=2.0,
+                label=series.name,
             )
     return marks
 

@@ -6,10 +6,14 @@ Policies at one rate meet the same requests at the same seed, so their figures a
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from statistics import fmean
 from typing import Any
 
 from ..base.errors import counted
+from .figure import Pictured
 from .intervals import Interval, enough_values, mean_interval, paired
+from .panels import AnyPanel, Panel, Series
+from .pictures import ranking
 from .serving import Promises
 from .serving_tables import (
     LATENCIES,
@@ -26,7 +30,7 @@ from .serving_tables import (
     what_was_asked,
     whole,
 )
-from .tables import Grid, Printed, flat_rows, table
+from .tables import Grid, flat_rows, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +203,10 @@ STRAINED: Shown = {name: LOAD[name] for name in ("preempted", "busy")}
 RATE_AND_POLICY = "arrivals/s: policy"
 
 
+SPEED_UP = "speed-up"
+MOST_LINEAR = 8  # times the least rate, beyond which rates are drawn on a logarithmic axis
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtRate:
     """All policies at one rate."""
@@ -208,7 +216,7 @@ class AtRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class LoadComparison(Printed):
+class LoadComparison(Pictured):
     """Policies under load; prints as `paceline compare --workload` does."""
 
     rates: tuple[AtRate, ...]  # rising
@@ -275,6 +283,35 @@ class LoadComparison(Printed):
                     del run["rejected_for"]  # reasons are texts, which make no columns
                     rows.append({"rate": one.rate, "policy": row.about.policy, **run})
         return flat_rows(rows)
+
+    def panels(self) -> Sequence[AnyPanel]:
+        """How much sooner requests leave than under the first policy (`plain` if it is there), by rate; and when."""
+        policies = list(dict.fromkeys(row.about.policy for one in self.rates for row in one.rows))
+        first = "plain" if "plain" in policies else policies[0]
+        by_rate = {one.rate: {row.about.policy: row for row in one.rows} for one in self.rates}
+        speed = {
+            policy: {
+                rate: _sooner(rows[first], rows[policy])
+                for rate, rows in by_rate.items()
+                if policy in rows and first in rows
+            }
+            for policy in policies
+        }
+        found = [_against_rate(f"Speed-up over {first}, time in the system", SPEED_UP, speed)]
+        figures = [("Mean time in the system", "in_system_s", "ms", 1e3)]
+        figures += [("Goodput", "goodput_per_s", "requests/s", 1.0)] if self.promised.any else []
+        for title, figure, unit, scale in [*figures, ("Throughput", "output_tokens_per_s", "output tokens/s", 1.0)]:
+            values = {
+                policy: {rate: _scaled(rows[policy], figure, scale) for rate, rows in by_rate.items() if policy in rows}
+                for policy in policies
+            }
+            found.append(_against_rate(title, unit, values))
+        return [panel for panel in found if panel is not None]
+
+    def headline(self) -> str:
+        """What was compared on."""
+        sure = any(len(row.runs) > 1 for one in self.rates for row in one.rows)
+        return self._title() + "; bars: 95% interval over seeds" * sure
 
     def _table(self) -> Grid:
         best = {(found.rate, found.policy) for found in self.best}
@@ -359,6 +396,54 @@ def _signed(interval: Interval | None, style: Callable[[float], str]) -> str:
     sign = "+" if interval.mean >= 0 else "-"
     width = f" ± {style(interval.half_width)}" if interval.half_width else ""
     return f"{sign}{style(abs(interval.mean))}{width}"
+
+
+def _sooner(first: SeedRow, row: SeedRow) -> tuple[float, float] | None:
+    """Time in the system over that of another policy, at each seed both were run at; mean and half of its interval."""
+    both = paired(first.by_seed("in_system_s"), row.by_seed("in_system_s"))
+    ratios = [theirs / own for theirs, own in both if own]
+    if not ratios:
+        return None
+    return fmean(ratios), mean_interval(ratios).half_width if len(ratios) > 1 else 0.0
+
+
+def _scaled(row: SeedRow, figure: str, scale: float) -> tuple[float, float] | None:
+    """Mean of a figure and half of its interval over seeds, times `scale`; None where a run cannot say it."""
+    mean, interval = row.mean(figure), row.interval(figure)
+    return None if mean is None else (scale * mean, 0.0 if interval is None else scale * interval.half_width)
+
+
+def _against_rate(
+    title: str, unit: str, values: Mapping[str, Mapping[float | None, tuple[float, float] | None]]
+) -> AnyPanel | None:
+    """A line for each policy over the rates, or a ranking where there is one rate; None where nothing is known."""
+    every = {
+        policy: [(rate, *found) for rate, found in of_rate.items() if found is not None]
+        for policy, of_rate in values.items()
+    }
+    known = {policy: found for policy, found in every.items() if found}
+    if not known:
+        return None
+    sure = any(half for found in known.values() for _, _, half in found)
+    rates = [rate for found in known.values() for rate, _, _ in found if rate]
+    if len(set(rates)) < 2:
+        figures = {
+            policy: (mean, (mean - half, mean + half) if sure else None) for policy, ((_, mean, half),) in known.items()
+        }
+        shown_as: dict[str, Any] = {"reference": 1.0, "unit": "x"} if unit == SPEED_UP else {"style": ",.1f"}
+        named = title if unit == SPEED_UP else f"{title}, {unit}"
+        return ranking(named, figures, bars="bars: 95% interval over seeds", **shown_as)
+    series = tuple(
+        Series(
+            name=policy,
+            x=tuple(float(rate or 0.0) for rate, _, _ in found),
+            y=tuple(mean for _, mean, _ in found),
+            error=tuple(half for _, _, half in found) if sure else None,
+        )
+        for policy, found in known.items()
+    )
+    wide = max(rates) > MOST_LINEAR * min(rates)
+    return Panel(title=title, x_label="arrivals/s", y_label=unit, series=series, log_x=wide)
 
 
 def _called(at_rate: AtRate, row: SeedRow) -> str:

@@ -1,4 +1,7 @@
-"""Sets of axes, as figures show them, and how far simulated seconds are from measured ones. Letter: P points."""
+"""Sets of axes, as figures show them, and how far simulated seconds are from measured ones.
+
+Letters: P points, R rows, C columns.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +25,7 @@ class Series:
         parts = [self.x, self.y] if self.error is None else [self.x, self.y, self.error]
         if len({len(part) for part in parts}) > 1:
             raise ValueError(f"series {self.name!r}: x, y and error must be as long, got {[len(p) for p in parts]}")
-        wrong = [value for part in parts for value in part if not isfinite(value)]
-        if wrong:
-            raise ValueError(f"series {self.name!r}: numbers must be finite, got {wrong[0]}")
+        _check_finite(f"series {self.name!r}", [value for part in parts for value in part])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,65 @@ class Panel:
         for axis, logarithmic, values in (("x", self.log_x, series.x), ("y", self.log_y, series.y)):
             if logarithmic and values and min(values) <= 0:
                 raise ValueError(f"{where}: {axis} must be > 0 on a logarithmic axis, got {min(values)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Names from top to bottom, each with a figure and its interval; raises ValueError as `Panel`."""
+
+    title: str
+    x_label: str  # says the unit, and what intervals and filled marks are
+    names: tuple[str, ...]  # `[P]`, at least one
+    values: tuple[float, ...]  # `[P]`
+    bounds: tuple[tuple[float, float] | None, ...]  # `[P]` both ends of the interval; None where it is not known
+    filled: frozenset[int] = frozenset()  # indices of names whose marks are filled
+    reference: float | None = None  # where a line is drawn, such as 1 of a speed-up
+    style: str = ".2f"  # of the figures beside the names
+    unit: str = ""  # that stands right after each
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise ValueError(f"ranking {self.title!r}: names must hold at least one, got none")
+        if len({len(self.names), len(self.values), len(self.bounds)}) > 1:
+            lengths = [len(self.names), len(self.values), len(self.bounds)]
+            raise ValueError(f"ranking {self.title!r}: names, values and bounds must be as long, got {lengths}")
+        _check_finite(f"ranking {self.title!r}", [*self.values, *(end for one in self.bounds if one for end in one)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """Cells by row and column, each with its figure written in it; raises ValueError as `Panel`."""
+
+    title: str
+    x_label: str
+    y_label: str
+    columns: tuple[str, ...]  # `[C]`
+    rows: tuple[str, ...]  # `[R]`, from top to bottom
+    values: tuple[tuple[float | None, ...], ...]  # `[R][C]`; None where nothing is known
+    value_label: str  # what the figures are
+    style: str = ".2f"
+    marked: frozenset[tuple[int, int]] = frozenset()  # (row, column) of cells that are framed
+    least: float | None = None  # cells below it are hatched
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.rows) or {len(row) for row in self.values} != {len(self.columns)}:
+            shape = [len(row) for row in self.values]
+            raise ValueError(
+                f"heat map {self.title!r}: values must be {len(self.rows)} x {len(self.columns)}, got rows of {shape}"
+            )
+        known = [value for row in self.values for value in row if value is not None]
+        if not known:
+            raise ValueError(f"heat map {self.title!r}: values must hold at least one, got none")
+        _check_finite(f"heat map {self.title!r}", known)
+
+
+AnyPanel = Panel | Ranking | HeatMap
+
+
+def _check_finite(where: str, values: Iterable[float]) -> None:
+    wrong = [value for value in values if not isfinite(value)]
+    if wrong:
+        raise ValueError(f"{where}: numbers must be finite, got {wrong[0]}")
 
 
 def series_of(x: Sequence[float], y: Mapping[str, Iterable[float]]) -> tuple[Series, ...]:

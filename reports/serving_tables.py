@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ..base.errors import counted
+from ..base.errors import ArgumentError, counted
 from ..runs.serving import ServingAbout, ServingLog, ServingMeta
 from ..traces.workloads.arrival import PS_PER_S
 from ..traces.workloads.summary import Distribution, WorkloadSummary
+from .figure import Pictured
 from .intervals import Interval, mean_interval
+from .panels import AnyPanel, by_category
+from .pictures import ranking
 from .serving import Promises, ServingMetrics, metrics_of
-from .tables import Grid, Printed, facts, flat_rows, shown, table
+from .tables import Grid, facts, flat_rows, shown, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,8 +437,12 @@ def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: 
     return table(cells, texts=texts, title="classes of requests", lines=ends) if cells else None
 
 
+DRAWN_LATENCIES = {"Time to first token": "ttft_s", "Time per output token": "tpot_s", "Whole request": "e2e_s"}
+DRAWN_PARTS = ("p50", "p90", "p99")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServingReport(Printed):
+class ServingReport(Pictured):
     """The figures of one or several runs; prints as `paceline metrics` does."""
 
     rows: tuple[SeedRow, ...]  # one per setting, its seeds together
@@ -466,6 +473,32 @@ class ServingReport(Printed):
                 del run["rejected_for"]  # reasons are texts, which make no columns
                 rows.append({**setting, **run})
         return flat_rows(rows)
+
+    def panels(self) -> Sequence[AnyPanel]:
+        """Latencies of each run; of several also how many tokens a second came out."""
+        names = [" ".join(names_of(self.rows, row).values()) or row.about.policy for row in self.rows]
+        found: list[AnyPanel] = []
+        for title, figure in DRAWN_LATENCIES.items():
+            parts = {part: [row.mean(f"{figure}_{part}") for row in self.rows] for part in DRAWN_PARTS}
+            known = zip(*parts.values(), strict=True)
+            in_ms = [[1e3 * value for value in values if value is not None] for values in known]
+            whole = {name: values for name, values in zip(names, in_ms, strict=True) if len(values) == len(parts)}
+            if len(self.rows) == 1 and whole:
+                found.append(by_category(title, "ms", DRAWN_PARTS, whole))
+            elif whole:
+                spread = {name: (p50, (p50, p99)) for name, (p50, _, p99) in whole.items()}
+                found.append(ranking(f"{title}, ms", spread, bars="mark: p50, bar: to p99", style=",.1f"))
+        if len(self.rows) > 1:
+            speeds = {name: row.mean("output_tokens_per_s") for name, row in zip(names, self.rows, strict=True)}
+            fast = {name: (speed, None) for name, speed in speeds.items() if speed is not None}
+            found += [ranking("Output tokens/s", fast, style=",.1f")] if fast else []
+        if not found:
+            raise ArgumentError("`figure` needs a finished request, got none")
+        return found
+
+    def headline(self) -> str:
+        """What was served."""
+        return self._title()
 
     def _title(self) -> str:
         about = self.rows[0].about

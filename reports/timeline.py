@@ -282,7 +282,8 @@ def _write(runs: Mapping[str, TimelineRun], out: Output, window: tuple[int, int]
 def _names(run: str, events: TimelineRun, pid: int) -> Iterator[dict[str, Any]]:
     """What processes and lanes are called: replicas, then the requests."""
     many = len(events.replicas) > 1
-    titles = [f"{run} ({events.world}): {name if many else 'members'}" for name in events.replicas]
+    only = "counters" if events.ops is None else "members"
+    titles = [f"{run} ({events.world}): {name if many else only}" for name in events.replicas]
     titles.append(f"{run} ({events.world}): requests")
     for place, title in enumerate(titles):
         for what, args in (("process_name", {"name": title}), ("process_sort_index", {"sort_index": pid + place})):

@@ -17,11 +17,14 @@ from ..decoding.seen import Start, start_of
 from ..decoding.session import READER
 from ..policies.about import about_of, check_tags
 from ..reports.comparison import quality_table, start_words
+from ..reports.figure import Pictured
 from ..reports.intervals import Interval
+from ..reports.panels import AnyPanel
+from ..reports.pictures import kept_by_position, ranking, seconds_by_member
 from ..reports.resampled import RequestShares, Resampled
 from ..reports.run_table import prefix_lines, run_table
 from ..reports.summary import Summary, summarise_run
-from ..reports.tables import Grid, Printed, table
+from ..reports.tables import Grid, table
 from ..runs.log import RunLog, with_quality, write_run_log
 from ..runtime.ahead import AheadKind, check_ahead, check_has_use
 from ..runtime.caches import SHARED_KINDS
@@ -116,7 +119,7 @@ def _loaded(pool: Path | str | None, threads: int, devices: Mapping[str, str] | 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Decoded(Printed):
+class Decoded(Pictured):
     """Answers of real models, and what they took; prints as `paceline run --out` does."""
 
     outputs: tuple[Output, ...]  # of the requests that ended, failed ones among them, in the order of the prompts
@@ -153,6 +156,15 @@ class Decoded(Printed):
         told = [f"attention over what rows share is computed row by row in {', '.join(apart)}"] if asked else []
         summary = self.summary
         return [*([] if summary is None else prefix_lines(summary)), *told, *self.score_lines()]
+
+    def panels(self) -> Sequence[AnyPanel]:
+        """What is kept by position, and where the seconds went; raises ArgumentError if no request was answered."""
+        return _panels_of([self])
+
+    def headline(self) -> str:
+        """What was run."""
+        meta = self.log.meta
+        return f"pool {meta['pool']}, {meta['policy']}, {counted(self.num_requests, 'prompt')}, batch {meta['batch']}"
 
     def score_lines(self) -> Sequence[str]:
         """How many answers are right, in all and by tag, and how tests failed; none where nothing is to be scored."""
@@ -338,7 +350,7 @@ INTERVAL = "95%: interval of the mean of that over requests and rounds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class DecodedByPolicy(Printed):
+class DecodedByPolicy(Pictured):
     """Runs of the same prompts, one a policy."""
 
     runs: tuple[Decoded, ...]  # of the first round, in the order of the policies; an interrupted one is the last
@@ -385,6 +397,22 @@ class DecodedByPolicy(Printed):
         remarks = [INTERVAL] if any(INTERVAL_CELL in row for row in rows) else []
         return [table(rows, title=title, remarks=remarks), *([] if quality is None else [quality])]
 
+    def panels(self) -> Sequence[AnyPanel]:
+        """Tokens per second from the least to the most of all rounds, then as of one run; raises likewise."""
+        names = [run.log.meta["policy"] for run in self.runs]
+        panels = _panels_of(self.runs)
+        if not self.speeds:
+            return panels
+        rounds = dict(zip(names, zip(*self.speeds, strict=True), strict=True))
+        figures = {name: (median(own), (min(own), max(own))) for name, own in rounds.items()}
+        bars = f"bars: least to most of {counted(self.num_rounds, 'round')}"
+        return [ranking("Output tokens/s", figures, bars=bars, style=",.1f"), *panels]
+
+    def headline(self) -> str:
+        """What was run."""
+        meta = self.runs[0].log.meta
+        return f"pool {meta['pool']}, {counted(self.runs[0].num_requests, 'prompt')}, batch {meta['batch']}"
+
     def _speeds(self) -> list[dict[str, str]]:
         """Cells of each policy: its median, least and most tokens/s, and its median share of the first's in a round."""
         cells = []
@@ -418,6 +446,13 @@ class DecodedByPolicy(Printed):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each output; columns as of one policy, after `policy`."""
         return [{"policy": run.log.meta["policy"], **row} for run in self.runs for row in run.to_dicts()]
+
+
+def _panels_of(runs: Sequence[Decoded]) -> list[AnyPanel]:
+    rows = [summary for run in runs if (summary := run.summary) is not None]
+    if not rows:
+        raise ArgumentError("`figure` needs an answered request, got none")
+    return [*kept_by_position(rows), seconds_by_member(rows)]
 
 
 def decode_each(

@@ -178,6 +178,8 @@ def settings(
     )
     _check_can(decision, engine, known, per_request=asked.per_request)
     notes = _check_version(asked.engine_version, decision, engine, known)
+    if asked.per_request:
+        notes.append("K of each request: set it anew before its call")
     if decision.most == 0:
         off = f"K is 0 at every number of running requests: {known.title} serves without a drafter"
         pasted = known.plain(decision)

@@ -9,13 +9,17 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..base.errors import ArgumentError, check_within
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of, members_run_by
+from ..reports.panels import AnyPanel, Panel, Series
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
 from ..reports.serving_tables import MeasuredRun, SeedRow, ServingReport, seed_rows
 from ..reports.tables import Printed, flat_rows
+from ..runs.log import Columns
 from ..runs.recorder import RepeatedIdError, ServingRecorder
 from ..runs.serving import ServingAbout, ServingLog, read_serving, write_serving
 from ..sim.cost.base import CostRangeError
@@ -491,6 +495,12 @@ class Simulated(ServingReport):
 
     log: ServingLog
 
+    def panels(self) -> Sequence[AnyPanel]:
+        """Latencies, and how many requests ran and waited when, in all replicas."""
+        series = self.log.series
+        lines = tuple(_over_time(series, name) for name in ("running", "waiting"))
+        return [*ServingReport.panels(self), Panel(title="Requests", x_label="s", y_label="requests", series=lines)]
+
     @property
     def interrupted(self) -> bool:
         """Whether it was stopped by Ctrl-C, or an order to end."""
@@ -499,6 +509,16 @@ class Simulated(ServingReport):
     def write(self, path: str | Path) -> None:
         """Write the folder of the run, which `metrics` reads; raises ValueError if it exists."""
         write_serving(self.log, Path(path))
+
+
+def _over_time(series: Columns, name: str) -> Series:
+    """What all replicas hold together, from their states."""
+    changes = series[name].copy()
+    is_next = series["replica"][1:] == series["replica"][:-1]
+    changes[1:] -= np.where(is_next, series[name][:-1], 0)
+    order = np.argsort(series["at_ps"], kind="stable")
+    at_s = series["at_ps"][order] / PS_PER_S
+    return Series(name=name, x=tuple(at_s.tolist()), y=tuple(map(float, np.cumsum(changes[order]).tolist())))
 
 
 @takes(SimulateOptions)

@@ -72,6 +72,28 @@ def test_vllm_and_sglang_play_what_was_decided(schedule, most):
     assert sglang_plays(beside["setting"], beside["files"]) == decided(schedule)
 
 
+SOME = [{1: 5, 8: 3, 32: 0}, {1: 0, 4: 7}, {1: 2, 2: 9, 3: 0, 300: 1}]
+
+
+@pytest.mark.parametrize("schedule", SOME)
+def test_vllm_itself_reads_it(schedule):
+    engine = pytest.importorskip("vllm.v1.spec_decode.dynamic.utils", exc_type=ImportError)
+    config = settings("vllm", "eagle3=D", schedule=schedule).to_json()["setting"]["speculative_config"]
+    ranges = config["num_speculative_tokens_per_batch_size"]
+    found = engine.build_dynamic_sd_schedule_lookup(ranges, MOST, config["num_speculative_tokens"])
+    assert found[1:] == decided(schedule)
+
+
+@pytest.mark.parametrize("schedule", SOME)
+def test_sglang_itself_reads_it(schedule, tmp_path):
+    engine = pytest.importorskip("sglang.srt.speculative.adaptive_spec_params", exc_type=ImportError)
+    found = settings("sglang", "eagle3=D", schedule=schedule).to_json()
+    file = tmp_path / "adaptive.json"
+    file.write_text(found["files"]["adaptive.json"])
+    params = engine.AdaptiveSpeculativeParams(found["setting"]["speculative-num-steps"], str(file))
+    assert [params.get_steps_for_batch(batch) for batch in range(1, MOST + 1)] == decided(schedule)
+
+
 @given(schedule=SCHEDULES)
 def test_tensorrt_plays_what_was_decided_or_refuses_it(schedule):
     yaml = pytest.importorskip("yaml")
