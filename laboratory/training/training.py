@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 from transformers import (
     Gemma2Config,
@@ -37,6 +38,9 @@ from transformers import (
     Qwen3Config,
 )
 from transformers.cache_utils import Cache, DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import AttentionInterface
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from .recipe import TAGS, Recipe, Schedule, Shape, Student
@@ -137,7 +141,11 @@ def load_run(path: Path, model: nn.Module, optimizers: list[Optimizer]) -> tuple
     for name, parameter in model.named_parameters():
         parameter.data.copy_(tensors[f"model.{name}"])
         prefix = f"optimizer.{name}."
-        state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        state = {
+            key.removeprefix(prefix): value.to(parameter.device)
+            for key, value in tensors.items()
+            if key.startswith(prefix)
+        }
         if state:
             owners[parameter].state[parameter] = state
     step, seconds = tensors["progress"].tolist()
@@ -196,6 +204,7 @@ def growing_cache() -> Cache:
 WEIGHT_DECAY = 0.05
 EMBEDDING_RATE_SCALE = 0.5
 MAX_GRADIENT_NORM = 1.0
+STEPS_BETWEEN_LOSSES = 5  # shown; each waits for the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +258,8 @@ def run_training(
             rows = _rows_at(step, schedule.num_rows, num_sequences, seed)
             loss = _take_step(model, optimizers, partial(loss_at, step, rows), schedule.rate_at(step))
             step += 1
-            progress.advance_to(step, f"loss {loss:.3f}")
+            if step % STEPS_BETWEEN_LOSSES == 0 or step == schedule.num_steps:
+                progress.advance_to(step, f"loss {float(loss):.3f}")
             now_s = time.monotonic()
             if now_s - saved_at_s >= checkpoint_every_s:
                 saved_at_s = now_s
@@ -286,7 +296,7 @@ def _take_step(
     optimizers: list[Optimizer],
     loss_of: Callable[[], Tensor],
     rate: float,
-) -> float:
+) -> Tensor:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)
@@ -296,16 +306,15 @@ def _take_step(
     nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
     for optimizer in optimizers:
         optimizer.step()
-    return float(loss.detach())
+    return loss.detach()
 
 
 def _rows_at(step: int, num_rows: int, num_sequences: int, seed: int) -> Tensor:
     """Indices, int64 `[num_rows]`, of the sequences of a step; each pass over the data has its own order."""
-    picked = []
-    for position in range(step * num_rows, (step + 1) * num_rows):
-        epoch, place = divmod(position, num_sequences)
-        picked.append(_order(num_sequences, seed + epoch)[place])
-    return torch.stack(picked)
+    first, last = step * num_rows, (step + 1) * num_rows
+    epochs = range(first // num_sequences, (last - 1) // num_sequences + 1)
+    orders = torch.cat([_order(num_sequences, seed + epoch) for epoch in epochs])
+    return orders[first - epochs.start * num_sequences :][:num_rows]
 
 
 def _order(num_sequences: int, seed: int) -> Tensor:
@@ -424,7 +433,7 @@ def _top_cross_entropy(logits: Tensor, ids: Tensor, log_probs: Tensor) -> Tensor
     return -(log_probs.softmax(-1) * chosen).sum(-1).mean()
 
 
-# Dropping finished rows copies the cache, so it is not done at every step.
+# Dropping finished rows copies the cache, and looking for them waits for the device, so it is not done at every step.
 STEPS_BETWEEN_DROPS = 8
 
 
@@ -442,37 +451,77 @@ def write_texts(
 
     Raises ValueError for temperatures that are not as many as prompts.
     """
-    generator = torch.Generator().manual_seed(seed)
-    tokens, mask = _left_padded(prompts)
-    temperatures = _of_each(temperature, len(prompts))
-    written: list[list[int]] = [[] for _ in prompts]
-
-    def has_ended(row: int) -> bool:
-        return bool(written[row]) and written[row][-1] in end_token_ids
-
-    alive = list(range(len(prompts)))
+    device = model.device
+    generator = torch.Generator(device).manual_seed(seed)
+    tokens, mask = (each.to(device) for each in _left_padded(prompts))
+    temperatures = _of_each(temperature, len(prompts)).to(device)
+    ends = torch.tensor(end_token_ids, device=device)
+    written = tokens.new_full((len(prompts), num_tokens), _NOTHING)
+    ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+    alive = torch.arange(len(prompts), device=device)
     cache: Any = growing_cache()
     cached = {cache_argument(model): cache, "use_cache": True}
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
-    tokens, positions = _read(model, tokens, mask, positions, cached)
-    for step in range(num_tokens):
-        output = model(input_ids=tokens, attention_mask=mask, position_ids=positions, **cached)
-        chosen = _choose(output.logits[:, -1].float(), temperatures[torch.tensor(alive)], generator)
-        for row, token in zip(alive, chosen.tolist(), strict=True):
-            if not has_ended(row):
-                written[row].append(token)
-        kept = [place for place, row in enumerate(alive) if not has_ended(row)]
-        if not kept:
-            break
-        if step % STEPS_BETWEEN_DROPS == 0 and len(kept) < len(alive):
-            index = torch.tensor(kept)
-            cache.batch_select_indices(index)
-            alive, chosen = [alive[place] for place in kept], chosen[index]
-            mask, positions = mask[index], positions[index]
-        tokens = chosen[:, None]
-        mask = torch.cat([mask, mask.new_ones(len(alive), 1)], dim=-1)
-        positions = positions[:, -1:] + 1
-    return written
+    with _grouped_attention(model):
+        tokens, positions = _read(model, tokens, mask, positions, cached)
+        for step in range(num_tokens):
+            output = model(input_ids=tokens, attention_mask=mask, position_ids=positions, **cached)
+            chosen = _choose(output.logits[:, -1].float(), temperatures[alive], generator)
+            written[alive, step] = torch.where(ended[alive], _NOTHING, chosen)
+            ended[alive] |= torch.isin(chosen, ends)
+            if step % STEPS_BETWEEN_DROPS == 0 and ended[alive].any():
+                kept = (~ended[alive]).nonzero().squeeze(-1)
+                if not len(kept):
+                    break
+                cache.batch_select_indices(kept)
+                alive, chosen, mask, positions = alive[kept], chosen[kept], mask[kept], positions[kept]
+            tokens = chosen[:, None]
+            mask = torch.cat([mask, mask.new_ones(len(alive), 1)], dim=-1)
+            positions = positions[:, -1:] + 1
+    return [[token for token in text if token != _NOTHING] for text in written.tolist()]
+
+
+@contextmanager
+def attention_of_any_length() -> Iterator[None]:
+    """Attention without cuDNN, which plans anew for every length.
+
+    On an H100 with torch 2.11, 112 steps of 5,120 texts took 15 s with it and 5 s without.
+    """
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        yield
+
+
+_NOTHING = -1  # no token
+_GROUPED = "paceline_grouped"
+
+
+@contextmanager
+def _grouped_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Let queries that share keys and values read them once: at one new token that is most of what is moved."""
+    if model.config._attn_implementation != "sdpa":
+        yield
+        return
+    AttentionInterface.register(_GROUPED, _attend)
+    AttentionMaskInterface.register(_GROUPED, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    model.config._attn_implementation = _GROUPED
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = "sdpa"
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any  # noqa: ANN401 - of transformers
+) -> tuple[Tensor, None]:
+    """As `sdpa` of transformers; heads of a group stand at the places of new tokens, so one new token needs no copies."""
+    texts, heads, new, width = query.shape
+    if new > 1:
+        attended, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return attended, None
+    attended = functional.scaled_dot_product_attention(
+        query.reshape(texts, key.shape[1], -1, width), key, value, attn_mask=attention_mask, scale=options.get("scaling")
+    )
+    return attended.reshape(texts, 1, heads, width), None
 
 
 def _of_each(temperature: float | Sequence[float], num_prompts: int) -> Tensor:

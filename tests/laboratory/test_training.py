@@ -31,7 +31,7 @@ from paceline_laboratory.training.distilling import (
     write_part,
 )
 from paceline_laboratory.training.pool import AGREEMENT_TOKENS, train_pool, write_pool_file
-from paceline_laboratory.training.recipe import TAGS, Schedule, read_distillation, read_recipe
+from paceline_laboratory.training.recipe import TAGS, Course, Schedule, read_distillation, read_recipe
 from paceline_laboratory.training.students import (
     Text,
     begin_feature_student,
@@ -466,8 +466,8 @@ def test_it_comes_nearer_to_its_target_and_is_what_a_pool_makes_of_it(target, tm
         with torch.inference_mode():
             states = target.model(input_ids=tokens[None, :-1]).last_hidden_state[0]
         texts.append(Text("t", "q", tokens, 4, states))
-    schedule = Schedule(num_steps=30, num_rows=8, knots=((0, 1e-2), (30, 1e-3)))
-    recipe = replace(DISTILLED, restored=replace(DISTILLED.restored, schedule=schedule, rank=4))
+    course = Course(num_epochs=30 * 8 / len(texts), num_rows=8, knots=((0, 1e-2), (1, 1e-3)))
+    recipe = replace(DISTILLED, restored=replace(DISTILLED.restored, course=course, rank=4))
     head = target.get_output_embeddings().weight.detach()
     tensors, run = train_restored("slim", SKIPPED, target, texts, head, recipe, tmp_path / "c", torch.float32)
     assert run.num_tokens == 30 * 8 * 20
