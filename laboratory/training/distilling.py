@@ -50,7 +50,8 @@ from .students import (
     write_learned,
     write_shards,
 )
-from .training import TrainingRun, attention_of_any_length, write_tensors
+from .training import TrainingRun, write_tensors
+from .writing import attention_of_any_length
 
 LOW_RANK = "low_rank.safetensors"
 
@@ -112,9 +113,7 @@ def distil_pool(
     submodels = submodels_of_target(file, content, recipe)
     check_sizes(file, submodels, pool.target.num_layers, recipe)
     work.mkdir(parents=True, exist_ok=True)
-    job = Job(
-        pool=file, work=work, recipe=recipe, dtype=_claim(work, recipe, content, pool, device), device=device
-    )
+    job = Job(pool=file, work=work, recipe=recipe, dtype=_claim(work, recipe, content, pool, device), device=device)
     job.shards.mkdir(exist_ok=True)
     for name, mask in submodels.items():  # refuses work of other layers before anything is written
         _claim_restored(work / f"{name}.submodel.json", name, mask, recipe)
@@ -303,7 +302,7 @@ def _seconds(dtype: torch.dtype) -> float:
 
 
 def _export(job: Job, name: str, out: Path, pool: ModelPool) -> tuple[TrainingRun, int]:
-    """Write a drafter's folder: config, weights without embeddings, ids that it can say; also returns its parameters."""
+    """Write config, weights without embeddings, and ids that it can say; also returns the number of parameters."""
     tensors, run = read_learned(job.weights(name))
     said = tensors.pop("said").tolist()
     assert pool.target.model is not None
@@ -359,7 +358,7 @@ def submodels_text(submodels: Mapping[str, Mask], target: str) -> str:
 
 
 def restated(pool: ModelPool, texts: Sequence[Text]) -> list[Text]:
-    """The texts with states of the target in the dtype that it decodes in; those of training may be in a quicker one."""
+    """Texts with states of the target in the dtype that it decodes in; those of training may be of a quicker one."""
     assert pool.target.model is not None
     states = states_of(pool.target.model, [text.tokens for text in texts])
     return [replace(text, states=own) for text, own in zip(texts, states, strict=True)]

@@ -44,7 +44,8 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from .recipe import Distillation, Drafter, Schedule
-from .training import TrainingRun, layers_of, run_training, write_tensors, write_texts
+from .training import TrainingRun, layers_of, run_training, write_tensors
+from .writing import write_texts
 
 
 def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor, num_depths: int) -> Iterator[Tensor]:
@@ -90,9 +91,7 @@ def begin_feature_student(target: PreTrainedModel, intermediate_size: int | None
     return student
 
 
-def drafter_config(
-    target: PreTrainedModel, num_layers: int, intermediate_size: int | None = None
-) -> PreTrainedConfig:
+def drafter_config(target: PreTrainedModel, num_layers: int, intermediate_size: int | None = None) -> PreTrainedConfig:
     """The target's config with so many layers, perhaps narrower ones, and without embeddings of its own."""
     config: Any = copy.deepcopy(target.config)
     config.num_hidden_layers, config.tie_word_embeddings = num_layers, True
@@ -205,8 +204,7 @@ def _answer(
         end_token_ids=pool.eos_token_ids,
     )  # fmt: skip
     tokens = [
-        torch.tensor([*prompt, *answer], device=writer.device)
-        for prompt, answer in zip(prompts, answers, strict=True)
+        torch.tensor([*prompt, *answer], device=writer.device) for prompt, answer in zip(prompts, answers, strict=True)
     ]
     return [
         Text(tag, question, its, len(prompt), states)
@@ -450,7 +448,9 @@ def train_restored(
         yield model.base_model(input_ids=_padded(picked), use_cache=False).last_hidden_state
 
     loss_at = _loss(said, texts, head, dtype)
-    run = _run(layers, loss_at, name, texts, recipe.restored.course.schedule(len(texts)), recipe, checkpoint, [optimizer])
+    run = _run(
+        layers, loss_at, name, texts, recipe.restored.course.schedule(len(texts)), recipe, checkpoint, [optimizer]
+    )
     return learned_by(model, skip_layers), run
 
 
