@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -425,6 +426,7 @@ def test_a_student_begins_as_layers_of_its_target(target):
 
 
 def test_a_narrower_student_keeps_the_units_of_the_greatest_weights(target):
+    target = deepcopy(target)
     weights = target.model.layers[0].mlp
     with torch.no_grad():
         for matrix in (weights.up_proj.weight, weights.gate_proj.weight, weights.down_proj.weight.T):
