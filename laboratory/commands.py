@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from paceline.base.errors import counted, needs_torch
+from paceline.base.errors import ArgumentError, counted, needs_torch
 from paceline.base.files import kept_folder, pool_path, write_whole
 from paceline.base.terminal import Progress, quiet
 from paceline.cli.compare import batches
@@ -314,6 +314,15 @@ def distil(
     out: Annotated[Path, typer.Argument(help="Folder of the pool with drafters to write.")],
     work: Annotated[Path | None, typer.Option(help="Folder for texts and checkpoints; OUT.work if not given.")] = None,
     processes: Annotated[int, typer.Option(min=1, max=1024, help="At a time, of one CPU thread each.")] = 1,
+    device: Annotated[
+        str, typer.Option(help="That texts are written and drafters trained on: cpu, cuda or cuda:1.")
+    ] = "cpu",
+    dialogues: Annotated[
+        int | None, typer.Option(min=1, help="Questions to begin; more make better drafters. Default: 2560.")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Of these at a time; thousands keep a GPU busy. Default: 256.")
+    ] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Little of every stage, to try it out.")] = False,
 ) -> None:
     """Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut short.
@@ -321,14 +330,19 @@ def distil(
     The target writes questions itself, by its chat template, and answers them.
     """
     with needs_torch():
+        from paceline.runtime.pools.members import a_device, usable_device
         from paceline.runtime.threads import check_processors
 
         from .training.distilling import distil_pool
         from .training.recipe import read_distillation
     check_processors("`--processes`", processes)
-    options = "".join([f" --processes {processes}" if processes > 1 else "", " --tiny" if tiny else ""])
-    command = f"paceline pool distil {pool} {out.name}{options}"
-    recipe = read_distillation("tiny" if tiny else "full")
+    if usable_device(device) is None:
+        raise ArgumentError(f"`--device` must be {a_device()}, got {device!r}")
+    given = {"processes": processes if processes > 1 else None, "device": None if device == "cpu" else device}
+    given |= {"dialogues": dialogues, "rows": rows}
+    options = "".join([f" --{name} {value}" for name, value in given.items() if value is not None])
+    command = f"paceline pool distil {pool} {out.name}{options}{' --tiny' if tiny else ''}"
+    recipe = read_distillation("tiny" if tiny else "full").sized(dialogues, rows)
     folder = work or out.with_name(f"{out.name}.work")
-    distil_pool(pool_path(pool), recipe, out, folder, processes=processes, command=command)
+    distil_pool(pool_path(pool), recipe, out, folder, processes=processes, command=command, device=device)
     typer.echo(f"{out}: distilled; see {out / 'CARD.md'}")

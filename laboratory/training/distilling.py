@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from .students import (
     read_shards,
     said_and_head,
     said_of,
+    states_of,
     train_drafter,
     train_restored,
     weights_of,
@@ -50,6 +51,7 @@ from .students import (
     write_shards,
 )
 from .training import TrainingRun, write_tensors
+from .writing import attention_of_any_length
 
 LOW_RANK = "low_rank.safetensors"
 
@@ -66,6 +68,7 @@ class Job:
     work: Path  # folder of checkpoints, and of shards in `shards`
     recipe: Distillation  # what is trained
     dtype: torch.dtype  # that products are computed in
+    device: str = "cpu"  # that texts are written and drafters are trained on
 
     @property
     def shards(self) -> Path:
@@ -81,7 +84,9 @@ class Job:
         return self.work / f"{name}.checkpoint.safetensors"
 
 
-def distil_pool(pool_path: Path, recipe: Distillation, out: Path, work: Path, *, processes: int, command: str) -> None:
+def distil_pool(
+    pool_path: Path, recipe: Distillation, out: Path, work: Path, *, processes: int, command: str, device: str = "cpu"
+) -> None:
     """Train drafters for the target of a pool on its own answers, and write a pool of them.
 
     Every stage keeps its state in `work`; after a kill the same call continues.
@@ -93,6 +98,8 @@ def distil_pool(pool_path: Path, recipe: Distillation, out: Path, work: Path, *,
         work: folder for texts and checkpoints; may be removed at the end.
         processes: at a time, of one thread each, >= 1.
         command: how this was called, for the card.
+        device: that texts are written and drafters are trained on, `cpu` or one of CUDA. The card is measured on the
+            CPU, in float32.
 
     Raises:
         PoolFileError: a pool that is broken or has no chat template, a target that drafters cannot be made of,
@@ -106,7 +113,7 @@ def distil_pool(pool_path: Path, recipe: Distillation, out: Path, work: Path, *,
     submodels = submodels_of_target(file, content, recipe)
     check_sizes(file, submodels, pool.target.num_layers, recipe)
     work.mkdir(parents=True, exist_ok=True)
-    job = Job(pool=file, work=work, recipe=recipe, dtype=_claim(work, recipe, content, pool))
+    job = Job(pool=file, work=work, recipe=recipe, dtype=_claim(work, recipe, content, pool, device), device=device)
     job.shards.mkdir(exist_ok=True)
     for name, mask in submodels.items():  # refuses work of other layers before anything is written
         _claim_restored(work / f"{name}.submodel.json", name, mask, recipe)
@@ -114,12 +121,15 @@ def distil_pool(pool_path: Path, recipe: Distillation, out: Path, work: Path, *,
     with side_by_side(processes) as do:
         do([partial(write_part, job, part, parts) for part in range(parts)])
         do(_trainings(job, submodels))
-    runs = {name: _export(job, name, out, pool) for name in recipe.students}
+    exported = {name: _export(job, name, out, pool) for name in recipe.students}
+    runs = {name: run for name, (run, _) in exported.items()}
     runs |= {name: _export_submodel(job, name, out) for name in submodels}
     listed = submodels_text(submodels, content.members[-1].name)
-    write_whole(out / POOL_FILE_NAME, _pool_text(file, content, recipe, out, listed))
+    sizes = {name: size for name, (_, size) in exported.items()}
+    write_whole(out / POOL_FILE_NAME, _pool_text(file, content, recipe, out, listed, sizes))
     texts, held_out = parted(read_shards(recipe, job.shards), recipe)
     written = ModelPool.load(out, threads=torch.get_num_threads())
+    held_out = restated(written, held_out)
     write_whole(out / "CARD.md", make_card(written, texts, held_out, runs, submodels, recipe=recipe, command=command))
 
 
@@ -127,7 +137,7 @@ def _trainings(job: Job, submodels: Mapping[str, Mask]) -> list[Callable[[], Non
     """Of what the work folder does not have yet. What takes longest goes first: submodels have most layers."""
     students = job.recipe.students
     missing = sorted(
-        (name for name in students if not job.weights(name).exists()), key=lambda name: -students[name].num_layer_rows
+        (name for name in students if not job.weights(name).exists()), key=lambda name: -students[name].num_layer_epochs
     )
     restoring = [
         partial(restore_part, job, name, mask) for name, mask in submodels.items() if not job.weights(name).exists()
@@ -169,6 +179,7 @@ def _done(job: Callable[[], None]) -> None:
         raise JobFailedError(str(error)) from None
 
 
+@attention_of_any_length()
 def write_part(job: Job, first: int, every: int) -> None:
     """Write every so-manieth shard from the first."""
     pool, target = _loaded(job)
@@ -176,21 +187,23 @@ def write_part(job: Job, first: int, every: int) -> None:
     write_shards(pool, writer, job.recipe, job.shards, range(first, job.recipe.num_shards, every))
 
 
+@attention_of_any_length()
 def train_part(job: Job, name: str) -> None:
     """Train a drafter, and write what it learned into the work folder."""
     pool, target = _loaded(job)
     recipe, student = job.recipe, job.recipe.students[name]
-    texts, _ = parted(read_shards(recipe, job.shards), recipe)
+    texts, _ = parted(read_shards(recipe, job.shards, job.device), recipe)
     said, head = said_and_head(pool, texts, student.head_tokens)
     model, run = train_drafter(name, student, target, texts, head, recipe, job.checkpoint(name), job.dtype)
     write_learned(job.weights(name), {**weights_of(model), "said": said.int()}, run, job.dtype)
 
 
+@attention_of_any_length()
 def restore_part(job: Job, name: str, mask: Mask) -> None:
     """Train a submodel, and write what it learned into the work folder."""
     pool, target = _loaded(job)
     recipe = job.recipe
-    texts, _ = parted(read_shards(recipe, job.shards), recipe)
+    texts, _ = parted(read_shards(recipe, job.shards, job.device), recipe)
     _, head = said_and_head(pool, texts, recipe.restored.head_tokens)
     tensors, run = train_restored(name, mask, target, texts, head, recipe, job.checkpoint(name), job.dtype)
     write_learned(job.weights(name), tensors, run, job.dtype)
@@ -198,8 +211,8 @@ def restore_part(job: Job, name: str, mask: Mask) -> None:
 
 def _loaded(job: Job) -> tuple[ModelPool, PreTrainedModel]:
     pool = ModelPool.load(job.pool, chat=True)
-    assert pool.target.model is not None
-    return pool, pool.target.model
+    model: Any = pool.target.model
+    return pool, model.to(job.device)
 
 
 def _check_target(file: Path, content: PoolFile, pool: ModelPool, recipe: Distillation) -> None:
@@ -244,12 +257,13 @@ def check_sizes(file: Path, submodels: Mapping[str, Mask], num_layers: int, reci
             raise PoolFileError(file, f"skip_layers of {name}", rule, list(mask))
 
 
-def _claim(work: Path, recipe: Distillation, content: PoolFile, pool: ModelPool) -> torch.dtype:
+def _claim(work: Path, recipe: Distillation, content: PoolFile, pool: ModelPool, device: str) -> torch.dtype:
     """Texts of another recipe or target must not leak in; returns the dtype that the work was begun in."""
     path = work / "recipe.json"
     mine = {**recipe.to_json(), "target": content.members[-1].path, "tokenizer": pool.tokenizer_sha256}
     if not path.exists():
-        dtype = str(quick_dtype()).removeprefix("torch.")
+        quick = quick_dtype() if device == "cpu" else torch.bfloat16
+        dtype = str(quick).removeprefix("torch.")
         write_whole(path, json.dumps({**mine, "dtype": dtype}, indent=1, sort_keys=True) + "\n")
     found = json.loads(path.read_text(encoding="utf-8"))
     begun: torch.dtype = getattr(torch, str(found.pop("dtype")))
@@ -287,19 +301,20 @@ def _seconds(dtype: torch.dtype) -> float:
     return min(found[1:])
 
 
-def _export(job: Job, name: str, out: Path, pool: ModelPool) -> TrainingRun:
-    """Write a drafter's folder: config, weights without embeddings, and the ids that it can say."""
+def _export(job: Job, name: str, out: Path, pool: ModelPool) -> tuple[TrainingRun, int]:
+    """Write config, weights without embeddings, and ids that it can say; also returns the number of parameters."""
     tensors, run = read_learned(job.weights(name))
     said = tensors.pop("said").tolist()
     assert pool.target.model is not None
-    config: Any = drafter_config(pool.target.model, job.recipe.students[name].num_layers)
+    student = job.recipe.students[name]
+    config: Any = drafter_config(pool.target.model, student.num_layers, student.intermediate_size)
     config.dtype = "bfloat16"
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "config.json", config.to_json_string())
     write_whole(folder / "vocabulary.json", json.dumps(said) + "\n")
     write_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return run
+    return run, sum(map(Tensor.numel, tensors.values())) + len(said) * int(config.hidden_size)
 
 
 def _export_submodel(job: Job, name: str, out: Path) -> TrainingRun:
@@ -309,15 +324,17 @@ def _export_submodel(job: Job, name: str, out: Path) -> TrainingRun:
     return run
 
 
-def _pool_text(file: Path, content: PoolFile, recipe: Distillation, out: Path, submodels: str) -> str:
-    """The new pool file: lookup, drafters from the smallest by what they compute, submodels, the target."""
+def _pool_text(
+    file: Path, content: PoolFile, recipe: Distillation, out: Path, submodels: str, sizes: Mapping[str, int]
+) -> str:
+    """The new pool file: lookup, drafters from the smallest by parameters, submodels, the target."""
     target = content.members[-1]
     assert target.path is not None  # a target is a model
     quoted = {key: json.dumps(value, ensure_ascii=False) for key, value in {
         "name": content.name, "tokenizer": moved(file, content.tokenizer, out),
         "path": moved(file, target.path, out), "target": target.name,
     }.items()}  # fmt: skip
-    ordered = sorted(recipe.students.items(), key=lambda item: (item[1].num_layers, item[1].num_depths))
+    ordered = sorted(recipe.students.items(), key=lambda item: sizes[item[0]])
     place = f'dtype = "{target.dtype}"\ndevice = "{target.device}"\n'
     drafters = "".join(
         f'\n[[members]]\nname = "{name}"\npath = "{name}"\nvocabulary = "{name}/vocabulary.json"\n'
@@ -338,6 +355,13 @@ def submodels_text(submodels: Mapping[str, Mask], target: str) -> str:
         f'skip_layers = {list(mask)}\nlow_rank = "{name}/{LOW_RANK}"\n'
         for name, mask in sorted(submodels.items(), key=lambda item: -len(item[1]))
     )
+
+
+def restated(pool: ModelPool, texts: Sequence[Text]) -> list[Text]:
+    """Texts with states of the target in the dtype that it decodes in; those of training may be of a quicker one."""
+    assert pool.target.model is not None
+    states = states_of(pool.target.model, [text.tokens for text in texts])
+    return [replace(text, states=own) for text, own in zip(texts, states, strict=True)]
 
 
 def make_card(

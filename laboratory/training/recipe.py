@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
+from math import ceil
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -44,6 +45,31 @@ class Schedule:
         """Learning rate of the zero-based `step`."""
         steps, rates = zip(*self.knots, strict=True)
         return float(np.interp(step, steps, rates))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Length and step size of a training on texts, however many there are.
+
+    Raises ValueError for shares that are out of order.
+    """
+
+    num_epochs: float  # times that each text is learned from, > 0
+    num_rows: int  # texts in a batch
+    most_steps: int = 3000  # a batch has more texts where these would be more steps
+    knots: tuple[tuple[float, float], ...]  # (share of the steps, learning rate); straight lines between them
+
+    def __post_init__(self) -> None:
+        if any(one >= other for (one, _), (other, _) in pairwise(self.knots)):
+            raise ValueError(f"knots must be in order of their shares, got {self.knots}")
+
+    def schedule(self, num_texts: int) -> Schedule:
+        """That of so many texts."""
+        rows = num_texts * self.num_epochs
+        num_rows = max(self.num_rows, ceil(rows / self.most_steps))
+        num_steps = ceil(rows / num_rows)
+        at = {round(share * num_steps): rate for share, rate in self.knots}
+        return Schedule(num_steps=num_steps, num_rows=num_rows, knots=tuple(at.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +188,8 @@ class Drafter:
 
     num_layers: int  # decoder layers, each of the target's shape
     head_tokens: int  # tokens that it can say, the commonest ones of the target's answers
-    schedule: Schedule  # of its training, in texts
+    course: Course  # of its training
+    intermediate_size: int | None = None  # width of its feed-forward layers; None for the target's
     # depths that it learns to draft at from the target's hidden states, >= 0; 0 if it reads tokens alone
     num_depths: int = 0
 
@@ -173,9 +200,9 @@ class Drafter:
             raise ValueError(f"num_layers must be 1 beside num_depths, got {self.num_layers}")
 
     @property
-    def num_layer_rows(self) -> int:
-        """Texts of all steps times the layers that they go through."""
-        return self.schedule.num_steps * self.schedule.num_rows * self.num_layers * max(1, self.num_depths)
+    def num_layer_epochs(self) -> float:
+        """Epochs times the layers that a text goes through."""
+        return self.course.num_epochs * self.num_layers * max(1, self.num_depths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +211,7 @@ class Restoring:
 
     rank: int  # of what is added to each weight, >= 1
     head_tokens: int  # tokens whose probabilities are learned, the commonest ones of the target's answers
-    schedule: Schedule  # of the training, in texts
+    course: Course  # of the training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +249,17 @@ class Distillation:
         shares = sum(task.share for task in self.tasks.values())
         if abs(shares - 1.0) > 1e-6:
             raise ValueError(f"shares of tasks must add up to 1, got {shares}")
+
+    def sized(self, dialogues: int | None, rows: int | None) -> "Distillation":
+        """The same with so many dialogues begun, so many at a time; None as it is.
+
+        Raises ValueError for dialogues that are no multiple of those of a part.
+        """
+        shard_rows = rows or min(self.shard_rows, dialogues or self.shard_rows)
+        begun = dialogues or self.num_shards * self.shard_rows
+        if begun % shard_rows:
+            raise ValueError(f"`--dialogues` must be a multiple of `--rows` ({shard_rows}), got {begun}")
+        return replace(self, num_shards=begun // shard_rows, shard_rows=shard_rows)
 
     def to_json(self) -> dict[str, Any]:
         """What decides the texts and drafters; what is learned beside submodels has a claim of its own."""

@@ -44,7 +44,8 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from .recipe import Distillation, Drafter, Schedule
-from .training import TrainingRun, layers_of, run_training, write_tensors, write_texts
+from .training import TrainingRun, layers_of, run_training, write_tensors
+from .writing import write_texts
 
 
 def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor, num_depths: int) -> Iterator[Tensor]:
@@ -55,53 +56,75 @@ def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor,
         before = functional.pad(states, (0, 0, 1, 0))[:, :-1]
         output = student.base_model(
             inputs_embeds=student.get_submodule(INPUT)(torch.cat([embedded, before], dim=-1)),
-            position_ids=torch.arange(length)[None], attention_mask=_seen(length, depth)[None, None],
+            position_ids=torch.arange(length, device=states.device)[None],
+            attention_mask=_seen(length, depth, states.device)[None, None],
             use_cache=True, **{cache_argument(student): cache},
         )  # fmt: skip
         states = output.last_hidden_state
         yield states
 
 
-def _seen(length: int, depth: int) -> Tensor:
+def _seen(length: int, depth: int, device: torch.device) -> Tensor:
     """`[T, (depth + 1) T]` which keys of all passes the queries of this one look at; each at its own at least."""
-    rows, columns = torch.arange(length)[:, None], torch.arange(length)[None]
+    places = torch.arange(length, device=device)
+    rows, columns = places[:, None], places[None]
     own = [columns == rows - depth + number for number in range(1, depth + 1)]
     return torch.cat([columns <= rows - depth, *own], dim=-1)
 
 
-def begin_student(target: PreTrainedModel, num_layers: int) -> PreTrainedModel:
-    """A model of some of the target's layers, evenly from the first on, and its final norm."""
+def begin_student(target: PreTrainedModel, num_layers: int, intermediate_size: int | None = None) -> PreTrainedModel:
+    """A model of some of the target's layers, evenly from the first on, and its final norm.
+
+    Of narrower feed-forward layers it has the target's units of the greatest weights.
+    """
     last = len(layers_of(target)) - 1
-    return _of_layers(target, [place * last // max(1, num_layers - 1) for place in range(num_layers)])
+    sources = [place * last // max(1, num_layers - 1) for place in range(num_layers)]
+    return _of_layers(target, sources, intermediate_size)
 
 
-def begin_feature_student(target: PreTrainedModel) -> PreTrainedModel:
+def begin_feature_student(target: PreTrainedModel, intermediate_size: int | None = None) -> PreTrainedModel:
     """A model of the target's last layer and final norm, whose input layer adds embedding and state."""
-    student = _of_layers(target, [len(layers_of(target)) - 1])
-    one = torch.eye(int(target.config.hidden_size))
+    student = _of_layers(target, [len(layers_of(target)) - 1], intermediate_size)
+    one = torch.eye(int(target.config.hidden_size), device=target.device)
     give_input(student, torch.cat([one, one], dim=-1))
     student.get_submodule(INPUT).requires_grad_()
     return student
 
 
-def drafter_config(target: PreTrainedModel, num_layers: int) -> PreTrainedConfig:
-    """The target's config with so many layers and without embeddings of its own."""
+def drafter_config(target: PreTrainedModel, num_layers: int, intermediate_size: int | None = None) -> PreTrainedConfig:
+    """The target's config with so many layers, perhaps narrower ones, and without embeddings of its own."""
     config: Any = copy.deepcopy(target.config)
     config.num_hidden_layers, config.tie_word_embeddings = num_layers, True
+    config.intermediate_size = intermediate_size or config.intermediate_size
     if getattr(config, "layer_types", None) is not None:
         config.layer_types = config.layer_types[:num_layers]
     made: PreTrainedConfig = config
     return made
 
 
-def _of_layers(target: PreTrainedModel, sources: list[int]) -> PreTrainedModel:
-    config: Any = drafter_config(target, len(sources))
+def _of_layers(target: PreTrainedModel, sources: list[int], intermediate_size: int | None) -> PreTrainedModel:
+    config: Any = drafter_config(target, len(sources), intermediate_size)
     config.vocab_size, config.pad_token_id = 1, None
-    student: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    student: PreTrainedModel = AutoModelForCausalLM.from_config(config).to(target.device)
     for layer, source in zip(layers_of(student), sources, strict=True):
-        layer.load_state_dict(layers_of(target)[source].state_dict())
+        layer.load_state_dict(_narrowed(layers_of(target)[source].state_dict(), config.intermediate_size))
     student.base_model.norm.load_state_dict(target.base_model.norm.state_dict())
     return student
+
+
+_UP, _GATE, _DOWN = "mlp.up_proj", "mlp.gate_proj", "mlp.down_proj"
+
+
+def _narrowed(weights: Mapping[str, Tensor], num_units: int) -> dict[str, Tensor]:
+    """A layer's weights with so many units of its feed-forward layer: those whose products of norms are greatest."""
+    norms = [weights[f"{_UP}.weight"].norm(dim=1), weights[f"{_GATE}.weight"].norm(dim=1)]
+    size = norms[0] * norms[1] * weights[f"{_DOWN}.weight"].norm(dim=0)
+    kept = size.topk(num_units).indices.sort().values
+    return {
+        name: weight[kept] if name.startswith((_UP, _GATE))
+        else weight[:, kept] if name == f"{_DOWN}.weight" else weight
+        for name, weight in weights.items()
+    }  # fmt: skip
 
 
 _MARK = "{question}"
@@ -180,14 +203,17 @@ def _answer(
         writer, prompts, num_tokens=recipe.answer_tokens, temperature=temperatures, seed=seed,
         end_token_ids=pool.eos_token_ids,
     )  # fmt: skip
-    tokens = [torch.tensor([*prompt, *answer]) for prompt, answer in zip(prompts, answers, strict=True)]
+    tokens = [
+        torch.tensor([*prompt, *answer], device=writer.device) for prompt, answer in zip(prompts, answers, strict=True)
+    ]
     return [
         Text(tag, question, its, len(prompt), states)
-        for (tag, question), prompt, its, states in zip(asked, prompts, tokens, _states(writer, tokens), strict=True)
+        for (tag, question), prompt, its, states in zip(asked, prompts, tokens, states_of(writer, tokens), strict=True)
     ]
 
 
-SCORED_TOKENS = 4096  # padded tokens of a forward at most
+# Padded tokens of a forward at most, by kind of device: a GPU is quick with many, a CPU with what its caches hold.
+SCORED_TOKENS = {"cpu": 4096, "cuda": 65536}
 
 
 def write_shards(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, folder: Path, numbers: range) -> None:
@@ -197,18 +223,25 @@ def write_shards(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation,
         _write_shard(_path(folder, shard), write_dialogues(pool, writer, recipe, shard))
 
 
-def read_shards(recipe: Distillation, folder: Path) -> list[Text]:
-    """All texts, in the order of the shards."""
-    return [text for shard in range(recipe.num_shards) for text in _read_shard(_path(folder, shard))]
+def read_shards(recipe: Distillation, folder: Path, device: str = "cpu") -> list[Text]:
+    """All texts, in the order of the shards, on a device."""
+    return [text for shard in range(recipe.num_shards) for text in _read_shard(_path(folder, shard), device)]
 
 
 def parted(texts: list[Text], recipe: Distillation) -> tuple[list[Text], list[Text]]:
-    """Texts to learn from, and the last ones, which are held out; raises ValueError where too few are left."""
-    if len(texts) <= recipe.held_out_rows:
+    """Texts to learn from, and the last ones, which are held out; of equal questions the first one counts alone.
+
+    Raises ValueError where too few are left.
+    """
+    first: dict[str, Text] = {}
+    for text in texts:
+        first.setdefault(text.question, text)
+    if len(first) <= recipe.held_out_rows:
         raise ValueError(
-            f"recipe {recipe.name} must hold out fewer than {len(texts)} texts, got {recipe.held_out_rows}"
+            f"recipe {recipe.name} must hold out fewer than {len(first)} texts, got {recipe.held_out_rows}"
         )
-    return texts[: -recipe.held_out_rows], texts[-recipe.held_out_rows :]
+    different = list(first.values())
+    return different[: -recipe.held_out_rows], different[-recipe.held_out_rows :]
 
 
 def _path(folder: Path, shard: int) -> Path:
@@ -225,10 +258,10 @@ def _write_shard(path: Path, dialogues: list[Text]) -> None:
     write_tensors({"tokens": tokens, "states": states}, path, metadata={"dialogues": json.dumps(told)})
 
 
-def _read_shard(path: Path) -> Iterator[Text]:
+def _read_shard(path: Path, device: str) -> Iterator[Text]:
     with safe_open(path, framework="pt") as file:
         told = json.loads(file.metadata()["dialogues"])
-        tokens, states = file.get_tensor("tokens").long(), file.get_tensor("states")
+        tokens, states = file.get_tensor("tokens").to(device).long(), file.get_tensor("states").to(device)
     first = 0
     for row, each in enumerate(told):
         last = first + each["num_tokens"]
@@ -239,13 +272,13 @@ def _read_shard(path: Path) -> Iterator[Text]:
 
 
 @torch.no_grad()
-def _states(writer: PreTrainedModel, texts: list[Tensor]) -> list[Tensor]:
+def states_of(writer: PreTrainedModel, texts: Sequence[Tensor]) -> list[Tensor]:
     """The target's last hidden states, each `[T - 1, W]`, of texts of similar length together."""
     found: dict[int, Tensor] = {}
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     while order:
-        longest = len(texts[order[-1]])
-        rows, order = order[-max(1, SCORED_TOKENS // longest) :], order[: -max(1, SCORED_TOKENS // longest)]
+        num_rows = max(1, SCORED_TOKENS[writer.device.type] // len(texts[order[-1]]))
+        rows, order = order[-num_rows:], order[:-num_rows]
         tokens = pad_sequence([texts[row][:-1] for row in rows], batch_first=True)
         states = writer.base_model(input_ids=tokens, use_cache=False).last_hidden_state.half()
         found |= {row: own[: len(texts[row]) - 1] for row, own in zip(rows, states, strict=True)}
@@ -254,7 +287,7 @@ def _states(writer: PreTrainedModel, texts: list[Tensor]) -> list[Tensor]:
 
 def common_tokens(texts: Sequence[Text], num_tokens: int, ends: Sequence[int]) -> list[int]:
     """The tokens commonest in the answers, so many at most, ascending; those that end a text are among them."""
-    counts = Counter(token for text in texts for token in text.tokens[text.answer_at :].tolist())
+    counts = Counter(torch.cat([text.tokens[text.answer_at :] for text in texts]).tolist())
     ranked = [*ends, *(token for token, _ in counts.most_common() if token not in ends)]
     return sorted(ranked[:num_tokens])
 
@@ -268,14 +301,18 @@ def train_drafter(
     The target is not changed. `head` `[K, W]` is those rows of its output head, `checkpoint` a file for the state;
     products are computed in `dtype`, weights are float32.
     """
-    model = begin_feature_student(target) if student.num_depths else begin_student(target, student.num_layers)
+    size = student.intermediate_size
+    if student.num_depths:
+        model = begin_feature_student(target, size)
+    else:
+        model = begin_student(target, student.num_layers, size)
     table = target.get_input_embeddings().weight.detach()
 
     def said(picked: Sequence[Text]) -> Iterator[Tensor]:
         return said_of(model, student.num_depths, functional.embedding(_padded(picked), table), picked)
 
     loss_at = _loss(said, texts, head, dtype)
-    return model, _run(model, loss_at, name, texts, student.schedule, recipe, checkpoint)
+    return model, _run(model, loss_at, name, texts, student.course.schedule(len(texts)), recipe, checkpoint)
 
 
 def _loss(
@@ -288,8 +325,8 @@ def _loss(
 
     def loss_at(_: int, rows: Tensor) -> Tensor:
         picked = [texts[row] for row in rows.tolist()]
-        states = torch.cat([text.states.float() for text in picked])
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+        states = torch.cat([text.states for text in picked]).float()
+        with torch.autocast(states.device.type, dtype=dtype, enabled=dtype != torch.float32):
             return torch.stack([distance(joined(own, picked), states, head) for own in said(picked)]).mean()
 
     return loss_at
@@ -314,7 +351,7 @@ def _padded(texts: Sequence[Text]) -> Tensor:
 def said_of(model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Sequence[Text]) -> Iterator[Tensor]:
     """The states `[B, T, W]` by which a drafter says the next tokens, at every depth that it learns at."""
     if num_depths:
-        states = pad_sequence([text.states.float() for text in texts], batch_first=True)
+        states = pad_sequence([text.states for text in texts], batch_first=True).float()
         yield from states_at_depths(model, embedded, states, num_depths)
     else:
         yield model.base_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
@@ -322,7 +359,9 @@ def said_of(model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Se
 
 def joined(own: Tensor, texts: Sequence[Text]) -> Tensor:
     """`[P, W]` of `[B, T, W]`, without padding."""
-    return torch.cat([row[: len(text.states)] for text, row in zip(texts, own, strict=True)])
+    lengths = torch.tensor([len(text.states) for text in texts])
+    real = (torch.arange(own.shape[1]) < lengths[:, None]).flatten().nonzero().squeeze(-1)
+    return own.flatten(0, 1)[real.to(own.device)]
 
 
 def distance(said: Tensor, states: Tensor, head: Tensor) -> Tensor:
@@ -370,8 +409,9 @@ class Restored(nn.Module):
         """Stand for `linear`, whose weight is kept in `dtype`; `rng` draws A."""
         super().__init__()
         self._fixed = (linear.weight.detach().to(dtype), linear.bias)  # a tuple, so that they are no parameters of this
-        self.A = nn.Parameter(torch.randn(rank, linear.in_features, generator=rng) / sqrt(linear.in_features))
-        self.B = nn.Parameter(torch.zeros(linear.out_features, rank))
+        drawn = torch.randn(rank, linear.in_features, generator=rng) / sqrt(linear.in_features)
+        self.A = nn.Parameter(drawn.to(linear.weight.device))
+        self.B = nn.Parameter(linear.weight.new_zeros(linear.out_features, rank))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`[..., O]` of `[..., I]`."""
@@ -408,7 +448,9 @@ def train_restored(
         yield model.base_model(input_ids=_padded(picked), use_cache=False).last_hidden_state
 
     loss_at = _loss(said, texts, head, dtype)
-    run = _run(layers, loss_at, name, texts, recipe.restored.schedule, recipe, checkpoint, [optimizer])
+    run = _run(
+        layers, loss_at, name, texts, recipe.restored.course.schedule(len(texts)), recipe, checkpoint, [optimizer]
+    )
     return learned_by(model, skip_layers), run
 
 

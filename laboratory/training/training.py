@@ -1,14 +1,13 @@
 """Training of small models: the target, so that it also works with layers left out, and others on its distribution.
 
-All share one loop, whose state is on disk and survives a kill. What the others learn from is text by the target,
-written in wide batches, and its distribution at each position. Letters: N sequences, B texts of a batch, T tokens of
-the longest one or of a sequence, K = teacher_top; in caches H heads, R tokens of room, D width of a head.
+All share one loop, whose state is on disk and survives a kill. What the others learn from is text by the target and
+its distribution at each position. Letters: N sequences, B texts of a batch, T tokens of a sequence, K = teacher_top.
 """
 
 import copy
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,6 @@ import torch
 from paceline.base.files import write_whole
 from paceline.base.terminal import Progress
 from paceline.runtime.features import INPUT
-from paceline.runtime.forward import cache_argument
 from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -36,11 +34,11 @@ from transformers import (
     PreTrainedModel,
     Qwen3Config,
 )
-from transformers.cache_utils import Cache, DynamicLayer
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from .recipe import TAGS, Recipe, Schedule, Shape, Student
-from .texts import END_TOKEN_ID, Corpus
+from .texts import Corpus
+from .writing import write_texts
 
 
 def make_model(shape: Shape, recipe: Recipe, *, seed: int) -> PreTrainedModel:
@@ -137,65 +135,21 @@ def load_run(path: Path, model: nn.Module, optimizers: list[Optimizer]) -> tuple
     for name, parameter in model.named_parameters():
         parameter.data.copy_(tensors[f"model.{name}"])
         prefix = f"optimizer.{name}."
-        state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        state = {
+            key.removeprefix(prefix): value.to(parameter.device)
+            for key, value in tensors.items()
+            if key.startswith(prefix)
+        }
         if state:
             owners[parameter].state[parameter] = state
     step, seconds = tensors["progress"].tolist()
     return int(step), seconds
 
 
-ROOM = 128  # tokens more at a time
-
-
-class GrowingLayer(DynamicLayer):
-    """Keys and values `[B, H, T, D]`, as views of tensors `[B, H, R, D]`."""
-
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - of transformers
-        super().__init__(**options)
-        self._room: tuple[Tensor, Tensor] | None = None
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write new tokens after those held; returns all, `[B, H, T, D]`."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        # Others may have replaced the keys and values, as `batch_repeat_interleave` does.
-        is_stale = self._room is None or self.keys.data_ptr() != self._room[0].data_ptr()
-        if self._room is None or is_stale or end > self._room[0].shape[-2]:
-            self._room = self._larger(key_states, end), self._larger(value_states, end)
-            for room, held in zip(self._room, (self.keys, self.values), strict=True):
-                if start:
-                    room[:, :, :start] = held
-        for room, new in zip(self._room, (key_states, value_states), strict=True):
-            room[:, :, start:end] = new
-        self._show(end)
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these texts only."""
-        if self._room is not None:
-            end = self.get_seq_length()
-            self._room = self._room[0][indices], self._room[1][indices]
-            self._show(end)
-
-    def _show(self, end: int) -> None:
-        assert self._room is not None
-        self.keys, self.values = (room[:, :, :end] for room in self._room)
-
-    @staticmethod
-    def _larger(states: Tensor, num_tokens: int) -> Tensor:
-        return states.new_empty((*states.shape[:2], num_tokens + ROOM, states.shape[-1]))
-
-
-def growing_cache() -> Cache:
-    """Of as many layers as a model asks for."""
-    return Cache(layer_class_to_replicate=GrowingLayer)
-
-
 WEIGHT_DECAY = 0.05
 EMBEDDING_RATE_SCALE = 0.5
 MAX_GRADIENT_NORM = 1.0
+STEPS_BETWEEN_LOSSES = 5  # shown; each waits for the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +203,8 @@ def run_training(
             rows = _rows_at(step, schedule.num_rows, num_sequences, seed)
             loss = _take_step(model, optimizers, partial(loss_at, step, rows), schedule.rate_at(step))
             step += 1
-            progress.advance_to(step, f"loss {loss:.3f}")
+            if step % STEPS_BETWEEN_LOSSES == 0 or step == schedule.num_steps:
+                progress.advance_to(step, f"loss {float(loss):.3f}")
             now_s = time.monotonic()
             if now_s - saved_at_s >= checkpoint_every_s:
                 saved_at_s = now_s
@@ -286,7 +241,7 @@ def _take_step(
     optimizers: list[Optimizer],
     loss_of: Callable[[], Tensor],
     rate: float,
-) -> float:
+) -> Tensor:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)
@@ -296,16 +251,15 @@ def _take_step(
     nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
     for optimizer in optimizers:
         optimizer.step()
-    return float(loss.detach())
+    return loss.detach()
 
 
 def _rows_at(step: int, num_rows: int, num_sequences: int, seed: int) -> Tensor:
     """Indices, int64 `[num_rows]`, of the sequences of a step; each pass over the data has its own order."""
-    picked = []
-    for position in range(step * num_rows, (step + 1) * num_rows):
-        epoch, place = divmod(position, num_sequences)
-        picked.append(_order(num_sequences, seed + epoch)[place])
-    return torch.stack(picked)
+    first, last = step * num_rows, (step + 1) * num_rows
+    epochs = range(first // num_sequences, (last - 1) // num_sequences + 1)
+    orders = torch.cat([_order(num_sequences, seed + epoch) for epoch in epochs])
+    return orders[first - epochs.start * num_sequences :][:num_rows]
 
 
 def _order(num_sequences: int, seed: int) -> Tensor:
@@ -422,96 +376,6 @@ def _top_cross_entropy(logits: Tensor, ids: Tensor, log_probs: Tensor) -> Tensor
     """
     chosen = logits.log_softmax(-1).gather(-1, ids)
     return -(log_probs.softmax(-1) * chosen).sum(-1).mean()
-
-
-# Dropping finished rows copies the cache, so it is not done at every step.
-STEPS_BETWEEN_DROPS = 8
-
-
-@torch.no_grad()
-def write_texts(
-    model: PreTrainedModel,
-    prompts: list[list[int]],
-    *,
-    num_tokens: int,
-    temperature: float | Sequence[float],
-    seed: int,
-    end_token_ids: tuple[int, ...] = (END_TOKEN_ID,),
-) -> list[list[int]]:
-    """Continue every prompt until an end token, which is kept, or for `num_tokens` tokens; 0 as temperature is greedy.
-
-    Raises ValueError for temperatures that are not as many as prompts.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    tokens, mask = _left_padded(prompts)
-    temperatures = _of_each(temperature, len(prompts))
-    written: list[list[int]] = [[] for _ in prompts]
-
-    def has_ended(row: int) -> bool:
-        return bool(written[row]) and written[row][-1] in end_token_ids
-
-    alive = list(range(len(prompts)))
-    cache: Any = growing_cache()
-    cached = {cache_argument(model): cache, "use_cache": True}
-    positions = (mask.cumsum(-1) - 1).clamp_min(0)
-    tokens, positions = _read(model, tokens, mask, positions, cached)
-    for step in range(num_tokens):
-        output = model(input_ids=tokens, attention_mask=mask, position_ids=positions, **cached)
-        chosen = _choose(output.logits[:, -1].float(), temperatures[torch.tensor(alive)], generator)
-        for row, token in zip(alive, chosen.tolist(), strict=True):
-            if not has_ended(row):
-                written[row].append(token)
-        kept = [place for place, row in enumerate(alive) if not has_ended(row)]
-        if not kept:
-            break
-        if step % STEPS_BETWEEN_DROPS == 0 and len(kept) < len(alive):
-            index = torch.tensor(kept)
-            cache.batch_select_indices(index)
-            alive, chosen = [alive[place] for place in kept], chosen[index]
-            mask, positions = mask[index], positions[index]
-        tokens = chosen[:, None]
-        mask = torch.cat([mask, mask.new_ones(len(alive), 1)], dim=-1)
-        positions = positions[:, -1:] + 1
-    return written
-
-
-def _of_each(temperature: float | Sequence[float], num_prompts: int) -> Tensor:
-    given = list(temperature) if isinstance(temperature, Sequence) else [temperature] * num_prompts
-    if len(given) != num_prompts:
-        raise ValueError(f"temperature must be one for each of {num_prompts} prompts, got {len(given)}")
-    return torch.tensor(given, dtype=torch.float32)
-
-
-def _read(
-    model: PreTrainedModel, tokens: Tensor, mask: Tensor, positions: Tensor, cached: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Put all tokens `[B, T]` but the last into the cache; returns the last ones and their positions, `[B, 1]`.
-
-    Without the head: the states of the last tokens of many prompts are apart in memory, and a product of such states
-    copies the head for each of them (torch 2.13: 14 GB of 256 prompts, and a minute).
-    """
-    if tokens.shape[1] > 1:
-        model.base_model(
-            input_ids=tokens[:, :-1], attention_mask=mask[:, :-1], position_ids=positions[:, :-1], **cached
-        )
-    return tokens[:, -1:], positions[:, -1:]
-
-
-def _choose(logits: Tensor, temperatures: Tensor, generator: torch.Generator) -> Tensor:
-    """Next token of each row `[B]` from logits `[B, V]` at temperatures `[B]`."""
-    chosen, sampled = logits.argmax(-1), temperatures > 0
-    if sampled.any():
-        probs = (logits[sampled] / temperatures[sampled, None]).softmax(-1)
-        chosen[sampled] = torch.multinomial(probs, 1, generator=generator).squeeze(-1)
-    return chosen
-
-
-def _left_padded(prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Token ids and mask, both `[B, T]`, so that all prompts end in the same column."""
-    longest = max(len(prompt) for prompt in prompts)
-    tokens = [[END_TOKEN_ID] * (longest - len(prompt)) + prompt for prompt in prompts]
-    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(tokens), torch.tensor(mask)
 
 
 SCORED_ROWS = 32

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -31,7 +32,7 @@ from paceline_laboratory.training.distilling import (
     write_part,
 )
 from paceline_laboratory.training.pool import AGREEMENT_TOKENS, train_pool, write_pool_file
-from paceline_laboratory.training.recipe import TAGS, Schedule, read_distillation, read_recipe
+from paceline_laboratory.training.recipe import TAGS, Course, Schedule, read_distillation, read_recipe
 from paceline_laboratory.training.students import (
     Text,
     begin_feature_student,
@@ -61,20 +62,15 @@ from paceline_laboratory.training.texts import (
     make_word_problem,
     write_prompts,
 )
-from paceline_laboratory.training.training import (
-    ROOM,
-    GrowingLayer,
-    _top_cross_entropy,
-    make_model,
-    run_training,
-    write_tensors,
-    write_texts,
-)
+from paceline_laboratory.training.training import _top_cross_entropy, make_model, run_training, write_tensors
+from paceline_laboratory.training.writing import ROOM, GrowingLayer, _attend, write_texts
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from ..cli.command_line import refused
 from ..runtime.conftest import random_llama
 
 TINY = read_recipe("tiny")
@@ -209,6 +205,18 @@ def test_the_rate_rises_and_falls():
     assert rates[:10] == sorted(rates[:10])
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] < 0.05
+
+
+def test_attention_of_one_new_token_is_that_of_transformers():
+    module = torch.nn.Module()
+    module.num_key_value_groups = 3
+    query, key, value = torch.randn(2, 6, 1, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    mask = torch.rand(2, 1, 1, 5) < 0.7
+    mask[..., -1] = True
+    for seen in (mask, None):
+        ours, _ = _attend(module, query, key, value, seen, scaling=0.3)
+        theirs, _ = sdpa_attention_forward(module, query, key, value, seen, scaling=0.3)
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_growing_cache_holds_what_transformers_own_holds():
@@ -346,6 +354,7 @@ def test_texts_are_dialogues_with_the_targets_states(source, distilled):
     assert ([*ours, *held_out], len(held_out)) == (texts, DISTILLED.held_out_rows)
     with pytest.raises(ValueError, match="recipe tiny must hold out fewer than 4 texts, got 4"):
         parted(texts[:4], DISTILLED)
+    assert parted([*texts, texts[0], texts[-1]], DISTILLED) == (ours, held_out), "a question counts once"
     assert 60 in common_tokens(texts, 3, [60])
     assert len(common_tokens(texts, 10, [0])) == 10
 
@@ -416,6 +425,43 @@ def test_a_student_begins_as_layers_of_its_target(target):
         torch.testing.assert_close(whole, target.model(input_ids=tokens).last_hidden_state)
 
 
+def test_a_narrower_student_keeps_the_units_of_the_greatest_weights(target):
+    target = deepcopy(target)
+    weights = target.model.layers[0].mlp
+    with torch.no_grad():
+        for matrix in (weights.up_proj.weight, weights.gate_proj.weight, weights.down_proj.weight.T):
+            matrix[5] *= 30
+            matrix[7] *= 30
+    (layer,) = begin_student(target, 1, 2).model.layers
+    assert torch.equal(layer.mlp.up_proj.weight, weights.up_proj.weight[[5, 7]])
+    assert torch.equal(layer.mlp.gate_proj.weight, weights.gate_proj.weight[[5, 7]])
+    assert torch.equal(layer.mlp.down_proj.weight, weights.down_proj.weight[:, [5, 7]])
+    assert torch.equal(layer.self_attn.q_proj.weight, target.model.layers[0].self_attn.q_proj.weight)
+
+
+def test_a_course_has_as_many_steps_as_texts_ask_for_and_wider_ones_beyond_its_most():
+    course = Course(num_epochs=2.0, num_rows=4, most_steps=50, knots=((0, 0.0), (0.1, 1.0), (1, 0.0)))
+    few, many = course.schedule(60), course.schedule(1000)
+    assert (few.num_steps, few.num_rows, few.rate_at(3)) == (30, 4, 1.0)
+    assert (many.num_steps, many.num_rows, many.rate_at(5)) == (50, 40, 1.0)
+    with pytest.raises(ValueError, match="knots must be in order of their shares"):
+        replace(course, knots=((0.1, 1.0), (0, 0.0)))
+
+
+def test_a_size_is_whole_parts():
+    assert (DISTILLED.sized(None, None), DISTILLED.sized(64, 16).num_shards) == (DISTILLED, 4)
+    assert (DISTILLED.sized(8, None).num_shards, DISTILLED.sized(8, None).shard_rows) == (1, 8)
+    with pytest.raises(ValueError, match=re.escape("`--dialogues` must be a multiple of `--rows` (32), got 40")):
+        DISTILLED.sized(40, None)
+
+
+def test_a_device_that_is_not_there_is_refused(source, tmp_path):
+    line = refused("pool", "distil", source, tmp_path / "out", "--device", "cuda:77")
+    assert line.startswith("`--device` must be a device of this machine (cpu")
+    assert line.endswith("got 'cuda:77'")
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_is_learned_at_a_depth_is_what_decoding_reads_there(target):
     """Against one forward for each place and depth, whose text is judged up to there."""
     torch.manual_seed(5)
@@ -466,8 +512,8 @@ def test_it_comes_nearer_to_its_target_and_is_what_a_pool_makes_of_it(target, tm
         with torch.inference_mode():
             states = target.model(input_ids=tokens[None, :-1]).last_hidden_state[0]
         texts.append(Text("t", "q", tokens, 4, states))
-    schedule = Schedule(num_steps=30, num_rows=8, knots=((0, 1e-2), (30, 1e-3)))
-    recipe = replace(DISTILLED, restored=replace(DISTILLED.restored, schedule=schedule, rank=4))
+    course = Course(num_epochs=30 * 8 / len(texts), num_rows=8, knots=((0, 1e-2), (1, 1e-3)))
+    recipe = replace(DISTILLED, restored=replace(DISTILLED.restored, course=course, rank=4))
     head = target.get_output_embeddings().weight.detach()
     tensors, run = train_restored("slim", SKIPPED, target, texts, head, recipe, tmp_path / "c", torch.float32)
     assert run.num_tokens == 30 * 8 * 20
