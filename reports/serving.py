@@ -262,7 +262,13 @@ ENDS = {
 
 
 def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
-    """A latency (a key of `ENDS`) over the finished requests of `among` `[R]`; None without one.
+    """Of `latency_seconds`; None without one."""
+    seconds = latency_seconds(log, name, among)
+    return spread_of(float(seconds.mean()), np.percentile(seconds, PERCENTILES).tolist()) if len(seconds) else None
+
+
+def latency_seconds(log: ServingLog, name: str, among: Mask) -> NDArray[np.float64]:
+    """A latency (a key of `ENDS`) of the finished requests of `among` `[R]` in order of arrival.
 
     Of TPOT those with several tokens.
     """
@@ -270,10 +276,8 @@ def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
     kept = log.finished & among
     if name == "tpot":
         kept &= log.requests["output_tokens"] > 1
-    seconds = (log.requests[until] - log.requests[since])[kept] / PS_PER_S
-    if name == "tpot":
-        seconds = seconds / (log.requests["output_tokens"][kept] - 1)
-    return spread_of(float(seconds.mean()), np.percentile(seconds, PERCENTILES).tolist()) if len(seconds) else None
+    seconds: NDArray[np.float64] = (log.requests[until] - log.requests[since])[kept] / PS_PER_S
+    return seconds / (log.requests["output_tokens"][kept] - 1) if name == "tpot" else seconds
 
 
 def spread_of(mean: float, percentiles: Sequence[float]) -> Spread:

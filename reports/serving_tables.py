@@ -5,7 +5,7 @@ workload are here as well.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -29,6 +29,8 @@ class MeasuredRun:
     meta: ServingMeta  # what was run
     metrics: ServingMetrics
     flat: Mapping[str, Any]  # the same by flat name, `ttft_s_mean`
+    # 95% intervals by flat name of what the run alone can say them of; none where it stands beside other seeds
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +50,11 @@ class SeedRow:
         return None if values is None else sum(values) / len(values)
 
     def interval(self, figure: str) -> Interval | None:
-        """The same with its 95% interval; None for one run, too."""
+        """The same with its 95% interval over seeds; of one run that over its sections, None where it has none."""
+        if len(self.runs) == 1:
+            return self.runs[0].intervals.get(figure)
         values = self._values(figure)
-        return None if values is None or len(values) < 2 else mean_interval(values)
+        return None if values is None else mean_interval(values)
 
     def by_seed(self, figure: str) -> dict[int, float]:
         """A figure of each run, which all know."""
@@ -62,7 +66,7 @@ class SeedRow:
         return known if len(known) == len(values) else None
 
     def to_json(self) -> dict[str, Any]:
-        """Setting, each run's figures, and with several seeds the means and intervals of those that are numbers."""
+        """Setting, each run's figures, and the means and intervals of those that have one."""
         runs = [
             {"folder": run.folder, "seed": run.meta.about.seed, "stopped": run.meta.stopped, **run.metrics.to_json()}
             for run in self.runs
@@ -174,7 +178,9 @@ def latency_table(rows: Sequence[SeedRow]) -> Grid:
         for number, (name, figure) in enumerate(LATENCIES.items())
     ]
     ends = [(number + 1) * len(LATENCIES) - 1 for number in range(len(rows))]
-    return table(cells, texts={*_names(rows), "latency"}, title="latencies, ms", lines=ends)
+    in_sections = any(len(row.runs) == 1 and row.runs[0].intervals for row in rows)
+    remarks = ["±: 95% interval over five parts of the requests, in order of arrival"] if in_sections else []
+    return table(cells, texts={*_names(rows), "latency"}, title="latencies, ms", remarks=remarks, lines=ends)
 
 
 def member_table(rows: Sequence[SeedRow]) -> Grid:

@@ -148,7 +148,7 @@ class WhatIf(Printed):
 
 def _of_term(term: Interval) -> str:
     said = f"all together over the product of each alone: {with_ends(term, styled('.3f'))}"
-    if term.low <= 1 <= term.high:
+    if term.low <= 1 <= term.high or abs(term.mean - 1) < 1e-9:  # no rounding error shall look like one
         return f"{said}; that they change each other cannot be told"
     return f"{said}; together they are {'quicker' if term.mean < 1 else 'slower'} than that"
 

@@ -147,7 +147,7 @@ class _Search:
         limits = ", ".join(map(str, self.limits))
         raise NoRateError(
             f"`limits` {limits} holds at every rate under {policy.name}: at {three_digits(rate)} arrivals/s, the "
-            f"highest tried, all {metrics.requests:,} requests come at once; a longer workload would tell"
+            f"highest tried, all {metrics.requests:,} requests come as soon as they can; a longer workload would tell"
         )
 
     def crossings(self, policies: Sequence[NamedPolicy], low: float, high: float) -> Iterator[Crossing]:
@@ -224,7 +224,7 @@ def find_rates(
     asked = checked(FindRatesOptions, options | {"workload": workload, "cluster": cluster, "limits": limits})
     wanted = limits_of(limits)
     setting = serving_setting(recording, workload, cluster, asked)
-    _check(setting, wanted)
+    _check(setting, asked, wanted)
     tables = setting.tables(setting.replay.seed)
     named = policies_asked(policies, asked.chains, tables, most=MOST_CELLS)
     check_policies(setting, named, tables)
@@ -267,7 +267,7 @@ def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[Highes
     return rows, [str(reason).removeprefix("`limits` ") for reason in reasons]
 
 
-def _check(setting: ServingSetting, limits: Sequence[Limit]) -> None:
+def _check(setting: ServingSetting, asked: FindRatesOptions, limits: Sequence[Limit]) -> None:
     """Refuse what would have no part; raises ArgumentError."""
     kind, _, rest = setting.workload.partition(":")
     drawn = kind in {*KINDS, *SESSION_KINDS}
@@ -278,8 +278,9 @@ def _check(setting: ServingSetting, limits: Sequence[Limit]) -> None:
         if (number := getattr(setting.changes, name)) is not None:
             raise ArgumentError(f"`{name}` has no part where rates are found, got {number:g}")
     if setting.horizon_s is not None:
+        whose = "`horizon_s`" if asked.horizon_s is not None else f"horizon_s of {setting.cluster.name}"
         rule = "must be left out where rates are found: it would cut what makes a rate too high"
-        raise ArgumentError(f"`horizon_s` {rule}, got {setting.horizon_s:g}")
+        raise ArgumentError(f"{whose} {rule}, got {setting.horizon_s:g}")
     of_goodput = any(limit.name in OF_GOODPUT for limit in limits)
     if setting.promised.any and not of_goodput:
         raise ArgumentError("`slo` goes with a limit on slo_share, as in 'slo_share > 0.9', got none")

@@ -16,6 +16,7 @@ from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of, members_run_by
 from ..reports.panels import AnyPanel, Panel, Series
+from ..reports.sections import latency_intervals
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
 from ..reports.serving_tables import MeasuredRun, SeedRow, ServingReport, seed_rows
 from ..reports.tables import Printed, flat_rows
@@ -83,15 +84,16 @@ def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> Servin
         for number, run in enumerate(given)
     ]
     refuse_unknown_classes(promised, {name for _, log in logs for name in by_class(log)})
-    measured = [measured_run(log, name, promised) for name, log in logs]
+    measured = [measured_run(log, name, promised, alone=True) for name, log in logs]
     return ServingReport(rows=seed_rows(measured), promised=promised)
 
 
-def measured_run(log: ServingLog, name: str, promised: Promises) -> MeasuredRun:
-    """The figures of a run, and what it is called in remarks."""
+def measured_run(log: ServingLog, name: str, promised: Promises, *, alone: bool = False) -> MeasuredRun:
+    """The figures of a run, and what it is called in remarks; `alone`: also the intervals that it has by itself."""
     found = metrics_of(log, promised)
     (flat,) = flat_rows([found.to_json()])
-    return MeasuredRun(folder=name, meta=log.meta, metrics=found, flat=flat)
+    intervals = latency_intervals(log) if alone else {}
+    return MeasuredRun(folder=name, meta=log.meta, metrics=found, flat=flat, intervals=intervals)
 
 
 def promises(slo: Promised) -> Promises:
@@ -572,5 +574,5 @@ def simulate(
 def _simulated(log: ServingLog, setting: ServingSetting, out: str | Path | None) -> Simulated:
     if out is not None:
         write_serving(log, Path(out))
-    row = SeedRow(runs=(measured_run(log, "the run" if out is None else str(out), setting.promised),))
+    row = SeedRow(runs=(measured_run(log, "the run" if out is None else str(out), setting.promised, alone=True),))
     return Simulated(log=log, rows=(row,), promised=setting.promised)

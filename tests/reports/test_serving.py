@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.reports.intervals import enough_values, mean_interval
 from paceline.reports.load import GOODPUT, IN_SYSTEM, Best, best_at, in_words, less
+from paceline.reports.sections import latency_intervals
 from paceline.reports.serving import Promises, ServiceLevels, gap_percentiles, metrics_of
 from paceline.reports.serving_tables import MeasuredRun, SeedRow
 from paceline.reports.summary import Spread
@@ -365,3 +366,32 @@ def test_where_all_promises_are_met_by_all_the_time_in_the_system_tells_them_apa
         "most goodput: a tie, all met as many promises; least time in the system: b at 1 arrivals/s",
         "most goodput: a at 2 arrivals/s",
     ]
+
+
+def test_intervals_of_one_run_hold_the_mean_over_runs():
+    """Requests that wait for each other: one by one they would promise far too much."""
+    rng, runs, count = np.random.default_rng(11), 400, 200
+    held = {"ttft_s_mean": 0, "ttft_s_p90": 0}
+    waits = []
+    for _ in range(runs):
+        noise = rng.exponential(1.0, count + 30)
+        waits.append(np.convolve(noise, 0.8 ** np.arange(30), mode="valid")[:count])
+    true = {"ttft_s_mean": np.mean(waits), "ttft_s_p90": np.mean(np.percentile(waits, 90, axis=1))}
+    for seconds in waits:
+        ps = np.rint(seconds * 1e12).astype(np.int64)
+        columns = {"arrived_at_ps": np.zeros(count, np.int64), "first_token_at_ps": ps, "ended_at_ps": ps}
+        columns |= {"scheduled_at_ps": ps, "output_tokens": np.ones(count, np.int64)}
+        found = latency_intervals(SimpleNamespace(requests=columns, finished=np.ones(count, np.bool_)))
+        for name, mean in true.items():
+            held[name] += found[name].low <= mean <= found[name].high
+    assert min(held.values()) / runs > 0.9
+    assert "tpot_s_mean" not in found  # of requests with one token
+
+
+def test_few_requests_have_no_interval_of_their_own():
+    log = SimpleNamespace(
+        requests={name: np.arange(49) for name in ("arrived_at_ps", "first_token_at_ps", "ended_at_ps")}
+        | {"scheduled_at_ps": np.arange(49), "output_tokens": np.full(49, 2)},
+        finished=np.ones(49, np.bool_),
+    )
+    assert latency_intervals(log) == {}

@@ -114,7 +114,7 @@ def test_what_is_not_told_apart_is_said():
             {"limits": "p99_ttft < 0.001"},
             "p99_ttft < 0.001 holds at no rate under plain: at 0.00391 arrivals/s, the low",
         ),
-        ({"limits": "p99_ttft < 100"}, "p99_ttft < 100 holds at every rate under plain: at .* all 60 requests come at"),
+        ({"limits": "p99_ttft < 100"}, "p99_ttft < 100 holds at every rate under plain: at .* all 60 requests come as"),
     ],
 )
 def test_what_will_not_do_is_one_line(given, said, cost):

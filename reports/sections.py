@@ -1,0 +1,38 @@
+"""How sure the latencies of one run are: by sections, five parts of its requests in order of arrival.
+
+Requests of a run share its queue, so they are not drawn one by one: an interval over requests would be far too narrow.
+Fifths hardly know of each other. A figure of all requests stands in the middle, and how far those of the parts lie from
+it, by Student's t, makes the interval (sectioning: Asmussen & Glynn 2007, Stochastic Simulation, III.5).
+"""
+
+import numpy as np
+
+from ..runs.serving import ServingLog
+from .intervals import Interval, t_quantile
+from .serving import ENDS, latency_seconds
+from .summary import PERCENTILES
+
+SECTIONS = 5
+LEAST_IN_SECTION = 10  # requests; of fewer a percentile says nothing
+
+
+def latency_intervals(log: ServingLog) -> dict[str, Interval]:
+    """The 95% intervals of mean and percentiles of each latency by flat name, `ttft_s_mean`; none of few requests."""
+    found: dict[str, Interval] = {}
+    everyone = np.ones_like(log.finished)
+    for name in ENDS:
+        seconds = latency_seconds(log, name, everyone)
+        if len(seconds) >= SECTIONS * LEAST_IN_SECTION:
+            parts = np.array([_figures(part) for part in np.array_split(seconds, SECTIONS)])
+            whole = _figures(seconds)
+            spread = np.sqrt(((parts - whole) ** 2).sum(axis=0) / (SECTIONS * (SECTIONS - 1)))
+            for part, figure, width in zip(_NAMES, whole, (t_quantile(SECTIONS - 1) * spread).tolist(), strict=True):
+                found[f"{name}_s_{part}"] = Interval(mean=figure, low=figure - width, high=figure + width)
+    return found
+
+
+_NAMES = ("mean", *(f"p{percent}" for percent in PERCENTILES))
+
+
+def _figures(seconds: np.ndarray) -> list[float]:
+    return [float(seconds.mean()), *np.percentile(seconds, PERCENTILES).tolist()]
