@@ -50,7 +50,7 @@ PART_FORM = 5
 _TOGETHER, _TRUNK_BYTES = 8, 2**30
 # Rows in which trees grow at a time, at most and at least. Their keys and values take so many bytes, or that share of
 # the weights' if it is more.
-_MOST_ROWS, _LEAST_ROWS, _ROWS_BYTES, _SHARE_OF_WEIGHTS = 32, 4, 2**29, 4
+_MOST_ROWS, _LEAST_ROWS, _ROWS_BYTES, _SHARE_OF_WEIGHTS = 16, 4, 2**29, 4
 
 # Prompts with their tokens, in the order in which they are recorded.
 Requests = Sequence[tuple[Prompt, tuple[int, ...]]]

@@ -64,7 +64,7 @@ class TrieOptions:
 # once; a trie does not depend on how it is evaluated.
 _BLOCK, _LEAST_BLOCK = 128, 8
 # Contexts one token off the trunk whose trees grow in a row of their own, and most of it that is asked about at once.
-_PART, _MAX_ROWS = 8, 16
+_PART, _MAX_ROWS = 16, 32
 
 
 class TrunkSaid(NamedTuple):
