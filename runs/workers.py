@@ -5,6 +5,7 @@ the cells that were being played: each of them is played once more, alone, and t
 named.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -71,7 +72,9 @@ def kept_processes() -> Iterator[None]:
     finally:
         executor: Any = reusable_executor._executor  # None where nobody began any
         if executor is not None:
-            getattr(executor, "terminate", executor.shutdown)(kill_workers=True)  # with what joblib keeps on the disk
+            getattr(executor, "terminate", executor.shutdown)()  # with what joblib keeps on the disk
+            reusable_executor._executor = executor = None
+            gc.collect()  # its semaphores, which outlive a process that ends at once
 
 
 def play_cells(
