@@ -191,14 +191,12 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
         axes.plot(ends, ends, color="0.6", linewidth=0.8, zorder=0)
     marks = {}
     for place, series in enumerate(panel.series):
-        index = names.index(series.name)
-        look = _look(index)
+        look = _look(names.index(series.name))
         if panel.kind == "bar":
             marks[series.name] = _bars(axes, panel, series, place, look)
         else:
-            # Without marks strokes tell lines apart.
             bare = panel.kind == "line" and len(series.x) > MOST_MARKS
-            stroke = STROKES[index % len(STROKES)] if bare else look["linestyle"] if panel.kind == "line" else "none"
+            stroke = look["linestyle"] if panel.kind == "line" else "none"
             marks[series.name] = axes.errorbar(
                 series.x,
                 series.y,
@@ -247,6 +245,6 @@ def _look(index: int) -> dict[str, str]:
     return {
         "color": COLOURS[index % len(COLOURS)],
         "marker": MARKERS[(index + lap) % len(MARKERS)],
-        "linestyle": STROKES[lap % len(STROKES)],
+        "linestyle": STROKES[index % len(STROKES)],
         "hatch": HATCHES[lap % len(HATCHES)],
     }
