@@ -21,7 +21,7 @@ class Pasteable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class DraftLength:
     """A draft length at a number of running requests, on the requests that had no part in the choice."""
 
     draft_tokens: int  # K; 0: no speculation
@@ -58,7 +58,7 @@ class AtBatch:
     open_between: bool  # whether drafting cannot be told apart from none, or its gain was gone on other requests
     open_by_cost: bool  # whether it is the cost that does not tell
     over_present: float | None  # tokens per second of the choice over those of the present K
-    candidates: tuple[Candidate, ...]  # the fastest first, on the requests that had no part in the choice
+    candidates: tuple[DraftLength, ...]  # the fastest first, on the requests that had no part in the choice
 
     @classmethod
     def of(
@@ -67,7 +67,7 @@ class AtBatch:
         chosen_on: SideBySide,
         told_on: SideBySide,
         *,
-        candidates: tuple[Candidate, ...],
+        candidates: tuple[DraftLength, ...],
         chosen: int,
         windows: Mapping[str, int],
         present: int | None,
@@ -94,7 +94,7 @@ class AtBatch:
         )
 
     @property
-    def own(self) -> Candidate:
+    def own(self) -> DraftLength:
         """The one that is chosen."""
         return next(one for one in self.candidates if one.draft_tokens == self.chosen)
 

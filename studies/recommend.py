@@ -12,7 +12,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError, check_within
 from ..reports.comparison import Sweep
-from ..reports.recommendation import AtBatch, Candidate, Recommendation
+from ..reports.recommendation import AtBatch, DraftLength, Recommendation
 from ..sim.cost.engines import BARE, DEFAULT_ENGINE
 from ..traces.recording import Recording
 from .compare import sweep
@@ -95,7 +95,7 @@ def _at(batch: int, tuned: Sweep, others: Sweep, present: int | None) -> AtBatch
     windows = {chain: next(iter(found.values())) for chain, found in others.chains.items()}
     ranked = chosen_on.ranked()
     candidates = tuple(
-        Candidate.of(told_on, row, windows.get(row.policy, 0), tuned_on=chosen_on) for row in told_on.ranked()
+        DraftLength.of(told_on, row, windows.get(row.policy, 0), tuned_on=chosen_on) for row in told_on.ranked()
     )
     best = windows.get(ranked[0].policy, 0)
     return AtBatch.of(batch, chosen_on, told_on, candidates=candidates, chosen=best, windows=windows, present=present)
