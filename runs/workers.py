@@ -209,27 +209,29 @@ def _come(rest: Sequence[Task], folder: Path, on: On, jobs: int) -> Iterator[_Ca
 
 
 def _of_processes(rest: Sequence[Task], folder: Path, jobs: int) -> Iterator[_Came]:
-    with TemporaryDirectory(prefix="paceline-sweep-") as begun, parallel_config("loky", n_jobs=jobs):
-        worker = _Worker(folder=folder, begun=Path(begun), parent=os.getpid())
-        pending = {key: (key, cell) for task in rest for key, cell in task}
-        try:
-            for came in _together(worker, rest):
-                del pending[came.key]
-                yield came
-            return
-        except BrokenProcessPool:  # all of its processes were ended with the one that died
-            suspects = {path.read_text(encoding="utf-8") for path in Path(begun).iterdir()} & set(pending)
-        kept = set.union(*CellStore(folder).keys()) & set(pending)
-        yield from (_Came(str(pending.pop(key)[1]), key) for key in kept)
-        for key in suspects - kept:
-            pair = pending.pop(key)
+    """What came of cells in processes of this machine; where one dies, others take over."""
+    pending = {key: (key, cell) for task in rest for key, cell in task}
+    while pending:
+        tasks = [part for task in rest if (part := [pending[key] for key, _ in task if key in pending])]
+        with TemporaryDirectory(prefix="paceline-sweep-") as begun, parallel_config("loky", n_jobs=jobs):
+            worker = _Worker(folder=folder, begun=Path(begun), parent=os.getpid())
             try:
-                yield from _together(worker, [[pair]])
-            except BrokenProcessPool:
-                yield _Came(str(pair[1]), key, ENDED, lost=True)
-    left = [part for task in rest if (part := [pending[key] for key, _ in task if key in pending])]
-    if left:
-        yield from _of_processes(left, folder, jobs)
+                for came in _together(worker, tasks):
+                    pending.pop(came.key)
+                    yield came
+                return
+            except BrokenProcessPool:  # all of its processes were ended with the one that died
+                at = {path.read_text(encoding="utf-8") for path in Path(begun).iterdir()}
+            finished, _ = CellStore(folder).keys()
+            for key in finished & set(pending):
+                yield _Came(str(pending.pop(key)[1]), key)
+            # Where nobody says what it was at, it died of the first one.
+            for key in (at & set(pending)) or list(pending)[:1]:
+                pair = pending.pop(key)
+                try:
+                    yield from _together(worker, [[pair]])
+                except BrokenProcessPool:
+                    yield _Came(str(pair[1]), key, ENDED, lost=True)
 
 
 def _together(worker: _Worker, tasks: Iterable[Task], *, waits: bool = False) -> Iterator[_Came]:

@@ -51,6 +51,9 @@ def sweep_grid(
 
     if on not in list(On):
         raise ArgumentError(f"`on` must be one of {', '.join(On)}, got {on!r}")
+    address = {On.dask: "DASK_SCHEDULER_ADDRESS", On.ray: "RAY_ADDRESS"}.get(On(on), "")
+    if jobs is not None and os.environ.get(address):
+        raise ArgumentError(f"`jobs` has no part in a cluster that {address} names, which has its own, got {jobs}")
     first, every = _shard(shard)
     asked, folder = read_grid(Path(grid)), Path(out)
     _claim(folder, asked)

@@ -6,7 +6,7 @@ Optuna, which sees the same values in the same order, chooses the same ones agai
 """
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..base.errors import ArgumentError, check_within, counted, load_optuna
-from ..base.files import DEFAULT_RECORDING, num_processors, whole_file
+from ..base.files import DEFAULT_RECORDING, num_processors, recording_path, shipped_names, whole_file
 from ..policies.by_name import PolicySpec
 from ..policies.chain_text import BASELINE
-from ..policies.ranges import PolicyRanges, ValueRange, policy_ranges, written
+from ..policies.ranges import PolicyRanges, policy_ranges, written
 from ..reports.intervals import OverTags
 from ..reports.resampled import RequestShares, Resampled
 from ..reports.sweeps import Tuned, TunedHalf
@@ -130,10 +130,11 @@ def tune(
         ModuleNotFoundError: `trials`, and Optuna is not installed.
     """
     asked = checked(TuneOptions, options)
-    ranges, over = _checked(policy, asked), OverTags(asked.over_tags)
+    ranges, over = policy_ranges(policy), OverTags(asked.over_tags)
+    spec = _checked(ranges, asked)
     setting = _setting(asked, recording)
     halves_of(setting)  # refused here, and not trial by trial
-    inputs = inputs_of(texts_in([policy.replace("|", ","), *json.loads(setting).values()]))
+    inputs = inputs_of(texts_in([policy, *json.loads(setting).values()]), {policy: spec.policy_class})
     searched = _every(ranges) if asked.trials is None else _chosen(ranges, asked.trials, over)
     folder, trail = Path(out), list[tuple[Sequence[str], CellFound]]()
     came: list[CellFound] | None = None
@@ -150,9 +151,9 @@ def tune(
     return _tuned(ranges, trail, over, setting)
 
 
-def _checked(policy: str, asked: TuneOptions) -> PolicyRanges:
-    """The text that is tuned; raises ArgumentError for one without a range, or too many trials."""
-    ranges = policy_ranges(policy)
+def _checked(ranges: PolicyRanges, asked: TuneOptions) -> PolicySpec:
+    """The policy at one value of each range; raises ArgumentError for a text without a range, or too many trials."""
+    policy = ranges.text
     check_within("`split`", asked.split, "(0, 1)")
     if not ranges.ranges:
         raise ArgumentError(
@@ -164,12 +165,7 @@ def _checked(policy: str, asked: TuneOptions) -> PolicyRanges:
     count = ranges.count if asked.trials is None else asked.trials
     if count > MOST_TRIALS:
         raise ArgumentError(f"`policy` must have {MOST_TRIALS:,} values at most, got {count:,}; `trials` chooses some")
-    PolicySpec.parse(ranges.at([next(_some(one)) for one in ranges.ranges]))
-    return ranges
-
-
-def _some(one: ValueRange) -> Iterator[str]:
-    yield from one.choices or (written(one.first),)
+    return PolicySpec.parse(ranges.at([one.choices[0] if one.choices else written(one.first) for one in ranges.ranges]))
 
 
 def _setting(asked: TuneOptions, recording: str | Path | None) -> str:
@@ -177,6 +173,9 @@ def _setting(asked: TuneOptions, recording: str | Path | None) -> str:
     left_out = {"trials", "over_tags"}  # what is made of trials
     said = {name: value for name, value in vars(asked).items() if name not in left_out}
     named = DEFAULT_RECORDING if recording is None else str(recording)
+    title = Path(named).stem
+    if title in shipped_names("recordings", ".trace") and Path(named).resolve() == recording_path(title).resolve():
+        named = title  # which it has on every machine
     return json.dumps({**said, "recording": named}, sort_keys=True, default=str)
 
 
