@@ -136,8 +136,9 @@ class Progress:
         self._stage, self.total, self._unit = stage, total, unit
         self._note = ""
         self._has_told = False
-        self._done = self._done_before = done
-        self._started_at_s = time.monotonic()
+        self._done: float = done
+        self._done_before = done
+        self._started_at_s = self._advanced_at_s = time.monotonic()
         self._ended = Event()
         self._teller: Bars | Thread | None = None
 
@@ -165,13 +166,17 @@ class Progress:
             if self._has_told and error is None:
                 self._write_line()
 
-    def advance(self, count: int = 1) -> None:
+    def advance(self, count: float = 1) -> None:
         """So many more units are done."""
         self.advance_to(self._done + count)
 
-    def advance_to(self, done: int, note: str | None = None) -> None:
-        """So many units are done in all, earlier ones included; `note`, if not None, stands with them from now on."""
-        self._done = done
+    def advance_to(self, done: float, note: str | None = None) -> None:
+        """So many units are done in all, earlier ones included; `note`, if not None, stands with them from now on.
+
+        A part of a unit counts for how long the rest takes; told are whole units.
+        """
+        if done != self._done:
+            self._done, self._advanced_at_s = done, time.monotonic()
         if note is not None:
             self._note = note
         if isinstance(self._teller, Bars):
@@ -180,6 +185,11 @@ class Progress:
     def note(self, words: str) -> None:
         """Say what is being done, without being further."""
         self.advance_to(self._done, words)
+
+    @property
+    def done(self) -> float:
+        """Units that are done."""
+        return self._done
 
     @property
     def line(self) -> str:
@@ -196,8 +206,8 @@ class Progress:
     def counted(self) -> str:
         """How far it has come; empty where nothing is counted."""
         if self.total is None:
-            return f"{self._done:,} {self._unit}".rstrip() if self._done else ""
-        return f"{self._done:,} of {self.total:,} {self._unit}".rstrip()
+            return f"{int(self._done):,} {self._unit}".rstrip() if self._done else ""
+        return f"{int(self._done):,} of {self.total:,} {self._unit}".rstrip()
 
     @property
     def left(self) -> str:
@@ -205,8 +215,13 @@ class Progress:
         newly_done = self._done - self._done_before
         if self.total is None or newly_done <= 0 or self._done >= self.total:
             return ""
-        pace_s = (time.monotonic() - self._started_at_s) / newly_done
-        return f"about {in_words(pace_s * (self.total - self._done))} left"
+        now_s = time.monotonic()
+        pace_s, left = (self._advanced_at_s - self._started_at_s) / newly_done, self.total - self._done
+        left_s = pace_s * left - (now_s - self._advanced_at_s)
+        # A unit that takes longer than others did is thought to be nearly done.
+        overdue_s = (now_s - self._started_at_s) / (newly_done + 1) * max(0, left - 1)
+        left_s = max(left_s, overdue_s)
+        return f"about {in_words(left_s)} left"
 
     def _tell(self) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_LINES):

@@ -1,62 +1,104 @@
-"""Seconds of recording prompts with the shipped pool, and what 60 would take.
+"""What recording costs beside decoding the same answers with `generate()` of transformers, at batch 8.
 
-python benchmarks/recording.py [PROMPTS] [--pool FOLDER] [--max-new-tokens 64] [--reach 16] [--run 8]
+python benchmarks/recording.py [PROMPTS] [--pool pico] [--max-new-tokens 64] [--reach 4 8 16] [--run 8]
+
+A recorded token takes one of the target at batch 8, and as many of each member as there are contexts, all at the price
+of a token in a wide forward: that is the column `by the formula` (docs/pools-and-recordings.md). Seconds are the
+processor's, of one thread.
 """
 
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
 from paceline.base.files import shipped
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.recording.recorder import record
+from paceline.runtime.recording.views import view
 from paceline.traces import Closure, Sampling
+from paceline.traces.contexts.recording import TrieRecording
 from paceline_laboratory.findings import table_cell
-from paceline_laboratory.replays import peak_bytes
 from shared.report import parser_of, show
 
-WHOLE = 60
+BATCH, WIDE = 8, 256
+GREEDY = Sampling(mode="greedy")
+
+
+def processor_s(do: Callable[[], object]) -> float:
+    """Seconds of the processor that something takes."""
+    started_s = time.process_time()
+    do()
+    return time.process_time() - started_s
+
+
+def generate(pool: ModelPool, prompts: Sequence[tuple[int, ...]], max_new_tokens: int) -> None:
+    """Answer in batches, padded on the left."""
+    for start in range(0, len(prompts), BATCH):
+        some = prompts[start : start + BATCH]
+        longest = max(map(len, some))
+        pad = [longest - len(prompt) for prompt in some]
+        ids = torch.tensor([[0] * left + list(prompt) for left, prompt in zip(pad, some, strict=True)])
+        seen = torch.tensor([[0] * left + [1] * (longest - left) for left in pad])
+        pool.target.model.generate(
+            input_ids=ids, attention_mask=seen, max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=0
+        )
+
+
+def context_s(pool: ModelPool) -> float:
+    """Seconds of the processor for a context: a token of each member in a wide forward, and what is kept of it."""
+    total_s, width = 0.0, int(pool.target.model.config.vocab_size)
+    levels = [level for level, member in enumerate(pool.members) if member.model is not None]
+    for level in levels:
+        forward = pool.forward(level, "auto", share_weights=True)
+        ids, times = torch.zeros(WIDE, dtype=torch.long), []
+        for _ in range(3):
+            cache = forward.slot_cache()
+            placement = cache.place(["a"], [WIDE])
+            times.append(processor_s(lambda: forward(ids, placement, cache, slice(None))))  # noqa: B023 - called here
+        total_s += min(times) / WIDE
+    logits = [torch.randn(64, width) for _ in levels]
+    return total_s + min(processor_s(lambda: view(logits, sampling=GREEDY, noise=None)) for _ in range(3)) / 64
 
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("prompts", type=int, nargs="?", default=4)
-    parser.add_argument("--pool", type=Path, help="default: the shipped pool")
+    parser.add_argument("prompts", type=int, nargs="?", default=BATCH)
+    parser.add_argument("--pool", default="pico", help="a shipped pool")
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--reach", type=int, default=16)
+    parser.add_argument("--reach", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--run", type=int, default=8)
     options = parser.parse_args()
-    started_s = time.perf_counter()
-    pool = ModelPool.load(options.pool or shipped("pools", "pico"), threads=1)
-    loaded_s = time.perf_counter() - started_s
-    every = read_prompts(shipped("pools", "pico") / "prompts.jsonl")
+    pool = ModelPool.load(shipped("pools", options.pool), threads=1, chat=options.pool != "pico")
+    every = read_prompts(shipped("pools", options.pool.removesuffix("-feature")) / "prompts.jsonl")
     chosen = every[:: max(1, len(every) // options.prompts)][: options.prompts]  # of every kind of text
-    started_s = time.perf_counter()
-    with tempfile.TemporaryDirectory() as out:
-        trace = record(
-            pool,
-            chosen,
-            sampling=Sampling(mode="greedy"),
-            closure=Closure(kind="monotone", reach=options.reach, run=options.run),
-            max_new_tokens=options.max_new_tokens,
-            out=Path(out) / "bench.trace",
-        )
-    taken_s = time.perf_counter() - started_s
-    tokens = sum(len(one.trie.trunk) - 1 for one in trace.requests)
-    contexts = sum(one.trie.num_nodes for one in trace.requests)
-    found = {
-        "threads": "1",
-        "load the pool": f"{loaded_s:.1f} s",
-        "record": f"{taken_s:.1f} s",
-        "a prompt": f"{taken_s / len(chosen):.2f} s",
-        "output tokens": f"{tokens:,}",
-        "contexts": f"{contexts:,}, {contexts / tokens:.1f} a token, {contexts / taken_s:,.0f} a second",
-        f"{WHOLE} prompts would take": f"{taken_s / len(chosen) * WHOLE / 60:.1f} min",
-        "peak memory": f"{peak_bytes() / 1e6:,.0f} MB",
-    }
-    title = f"{len(chosen)} prompts, {options.max_new_tokens} new tokens, reach {options.reach}, run {options.run}"
-    show(title, [[table_cell("what", name), table_cell("value", value)] for name, value in found.items()])
+    prompts = pool.tokens_of(chosen, options.max_new_tokens)
+
+    def recorded(closure: Closure, folder: str) -> TrieRecording:
+        name, tokens = Path(folder) / f"{closure.reach}.trace", options.max_new_tokens
+        return record(pool, chosen, sampling=GREEDY, closure=closure, max_new_tokens=tokens, out=name)
+
+    decoded_s = min(processor_s(lambda: generate(pool, prompts, options.max_new_tokens)) for _ in range(2))
+    each_s = context_s(pool)
+    rows, read = [], sum(map(len, prompts))
+    with tempfile.TemporaryDirectory() as folder:
+        for reach in options.reach:
+            closure, found = Closure(kind="monotone", reach=reach, run=options.run), list[TrieRecording]()
+            taken_s = processor_s(lambda: found.append(recorded(closure, folder)))  # noqa: B023 - called here
+            tokens = sum(len(one.trie.trunk) - 1 for one in found[0].requests)
+            contexts = sum(one.trie.num_nodes for one in found[0].requests)
+            row = {
+                "reach": str(reach),
+                "contexts a token": f"{contexts / tokens:.1f}",
+                "generate(), ms a token": f"{1e3 * decoded_s / tokens:.1f}",
+                "record, ms a token": f"{1e3 * taken_s / tokens:.1f}",
+                "by the formula": f"{1e3 * (decoded_s + (read + contexts) * each_s) / tokens:.1f}",
+                "times generate()": f"{taken_s / decoded_s:.1f}",
+            }
+            rows.append([table_cell(name, value) for name, value in row.items()])
+    show(f"{options.pool}, {len(chosen)} prompts, {options.max_new_tokens} new tokens, run {options.run}", rows)
 
 
 if __name__ == "__main__":

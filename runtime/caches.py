@@ -584,6 +584,11 @@ class SlotCache(MemberKV):
         """Slots of the request's tokens in the order of their positions."""
         return list(range(self.length(request_id)))
 
+    def fork(self, request_id: str, to: str, num_tokens: int) -> None:
+        """Let `to`, which the cache does not know, begin as a copy of the first `num_tokens` >= 1 of a request."""
+        self.place([to], [num_tokens])
+        self._kv[:, self.rows[to], :num_tokens] = self._kv[:, self.rows[request_id], :num_tokens]
+
     def _squeeze(self) -> int:
         return max((self._lengths[row] for row in self.rows.values()), default=0)
 

@@ -38,7 +38,7 @@ from .forward_kinds import ForwardKind
 from .pools.members import LoadedMembers, loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
-from .recording.branches import text_logits
+from .recording.together import text_logits
 from .recording.views import scores
 from .refusals import refuse_oracle
 from .sampling import truncated

@@ -1,8 +1,4 @@
-"""The contexts that a recording holds beside the closure of its models, and the forwards that evaluate any of them.
-
-`TreeForward` evaluates many contexts per forward, over one KV cache that holds prompt, trunk and tree. A new context is
-one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit positions; layers with a
-sliding window attend to the last of these. Slots say nothing of positions, and are only ever appended or cut.
+"""The contexts that a recording holds beside the closure of its models: of depths, and of token trees.
 
 `FeatureTree` is a drafter that reads the target's states, at each depth that is recorded. A context at depth d reads,
 for its last d tokens but the first, the drafter's own states: those of the contexts before it at the depths before. The
@@ -13,9 +9,9 @@ context looks at those of its ancestors, one depth less at each, down to 1.
 starts grow together, layer by layer, so that a context they share is evaluated once and a layer is one forward of each
 model. A context of the closure is evaluated again, for its branches, and not kept twice.
 
-Letters: B rows, H heads, Q contexts evaluated together, S slots, D head width, depths, or models that draft trees, R
-contexts at depths, E further depths, W hidden size or writers, V vocabulary, F ancestors off the trunk, C children, M
-models (smallest first, target last), O = M - 1 others, N nodes.
+Letters: Q contexts evaluated together, S slots, D depths, or models that draft trees, R contexts at depths, E further
+depths, W hidden size or writers, V vocabulary, C children, M models (smallest first, target last), O = M - 1 others, N
+nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,121 +22,39 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from ...decoding.trees import ROOT, Branches, Growth, TreeShape
 from ...traces.contexts.columns import rounded
 from ...traces.contexts.trie import NO_TOKEN, FeatureViews, Ints, TreeRanks, names_of
 from ...traces.meta import Sampling
-from ..caches import Placement, SlotCache
 from ..distances import stacked_on
-from ..features import FeatureForward
-from ..forward import ModuleForward
-from ..fused import TokenRows, over_rows
 from ..trees import ranked
-from .views import Contexts, Floats32, Views, total_variation, view
-
-Mask = NDArray[np.bool_]
-Slots = NDArray[np.int32]
-Numbers = NDArray[np.integer[Any]] | Sequence[int]
-REQUEST = "tree"  # the only one of its cache
-
-
-def causal_mask(start: int, count: int) -> Mask:
-    """`[Q, S]` of `count` tokens in a row after `start` slots of the same text: each sees all before it and itself."""
-    return np.arange(start + count) <= np.arange(start, start + count)[:, None]
-
-
-def tree_mask(last_trunk_slot: Slots, path: Slots, num_slots: int) -> Mask:
-    """`[Q, num_slots + Q]` of contexts off a trunk, after `num_slots` in use.
-
-    Each sees the trunk up to where it left (`[Q]` slots), its path after that (`[Q, F]` slots) and itself.
-    """
-    count = len(last_trunk_slot)
-    mask = np.arange(num_slots + count) <= last_trunk_slot[:, None]
-    own = num_slots + np.arange(count)
-    np.put_along_axis(mask, np.column_stack([path, own]), values=True, axis=1)
-    return mask
-
-
-def text_logits(model: PreTrainedModel, text: Sequence[int], num_logits: int) -> Tensor:
-    """`[num_logits, V]` logits of a model after the last tokens of a text, from one forward over all of it."""
-    forward = TreeForward(model, capacity=len(text))
-    return forward.append(text, range(len(text)), causal_mask(0, len(text)), num_logits=num_logits)
-
-
-def append_slots(cache: SlotCache, positions: Numbers, mask: Mask) -> Placement:
-    """Where Q new contexts go in the cache of one request's contexts; arguments as of `TreeForward.append`."""
-    device, num_slots = cache.shape.device, cache.length(REQUEST)
-    needed = num_slots + len(positions)
-    if needed > cache.capacity:
-        cache.reserve([REQUEST], [max(needed, 2 * cache.capacity) - num_slots])
-    return cache.place([REQUEST], [len(positions)])._replace(
-        positions=torch.as_tensor(positions, dtype=torch.long, device=device),
-        mask=torch.as_tensor(mask, device=device)[None, None],
-    )
-
-
-class TreeForward:
-    """One model and the cache of one request's contexts. `append` and `cut` change the cache, nothing else.
-
-    `capacity` is the slots there is room for from the beginning; more is made by doubling. `rows` is how the model's
-    tokens are those of its pool; None where they are the same.
-
-    Raises:
-        ValueError: a model that cannot be run so (`ModuleForward`).
-    """
-
-    def __init__(self, model: PreTrainedModel, *, capacity: int = 256, rows: TokenRows | None = None) -> None:
-        self._forward = over_rows(ModuleForward(model), rows)
-        self._cache = SlotCache(self._forward.kv_shape)
-        self._cache.reserve([REQUEST], [capacity])
-
-    @property
-    def num_slots(self) -> int:
-        """Slots in use."""
-        return self._cache.length(REQUEST)
-
-    def cut(self, num_slots: int) -> None:
-        """Forget all slots from `num_slots` on."""
-        self._cache.roll_back(REQUEST, num_slots)
-
-    def append(self, tokens: Numbers, positions: Numbers, mask: Mask, *, num_logits: int = 0) -> Tensor:
-        """Append Q contexts in one forward; returns their logits `[Q, V]`, or those of the last `num_logits` (0: all).
-
-        `tokens` `[Q]` are the last of each context, `positions` `[Q]` their places in the text, from 0. `mask` is
-        `[Q, num_slots + Q]` the slots each context attends to, its own among them.
-        """
-        placement = append_slots(self._cache, positions, mask)
-        return self._forward(self._ids(tokens), placement, self._cache, slice(-num_logits, None))
-
-    def append_with_states(
-        self, tokens: Numbers, positions: Numbers, mask: Mask, *, num_logits: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """As `append`, with the last hidden states `[Q, W]` of all contexts. Letter: W hidden size."""
-        placement = append_slots(self._cache, positions, mask)
-        return self._forward.with_states(self._ids(tokens), placement, self._cache, slice(-num_logits, None))
-
-    def _ids(self, tokens: Numbers) -> Tensor:
-        return torch.as_tensor(tokens, dtype=torch.long, device=self._forward.kv_shape.device)
+from .together import Ask, Asking, Mask, Numbers, causal_mask, tree_mask
+from .views import Contexts, Floats32, Views, view
 
 
 class FeatureTree:
-    """One drafter, the cache of its contexts, and what is known of states; changed by `trunk`, `behind` and `cut`.
+    """What is known of the states of one request's contexts; changed by `trunk`, `behind` and `cut`.
 
-    `depths` is D; `rows` is how its tokens are those of its pool, None where they are the same.
+    `reader` is the drafter's index among the models, `depths` is D. `base` is as of an `Ask`.
     """
 
-    def __init__(self, model: PreTrainedModel, *, num_prompt: int, depths: int, rows: TokenRows | None = None) -> None:
-        self._forward = FeatureForward(model, over_rows(ModuleForward(model), rows))
-        self._cache = SlotCache(self._forward.kv_shape)
+    def __init__(self, reader: int, *, num_prompt: int, depths: int, base: int | None = None) -> None:
+        self._reader, self._base = [reader], base
         self._num_prompt, self._depths = num_prompt, depths
         self._slots: NDArray[np.int64] = np.zeros((0, depths), dtype=np.int64)  # [S, D], -1 for none
         self._ends: list[int] = []  # by ordinary slot, slots in use after it was appended
-        self._own: list[list[Tensor | None]] = []  # by ordinary slot and depth, [W]
-        self._states: list[Tensor] = []  # by ordinary slot, the target's
+        self._held = 0  # slots in use
+        self._states = torch.zeros(0)  # [slots, 1 + D, W] by ordinary slot: the target's, then its own at each depth
 
-    def trunk(self, tokens: Sequence[int], states: Tensor) -> list[Tensor]:
+    def fork(self, base: int) -> "FeatureTree":
+        """One that knows the same and goes on by itself, in a row that begins as that one."""
+        other = FeatureTree(self._reader[0], num_prompt=self._num_prompt, depths=self._depths, base=base)
+        other._slots, other._ends, other._held = self._slots, list(self._ends), self._held
+        other._states = self._states.clone()
+        return other
+
+    def trunk(self, tokens: Sequence[int], states: Tensor) -> Asking[list[Tensor]]:
         """Read prompt and trunk, of `tokens` `[S]` and the target's `states` `[S, W]`.
 
         Returns:
@@ -148,47 +62,45 @@ class FeatureTree:
         """
         count, first = len(tokens), self._num_prompt - 1
         self._slots = np.full((count, self._depths), -1, dtype=np.int64)
-        self._own = [[None] * self._depths for _ in tokens]
-        self._states = list(states.unbind())
+        self._states = states.new_zeros((2 * count, 1 + self._depths, states.shape[1]))
+        self._states[:count, 0] = states
         at = np.arange(count)
-        logits, own = self._run(tokens, at, self._before(at - 1, np.ones(count, dtype=int)), causal_mask(0, count))
-        self._note(at, np.ones(count, dtype=int), own)
+        depths = np.ones(count, dtype=int)
+        logits = yield from self._run(at, tokens, at, self._before(at - 1, depths), causal_mask(0, count), depths)
         found = [logits[first:]]
         for depth in range(2, self._depths + 1):
             at = np.arange(first + depth, count)
             found.append(torch.full_like(found[0], torch.nan))
             if len(at):
                 depths = np.full(len(at), depth)
-                ancestors = [np.arange(place) for place in at]
-                looks, new = self._looks(ancestors, depths), [tokens[place] for place in at.tolist()]
-                logits, own = self._run(new, at, self._before(at - 1, depths), looks)
-                self._note(at, depths, own)
-                found[-1][depth:] = logits
-        self._ends = [self._cache.length(REQUEST)] * count
+                looks, new = self._looks([np.arange(place) for place in at], depths), tokens[first + depth :]
+                found[-1][depth:] = yield from self._run(at, new, at, self._before(at - 1, depths), looks, depths)
+        self._ends = [self._held] * count
         return found
 
-    def behind(self, contexts: Contexts, states: Tensor) -> list[Tensor]:
+    def behind(self, contexts: Contexts, states: Tensor) -> Asking[list[Tensor]]:
         """Read Q contexts off the trunk, whose ancestors were read; returns as `trunk`, `[Q, V]` of each depth.
 
         `states` are `[Q, W]` of the target.
         """
         first, count = len(self._slots), len(contexts)
         self._slots = np.concatenate([self._slots, np.full((count, self._depths), -1, dtype=np.int64)])
-        self._own += [[None] * self._depths for _ in range(count)]
-        self._states += states.unbind()
+        self._make_room(first + count)
+        self._states[first : first + count, 0] = states
         known = np.arange(1, self._depths + 1)[None, :] <= np.maximum(contexts.depth, 1)[:, None]
         row, depth = np.nonzero(known)
         depth = depth + 1
         trunk = contexts.last_trunk_slot
         ancestors = [np.concatenate([np.arange(trunk[at] + 1), contexts.path[at]]) for at in range(count)]
-        logits, own = self._run(
-            contexts.token[row].tolist(),
+        logits = yield from self._run(
+            first + row,
+            contexts.token[row],
             self._num_prompt - 1 + contexts.depth[row],
             self._before(contexts.parent_slot[row], depth),
             self._looks([ancestors[at] for at in row], depth),
+            depth,
         )
-        self._note(first + row, depth, own)
-        self._ends += [self._cache.length(REQUEST)] * count
+        self._ends += [self._held] * count
         whole = logits.new_full((self._depths, count, logits.shape[1]), torch.nan)
         whole[torch.from_numpy(depth - 1), torch.from_numpy(row)] = logits
         return list(whole.unbind())
@@ -196,24 +108,26 @@ class FeatureTree:
     def cut(self, num_slots: int) -> None:
         """Forget all ordinary slots from `num_slots` on."""
         if num_slots < len(self._slots):
-            self._cache.roll_back(REQUEST, self._ends[num_slots - 1])
+            self._held = self._ends[num_slots - 1]
             self._slots = self._slots[:num_slots]
-            del self._ends[num_slots:], self._own[num_slots:], self._states[num_slots:]
+            del self._ends[num_slots:]
+
+    def _make_room(self, num_slots: int) -> None:
+        if num_slots > len(self._states):
+            grown = self._states.new_zeros((2 * num_slots, *self._states.shape[1:]))
+            grown[: len(self._states)] = self._states
+            self._states = grown
 
     def _before(self, parents: NDArray[np.integer], depths: NDArray[np.integer]) -> Tensor:
         """`[R, W]` the state before each: the target's at depth 1, else its own of the context before."""
-        shape = self._forward.kv_shape
-        nothing = torch.zeros(self._forward.width, dtype=shape.dtype, device=shape.device)
-        rows: list[Tensor] = []
-        for parent, depth in zip(parents.tolist(), depths.tolist(), strict=True):
-            own = nothing if parent < 0 else self._states[parent] if depth == 1 else self._own[parent][depth - 2]
-            assert own is not None
-            rows.append(own)
-        return torch.stack(rows)
+        places = torch.from_numpy(np.asarray(parents, dtype=np.int64) * (1 + self._depths) + depths - 1)
+        before = self._states.flatten(0, 1)[places.clamp(min=0).to(self._states.device)]
+        before[torch.from_numpy(parents < 0).to(before.device)] = 0  # there is none before the first token
+        return before
 
     def _looks(self, ancestors: Sequence[NDArray[np.integer]], depths: NDArray[np.integer]) -> Mask:
         """`[R, slots]` where each looks: at its ancestors `[n]`, in order, at depths that fall to 1, and at itself."""
-        held, count = self._cache.length(REQUEST), len(depths)
+        held, count = self._held, len(depths)
         mask = np.zeros((count, held + count), dtype=np.bool_)
         for row, (before, depth) in enumerate(zip(ancestors, depths.tolist(), strict=True)):
             at = np.maximum(1, depth - np.arange(len(before), 0, -1))
@@ -222,18 +136,22 @@ class FeatureTree:
         return mask
 
     def _run(
-        self, tokens: Sequence[int], positions: NDArray[np.integer], before: Tensor, mask: Mask
-    ) -> tuple[Tensor, Tensor]:
-        """`[R, V]` logits and `[R, W]` own states of new slots."""
-        placement = append_slots(self._cache, positions, mask)
-        ids = torch.tensor(tokens, device=self._forward.kv_shape.device)
-        return self._forward.after(ids, before, placement, self._cache, slice(None))
-
-    def _note(self, at: NDArray[np.integer], depths: NDArray[np.integer], own: Tensor) -> None:
-        held = self._cache.length(REQUEST)
-        self._slots[at, depths - 1] = np.arange(held - len(at), held)
-        for place, depth, state in zip(at.tolist(), depths.tolist(), own.unbind(), strict=True):
-            self._own[place][depth - 1] = state
+        self,
+        at: NDArray[np.integer],
+        tokens: Numbers,
+        positions: NDArray[np.integer],
+        before: Tensor,
+        mask: Mask,
+        depths: NDArray[np.integer],
+    ) -> Asking[Tensor]:
+        """`[R, V]` logits of new slots, of contexts in the ordinary slots `at`; notes slots and own states."""
+        (said,) = yield Ask(self._reader, tokens, positions, mask, before=before, base=self._base)
+        device = self._states.device
+        self._slots[at, depths - 1] = np.arange(self._held, self._held + len(at))  # of new contexts, in a new array
+        self._held += len(at)
+        places = torch.from_numpy(np.asarray(at, dtype=np.int64)).to(device), torch.from_numpy(depths).to(device)
+        self._states[places] = said.states
+        return said.logits
 
 
 def depths_known(depth: Ints, depths: int) -> NDArray[np.bool_]:
@@ -247,33 +165,28 @@ class FurtherViews:
     """Views of Q contexts, unrounded; where a depth reaches into what the target has read, tokens are -1."""
 
     known: NDArray[np.bool_]  # [E, Q] whether there is a view
-    depths: tuple[Views, ...]  # [E] what each depth says, as of one model
-    tvd: Floats32  # [E O, Q] distance to each other model, all of one depth side by side
+    seen: Views  # what each depth says, as of a model; distances [E O, Q] are to the other models, depth by depth
 
     @property
     def next_token(self) -> Ints:
         """`[E, Q]`."""
-        return self._rows("next_token", NO_TOKEN).astype(np.int32)
+        return np.where(self.known, self.seen.next_token, NO_TOKEN).astype(np.int32)
 
     def log_prob_of(self, context: Ints, token: Ints) -> Floats32:
         """`[E, C]` log-probability of a token after a context; 0 where there is no view."""
-        rows = [each.log_prob_of(context, token)[0] for each in self.depths]
-        given: Floats32 = np.where(self.known[:, context], np.array(rows).reshape(len(rows), len(token)), 0.0)
+        given: Floats32 = np.where(self.known[:, context], self.seen.log_prob_of(context, token), 0.0)
         return given.astype(np.float32)
 
     def num_near_ties(self, among: NDArray[np.bool_]) -> int:
         """Choices among some contexts whose two best scores nearly tie."""
-        return int((self._rows("near_tie", 0) * among).sum())
+        return int((self.known & self.seen.near_tie & among).sum())
 
     def columns(self, own_log_prob: Floats32) -> dict[str, NDArray[Any]]:
         """The columns of `FeatureViews`, rounded; `own_log_prob` is `[E, Q]`."""
-        tvd = np.where(self.known.repeat(len(self.tvd) // max(1, len(self.depths)), axis=0), self.tvd, 0)
+        tvd = np.where(self.known.repeat(len(self.seen.tvd) // len(self.known), axis=0), self.seen.tvd, 0)
         apart = {"next_token": self.next_token, "own_log_prob": own_log_prob, "tvd": tvd}
-        return rounded(apart | {name: self._rows(name, 0) for name in names_of(FeatureViews) if name not in apart})
-
-    def _rows(self, name: str, unknown: float) -> NDArray[Any]:
-        rows = np.array([getattr(each, name)[0] for each in self.depths]).reshape(self.known.shape)
-        return np.where(self.known, rows, unknown)
+        said = {name: getattr(self.seen, name) for name in names_of(FeatureViews) if name not in apart}
+        return rounded(apart | {name: np.where(self.known, rows, 0) for name, rows in said.items()})
 
 
 def further_views(
@@ -284,24 +197,22 @@ def further_views(
     *,
     sampling: Sampling,
     noise: NDArray[np.float32] | None,
-) -> FurtherViews:
+) -> FurtherViews | None:
     """Views at E further depths of the drafter at the index `reader`, from its logits `[Q, V]` at each.
 
     Logits are of no account where the target has read all, by `depth`: tokens `[Q]` after the prompt. The views of all
     models, `seen`, hold the drafter at depth 1.
     """
+    if not logits:
+        return None
     known = depths_known(depth, len(logits) + 1)
-    others = [index for index in range(len(seen.next_token)) if index != reader]
-    probs = seen.log_probs.exp()
-    found, distances = [], []
+    rows = []
     for row, there in zip(logits, known, strict=True):
         at = torch.from_numpy(there).to(row.device)
-        said = view([torch.where(at[:, None], row, torch.zeros_like(row))], sampling=sampling, noise=noise)
-        found.append(said)
-        own = said.log_probs[0].exp().to(probs.device)
-        distances += [total_variation(own, probs[other]).cpu().numpy() for other in others]
-    shape = (len(distances), len(depth))
-    return FurtherViews(known=known, depths=tuple(found), tvd=np.array(distances, dtype=np.float32).reshape(shape))
+        rows.append(torch.where(at[:, None], row, torch.zeros_like(row)).to(seen.log_probs.device))
+    others = [index for index in range(len(seen.next_token)) if index != reader]
+    said = view(rows, sampling=sampling, noise=noise, others=seen.log_probs[others])
+    return FurtherViews(known=known, seen=said)
 
 
 def written_by(seen: Views, further: FurtherViews | None, reader: int | None) -> Ints:
@@ -366,40 +277,38 @@ class KnownNodes(NamedTuple):
 
 
 # Evaluates contexts by tokens `[Q]`, depths `[Q]` and mask; and keeps new ones, as `RequestRecorder` does.
-Evaluate = Callable[[Ints, Ints, NDArray[Any]], tuple[Views, Sequence[Context]]]
+Evaluate = Callable[[Ints, Ints, Mask], Asking[tuple[Views, Sequence[Context]]]]
 Keep = Callable[..., None]
 
 
 class TreeBranches:
     """Adds the contexts of trees to a trie; made for one request.
 
-    `known` are the nodes so far; mutated, as the caches of `forwards`, which hold prompt and trunk. `evaluate` is for
-    contexts behind those in the caches; `keep` notes new nodes.
+    `known` are the nodes so far; mutated. The caches hold prompt and trunk, and `evaluate` is for contexts behind those
+    in them; `keep` notes new nodes.
     """
 
-    def __init__(
-        self, trunk: Trunk, known: KnownNodes, forwards: Sequence[TreeForward], evaluate: Evaluate, keep: Keep
-    ) -> None:
+    def __init__(self, trunk: Trunk, known: KnownNodes, evaluate: Evaluate, keep: Keep) -> None:
         num_rows = len(trunk.contexts[0].scores)
-        self._trunk, self._known, self._forwards = trunk, known, forwards
+        self._trunk, self._known = trunk, known
         self._evaluate, self._keep = evaluate, keep
         self._ranked: list[dict[int, int]] = [{} for _ in range(num_rows)]
         self._rank: list[dict[int, tuple[int, float]]] = [{} for _ in range(num_rows)]
         self._found: dict[int, Context] = {}  # off the trunk, of the trees that grow
         self._slots: dict[int, int] = {}
+        self._num_slots = 0  # in use
 
-    def record(self, spec: TreeSpec) -> None:
+    def record(self, spec: TreeSpec) -> Asking[None]:
         """Grow a tree from every context of the trunk but its end."""
         widest = 1 + max(spec.shape.ranks(()))
         step = max(1, LAYER_ROWS // max(widest, spec.shape.most_fed))
         end_slot = self._trunk.first_slot + len(self._trunk.contexts)
         for start in range(0, len(self._trunk.contexts) - 1, step):
-            for forward in self._forwards:
-                forward.cut(end_slot)
+            self._num_slots = end_slot
             self._found.clear()
             self._slots.clear()
             starts = range(start, min(start + step, len(self._trunk.contexts) - 1))
-            self._grow(spec, starts)
+            yield from self._grow(spec, starts)
 
     def ranks(self) -> TreeRanks:
         """Of all nodes."""
@@ -414,7 +323,7 @@ class TreeBranches:
                 asked[row, node] = width
         return TreeRanks(rank=rank, ranked=asked, branch_log_prob=branch_log_prob)
 
-    def _grow(self, spec: TreeSpec, starts: range) -> None:
+    def _grow(self, spec: TreeSpec, starts: range) -> Asking[None]:
         trunk = self._trunk
         growths = [Growth(spec.shape, room=trunk.budget - start, eos=trunk.eos) for start in starts]
         nodes: list[dict[int, int]] = [{ROOT: start} for start in starts]  # of the trie, by node of the tree
@@ -423,14 +332,14 @@ class TreeBranches:
             for growth, node_of in zip(growths, nodes, strict=True):
                 for node, width in growth.asks:
                     asked[node_of[node]] = max(width, asked.get(node_of[node], 0))
-            answers = self._answers(spec, asked)
+            answers = yield from self._answers(spec, asked)
             for growth, node_of in zip(growths, nodes, strict=True):
                 first = len(growth.tokens)
                 growth.take([_first(answers[node_of[node]], width) for node, width in growth.asks])
                 for node in range(first, len(growth.tokens)):
                     node_of[node] = self._known.children[node_of[growth.parents[node]], growth.tokens[node]]
 
-    def _answers(self, spec: TreeSpec, asked: dict[int, int]) -> dict[int, Branches]:
+    def _answers(self, spec: TreeSpec, asked: dict[int, int]) -> Asking[dict[int, Branches]]:
         """The branches at nodes of the trie, all of which are nodes of it afterwards."""
         contexts = [self._context(node).scores[spec.row] for node in asked]
         found = ranked(stacked_on(contexts[0].device, contexts), list(asked.values()))
@@ -438,7 +347,7 @@ class TreeBranches:
         for (node, width), branches in zip(asked.items(), found, strict=True):
             self._ranked[spec.row][node] = max(width, self._ranked[spec.row].get(node, 0))
             children += [(node, token) for token in branches.tokens]
-        self._add(children)
+        yield from self._add(children)
         for (node, _), branches in zip(asked.items(), found, strict=True):
             for place, (token, log_prob) in enumerate(zip(branches.tokens, branches.log_probs, strict=True)):
                 self._rank[spec.row][self._known.children[node, token]] = place, log_prob
@@ -447,7 +356,7 @@ class TreeBranches:
     def _context(self, node: int) -> Context:
         return self._trunk.contexts[node] if node < len(self._trunk.contexts) else self._found[node]
 
-    def _add(self, children: Sequence[Child]) -> None:
+    def _add(self, children: Sequence[Child]) -> Asking[None]:
         """Evaluate contexts that no tree of this group has seen, and keep those that are new."""
         known, num_trunk = self._known, len(self._trunk.contexts)
         wanted = [
@@ -464,10 +373,12 @@ class TreeBranches:
             known.token.append(last)
             known.depth.append(known.depth[parent] + 1)
         nodes = [known.children[child] for child in wanted]
-        first_slot = self._forwards[0].num_slots
+        first_slot = self._num_slots
+        self._num_slots += len(wanted)
         token = np.array([last for _, last in wanted], dtype=np.int32)
         depth = np.array([known.depth[node] for node in nodes], dtype=np.int32)
-        seen, contexts = self._evaluate(token, depth, self._mask([parent for parent, _ in wanted], first_slot))
+        mask = self._mask([parent for parent, _ in wanted], first_slot)
+        seen, contexts = yield from self._evaluate(token, depth, mask)
         self._found.update(zip(nodes, contexts, strict=True))
         self._slots.update({node: first_slot + place for place, node in enumerate(nodes)})
         if new:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...traces.meta import Sampling
 from ..coupled_noise import noise_of
 from ..pools.members import LoadedMembers
-from .branches import text_logits
+from .together import text_logits
 from .views import scores
 
 

@@ -1,13 +1,14 @@
 """Record what every model of a pool says at every context a policy may ask about.
 
-A recording is made request by request. Finished requests are kept beside the output (`OUT.part`), so that a killed
-recording goes on where it was; the part is removed at the end.
+A recording is made some requests at a time (`group_size`). Finished ones are kept beside the output (`OUT.part`), so
+that a killed recording goes on where it was; the part is removed at the end.
 """
 
 import hashlib
 import json
 import platform
 import shutil
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
@@ -38,11 +39,18 @@ from .branches import TreeSpec
 from .model_info import model_info, ngram_info
 from .near_ties import BOUNDS, Ties
 from .request_trie import RequestRecorder, TrieOptions
+from .together import TreeForward, run_together
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256
 # Of what a part holds: parts of another form are not gone on from.
-PART_FORM = 4
+PART_FORM = 5
+
+# Requests that are recorded together, and most bytes of what the target says along their trunks, as float32.
+_TOGETHER, _TRUNK_BYTES = 8, 2**30
+# Rows in which trees grow at a time, at most and at least. Their keys and values take so many bytes, or that share of
+# the weights' if it is more.
+_MOST_ROWS, _LEAST_ROWS, _ROWS_BYTES, _SHARE_OF_WEIGHTS = 16, 4, 2**29, 4
 
 # Prompts with their tokens, in the order in which they are recorded.
 Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
@@ -231,17 +239,111 @@ def _features(pool: ModelPool, closure: Closure) -> tuple[int, int] | None:
 
 
 def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, parts: Parts) -> None:
-    models = [member.model for member in _recorded(pool)]
-    rows = [pool.rows(level) for level, member in enumerate(pool.members) if member.model is not None]
-    there = sum(parts.has(number) for number in range(len(requests)))
-    with Progress("recording", len(requests), unit="requests", done=there) as progress:
-        for number, (prompt, tokens) in enumerate(requests):
-            if not parts.has(number):
-                noise = noise_of(options.sampling, prompt.request_id, _vocab_size(pool))
-                recorder = RequestRecorder(models, tokens, options, noise, rows)
-                trie = recorder.record()
-                parts.keep(number, trie, Ties(recorder.near_ties, recorder.trunk_near_ties))
-                progress.advance()
+    there = list(map(parts.has, range(len(requests))))
+    if all(there):
+        return
+    forwards = _forwards(pool, options)
+    room = max(len(tokens) for _, tokens in requests) + options.room
+    row_bytes = room * sum(forward.bytes_per_context for forward in forwards)
+    num_rows = max(_LEAST_ROWS, max(_ROWS_BYTES, pool.weight_bytes // _SHARE_OF_WEIGHTS) // row_bytes)
+    size = group_size(_vocab_size(pool), options.max_new_tokens, num_rows)
+    groups = [range(start, min(start + size, len(requests))) for start in range(0, len(requests), size)]
+    missing = [group for group in groups if not all(there[number] for number in group)]
+    done = len(requests) - sum(map(len, missing))
+    with Progress("recording", len(requests), unit="requests", done=done) as progress:
+        told = GroupProgress(progress, options)
+        for group in missing:
+            # All of it, also where some are there: rounding depends on who is asked together.
+            noises = [noise_of(options.sampling, requests[number][0].request_id, _vocab_size(pool)) for number in group]
+            recorders = [
+                RequestRecorder(len(forwards), requests[number][1], options, noise)
+                for number, noise in zip(group, noises, strict=True)
+            ]
+            for forward in forwards:
+                forward.reserve(len(group) + min(num_rows, _MOST_ROWS), room)
+            tries = _record_group(forwards, recorders, min(num_rows, _MOST_ROWS), told)
+            for number, recorder, trie in zip(group, recorders, tries, strict=True):
+                if not there[number]:
+                    parts.keep(number, trie, Ties(recorder.near_ties, recorder.trunk_near_ties))
+
+
+def group_size(vocab_size: int, max_new_tokens: int, num_rows: int) -> int:
+    """Requests that are recorded together: some, or as many as there are rows for and as their trunks' scores allow."""
+    return max(1, min(_TOGETHER, num_rows, _TRUNK_BYTES // (4 * vocab_size * (max_new_tokens + 1))))
+
+
+def _forwards(pool: ModelPool, options: TrieOptions) -> list[TreeForward]:
+    """Of the members that are recorded, as those that decode run them."""
+    reader, depths = options.features or (None, 1)
+    return [
+        TreeForward(
+            pool.forward(level, "auto", share_weights=True),
+            states=member is pool.target and reader is not None,
+            slots_of_context=depths if member.from_features else 1,
+        )
+        for level, member in enumerate(pool.members)
+        if member.model is not None
+    ]
+
+
+def _record_group(
+    forwards: Sequence[TreeForward], recorders: Sequence[RequestRecorder], most: int, told: "GroupProgress"
+) -> list[Trie]:
+    """The tries of some requests, whose forwards are common; of what grows off trunks `most` parts grow at a time."""
+    told.begin(recorders)
+    trunks = run_together(forwards, [recorder.write_trunk() for recorder in recorders], on_round=told.trunks)
+    told.end_trunks()
+    viewed = [recorder.view_trunk(trunk) for recorder, trunk in zip(recorders, trunks, strict=True)]
+    parts = run_together(forwards, viewed)
+    growing = [recorder.grow(part, row) for row, recorder in enumerate(recorders) for part in parts[row]]
+    run_together(forwards, growing, first_row=len(recorders), most=most, on_round=told.branches)
+    tries = run_together(forwards, [recorder.finish() for recorder in recorders])
+    for forward in forwards:
+        for row in range(len(recorders)):
+            forward.free(row)
+    told.end()
+    return tries
+
+
+class GroupProgress:
+    """Tells how far a recording is, within a group of requests too: its trunks, then what grows off them."""
+
+    def __init__(self, progress: Progress, options: TrieOptions) -> None:
+        self._progress, self._max_new_tokens = progress, options.max_new_tokens
+        self._recorders: Sequence[RequestRecorder] = ()
+        # What trunks take of a group's seconds: at first a guess, then what they took of those so far.
+        self._share = 1 / (1 + options.closure.reach)
+        self._trunk_s = self._all_s = self._began_at_s = 0.0
+        self._done = progress.done
+
+    def begin(self, recorders: Sequence[RequestRecorder]) -> None:
+        """A group begins."""
+        self._recorders, self._began_at_s = recorders, time.monotonic()
+
+    def trunks(self) -> None:
+        """Some of the trunks are written."""
+        longest = max(recorder.num_written for recorder in self._recorders)
+        self._tell(self._share * longest / self._max_new_tokens)
+
+    def end_trunks(self) -> None:
+        """All of them are."""
+        self._trunk_s += time.monotonic() - self._began_at_s
+        self._tell(self._share)
+
+    def branches(self) -> None:
+        """Some of what grows off them is there."""
+        grown = sum(recorder.fraction for recorder in self._recorders) / len(self._recorders)
+        self._tell(self._share + (1 - self._share) * grown)
+
+    def end(self) -> None:
+        """The group is recorded."""
+        self._all_s += time.monotonic() - self._began_at_s
+        self._share = self._trunk_s / self._all_s
+        self._done += len(self._recorders)
+        self._progress.advance_to(self._done)
+
+    def _tell(self, share: float) -> None:
+        self._progress.advance_to(self._done + min(share, 0.999) * len(self._recorders))
 
 
 def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[Ties, tuple[TrieRequest, ...]]:

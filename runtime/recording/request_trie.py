@@ -12,39 +12,33 @@ off the trunk (all but the target if monotone, else all), P pairs of models, V v
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from ...traces.contexts.trie import Ints, TreeRanks, Trie
 from ...traces.meta import Closure, Sampling
 from ..coupled_noise import RequestNoise
-from ..fused import TokenRows
 from .branches import (
     Context,
     FeatureTree,
     FurtherViews,
     KnownNodes,
-    Mask,
-    Numbers,
     TreeBranches,
-    TreeForward,
     TreeSpec,
     Trunk,
-    causal_mask,
     contexts_of,
     feature_views,
     further_views,
     tree_drafters,
-    tree_mask,
     with_own_log_prob,
     written_by,
 )
 from .near_ties import near_ties
+from .together import Ask, Asking, Mask, Numbers, Said, causal_mask, tree_mask
 from .views import Contexts, Floats32, Views, first_allowance, offspring, scores, view, writers_of
 
 
@@ -59,99 +53,111 @@ class TrieOptions:
     trees: tuple[TreeSpec, ...] = ()  # that are recorded from every context of the trunk
     # Index among the models, and depths, of the one that reads the target's states; None if none does.
     features: tuple[int, int] | None = None
-    # Most contexts of one forward off the trunk; the cache holds the trunk and at most reach times as many.
-    max_rows: int = 128
+
+    @property
+    def room(self) -> int:
+        """Slots that a row needs beside those of the prompt."""
+        return self.max_new_tokens + min(self.closure.reach, self.max_new_tokens) * _MAX_ROWS
+
+
+# Nodes off the trunk stand depth first by blocks of so many, with depths of a drafter by fewer. They were evaluated so
+# once; a trie does not depend on how it is evaluated.
+_BLOCK, _LEAST_BLOCK = 128, 8
+# Contexts one token off the trunk whose trees grow in a row of their own, and most of it that is asked about at once.
+_PART, _MAX_ROWS = 16, 32
+
+
+class TrunkSaid(NamedTuple):
+    """A trunk and what the target said along it."""
+
+    tokens: Ints  # [T]
+    logits: Tensor  # [T + 1, V] after the prompt and each token
+    states: Tensor  # [S, W] of the prompt and the trunk, S tokens; none where no member reads them
 
 
 class RequestRecorder:
-    """Evaluates the contexts of one request and gathers its trie; made for one call of `record`.
+    """Asks about the contexts of one request and gathers its trie; made for one call of `record`.
 
     `near_ties` counts choices so far that fp32 noise could flip; `trunk_near_ties` are tokens of the trunk whose choice
-    rounding may turn over (`near_ties`).
+    rounding may turn over (`near_ties`). `num_written` is the trunk's tokens so far, `fraction` the share of the work
+    off it that is done, about.
+    The calls are `write_trunk`, `view_trunk`, `grow` for each part that it returns, in any order, and `finish`.
+    `max_rows` is the most contexts off the trunk that a part asks about at once, >= 1 (`TrieOptions.room`).
     """
 
     def __init__(
         self,
-        models: Sequence[PreTrainedModel],
+        num_models: int,
         prompt: Sequence[int],
         options: TrieOptions,
-        noise: RequestNoise | None,
-        rows: Sequence[TokenRows | None] | None = None,
+        noise: RequestNoise | None = None,
+        *,
+        max_rows: int = _MAX_ROWS,
     ) -> None:
-        rows = [None] * len(models) if rows is None else rows
-        capacity = len(prompt) + options.max_new_tokens + 256
         self._reader: int | None
         self._reader, depths = options.features or (None, 1)
         # The reader's is a tree of its own, that of depths.
-        self._forwards = [
-            TreeForward(model, capacity=capacity, rows=rows[index])
-            for index, model in enumerate(models)
-            if index != self._reader
-        ]
+        self._others = [index for index in range(num_models - 1) if index != self._reader]
         self._features: FeatureTree | None = None
         if self._reader is not None:
-            self._features = FeatureTree(
-                models[self._reader], num_prompt=len(prompt), depths=depths, rows=rows[self._reader]
-            )
-        self._writers = writers_of(options.closure, len(models), reader=self._reader, depths=depths)
-        self._num_models = len(models)
-        # A context is one row for each depth, which all look at each other's slots.
-        self._max_rows = max(8, options.max_rows // depths)
-        self._prompt = tuple(prompt)
+            self._features = FeatureTree(self._reader, num_prompt=len(prompt), depths=depths)
+        self._writers = writers_of(options.closure, num_models, reader=self._reader, depths=depths)
+        self._num_models = num_models
+        self._num_parts = 1
+        self._block = max(_LEAST_BLOCK, _BLOCK // depths)
+        self.prompt = tuple(prompt)
         self._options = options
         self._noise = noise
         self._columns: list[dict[str, NDArray[Any]]] = []
         self._further: list[dict[str, NDArray[Any]]] = []
         self._ranks: TreeRanks | None = None
-        self._num_nodes = 0
+        self._num_nodes = self._num_trunk = 0
+        self._max_rows = max_rows
+        self._contexts_of_trees: list[Context] = []
+        self.num_written, self.fraction = 0, 0.0
         self.near_ties = self.trunk_near_ties = 0
 
-    def record(self) -> Trie:
-        """The trie of the request: trunk first, parents before their children."""
-        trunk, target_logits, states = self._write_trunk()
-        off_trunk, contexts = self._view_trunk(trunk, target_logits, states)
-        self._grow(off_trunk)
-        if contexts:
-            self._grow_trees(contexts)
-        return self._trie()
-
-    def _write_trunk(self) -> tuple[Ints, Tensor, Tensor]:
-        """The tokens `[T]` the target writes by itself, its logits `[T + 1, V]`, and its states as of `_ask_target`."""
+    def write_trunk(self) -> Asking[TrunkSaid]:
+        """Let the target write by itself."""
         trunk = list[int]()
-        length = len(self._prompt)
-        said = [self._ask_target(self._prompt, range(length), causal_mask(0, length), num_logits=1)]
+        length = len(self.prompt)
+        said = yield from self._ask_target(self.prompt, range(length), causal_mask(0, length), num_logits=1)
+        found = [said]
         eos = self._options.eos_token_ids
         while len(trunk) < self._options.max_new_tokens and not (trunk and trunk[-1] in eos):
-            trunk.append(self._choose(said[-1][0], position=len(trunk)))
+            self.num_written = len(trunk) + 1
+            trunk.append(self._choose(found[-1].logits[0], position=len(trunk)))
             position = length + len(trunk) - 1
-            said.append(self._ask_target(trunk[-1:], [position], causal_mask(position, 1)))
-        logits, states = zip(*said, strict=True)
-        return np.array(trunk, dtype=np.int32), torch.cat(logits), torch.cat(states)
+            said = yield from self._ask_target(trunk[-1:], [position], causal_mask(position, 1))
+            found.append(said)
+        logits, states = zip(*found, strict=True)
+        self._num_trunk = len(trunk) + 1
+        return TrunkSaid(np.array(trunk, dtype=np.int32), torch.cat(logits), torch.cat(states))
 
-    def _ask_target(
-        self, tokens: Numbers, positions: Numbers, mask: Mask, num_logits: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """As `TreeForward.append_with_states`; without states where no member reads them."""
-        target = self._forwards[-1]
-        if self._features is not None:
-            return target.append_with_states(tokens, positions, mask, num_logits=num_logits)
-        logits = target.append(tokens, positions, mask, num_logits=num_logits)
-        return logits, logits[:0]
+    def _ask_target(self, tokens: Numbers, positions: Numbers, mask: Mask, num_logits: int = 0) -> Asking[Said]:
+        (said,) = yield Ask([self._num_models - 1], tokens, positions, mask, num_logits)
+        return said
 
     def _choose(self, logits: Tensor, position: int) -> int:
         """The token one model writes, from its logits `[1, V]`; the same arithmetic as in `views`."""
         noise = None if self._noise is None else self._noise.rows([position])
         return int(scores(logits, self._options.sampling, noise).argmax())
 
-    def _view_trunk(self, trunk: Ints, target_logits: Tensor, states: Tensor) -> tuple[Contexts, list[Context]]:
-        """Keep the trunk's T + 1 contexts; returns the contexts one token off it, and what trees grow from, if any."""
-        tokens = np.concatenate([self._prompt, trunk])
+    def view_trunk(self, said: TrunkSaid) -> Asking[list[Contexts]]:
+        """Keep the trunk's T + 1 contexts; returns the contexts one token off it, in parts of neighbours."""
+        trunk, target_logits, states = said
+        tokens = np.concatenate([self.prompt, trunk])
         mask, count = causal_mask(0, len(tokens)), len(trunk) + 1
-        logits = [forward.append(tokens, range(len(tokens)), mask, num_logits=count) for forward in self._forwards[:-1]]
+        logits = list[Tensor]()
+        if self._others:
+            others = yield Ask(self._others, tokens, range(len(tokens)), mask, num_logits=count)
+            logits = [each.logits for each in others]
         depth = np.arange(count, dtype=np.int32)
-        by_depth = [] if self._features is None else self._features.trunk(tokens.tolist(), states)
+        by_depth = list[Tensor]()
+        if self._features is not None:
+            by_depth = yield from self._features.trunk(tokens.tolist(), states)
         seen, further = self._view([*logits, target_logits], depth, by_depth)
-        contexts = self._contexts(logits, seen, depth)
+        self._contexts_of_trees = self._contexts(logits, seen, depth)
         noise = None if self._noise is None else self._noise.rows(depth[:-1].tolist())
         ties = near_ties(target_logits[:-1], self._options.sampling, noise)
         self.trunk_near_ties = int(ties.sum())
@@ -167,11 +173,12 @@ class RequestRecorder:
         written = written_by(seen, further, self._reader)[: len(allowance)]
         allowance[:, :-1][written[:, :-1] == trunk] = 0
         allowance[:, -1] = 0
-        slots = (len(self._prompt) - 1 + depth).astype(np.int32)
+        slots = (len(self.prompt) - 1 + depth).astype(np.int32)
         path = np.zeros((count, 0), dtype=np.int32)
-        return self._children(
-            (seen, further), depth, depth, allowance=allowance, last_trunk_slot=slots, path=path
-        ), contexts
+        off = self._children((seen, further), depth, depth, allowance=allowance, last_trunk_slot=slots, path=path)
+        parts = np.array_split(np.arange(len(off)), math.ceil(len(off) / _PART)) if len(off) else []
+        self._num_parts = len(parts)
+        return [off.take(part) for part in parts]
 
     def _contexts(self, logits: Sequence[Tensor], seen: Views, depth: Ints) -> list[Context]:
         """`[Q]` contexts for trees, from the logits `[Q, V]` of the models below the target; none without trees."""
@@ -181,61 +188,76 @@ class RequestRecorder:
         drafters = [logits[model] for _, model in tree_drafters(self._options.trees)]
         return contexts_of(seen, [scores(each, self._options.sampling, noise) for each in drafters])
 
-    def _grow_trees(self, contexts: list[Context]) -> None:
+    def _grow_trees(self, contexts: list[Context]) -> Asking[None]:
         known = KnownNodes.of(self._columns)
-        options, prompt = self._options, len(self._prompt)
+        options, prompt = self._options, len(self.prompt)
         trunk = Trunk(contexts, prompt - 1, options.max_new_tokens, frozenset(options.eos_token_ids))
-        branches = TreeBranches(trunk, known, self._forwards, self._evaluate_behind, self._keep)
+        branches = TreeBranches(trunk, known, self._evaluate_behind, self._keep)
         for tree in options.trees:
-            branches.record(tree)
+            yield from branches.record(tree)
         self._ranks = branches.ranks()
         if options.sampling.mode == "greedy":  # the very numbers of the token itself
             own = np.concatenate([part["own_log_prob"] for part in self._columns], axis=-1)
             self._ranks = with_own_log_prob(self._ranks, own, [model for _, model in tree_drafters(options.trees)])
 
-    def _evaluate_behind(self, token: Ints, depth: Ints, mask: NDArray[Any]) -> tuple[Views, list[Context]]:
-        positions = len(self._prompt) - 1 + depth
-        logits = [forward.append(token, positions, mask) for forward in self._forwards]
+    def _evaluate_behind(self, token: Ints, depth: Ints, mask: Mask) -> Asking[tuple[Views, list[Context]]]:
+        said = yield Ask(range(self._num_models), token, len(self.prompt) - 1 + depth, mask)
+        logits = [each.logits for each in said]
         seen, _ = self._view(logits, depth, [])
         return seen, self._contexts(logits, seen, depth)
 
-    def _grow(self, off_trunk: Contexts) -> None:
-        """Keep contexts one token off the trunk and all the closure has below them.
+    def grow(self, part: Contexts, row: int) -> Asking[None]:
+        """Keep contexts one token off the trunk and all the closure has below them; `row` holds prompt and trunk.
 
         Depth first by blocks: the cache holds the trunk and the ancestors of what is evaluated, not the whole tree.
         """
-        waiting = self._blocks(off_trunk)
+        features = None if self._features is None else self._features.fork(row)
+        num_slots = len(self.prompt) + self._num_trunk - 1
+        waiting, reach = self._blocks(part, num_slots, share=1 / self._num_parts), self._options.closure.reach
         while waiting:
-            contexts, num_slots = waiting.pop()
-            for forward in self._forwards:
-                forward.cut(num_slots)
-            if self._features is not None:
-                self._features.cut(num_slots)
-            waiting.extend(self._blocks(self._evaluate(contexts)))
+            contexts, num_slots, share = waiting.pop()
+            if features is not None:
+                features.cut(num_slots)
+            levels = reach - contexts.path.shape[1]  # that one and those below it
+            below = yield from self._evaluate(contexts, features, num_slots, row)
+            blocks = self._blocks(below, num_slots + len(contexts), share=share * (1 - 1 / levels))
+            self.fraction += share if not blocks else share / levels
+            waiting.extend(blocks)
 
-    def _blocks(self, level: Contexts) -> list[tuple[Contexts, int]]:
-        """Contexts in blocks of some `max_rows`, with the slots that hold their ancestors; none beyond the reach."""
+    def finish(self) -> Asking[Trie]:
+        """The trie: trunk first, parents before their children."""
+        self._put_in_order()
+        if self._contexts_of_trees:
+            yield from self._grow_trees(self._contexts_of_trees)
+        return self._trie()
+
+    def _blocks(self, level: Contexts, num_slots: int, *, share: float) -> list[tuple[Contexts, int, float]]:
+        """Contexts in blocks of some `max_rows`; none beyond the reach.
+
+        With the slots that hold their ancestors, and with their share of the work, which is `share` of all of them.
+        """
         if not len(level) or level.path.shape[1] == self._options.closure.reach:
             return []
         blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / self._max_rows))
-        num_slots = self._forwards[0].num_slots
-        return [(level.take(block), num_slots) for block in blocks]
+        return [(level.take(block), num_slots, share / len(blocks)) for block in blocks]
 
-    def _evaluate(self, contexts: Contexts) -> Contexts:
+    def _evaluate(
+        self, contexts: Contexts, features: FeatureTree | None, first_slot: int, row: int
+    ) -> Asking[Contexts]:
         """Keep contexts with every model's view of them; returns their children, reach aside."""
-        first_node, first_slot, count = self._num_nodes, self._forwards[0].num_slots, len(contexts)
         mask = tree_mask(contexts.last_trunk_slot, contexts.path, first_slot)
-        positions = len(self._prompt) - 1 + contexts.depth
-        logits = [forward.append(contexts.token, positions, mask) for forward in self._forwards[:-1]]
-        last, states = self._ask_target(contexts.token, positions, mask)
-        by_depth = [] if self._features is None else self._features.behind(contexts, states)
-        seen, further = self._view([*logits, last], contexts.depth, by_depth)
-        own = contexts.own_log_prob, contexts.further_log_prob
+        positions = len(self.prompt) - 1 + contexts.depth
+        said = yield Ask([*self._others, self._num_models - 1], contexts.token, positions, mask, base=row)
+        by_depth = list[Tensor]()
+        if features is not None:
+            by_depth = yield from features.behind(contexts, said[-1].states)
+        seen, further = self._view([each.logits for each in said], contexts.depth, by_depth)
+        own, first_node = (contexts.own_log_prob, contexts.further_log_prob), self._num_nodes
         self._keep(
             contexts.parent, contexts.token, contexts.depth,
             own_log_prob=own, on_trunk=False, seen=seen, further=further,
         )  # fmt: skip
-        offsets = np.arange(count, dtype=np.int32)
+        offsets = np.arange(len(contexts), dtype=np.int32)
         return self._children(
             (seen, further),
             first_node + offsets,
@@ -321,9 +343,42 @@ class RequestRecorder:
             }
         )
 
+    def _put_in_order(self) -> None:
+        columns = _joined(self._columns)
+        order = block_order(columns["parent"], columns["token"], num_trunk=self._num_trunk, block=self._block)
+        place = np.argsort(order).astype(np.int32)
+        columns = {name: column[..., order] for name, column in columns.items()}
+        columns["parent"] = np.where(columns["parent"] < 0, -1, place[columns["parent"]]).astype(np.int32)
+        self._columns = [columns]
+        if self._further:
+            self._further = [{name: column[..., order] for name, column in _joined(self._further).items()}]
+
     def _trie(self) -> Trie:
-        names = self._columns[0]
-        columns: dict[str, Any] = {
-            name: np.concatenate([part[name] for part in self._columns], axis=-1) for name in names
-        }
+        columns: dict[str, Any] = _joined(self._columns)
         return Trie(**columns, ranks=self._ranks, features=feature_views(self._further))
+
+
+def _joined(parts: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Columns of parts of a trie, all nodes in their last dimension."""
+    return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+
+
+def block_order(parent: Ints, token: Ints, *, num_trunk: int, block: int) -> NDArray[np.int64]:
+    """`[N]` nodes as they stand in a trie, from the parents and tokens `[N]` of nodes in another order.
+
+    The trunk's nodes are the first ones, and stay. Levels off it follow depth first, some `block` nodes at a time, the
+    last ones first; a level's nodes stand by parent and token.
+    """
+    by_parent = num_trunk + np.lexsort((token[num_trunk:], parent[num_trunk:]))
+    ends = np.searchsorted(parent[by_parent], np.arange(len(parent) + 1))
+    order = [np.arange(num_trunk)]
+
+    def blocks(nodes: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        below = np.concatenate([by_parent[ends[node] : ends[node + 1]] for node in nodes])
+        return np.array_split(below, math.ceil(len(below) / block)) if len(below) else []
+
+    waiting = blocks(order[0])
+    while waiting:
+        order.append(waiting.pop())
+        waiting.extend(blocks(order[-1]))
+    return np.concatenate(order)

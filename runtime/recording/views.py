@@ -93,11 +93,14 @@ def total_variation(probs: Tensor, other_probs: Tensor) -> Tensor:
     return distance.clamp(max=1.0)
 
 
-def view(logits: Sequence[Tensor], *, sampling: Sampling, noise: NDArray[np.float32] | None) -> Views:
+def view(
+    logits: Sequence[Tensor], *, sampling: Sampling, noise: NDArray[np.float32] | None, others: Tensor | None = None
+) -> Views:
     """Views of Q contexts from the logits `[Q, V]` of every model, smallest first, all on one device.
 
-    Noise is `[Q, V]` of each context's position if coupled, None if greedy. Beside M x Q x V log-probabilities,
-    temporaries are of some `_TOGETHER_BYTES`.
+    Noise is `[Q, V]` of each context's position if coupled, None if greedy. With `others`, log-probabilities
+    `[O, Q, V]` of other models, distances `[M O, Q]` are to each of these in place of those of pairs. Beside M x Q x V
+    log-probabilities, temporaries are of some `_TOGETHER_BYTES`.
 
     Raises:
         ValueError: noise without coupled sampling or the reverse.
@@ -109,32 +112,49 @@ def view(logits: Sequence[Tensor], *, sampling: Sampling, noise: NDArray[np.floa
     parts = []
     for start in range(0, max(1, count), step):
         some = slice(start, start + step)
-        own = None if noise is None else noise[some]
-        parts.append(_said([row[some] for row in logits], log_probs[:, some], sampling=sampling, noise=own))
+        own, beside = (None if noise is None else noise[some]), (None if others is None else others[:, some])
+        parts.append(_said([row[some] for row in logits], log_probs[:, some], sampling, own, beside))
     whole = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
     return Views(**whole, log_probs=log_probs)
 
 
 def _said(
-    logits: Sequence[Tensor], log_probs: Tensor, *, sampling: Sampling, noise: NDArray[np.float32] | None
+    logits: Sequence[Tensor],
+    log_probs: Tensor,
+    sampling: Sampling,
+    noise: NDArray[np.float32] | None,
+    others: Tensor | None,
 ) -> dict[str, NDArray[Any]]:
     """The other fields of `Views`; writes the log-probabilities to `log_probs` `[M, Q, V]`."""
     plain = truncated(torch.stack(list(logits)), sampling)
     ranked = _with_noise(plain, sampling, noise)
     log_probs.copy_(torch.log_softmax(plain, dim=-1))
-    # argmax takes the first of equal scores; topk promises no order.
-    chosen = ranked.argmax(dim=-1)
-    best = ranked.topk(2, dim=-1).values
+    best = ranked.topk(2, dim=-1)
+    ahead = best.values[..., 0] - best.values[..., 1]
+    chosen = best.indices[..., 0]
+    if (ahead <= 0).any():  # argmax takes the first of equal scores; topk promises no order
+        chosen = torch.where(ahead > 0, chosen, ranked.argmax(dim=-1))
     probs = log_probs.exp()
     return {
         "next_token": _numpy(chosen).astype(np.int32),
         "next_log_prob": _numpy(log_probs.gather(-1, chosen[..., None])[..., 0]),
         "top_log_prob": _numpy(log_probs.amax(dim=-1)),
-        "gap": _numpy(gaps(probs)),
+        "gap": _numpy(gaps(probs) if noise is not None else _ahead(probs, best.indices)),
         "entropy": _numpy(entropies(probs)),
-        "tvd": _pair_distances(probs),
-        "near_tie": _numpy(best[..., 0] - best[..., 1] < NEAR_TIE),
+        "tvd": _pair_distances(probs) if others is None else _distances(probs, others.exp()),
+        "near_tie": _numpy(ahead < NEAR_TIE),
     }
+
+
+def _ahead(probs: Tensor, best: Tensor) -> Tensor:
+    """As `gaps`, where the two best `[..., 2]` are known: what is ranked so is ranked so by probability."""
+    two = probs.gather(-1, best)
+    return two[..., 0] - two[..., 1]
+
+
+def _distances(probs: Tensor, others: Tensor) -> NDArray[np.float32]:
+    """`[M O, Q]` total variation distances of `[M, Q, V]` to `[O, Q, V]` distributions."""
+    return np.concatenate([_numpy(total_variation(own, others)) for own in probs])
 
 
 def _pair_distances(probs: Tensor) -> NDArray[np.float32]:

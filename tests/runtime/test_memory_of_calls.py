@@ -25,8 +25,8 @@ from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.profiling.probe import ProbedWorld, probe
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.recording.branches import TreeForward
 from paceline.runtime.recording.recorder import record
+from paceline.runtime.recording.together import TreeForward
 from paceline.runtime.state import KVMemoryError
 from paceline.runtime.threads import Memory
 from paceline.runtime.timing import plain_step_s

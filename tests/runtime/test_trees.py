@@ -12,8 +12,8 @@ from paceline.decoding.trees import ROOT, Growth, tree_shape
 from paceline.policies import make_policy
 from paceline.runtime.coupled_noise import noise_of
 from paceline.runtime.pools.members import describe_model, loaded_pool
-from paceline.runtime.recording.branches import text_logits
 from paceline.runtime.recording.recorder import record
+from paceline.runtime.recording.together import text_logits
 from paceline.runtime.threads import Memory
 from paceline.runtime.trees import ranked
 from paceline.studies.agree import agree

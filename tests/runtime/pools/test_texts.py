@@ -8,13 +8,13 @@ import numpy as np
 import paceline
 import pytest
 import torch
-from paceline.runtime.forward import layer_windows, within_window
+from paceline.runtime.forward import ModuleForward, layer_windows, within_window
 from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.configs import OFF_IN_FILES, OPTIONS
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
-from paceline.runtime.recording.branches import TreeForward, causal_mask, tree_mask
 from paceline.runtime.recording.recorder import record
+from paceline.runtime.recording.together import Ask, TreeForward, causal_mask, tree_mask
 from paceline.runtime.threads import Memory
 from paceline.studies.agree import agree
 from paceline.studies.record import tree_of
@@ -92,12 +92,12 @@ def test_the_draft_off_the_trunk_sees_its_window_too(window_pool):
     """A token tree's contexts, of which each goes its own way, have the logits of their texts."""
     pool, _ = window_pool
     for member in pool.members[1:]:
-        forward, text = TreeForward(member.model), pool.encode(PROMPTS[1].text)
-        forward.append(text, range(len(text)), causal_mask(0, len(text)))
+        forward, text = TreeForward(ModuleForward(member.model)), pool.encode(PROMPTS[1].text)
+        forward.append({0: Ask([0], text, range(len(text)), causal_mask(0, len(text)))})
         last, path = np.array([9, 15, 20], dtype=np.int32), np.zeros((3, 0), dtype=np.int32)
         for depth in range(1, 7):
-            first = forward.num_slots
-            found = forward.append([3, 4, 5], last + depth, tree_mask(last, path, first))
+            first = forward.num_slots(0)
+            found = forward.append({0: Ask([0], [3, 4, 5], last + depth, tree_mask(last, path, first))})[0].logits
             path = np.column_stack([path, first + np.arange(3, dtype=np.int32)])
             for row, end in enumerate(last.tolist()):
                 expected = without_cache(member.model, text[: end + 1] + [3 + row] * depth)[-1]

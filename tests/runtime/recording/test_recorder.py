@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from paceline.runtime.coupled_noise import gumbel
+from paceline.runtime.forward import ModuleForward
+from paceline.runtime.forward_choice import choose_forward
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.recording.branches import TreeForward, causal_mask, tree_mask
-from paceline.runtime.recording.recorder import Parts, SecondsKept, record
-from paceline.runtime.recording.request_trie import RequestRecorder, TrieOptions
+from paceline.runtime.recording import recorder as recorder_module
+from paceline.runtime.recording.recorder import Parts, SecondsKept, group_size, record
+from paceline.runtime.recording.request_trie import block_order
+from paceline.runtime.recording.together import Ask, TreeForward, causal_mask, run_together, tree_mask
 from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Closure, CostTable, Sampling
 
@@ -97,20 +100,33 @@ def test_a_trie_is_what_plain_models_say(tiny_pool, tmp_path, sampling, closure)
     assert (trie.own_log_prob[:, 0] == 0).all()
 
 
-def test_small_forwards_change_no_context(tiny_pool):
-    models = [member.model for member in tiny_pool.members if member.model]
-    prompt = tiny_pool.encode(PROMPTS[1].text)
-    wholes = []
-    for max_rows in (512, 1, 7):
-        options = TrieOptions(sampling=GREEDY, closure=MONOTONE, max_new_tokens=12, eos_token_ids=(), max_rows=max_rows)
-        trie = RequestRecorder(models, prompt, options, None).record()
-        rows = zip(contexts_of(trie), trie.next_token.T.tolist(), trie.entropy.T.round(3).tolist(), strict=True)
-        wholes.append({context: (tokens, entropy) for context, tokens, entropy in rows})
-    for whole in wholes[1:]:
-        assert whole.keys() == wholes[0].keys()
-        for context, (tokens, entropy) in whole.items():
-            assert tokens == wholes[0][context][0]
-            assert np.allclose(entropy, wholes[0][context][1], atol=2e-3)
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED])
+@pytest.mark.parametrize(
+    ("changed", "wide"),
+    [("recorder._TOGETHER", 1), ("recorder._MOST_ROWS", 1), ("request_trie._PART", 1), ("request_trie._PART", 99)],
+)
+def test_who_is_asked_together_changes_no_context(tiny_pool, tmp_path, monkeypatch, sampling, changed, wide):
+    """Tokens and the order of nodes are the same to the bit, numbers within a step or two of their grids."""
+    usual = recording(tiny_pool, tmp_path / "usual.trace", sampling=sampling)
+    monkeypatch.setattr(f"paceline.runtime.recording.{changed}", wide)
+    other = recording(tiny_pool, tmp_path / "other.trace", sampling=sampling)
+    for one, two in zip(usual.requests, other.requests, strict=True):
+        for name in ("parent", "token", "depth", "on_trunk", "next_token"):
+            assert np.array_equal(getattr(one.trie, name), getattr(two.trie, name))
+        assert np.allclose(one.trie.own_log_prob, two.trie.own_log_prob, rtol=0, atol=2 / 1024)
+        assert np.allclose(one.trie.entropy, two.trie.entropy, rtol=0, atol=2 / 4096)
+
+
+def test_nodes_stand_depth_first_by_blocks():
+    """Trunk 0, 1; below 0 the nodes 5 (token 3) and 2 (token 7), below 1 node 3; 4 is a child of 2, 6 of 3."""
+    parent, token = np.array([-1, 0, 0, 1, 2, 0, 3], dtype=np.int32), np.array([-1, 5, 7, 4, 1, 3, 2], dtype=np.int32)
+    assert block_order(parent, token, num_trunk=2, block=8).tolist() == [0, 1, 5, 2, 3, 4, 6]
+    assert block_order(parent, token, num_trunk=2, block=1).tolist() == [0, 1, 3, 6, 2, 4, 5]
+
+
+def test_a_group_is_as_large_as_its_rows_and_what_is_said_along_its_trunks_allow():
+    assert group_size(1536, 64, 99) == group_size(49_152, 512, 8) == 8
+    assert (group_size(152_064, 1024, 99), group_size(152_064, 512, 99), group_size(1536, 64, 5)) == (1, 3, 5)
 
 
 def test_what_is_written_is_what_is_returned(tiny_pool, tmp_path):
@@ -145,28 +161,31 @@ class Killed(BaseException):
     """As a signal would stop the process."""
 
 
-def killed_recording(pool, out, *, forwards):
-    """A recording stopped in the middle of the target's n-th forward; returns the folder of what it finished."""
-    left = iter(range(forwards))
+def killed_recording(pool, out, *, forwards, together=1):
+    """A recording stopped in the middle of a member's n-th forward; returns the folder of what it finished."""
+    left, append = iter(range(forwards)), TreeForward.append
 
-    def count(*_):
+    def count(*given):
         if next(left, None) is None:
             raise Killed
+        return append(*given)
 
-    handle = pool.target.model.register_forward_pre_hook(count)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder_module, "_TOGETHER", together)
+        patch.setattr(TreeForward, "append", count)
         with pytest.raises(Killed):
             recording(pool, out)
-    finally:
-        handle.remove()
     return out.with_name(f"{out.name}.part")
 
 
-@pytest.mark.parametrize(("forwards", "finished"), [(0, 0), (3, 0), (25, 1), (50, 2)])
-def test_a_killed_recording_goes_on_to_the_same_bytes(tiny_pool, tmp_path, forwards, finished):
+@pytest.mark.parametrize(
+    ("forwards", "together", "finished"), [(0, 1, 0), (3, 1, 0), (45, 1, 1), (100, 1, 2), (20, 2, 0), (60, 2, 2)]
+)
+def test_a_killed_recording_goes_on_to_the_same_bytes(tiny_pool, tmp_path, monkeypatch, forwards, together, finished):
+    monkeypatch.setattr(recorder_module, "_TOGETHER", together)
     recording(tiny_pool, tmp_path / "whole" / "a.trace")
     out = tmp_path / "cut" / "a.trace"
-    part = killed_recording(tiny_pool, out, forwards=forwards)
+    part = killed_recording(tiny_pool, out, forwards=forwards, together=together)
     assert not out.exists()
     assert len(list(part.glob("*.npz"))) == finished
     assert part.exists() == bool(finished)  # with nothing to go on from, nothing is left
@@ -178,10 +197,26 @@ def test_a_killed_recording_goes_on_to_the_same_bytes(tiny_pool, tmp_path, forwa
 
 
 def test_finished_requests_are_not_recorded_again(tiny_pool, tmp_path):
-    part = killed_recording(tiny_pool, tmp_path / "a.trace", forwards=50)
+    part = killed_recording(tiny_pool, tmp_path / "a.trace", forwards=100)
     before = {path.name: path.stat().st_mtime_ns for path in part.glob("*.npz")}
+    assert len(before) == 2
     killed_recording(tiny_pool, tmp_path / "a.trace", forwards=1)
     assert {path.name: path.stat().st_mtime_ns for path in part.glob("*.npz")} == before
+
+
+def test_a_group_of_which_one_is_missing_is_recorded_to_the_same_bytes(tiny_pool, tmp_path, monkeypatch):
+    recording(tiny_pool, tmp_path / "whole" / "a.trace")
+    out = tmp_path / "cut" / "a.trace"
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "remove", lambda _: None)
+        recording(tiny_pool, out)
+    part = out.with_name("a.trace.part")
+    (part / "000001.npz").unlink()
+    for file in out.iterdir():
+        file.unlink()
+    out.rmdir()
+    recording(tiny_pool, out)
+    assert content(out) == content(tmp_path / "whole" / "a.trace")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +231,7 @@ def test_finished_requests_are_not_recorded_again(tiny_pool, tmp_path):
     ],
 )
 def test_a_part_of_another_recording_is_refused(tiny_pool, tmp_path, changed):
-    part = killed_recording(tiny_pool, tmp_path / "a.trace", forwards=25)
+    part = killed_recording(tiny_pool, tmp_path / "a.trace", forwards=45)
     before = content(part)
     weight = tiny_pool.member("mid").model.model.norm.weight
     scale = changed.get("weights", 1.0)
@@ -258,46 +293,87 @@ def model(request, tiny_pool):
     return tiny_pool.member(request.param).model
 
 
-def test_a_random_tree_equals_forwards_without_cache(model):
-    """Trunk of 9, prompt of 5; three levels of children at random anchors, evaluated 7 at a time."""
+@pytest.fixture(params=["modules", "fused"])
+def forward(request, model):
+    return TreeForward(choose_forward(model, kind=request.param, share_weights=False, context_tokens=64))
+
+
+def said(forward, tokens, positions, mask, num_logits=0, **more):
+    """Logits after contexts of row 0."""
+    return forward.append({0: Ask([0], tokens, positions, mask, num_logits, **more)})[0].logits
+
+
+def test_random_trees_equal_forwards_without_cache(model, forward):
+    """Trunk of 9, prompt of 5; three levels of children at random anchors, in each of three rows."""
     rng = np.random.default_rng(0)
     text = rng.integers(0, 31, size=14)
-    forward = TreeForward(model, capacity=4)
-    logits = forward.append(text, range(14), causal_mask(0, 14), num_logits=10)
+    logits = said(forward, text, range(14), causal_mask(0, 14), num_logits=10)
     for place, found in enumerate(logits):
         assert same(found, without_cache(model, text[: 5 + place].tolist())[-1])
-    last_slot = rng.integers(4, 14, size=12).astype(np.int32)
-    contexts = [text[: slot + 1].tolist() for slot in last_slot]
-    path = np.zeros((12, 0), dtype=np.int32)
+    grown = {}
+    for row, count in ((1, 7), (2, 5), (3, 2)):  # that begin as copies of row 0
+        last_slot = rng.integers(4, 14, size=count).astype(np.int32)
+        contexts = [text[: slot + 1].tolist() for slot in last_slot]
+        grown[row] = contexts, last_slot, np.zeros((count, 0), dtype=np.int32)
+    num_slots = dict.fromkeys(grown, 14)
     for _ in range(3):
-        tokens = rng.integers(0, 31, size=len(contexts))
-        contexts = [[*context, int(token)] for context, token in zip(contexts, tokens, strict=True)]
-        positions, own = [len(context) - 1 for context in contexts], []
-        for start in range(0, len(contexts), 7):
-            part = slice(start, start + 7)
-            own.extend(range(forward.num_slots, forward.num_slots + len(contexts[part])))
-            mask = tree_mask(last_slot[part], path[part], forward.num_slots)
-            found = forward.append(tokens[part], positions[part], mask)
+        asks, after = {}, {}
+        for row, (contexts, last_slot, path) in grown.items():
+            tokens, first = rng.integers(0, 31, size=len(contexts)), num_slots[row]
+            after[row] = [[*context, int(token)] for context, token in zip(contexts, tokens, strict=True)]
+            positions = [len(context) for context in contexts]
+            asks[row] = Ask([0], tokens, positions, tree_mask(last_slot, path, first), base=0)
+        for row, answer in forward.append(asks).items():
             assert all(
-                same(row, without_cache(model, context)[-1]) for row, context in zip(found, contexts[part], strict=True)
+                same(found, without_cache(model, context)[-1])
+                for found, context in zip(answer.logits, after[row], strict=True)
             )
-        parents = rng.integers(0, len(contexts), size=15)
-        path = np.column_stack([path, own]).astype(np.int32)[parents]
-        last_slot, contexts = last_slot[parents], [contexts[parent] for parent in parents]
+            _, last_slot, path = grown[row]
+            own = num_slots[row] + np.arange(len(after[row]))
+            num_slots[row] += len(after[row])
+            parents = rng.integers(0, len(after[row]), size=len(after[row]))
+            path = np.column_stack([path, own]).astype(np.int32)[parents]
+            grown[row] = [after[row][parent] for parent in parents], last_slot[parents], path
+        assert {row: forward.num_slots(row) for row in grown} == num_slots
+    assert forward.num_slots(0) == 14
 
 
-def test_cut_slots_leave_no_trace(model):
+def test_cut_slots_leave_no_trace(model, forward):
     text = np.random.default_rng(1).integers(0, 31, size=12)
-    forward = TreeForward(model, capacity=2)
-    forward.append(text[:8], range(8), causal_mask(0, 8))
-    forward.append(np.array([1, 2, 3]), [8, 9, 10], causal_mask(8, 3))
-    forward.cut(8)
-    assert forward.num_slots == 8
-    found = forward.append(text[8:], range(8, 12), causal_mask(8, 4))
+    said(forward, text[:8], range(8), causal_mask(0, 8))
+    said(forward, np.array([1, 2, 3]), [8, 9, 10], causal_mask(8, 3))
+    found = said(forward, text[8:], range(8, 12), causal_mask(8, 4))
+    assert forward.num_slots(0) == 12
     assert same(found[-1], without_cache(model, text.tolist())[-1])
     with pytest.raises(ValueError, match="num_tokens must be <= 12"):
-        forward.cut(13)
-    assert forward.num_slots == 12
+        said(forward, [1], [13], causal_mask(13, 1))
+    forward.free(0)
+    assert forward.num_slots(0) == 0
+
+
+def test_requests_of_very_different_widths_do_not_wait_as_padding(model):
+    """A model's own modules run them apart; a fused forward pads attention alone."""
+    counts = {0: 40, 1: 2, 2: 38, 3: 2}
+    asks = {row: Ask([0], [1] * count, range(count), causal_mask(0, count)) for row, count in counts.items()}
+    for kind, together in (("modules", [[0, 2], [1, 3]]), ("fused", [[0, 2, 1, 3]])):
+        forward = TreeForward(choose_forward(model, kind=kind, share_weights=False, context_tokens=64))
+        assert forward._forwards_of(asks) == together
+
+
+def test_generators_are_run_some_at_a_time_and_their_rows_are_free_again(tiny_pool):
+    forward = TreeForward(choose_forward(tiny_pool.target.model, kind="fused", share_weights=False, context_tokens=64))
+    most = []
+
+    def asking(count):
+        for place in range(count):
+            (answer,) = yield Ask([0], [place], [place], causal_mask(place, 1))
+            most.append(len(forward._cache.rows))
+        return count, answer.logits.shape
+
+    counts = [3, 1, 2, 4]
+    found = run_together([forward], [asking(count) for count in counts], first_row=5, most=2)
+    assert found == [(count, (1, 32)) for count in counts]
+    assert (max(most), dict(forward._cache.rows)) == (2, {})
 
 
 def test_masks():
@@ -310,8 +386,8 @@ def test_attention_that_would_be_silently_wrong_is_refused(tiny_pool, monkeypatc
     model = tiny_pool.member("mid").model
     monkeypatch.setattr(model.config, "_attn_implementation_internal", "eager")
     with pytest.raises(ValueError, match="attention must be 'sdpa', got 'eager'"):
-        TreeForward(model)
+        ModuleForward(model)
     monkeypatch.undo()
     monkeypatch.setattr(model.config, "layer_types", ["full_attention", "sliding_attention"], raising=False)
     with pytest.raises(ValueError, match="full_attention or sliding_attention with a sliding_window, got"):
-        TreeForward(model)
+        ModuleForward(model)

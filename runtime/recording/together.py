@@ -1,0 +1,251 @@
+"""Forwards of contexts of several requests: who records a request asks, and all that is asked for runs together.
+
+What records a request, or a part of it, is a generator of `Ask`s, which is sent what the members say. `run_together`
+takes a step of each in turn, so that a forward holds the contexts of all of them and reads the weights once.
+`TreeForward` is a member's part in it: a KV cache with a row for each, which holds prompt, trunk and a tree. A new
+context is one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit positions;
+layers with a sliding window attend to the last of these. Slots say nothing of positions, and are only ever appended or
+cut. A row may begin as a copy of another one's first slots: the trees of one trunk grow in several rows, since what a
+context does not look at is still multiplied.
+
+Rounding depends on who is asked together. So requests form groups that depend on nothing but their order (`recorder`).
+
+Letters: Q contexts of one row, S its slots, F ancestors off the trunk, W hidden size, V vocabulary, R rows.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..caches import Placement
+from ..features import FeatureForward
+from ..forward import ModelForward, ModuleForward
+
+Mask = NDArray[np.bool_]
+Slots = NDArray[np.int32]
+Numbers = NDArray[np.integer[Any]] | Sequence[int]
+
+
+class Ask(NamedTuple):
+    """Contexts of one request that some members are asked about, in one forward of each."""
+
+    members: Sequence[int]  # that are asked, ascending
+    tokens: Numbers  # [Q] the last of each context
+    positions: Numbers  # [Q] their places in the text, from 0
+    mask: Mask  # [Q, S + Q] slots each attends to, its own among them; slots from S on are forgotten first
+    num_logits: int = 0  # of the last so many contexts; 0: of all
+    before: Tensor | None = None  # [Q, W] states before each token, of who reads states
+    # Row whose first S slots this one begins with, if it has none; a row is where what is asked together is kept.
+    base: int | None = None
+
+
+class Said(NamedTuple):
+    """What a member says of contexts."""
+
+    logits: Tensor  # [Q, V], or of the last `num_logits` of them
+    states: Tensor  # [Q, W] last hidden states, of a member whose states are read; else none, [0, V]
+
+
+Result = TypeVar("Result")
+# Asks, is sent what each of the members that it asked says, and returns a result.
+Asking = Generator[Ask, list[Said], Result]
+
+
+def causal_mask(start: int, count: int) -> Mask:
+    """`[Q, S]` of `count` tokens in a row after `start` slots of the same text: each sees all before it and itself."""
+    return np.arange(start + count) <= np.arange(start, start + count)[:, None]
+
+
+def tree_mask(last_trunk_slot: Slots, path: Slots, num_slots: int) -> Mask:
+    """`[Q, num_slots + Q]` of contexts off a trunk, after `num_slots` in use.
+
+    Each sees the trunk up to where it left (`[Q]` slots), its path after that (`[Q, F]` slots) and itself.
+    """
+    count = len(last_trunk_slot)
+    mask = np.arange(num_slots + count) <= last_trunk_slot[:, None]
+    own = num_slots + np.arange(count)
+    np.put_along_axis(mask, np.column_stack([path, own]), values=True, axis=1)
+    return mask
+
+
+def text_logits(model: PreTrainedModel, text: Sequence[int], num_logits: int) -> Tensor:
+    """`[num_logits, V]` logits of a model after the last tokens of a text, from one forward over all of it."""
+    ask = Ask([0], text, range(len(text)), causal_mask(0, len(text)), num_logits)
+    return TreeForward(ModuleForward(model)).append({0: ask})[0].logits
+
+
+# Queries times slots of one forward, padding included: attention makes numbers of each, and a mask.
+_MOST_SCORES = 2**23
+# A model's own modules compute padding like tokens: most of their forwards that may be padding.
+_MOST_PADDING = 0.2
+
+
+class TreeForward:
+    """One member and the cache of contexts, in R rows with numbers. The methods change the cache only.
+
+    `forward` runs the member; of one that reads states every `Ask` has them. `states` is whether its own are read,
+    `slots_of_context` the most slots that a context takes.
+    """
+
+    def __init__(
+        self, forward: ModelForward | FeatureForward, *, states: bool = False, slots_of_context: int = 1
+    ) -> None:
+        self._forward, self._states, self._slots_of_context = forward, states, slots_of_context
+        self._cache = forward.slot_cache()
+
+    @property
+    def bytes_per_context(self) -> int:
+        """Of its keys and values."""
+        return self._forward.kv_shape.bytes_per_slot * self._slots_of_context
+
+    def num_slots(self, row: int) -> int:
+        """Slots in use."""
+        return self._cache.length(str(row))
+
+    def reserve(self, num_rows: int, num_contexts: int) -> None:
+        """Make room for so many rows, of which none is in use, and contexts of each; more is made by doubling."""
+        names = [str(row) for row in range(num_rows)]
+        self._cache.reserve(names, [num_contexts * self._slots_of_context] * num_rows)
+
+    def free(self, row: int) -> None:
+        """Forget a row."""
+        self._cache.free(str(row))
+
+    def append(self, asks: Mapping[int, Ask]) -> dict[int, Said]:
+        """Append the contexts that are asked about, by row; returns what the member says of them.
+
+        Raises:
+            ValueError: a mask over more slots than the row has.
+        """
+        said: dict[int, Said] = {}
+        for some in self._forwards_of(asks):
+            said |= self._append({row: asks[row] for row in some})
+        return said
+
+    def _forwards_of(self, asks: Mapping[int, Ask]) -> list[list[int]]:
+        """Rows that share a forward: as many as its padding and its attention allow."""
+        wide: list[list[int]] = []
+        tokens = slots = 0
+        for row in sorted(asks, key=lambda number: -len(asks[number].tokens)):
+            count, width = asks[row].mask.shape
+            longest = len(asks[wide[-1][0]].tokens) if wide else 0
+            rows, slots = len(wide[-1]) + 1 if wide else 1, max(slots, width)
+            padding = 1 - (tokens + count) / max(1, rows * longest)
+            padded = self._forward.name != "fused" and padding > _MOST_PADDING
+            if wide and not padded and rows * longest * slots <= _MOST_SCORES:
+                wide[-1].append(row)
+                tokens += count
+            else:
+                wide.append([row])
+                tokens, slots = count, width
+        return wide
+
+    def _append(self, asks: Mapping[int, Ask]) -> dict[int, Said]:
+        names = {str(row): row for row in asks}
+        for name, row in names.items():
+            self._begin(name, asks[row])
+        given = list(names)
+        order = [names[given[place]] for place in self._cache.in_order(given)]
+        rows = [asks[request] for request in order]
+        placement = self._place(order, rows)
+        device = self._forward.kv_shape.device
+        ids = torch.as_tensor(np.concatenate([row.tokens for row in rows]), dtype=torch.long, device=device)
+        counts, kept = list(placement.counts), [row.num_logits or len(row.tokens) for row in rows]
+        keep: Tensor | slice = slice(None)
+        if kept != counts:
+            ends = np.cumsum(counts)
+            places = [np.arange(end - own, end) for end, own in zip(ends, kept, strict=True)]
+            keep = torch.from_numpy(np.concatenate(places)).to(device)
+        logits, states = self._run(ids, placement, keep, [row.before for row in rows])
+        own_states = torch.split(states, counts) if len(states) else [states] * len(rows)
+        parts = zip(order, torch.split(logits, kept), own_states, strict=True)
+        return {row: Said(own, states) for row, own, states in parts}
+
+    def _begin(self, name: str, ask: Ask) -> None:
+        """Let a row have the slots in front of what is asked about, and no more."""
+        num_slots = ask.mask.shape[1] - len(ask.tokens)
+        if ask.base is not None and name not in self._cache.rows:
+            self._cache.fork(str(ask.base), name, num_slots)
+        elif num_slots or self._cache.length(name):
+            self._cache.roll_back(name, num_slots)
+
+    def _place(self, order: Sequence[int], rows: Sequence[Ask]) -> Placement:
+        """Where new contexts go, request after request, and what each looks at."""
+        cache, device = self._cache, self._forward.kv_shape.device
+        names, counts = [str(request) for request in order], [len(row.tokens) for row in rows]
+        needed = max(row.mask.shape[1] for row in rows)
+        if needed > cache.capacity:
+            room = max(needed, 2 * cache.capacity)
+            cache.reserve(names, [room - cache.length(name) for name in names])
+        placement = cache.place(names, counts)
+        looks = np.zeros((len(rows), 1, max(counts), placement.num_slots), dtype=np.bool_)
+        for at, row in enumerate(rows):
+            count, width = row.mask.shape
+            looks[at, 0, :count, :width] = row.mask
+            looks[at, 0, count:, :width] = row.mask[-1]  # padding looks as what it repeats
+        positions = np.concatenate([row.positions for row in rows])
+        return placement._replace(
+            positions=torch.as_tensor(positions, dtype=torch.long, device=device),
+            mask=torch.from_numpy(looks).to(device),
+            tree=True,
+        )
+
+    def _run(
+        self, ids: Tensor, placement: Placement, keep: Tensor | slice, before: Sequence[Tensor | None]
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(self._forward, FeatureForward):
+            states = torch.cat([row for row in before if row is not None])
+            return self._forward.after(ids, states, placement, self._cache, keep)
+        if self._states:
+            return self._forward.with_states(ids, placement, self._cache, keep)
+        logits = self._forward(ids, placement, self._cache, keep)
+        return logits, logits[:0]
+
+
+def run_together(
+    forwards: Sequence[TreeForward],
+    recorders: Sequence[Asking[Result]],
+    *,
+    first_row: int = 0,
+    most: int | None = None,
+    on_round: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """Run generators until all have returned; their results. A member is asked by all who ask it at once.
+
+    Args:
+        forwards: of all members, by the indices that are asked.
+        recorders: have a row each; what rows hold stays, but with `most`.
+        first_row: of the rows, which are numbered in their order.
+        most: that run at a time, a row being free when its generator has returned; None for all.
+        on_round: called before each round of forwards.
+    """
+    waiting = dict[int, Ask]()
+    results = dict[int, Result]()
+    to_start = list(reversed(range(len(recorders))))
+
+    def go_on(place: int, said: list[Said] | None) -> None:
+        try:
+            waiting[place] = next(recorders[place]) if said is None else recorders[place].send(said)
+        except StopIteration as end:
+            waiting.pop(place, None)
+            results[place] = end.value
+            for forward in forwards if most is not None else ():
+                forward.free(first_row + place)
+
+    while waiting or to_start:
+        while to_start and (most is None or len(waiting) < most):
+            go_on(to_start.pop(), None)
+        on_round()
+        said: dict[int, list[Said]] = {place: [] for place in waiting}
+        for member, forward in enumerate(forwards):
+            asks = {first_row + place: ask for place, ask in waiting.items() if member in ask.members}
+            for row, answer in forward.append(asks).items() if asks else ():
+                said[row - first_row].append(answer)
+        for place, answers in said.items():
+            go_on(place, answers)
+    return [results[place] for place in range(len(recorders))]
