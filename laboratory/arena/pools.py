@@ -35,7 +35,8 @@ from ..training.texts import (
     train_tokenizer,
     write_prompts,
 )
-from ..training.training import TrainingRun, layers_kept, make_teacher, train_student, train_target, write_texts
+from ..training.training import TrainingRun, layers_kept, make_teacher, train_student, train_target
+from ..training.writing import write_texts
 from .recipe import PoolRecipe
 
 STEPS_BETWEEN_CHECKS = 10  # optimizer steps between two looks at the agreement
