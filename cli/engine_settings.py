@@ -11,7 +11,7 @@ from .output import JsonOption, check_json_path, show
 
 def settings(
     *,
-    engine: Annotated[str, typer.Option(help="vllm, sglang, tensorrt-llm, llama.cpp or transformers.")],
+    engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, llamacpp or transformers.")],
     drafter: Annotated[
         list[str],
         typer.Option(

@@ -120,6 +120,8 @@ class Recommendation(Printed):
         if self.setting is not None:
             return ["", *self.setting.lines()]
         unsettled = [f"{each.batch:,}" for each in self.batches if each.open_between]
+        if not unsettled:
+            return ["no setting is named", *self.advice]
         return [f"no setting is named: at {', '.join(unsettled)} running, K cannot be told from none", *self.advice]
 
     def to_json(self) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def settings(
     """What to paste into an engine so that it speculates as decided.
 
     Args:
-        engine: vllm, sglang, tensorrt-llm, llama.cpp or transformers.
+        engine: vllm, sglang, trtllm, llamacpp or transformers.
         drafter: `model=PATH`, `eagle=PATH`, `eagle3=PATH`, `mtp`, `mtp=PATH`, `ngram`, `ngram=LONGEST_MATCH` or
             `suffix`; several, the smallest first, are a chain, which no engine runs.
         schedule: tokens that are drafted by running requests, as "1:5,8:3,32:0" or {1: 5, 8: 3, 32: 0}: 5 from one
@@ -446,12 +446,12 @@ def _tensorrt(decision: Decision, decoding_type: str) -> Pasted:
     if len(schedule) > 1:
         if decision.first != decision.most:
             raise ArgumentError(
-                f"`schedule` must begin with its largest K in tensorrt-llm, whose max_draft_len is K of the smallest "
+                f"`schedule` must begin with its largest K in trtllm, whose max_draft_len is K of the smallest "
                 f"key, got {decision.text()}; the best it can is a K that never rises above the first"
             )
         if schedule[-1][1] > 0 and decision.max_batch is None:
             raise ArgumentError(
-                f"`max_batch` must be given in tensorrt-llm, where K is 0 above the last key, for {decision.text()}"
+                f"`max_batch` must be given in trtllm, where K is 0 above the last key, for {decision.text()}"
             )
         keys = {end: tokens for _, end, tokens in decision.bounds if end is not None}
         if schedule[-1][1] == 0:
@@ -573,7 +573,7 @@ ENGINES: Mapping[str, EngineRules] = {
         write=_sglang,
         plain=_plain_sglang,
     ),
-    "tensorrt-llm": EngineRules(
+    "trtllm": EngineRules(
         title="TensorRT-LLM",
         version="1.4.0rc1",
         names={MODEL: "DraftTarget", EAGLE3: "Eagle3", MTP: "MTP", NGRAM: "NGram", SUFFIX: "SA"},
@@ -585,7 +585,7 @@ ENGINES: Mapping[str, EngineRules] = {
         write=_tensorrt,
         plain=_plain_tensorrt,
     ),
-    "llama.cpp": EngineRules(
+    "llamacpp": EngineRules(
         title="llama.cpp",
         version="commit 0c1e57098",
         names={MODEL: "draft-simple", EAGLE3: "draft-eagle3", MTP: "draft-mtp", NGRAM: "ngram-simple"},

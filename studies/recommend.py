@@ -54,13 +54,14 @@ def recommend(
     }
     tuned, others = (sweep(half, text, batches=batches, **replayed) for half in halves)
     found = tuple(_at(batch, tuned, others, asked.present) for batch in batches)
+    setting_found, refusal = _setting(found, asked, setting, drafter)
     return Recommendation(
         meta={**others.meta, "requests_tuned_on": len(halves[0].requests), "requests": len(halves[1].requests)},
         drafter=drafter,
         present=asked.present,
         batches=found,
-        setting=_setting(found, asked, setting, drafter),
-        advice=tuple(_advice(found, setting)),
+        setting=setting_found,
+        advice=(*_advice(found), *([] if refusal is None else [refusal])),
         compared=tuple(others.comparisons[batch] for batch in batches),
     )
 
@@ -103,21 +104,24 @@ def _at(batch: int, tuned: Sweep, others: Sweep, present: int | None) -> AtBatch
 
 def _setting(
     found: Sequence[AtBatch], asked: RecommendOptions, setting: Setting, drafter: str
-) -> EngineSettings | None:
-    """What to paste, where every batch is decided."""
+) -> tuple[EngineSettings | None, str | None]:
+    """What to paste, where every batch is decided; and why the engine cannot do it, where it cannot."""
     engine = asked.paste_into or _engine_of(setting)
     if engine not in ENGINES:
         raise ArgumentError(f"`paste_into` must be one of {', '.join(ENGINES)}, got {engine!r}")
     if any(each.open_between for each in found):
-        return None
+        return None, None
     schedule: dict[int, int] = {}
     for each in found:
         if not schedule or list(schedule.values())[-1] != each.chosen:
             schedule[each.batch] = each.chosen
     weights = asked.weights or ("ngram" if drafter in setting.recording.about.lookups else f"model={drafter}")
-    return settings(
-        engine, weights, schedule={1 if first == found[0].batch else first: k for first, k in schedule.items()}
-    )
+    first = found[0].batch
+    try:
+        # From a single request on, whatever the least number is that was replayed.
+        return settings(engine, weights, schedule={1 if at == first else at: k for at, k in schedule.items()}), None
+    except ArgumentError as error:
+        return None, f"{engine} cannot do this: {error}"
 
 
 def _engine_of(setting: Setting) -> str:
@@ -127,7 +131,7 @@ def _engine_of(setting: Setting) -> str:
     return next(name for name in named if name is not None and name != BARE and name in ENGINES)
 
 
-def _advice(found: Sequence[AtBatch], setting: Setting) -> list[str]:
+def _advice(found: Sequence[AtBatch]) -> list[str]:
     """What to measure where something is not decided."""
     unsettled = [each for each in found if each.open_between]
     if not unsettled:

@@ -98,10 +98,10 @@ def test_sglang_itself_reads_it(schedule, tmp_path):
 def test_tensorrt_plays_what_was_decided_or_refuses_it(schedule):
     yaml = pytest.importorskip("yaml")
     if schedule[1] < max(schedule.values()):
-        with pytest.raises(ArgumentError, match=r"^`schedule` must begin with its largest K in tensorrt-llm"):
-            settings("tensorrt-llm", "eagle3=D", schedule=schedule, max_batch=MOST)
+        with pytest.raises(ArgumentError, match=r"^`schedule` must begin with its largest K in trtllm"):
+            settings("trtllm", "eagle3=D", schedule=schedule, max_batch=MOST)
         return
-    found = settings("tensorrt-llm", "eagle3=D", schedule=schedule, max_batch=MOST).to_json()
+    found = settings("trtllm", "eagle3=D", schedule=schedule, max_batch=MOST).to_json()
     written = yaml.safe_load(found["files"]["speculative.yaml"])
     assert written == found["setting"]
     assert written["max_batch_size"] == MOST
@@ -123,7 +123,7 @@ def test_names_go_through_a_shell_and_a_file_as_they_are(engine, name):
     assert name in words  # the target
     if engine == "vllm":
         assert json.loads(words[words.index("--speculative-config") + 1])["model"] == name
-    elif engine == "tensorrt-llm":
+    elif engine == "trtllm":
         assert yaml.safe_load(found["files"]["speculative.yaml"])["speculative_config"]["speculative_model"] == name
     else:
         assert words.count(name) == 2
@@ -177,16 +177,16 @@ REFUSED = [
         "`drafter` must be ngram without a longest match in sglang, which has none of this meaning, got ngram=3",
     ),
     (
-        "tensorrt-llm",
+        "trtllm",
         "eagle3=D",
         {"schedule": "1:5,8:3"},
-        "`max_batch` must be given in tensorrt-llm, where K is 0 above the last key, for 1:5,8:3",
+        "`max_batch` must be given in trtllm, where K is 0 above the last key, for 1:5,8:3",
     ),
     (
-        "tensorrt-llm",
+        "trtllm",
         "mtp=D",
         {},
-        "`drafter` must be mtp alone in tensorrt-llm, whose MTP layers are the target's own, got mtp=D",
+        "`drafter` must be mtp alone in trtllm, whose MTP layers are the target's own, got mtp=D",
     ),
     (
         "vllm",
@@ -225,7 +225,7 @@ REFUSED = [
     ),
     ("vllm", "ngram", {"engine_version": "new"}, "`engine_version` must be a version as 0.33.0, got 'new'"),
     (
-        "llama.cpp",
+        "llamacpp",
         "ngram",
         {"engine_version": "b7000"},
         "`engine_version` must be left out for llama.cpp: names are of commit 0c1e57098, got b7000",
@@ -255,7 +255,7 @@ def test_a_tree_counts_what_each_engine_counts():
     sglang = settings("sglang", "eagle3=D", **asked).to_json()["setting"]
     # SGLang counts the newest token of the text as well.
     assert (sglang["speculative-num-steps"], sglang["speculative-num-draft-tokens"]) == (3, 17)
-    tensorrt = settings("tensorrt-llm", "eagle3=D", **asked).to_json()["setting"]["speculative_config"]
+    tensorrt = settings("trtllm", "eagle3=D", **asked).to_json()["setting"]["speculative_config"]
     assert (tensorrt["max_draft_len"], tensorrt["max_total_draft_tokens"]) == (3, 16)
 
 

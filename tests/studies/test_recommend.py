@@ -112,6 +112,15 @@ def test_a_recording_of_the_target_alone_has_nothing_to_recommend():
         recommend(make_trace(SyntheticSpec(requests=4, tokens=8, models=("target",))))
 
 
+def test_what_an_engine_cannot_do_is_said_beside_the_table(made, cost):
+    found = recommend(made, cost=cost, batches=[1, 64], paste_into="sglang")
+    assert len({each.chosen for each in found.batches}) == 2
+    assert found.setting is None
+    first, refusal = found.lines()
+    assert first == "no setting is named"
+    assert refusal.startswith("sglang cannot do this: `schedule` must have one K for model in sglang")
+
+
 def test_the_command(tmp_path):
     out = tmp_path / "found.json"
     printed = done("recommend", "--batch", 1, "--batch", 8, "--most", 4, "--cost", "h100", "--models", "draft=eagle3",
