@@ -66,13 +66,16 @@ def geometric_interval(values: Sequence[float]) -> Interval:
     return Interval(mean=exp(found.mean), low=exp(found.low), high=exp(found.high))
 
 
+MANY = 200  # values, from which on Student's t is the normal quantile to within a percent
+
+
 def enough_values(values: Sequence[float]) -> int | None:
     """About so many values like these would have an interval without 0: more than these; None where the mean is 0."""
     mean, spread = fmean(values), stdev(values)
     if not mean:
         return None
     count = max(len(values) + 1, ceil((NORMAL * spread / mean) ** 2))
-    while t_quantile(count - 1) * spread / sqrt(count) >= abs(mean):
+    while count < MANY and t_quantile(count - 1) * spread / sqrt(count) >= abs(mean):
         count += 1
     return two_digits_up(count)
 

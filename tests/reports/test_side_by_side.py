@@ -22,7 +22,7 @@ from paceline.reports.comparison import (
     tag_table,
     told_apart,
 )
-from paceline.reports.intervals import mean_interval, t_quantile
+from paceline.reports.intervals import enough_values, mean_interval, t_quantile
 from paceline.reports.regret import regret_of
 from paceline.reports.resampled import RequestShares, Resampled
 from paceline.reports.run_table import run_table
@@ -739,3 +739,9 @@ def test_no_member_is_blamed_whose_seconds_may_have_cost_nothing():
     beside = replace(loser, duration_s=7.0, output_tokens_per_s=1000 / 7.0)
     assert "slim" in conclusion(SideBySide(meta={}, rows=(best, loser), baseline=PLAIN))
     assert "slim" not in conclusion(SideBySide(meta={}, rows=(best, beside), baseline=PLAIN))
+
+
+def test_a_mean_near_nothing_asks_for_many_values_at_once():
+    """Student's t of millions of degrees would be summed term by term."""
+    assert enough_values([1.0, -1.0, 1e-6]) > 10**11
+    assert enough_values([1.0, 1.1, 0.9]) == 4
