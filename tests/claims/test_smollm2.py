@@ -78,20 +78,20 @@ def test_forty_prompts_are_answered_as_by_generate(policy):
 
 
 @pytest.mark.parametrize(
-    ("name", "recording", "policies", "sampling", "limit", "least"),
+    ("name", "recording", "policies", "sampling", "tokens", "limit", "least"),
     [
-        ("smollm2", "smollm2", EVERY_KIND, Sampling(mode="greedy"), 40, 10_000),
-        ("smollm2", "smollm2-coupled", EVERY_KIND, Sampling(mode="coupled", temperature=0.8, seed=0), 40, 10_000),
-        ("smollm2-feature", None, WITH_FEATURE, Sampling(mode="greedy"), 8, 500),
-        ("smollm2-feature", None, WITH_FEATURE, Sampling(mode="coupled", temperature=0.8, seed=0), 8, 500),
+        ("smollm2", "smollm2", EVERY_KIND, Sampling(mode="greedy"), 64, 40, 10_000),
+        ("smollm2", "smollm2-coupled", EVERY_KIND, Sampling(mode="coupled", temperature=0.8, seed=0), 48, 40, 10_000),
+        ("smollm2-feature", None, WITH_FEATURE, Sampling(mode="greedy"), 32, 8, 500),
+        ("smollm2-feature", None, WITH_FEATURE, Sampling(mode="coupled", temperature=0.8, seed=0), 32, 8, 500),
     ],
     ids=["greedy", "coupled", "feature-greedy", "feature-coupled"],
 )
-def test_both_worlds_take_the_same_steps(name, recording, policies, sampling, limit, least):
+def test_both_worlds_take_the_same_steps(name, recording, policies, sampling, tokens, limit, least):
     """On another machine than that of the recording rounding may flip a near tie, and nothing else."""
     given = {"reach": 6} if recording is None else {"recording": shipped("recordings", f"{recording}.trace")}
     found = agree(
-        pool(name), prompts(), list(policies), sampling=sampling, max_new_tokens=32, limit=limit, chat=True, **given
+        pool(name), prompts(), list(policies), sampling=sampling, max_new_tokens=tokens, limit=limit, chat=True, **given
     )
     assert all(one.difference is None or near for one, near in zip(found.policies, found.near_ties, strict=True))
     assert sum(one.num_steps for one in found.policies) >= least
