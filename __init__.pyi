@@ -51,10 +51,10 @@ __all__ = [
     "settings",
     "simulate",
     "sweep",
-    "sweep_grid",
-    "timeline",
-    "tune",
     "what_if",
+    "timeline",
+    "sweep_grid",
+    "tune",
 ]
 
 def compare(

@@ -89,7 +89,7 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class FigureBound:
     """A bound on a figure."""
 
     figure: str
@@ -97,7 +97,7 @@ class Bound:
     value: float
 
     @classmethod
-    def parse(cls, text: str) -> "Bound":
+    def parse(cls, text: str) -> "FigureBound":
         """Read `ttft_s_p99<0.5`; raises ArgumentError for another form."""
         found = _LIMIT.fullmatch(text)
         try:
@@ -138,7 +138,7 @@ class BestSettings(Printed):
     """The settings on the front, by the values of `by` that each group has."""
 
     objectives: tuple[Objective, ...]
-    limits: tuple[Bound, ...]
+    limits: tuple[FigureBound, ...]
     by: tuple[str, ...]
     varied: tuple[str, ...]  # keywords of which the sweep has several values
     found: tuple[SettingFigures, ...]  # of one group after the other, the best by the first objective first
@@ -193,7 +193,7 @@ def best_settings(
     Args:
         rows: keywords and figures of each cell; None of one that failed.
         objectives: see `Objective`, at least one.
-        subject_to: see `Bound`; all of them are kept.
+        subject_to: see `FigureBound`; all of them are kept.
         by: keywords; settings are compared with those that have the same values of them.
         varied: keywords of which there are several values.
         missing: cells that were not played.
@@ -203,7 +203,7 @@ def best_settings(
     """
     if not objectives:
         raise ArgumentError("`objective` must name a figure, got none")
-    aims, limits = tuple(map(Objective.parse, objectives)), tuple(map(Bound.parse, subject_to))
+    aims, limits = tuple(map(Objective.parse, objectives)), tuple(map(FigureBound.parse, subject_to))
     settings: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any] | None]]] = {}
     for keywords, figures in rows:
         setting = {name: value for name, value in keywords.items() if name != SEED}
@@ -246,7 +246,7 @@ def best_settings(
     )
 
 
-def _keeps(one: SettingFigures, limit: Bound) -> bool:
+def _keeps(one: SettingFigures, limit: FigureBound) -> bool:
     mean = one.mean(limit.figure)
     return mean is not None and COMPARISONS[limit.sign](mean, limit.value)
 

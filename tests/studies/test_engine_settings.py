@@ -228,7 +228,7 @@ REFUSED = [
         "llamacpp",
         "ngram",
         {"engine_version": "b7000"},
-        "`engine_version` must be left out for llama.cpp: names are of commit 0c1e57098, got b7000",
+        "`engine_version` must be left out for llamacpp: names are of commit 0c1e57098, got b7000",
     ),
     ("vllm", "ngram", {"schedule": "8:3"}, "`schedule` must begin at 1 request and ascend, got '8:3'"),
     ("vllm", "ngram", {"schedule": {}}, "`schedule` must begin at 1 request and ascend, got {}"),
