@@ -51,10 +51,10 @@ __all__ = [
     "settings",
     "simulate",
     "sweep",
-    "what_if",
-    "timeline",
     "sweep_grid",
+    "timeline",
     "tune",
+    "what_if",
 ]
 
 def compare(

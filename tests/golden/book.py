@@ -103,7 +103,9 @@ class Masks:
 
     def json(self, value: object, key: str = "") -> object:
         """The parsed JSON with masks."""
-        measured = key in {"hardware", "thrashed"} or (isinstance(value, float) and self.MEASURED_KEYS.search(key))
+        measured = key in {"hardware", "thrashed", "nodes.parquet"} or (
+            isinstance(value, float) and self.MEASURED_KEYS.search(key)
+        )
         if key in self.KEYS or (self.measured and measured):
             return "MASKED"
         if isinstance(value, str):

@@ -237,7 +237,12 @@ def test_arguments_are_named(options, told):
 def test_regret_without_seconds_of_the_oracle_gives_the_reason():
     pool = recorded_pool(make_trace(SyntheticSpec(name="s", requests=1, tokens=4, models=("a", "b"))))
     runs = PolicyRuns(
-        asked=["a:2/b"], summaries={}, shares={}, by_request={}, spent={}, refused={"oracle-chain": CostRangeError("no seconds")}
+        asked=["a:2/b"],
+        summaries={},
+        shares={},
+        by_request={},
+        spent={},
+        refused={"oracle-chain": CostRangeError("no seconds")},
     )
     with pytest.raises(CostRangeError, match=r"^no seconds$"):
         regret_in(SideBySide(meta={}, baseline=None, rows=()), runs, {"oracle-chain": OracleChain(pool)})
