@@ -27,10 +27,10 @@ MODULES = {
     "settings": "studies.engine_settings",
     "simulate": "studies.serving",
     "sweep": "studies.compare",
-    "what_if": "studies.what_if",
-    "timeline": "studies.timeline",
     "sweep_grid": "studies.sweeps",
+    "timeline": "studies.timeline",
     "tune": "studies.tune",
+    "what_if": "studies.what_if",
 }
 
 NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "prepare", "record"}
