@@ -5,10 +5,9 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from paceline.benchmarks.engines.fidelity import errors, lengths, said, written_medians
+from paceline.benchmarks.engines.rows import costs_of, kept_rows, rows_in
 from paceline.sim.cost.engines import engines
-
-from benchmarks.engines.fidelity import errors, lengths, said, written_medians
-from benchmarks.engines.rows import costs_of, kept_rows, rows_in
 
 from ..traces.test_real_data import DATA
 

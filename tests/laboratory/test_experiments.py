@@ -137,7 +137,7 @@ def test_all_are_kept_but_the_one_that_fails(known, tmp_path):
     ("args", "said"),
     [
         (("sideways",), "No such command 'sideways'."),
-        (("works", "--figure", "works.pdf"), "--figure must end in .svg or .png, got 'works.pdf'"),
+        (("works", "--figure", "works.gif"), "--figure must end in .svg, .png or .pdf, got 'works.gif'"),
         (("works", "--figure", "nowhere/works.svg"), "nowhere/works.svg: no folder nowhere"),
         (("works", "--limit", "0"), "Invalid value for '--limit': Input should be greater than or equal to 1"),
         (("works", "--json", "nowhere/works.json"), "nowhere/works.json: no folder nowhere"),
