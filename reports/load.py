@@ -1,4 +1,4 @@
-"""Policies under load side by side: tables, which one is best at each rate, and what chance leaves open.
+"""Policies under load side by side: their tables, the best one at each rate, and where chance could change the order.
 
 Policies at one rate meet the same requests at the same seed, so their figures are compared seed by seed.
 """

@@ -1,8 +1,8 @@
 """How sure the latencies of one run are: by sections, five parts of its requests in order of arrival.
 
-Requests of a run share its queue, so they are not drawn one by one: an interval over requests would be far too narrow.
-Fifths hardly know of each other. A figure of all requests stands in the middle, and how far those of the parts lie from
-it, by Student's t, makes the interval (sectioning: Asmussen & Glynn 2007, Stochastic Simulation, III.5).
+Requests of a run share its queue, so an interval over single requests would be far too narrow. Fifths of a run are
+almost independent. The figure of all requests is the middle of the interval; the spread of the fifths around it, by
+Student's t, is its width (sectioning: Asmussen & Glynn 2007, Stochastic Simulation, III.5).
 """
 
 import numpy as np
