@@ -8,7 +8,7 @@ nothing but speed would be lost without this module.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from ...decoding.pool import Pool
 from ...decoding.results import Judged
@@ -28,7 +28,7 @@ from .world import ServedWorld
 MOST_NODES = 1 << 18
 MOST_TEXT = 1 << 62
 
-Grant: TypeAlias = tuple[int, ServedRequest, int, int]
+NO_PATTERN = -2
 
 
 class Operation(NamedTuple):
@@ -47,15 +47,15 @@ class UnderWay:
         cycle: which.
         more: tokens that its texts have beyond the cycle's start.
         place: of the operation that runs next, or runs.
-        grants: place of an operation; request, member, and blocks of it that the request needs from then on.
+        is_short: whether rows need blocks for operations to come.
         ending, chunks: prefills beside the target's verification, that end with it and that go on.
         judged: what comes of those that end.
     """
 
-    __slots__ = ("chunks", "cycle", "ending", "grants", "judged", "more", "place")
+    __slots__ = ("chunks", "cycle", "ending", "is_short", "judged", "more", "place")
 
-    def __init__(self, cycle: Cycle, more: int, grants: list[Grant]) -> None:
-        self.cycle, self.more, self.grants = cycle, more, grants
+    def __init__(self, cycle: Cycle, more: int, *, is_short: bool) -> None:
+        self.cycle, self.more, self.is_short = cycle, more, is_short
         self.place = 0
         self.ending: list[ServedRequest] = []
         self.chunks: list[ServedRequest] = []
@@ -244,7 +244,7 @@ class Flights:
 
         None: not a single one has run.
         """
-        rows, gaps, cycles = self._rows, self._gaps, self._cycles.by_key
+        rows, gaps, cycles, turned = self._rows, self._gaps, self._cycles.by_key, self._turned
         key, texts, is_mixed, is_short = sized(rows)
         end_ps: int | None = None
         while True:
@@ -259,8 +259,12 @@ class Flights:
                 break
             more = texts - cycle.start
             took_ps = cycle.ps + cycle.slope * more
-            if now_ps + took_ps >= until_ps or (is_short and not self._all_granted(cycle, more, now_ps)):
+            if now_ps + took_ps >= until_ps:
                 break
+            if is_short:
+                if not self._has_room():
+                    break
+                self._hold_all(cycle, more, now_ps)
             if is_mixed:
                 self._cycles.tell_once(cycle.ops)
                 rows.sort(key=_last_place)  # in this order they come to the target
@@ -270,35 +274,34 @@ class Flights:
             end_ps = now_ps = now_ps + took_ps
             gaps.append(took_ps)
             # Each row goes on to its next round, and what the next cycle takes is summed up.
-            ended: list[FlownRow] | None = None
+            looked_at: list[FlownRow] = []
             key = texts = 0
             is_mixed = is_short = False
-            pattern = rows[0].node.pattern
+            pattern = NO_PATTERN
             for row in rows:
                 node = row.node
                 node.times += 1
                 row.text = text = row.text + node.committed
                 after = node.after
                 if after is None or text + after.needs > row.limit or text >= row.until:
-                    if ended is None:
-                        ended = [row]
-                    else:
-                        ended.append(row)
+                    if not turned(row):
+                        looked_at.append(row)
+                        continue
+                    after = row.node
                 else:
                     row.node = after
-                    key += after.sums
-                    texts += text
-                    if after.pattern != pattern:
-                        is_mixed = True
-                    if text + after.wanted > row.held:
-                        is_short = True
-            if ended is not None:
+                key += after.sums
+                texts += text
+                if after.pattern != pattern:
+                    is_mixed = pattern != NO_PATTERN or after.pattern == LACKS_MUCH
+                    pattern = after.pattern
+                if text + after.wanted > row.held:
+                    is_short = True
+            if looked_at:
                 self._out_ps = now_ps
-                if not self._all_go_on(ended):
+                if self._looked_at(looked_at) or self._is_unfit:
                     break
                 key, texts, is_mixed, is_short = sized(rows)
-            elif pattern == LACKS_MUCH or is_mixed:
-                is_mixed = sized(rows)[2]
         if gaps:
             self._out_ps = now_ps
         return end_ps
@@ -310,12 +313,9 @@ class Flights:
         for row in self._rows:
             row.node.times += 1
             row.text += row.node.committed
-        self._all_go_on(list(self._rows))
-
-    def _all_go_on(self, rows: list[FlownRow]) -> bool:
-        """Rounds have ended; False: somebody has to look at one of the rows, or it cannot fly on."""
-        looked_at = [row for row in rows if not self._turned(row)]
-        return not (looked_at and self._looked_at(looked_at)) and not self._is_unfit
+        looked_at = [row for row in self._rows if not self._turned(row)]
+        if looked_at:
+            self._looked_at(looked_at)
 
     def _turned(self, row: FlownRow) -> bool:
         """Find the next round of a row, which may be that of another segment; False: the row has to be looked at."""
@@ -380,18 +380,17 @@ class Flights:
     def _begun(self) -> UnderWay | None:
         """The cycle that comes next; None: memory may be short for it, or the budget."""
         cycle, more, is_short = self._next()
-        if cycle is None:
+        if cycle is None or (is_short and not self._has_room()):
             return None
-        grants = self._grants(len(cycle.ops) - 1) if is_short else []
-        return None if grants is None else UnderWay(cycle, more, grants)
+        return UnderWay(cycle, more, is_short=is_short)
 
     def _planned(self, way: UnderWay, now_ps: int) -> bool:
         """The next operation is `going`; False: nobody is left in it."""
         ops, place = way.cycle.ops, way.place
         level, ps, slope, num_forwards = ops[place]
         took_ps, last = ps + slope * way.more, len(ops) - 1
-        if way.grants:
-            self._grant([grant for grant in way.grants if grant[0] == place])
+        if way.is_short:
+            way.is_short = self._hold(place, last, None)
         if place == last and not self._scheduler.only_decodes:
             num_rows = len(self._rows)
             new, held = self._fed()
@@ -567,11 +566,42 @@ class Flights:
 
     # -- blocks
 
-    def _grants(self, last: int) -> list[Grant] | None:
-        """The blocks that rows need for a cycle, whose last operation is at a place; None: memory is short."""
-        grants, taken, levels = list[Grant](), [0] * len(self._sizes), self._rounds.levels
-        grown: list[tuple[FlownRow, int]] = []
-        needs: tuple[tuple[int, int, int], ...] = ((0, self._target, 1),)
+    def _has_room(self) -> bool:
+        """Whether there are blocks for a cycle, and for some more; if not, who is put back is found step by step."""
+        count = lacking = 0
+        for row in self._rows:
+            short = row.text + (1 if self._runs_alone else row.node.wanted) - row.held
+            if short > 0:
+                count += 1
+                lacking += short
+        for level in self._rounds.levels:
+            kv = self._memory.members[level]
+            if kv is not None and lacking // self._sizes[level] + count > kv.available_blocks:
+                return False
+        return True
+
+    def _hold_all(self, cycle: Cycle, more: int, now_ps: int) -> None:
+        """Hold blocks for a cycle, each when its operation begins."""
+        last, left = len(cycle.ops) - 1, True
+        for place, (_, ps, slope, _) in enumerate(cycle.ops):
+            left = self._hold(place, last, now_ps)
+            if not left:
+                return
+            now_ps += ps + slope * more
+
+    def _hold(self, place: int, last: int, at_ps: int | None) -> bool:
+        """Hold blocks for the operation at a place of a cycle, of which there are enough.
+
+        Args:
+            place: of the operation.
+            last: of the target's.
+            at_ps: when it begins, if the books are to be told; None: they are told of the state.
+
+        Returns:
+            Whether later operations of the cycle need blocks.
+        """
+        rounds, target, sizes, grow, left = self._rounds, self._target, self._sizes, self._memory.grow, False
+        needs: tuple[tuple[int, int, int], ...] = ((0, target, 1),)
         own_last, longest = 0, 1
         for row in self._rows:
             text = row.text
@@ -581,47 +611,27 @@ class Flights:
             if text + longest <= row.held:
                 continue
             request = row.request
-            most, rooms = request.most_tokens, [*request.room_held]
-            for place, level, tokens in needs:
+            room, most = request.room_held, request.most_tokens
+            is_last = True
+            for at, level, tokens in needs:
+                if at == own_last:
+                    at = last
+                if at != place:
+                    is_last = is_last and at < place
+                    continue
                 wanted = text + tokens
-                if wanted > most:
-                    wanted = most
-                lacking = wanted - rooms[level]
+                lacking = (wanted if wanted < most else most) - room[level]
                 if lacking > 0:
-                    size = self._sizes[level]
-                    blocks = (lacking + size - 1) // size
-                    rooms[level] += blocks * size
-                    taken[level] += blocks
-                    grants.append((last if place == own_last else place, request, level, blocks))
-            held = min([rooms[level] for level in levels])
-            grown.append((row, held if held < most else MOST_TEXT))
-        for level, kv in enumerate(self._memory.members):
-            if taken[level] and kv is not None and taken[level] > kv.available_blocks:
-                return None
-        for row, held in grown:
-            row.held = held
-        return grants
-
-    def _all_granted(self, cycle: Cycle, more: int, now_ps: int) -> bool:
-        """Hold blocks for a cycle, each when its operation begins; False: memory is short, nothing has changed."""
-        grants = self._grants(len(cycle.ops) - 1)
-        if grants is None:
-            return False
-        for place, (_, ps, slope, _) in enumerate(cycle.ops):
-            now = [grant for grant in grants if grant[0] == place]
-            if now:
-                self._grant(now)
-                for _, _, level, blocks in now:
-                    self._books.grew(level, blocks, now_ps)
-                if len(now) == len(grants):
-                    break
-            now_ps += ps + slope * more
-        return True
-
-    def _grant(self, grants: list[Grant]) -> None:
-        """Hold blocks, of which there are enough."""
-        for _, request, level, blocks in grants:
-            self._memory.grow(request, level, blocks)
+                    blocks = -(-lacking // sizes[level])
+                    grow(request, level, blocks)
+                    if at_ps is not None:
+                        self._books.grew(level, blocks, at_ps)
+            if is_last:
+                held = min([room[level] for level in rounds.levels])
+                row.held = held if held < most else MOST_TEXT
+            else:
+                left = True
+        return left
 
     # -- the end of a flight
 

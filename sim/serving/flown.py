@@ -4,7 +4,7 @@ Such a round follows from the recorded request, the place in its answer and what
 played once and is numbers from then on.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ...decoding.pool import Pool
 from ..played_round import FixedOp, PlayedRound
@@ -64,6 +64,9 @@ class Shape(NamedTuple):
     lack: int
 
 
+Nodes: TypeAlias = "dict[int | tuple[int, int], RoundNode]"
+
+
 class UnfitError(Exception):
     """A round that cannot be flown."""
 
@@ -96,7 +99,7 @@ class FlownRow:
 
     Attributes:
         request: which.
-        nodes: known ones of its recorded request, by place and lack.
+        nodes: known ones of its recorded request, by place and lack, and of a round that room cuts by these and room.
         node: its next round; of the target alone there are none.
         lack: number of what caches lacked where it took off, and where no next round is known.
         text: its tokens.
@@ -113,7 +116,7 @@ class FlownRow:
     held: int
     until: int
 
-    def __init__(self, request: ServedRequest, nodes: dict[int, RoundNode], lack: int) -> None:
+    def __init__(self, request: ServedRequest, nodes: Nodes, lack: int) -> None:
         self.request = request
         self.nodes = nodes
         self.begin(lack)
@@ -151,7 +154,7 @@ class FlownRounds:
         self._rounds = rounds
         self._num_free = num_free
         self._lacks: dict[tuple[int, ...], int] = {}
-        self._by_request: dict[str, dict[int, RoundNode]] = {}
+        self._by_request: dict[str, Nodes] = {}
         self._shapes: dict[tuple[PlayedRound, int], Shape] = {}
         self._patterns: dict[tuple[tuple[int, bool, int], ...], int] = {}
 
@@ -176,6 +179,9 @@ class FlownRounds:
         node, room = row.nodes.get(key), row.limit - row.text
         if node is not None and node.needs <= room:
             return node
+        node = row.nodes.get((key, room))
+        if node is not None:
+            return node
         request, position, lack = row.request, key >> LACK_BITS, key & ((1 << LACK_BITS) - 1)
         try:
             played = self._rounds.round(request.request_id, request.recorded_id, position, room)
@@ -188,8 +194,8 @@ class FlownRounds:
             return None
         node = RoundNode(shape, position, lack)
         self.nodes.append(node)
-        if room >= played.needs and shape.pattern != LACKS_MUCH:
-            row.nodes[key] = node
+        if shape.pattern != LACKS_MUCH:
+            row.nodes[key if room >= played.needs else (key, room)] = node
         return node
 
     def _number(self, lacking: tuple[int, ...]) -> int:
