@@ -5,15 +5,11 @@ unusual (memory is short, somebody waits, a rule, a stop, a context beyond the r
 carries out the same operation from the same state.
 """
 
-from typing import TypeAlias
-
 from ...decoding.pool import Pool
 from ...decoding.results import made
 from ...decoding.rules import Exact
 from ...decoding.steps import Outcome
 from ...traces.workloads.arrival import PS_PER_S
-from ..charges import later_held
-from ..context_tables import WrittenChain
 from .asked import AskedPolicy, Slot
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
@@ -22,9 +18,6 @@ from .scheduler import Scheduler
 from .world import ServedWorld
 
 MOST_ROW = 64
-
-# Who drafts, what it writes, how much of that, and tokens of its text and pending ones before.
-Chain: TypeAlias = tuple[ServedRequest, WrittenChain, int, int]
 
 
 class QuickSteps:
@@ -68,83 +61,80 @@ class QuickSteps:
         level, _, rows = op
         if level < self._first_level:
             return -1
-        fed = self._fed(op)
-        if fed is None:
-            return -1
-        chains, new_tokens, held_tokens, is_short = fed
+        target, new_tokens, held_tokens, is_short = self._target, 0, 0, False
+        lengths: list[int] = []
+        for request in rows:
+            step, asked, pending, tables = request.step, request.asked, request.tokens, request.tables
+            context, node = request.num_text, request.place
+            if pending:
+                context, node = context + len(pending), request.places[-1]
+            held = request.cached[level]
+            # Nothing of a member that has read all: its first forward is none.
+            if step.stop is not None or asked > MOST_ROW or node < 0 or tables is None or held == context:  # type: ignore[union-attr]
+                return -1
+            room, most = request.room_held, context + asked + 1
+            if most > room[target] or most > room[level]:
+                is_short = True
+            chain = tables.chains[level].get(node)
+            if chain is None or (len(chain.tokens) < asked and not chain.ends):
+                chain = tables.chain(level, node, asked, request.eos)
+                if chain is None:
+                    return -1
+            request.written = chain
+            count = len(chain.tokens)
+            lengths.append(count if count < asked else asked)
+            new_tokens += context - held
+            held_tokens += held
         if new_tokens > self._budget or (is_short and not self._hold(level, rows, now_ps)):
             return -1
-        lengths = [count for _, _, count, _ in chains]
-        longest, num_rows, model, forward_ps = max(lengths), len(rows), self._names[level], self._forward_ps
-        duration_ps = forward_ps(model, num_rows, new_tokens, held_tokens)
-        all_new = new_tokens
+        num_rows, model, forward_ps = len(rows), self._names[level], self._forward_ps
+        longest = lengths[0] if num_rows == 1 else max(lengths)
+        duration_ps, all_new = forward_ps(model, num_rows, new_tokens, held_tokens), new_tokens
         if longest > 1:
-            if num_rows == 1:
-                duration_ps += (longest - 1) * forward_ps(model, 1, 1, later_held(held_tokens + new_tokens, longest))
-                all_new += longest - 1
-            elif longest == min(lengths):
+            if num_rows == 1 or longest == min(lengths):
                 middle = held_tokens + new_tokens + num_rows * (longest - 2) // 2
-                duration_ps += (longest - 1) * forward_ps(model, num_rows, num_rows, middle)
-                all_new += (longest - 1) * num_rows
+                later_ps, later_new = forward_ps(model, num_rows, num_rows, middle), num_rows
+                duration_ps += (longest - 1) * later_ps
+                all_new += (longest - 1) * later_new
             else:
-                later_ps, later_new = self._later(model, chains)
+                later_ps, later_new = self._later(model, rows, lengths)
                 duration_ps += later_ps
                 all_new += later_new
         end_ps = now_ps + duration_ps
         if end_ps >= until_ps:
             return -1
-        duration_s = duration_ps / PS_PER_S
-        load = self._asked.load
-        load.now_s = end_ps / PS_PER_S
-        load.batch[level], load.duration_s[level] = num_rows, duration_s
-        load.num_forwards[level], load.new_tokens[level] = longest, all_new
-        self._tell(level, chains, duration_s)
-        busy = self._books.busy[level]
-        busy[0] += duration_ps
-        busy[1] += longest
+        self._ran(level, num_rows, longest, all_new, duration_ps, end_ps)
+        self._tell_drafted(level, rows, lengths, duration_ps / PS_PER_S)
         return end_ps
 
-    def _fed(self, op: Slot) -> tuple[list[Chain], int, int, bool] | None:
-        """What each row writes; tokens that all are fed first and hold; whether blocks are lacking. None: unusual."""
-        level, _, rows = op
-        target, new_tokens, held_tokens, is_short = self._target, 0, 0, False
-        chains: list[Chain] = []
-        for request in rows:
-            step, asked, pending = request.step, request.asked, request.tokens
-            if step.stop is not None or asked > MOST_ROW:  # type: ignore[union-attr]
-                return None
-            context = request.num_text + len(pending)
-            room, most = request.room_held, context + asked + 1
-            if most > room[target] or most > room[level]:
-                is_short = True
-            node = request.places[-1] if pending else request.place
-            tables = request.tables
-            chain = tables.chain(level, node, asked, request.eos) if node >= 0 and tables is not None else None
-            held = request.cached[level]
-            if chain is None or held == context:  # all was read: the first forward is none
-                return None
-            count = len(chain.tokens)
-            new_tokens += context - held
-            held_tokens += held
-            chains.append((request, chain, count if count < asked else asked, context))
-        return chains, new_tokens, held_tokens, is_short
+    def _ran(
+        self, level: int, num_rows: int, num_forwards: int, new_tokens: int, duration_ps: int, end_ps: int
+    ) -> None:
+        """An operation has run: the policy's load and the books know of it."""
+        load, busy = self._asked.load, self._books.busy[level]
+        load.now_s = end_ps / PS_PER_S
+        load.batch[level], load.duration_s[level] = num_rows, duration_ps / PS_PER_S
+        load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
+        busy[0] += duration_ps
+        busy[1] += num_forwards
 
-    def _tell(self, level: int, chains: list[Chain], duration_s: float) -> None:
-        """A draft has run."""
-        asked = self._asked
-        learn, ready, by_level, num_rows, idle = asked.learn, asked.ready, self._levels[level], len(chains), asked.idle
-        for request, (tokens, places, kept, _), count, context in chains:
-            if request.tokens:
+    def _tell_drafted(self, level: int, rows: list[ServedRequest], lengths: list[int], duration_s: float) -> None:
+        asked, by_level, num_rows = self._asked, self._levels[level], len(rows)
+        learn, ready, idle = asked.learn, asked.ready, asked.idle
+        for request, count in zip(rows, lengths):  # noqa: B905 - to be strict costs as much as the rest
+            tokens, places, kept, *_ = request.written
+            pending = request.tokens
+            if pending:
                 request.agreed = -1
             else:
                 request.agreed = kept if kept < count else count
             if count < len(tokens):
                 tokens, places = tokens[:count], places[:count]
-            request.tokens += tokens
+            pending += tokens
             request.places += places
             request.drafters += by_level[:count]
             request.judges += by_level[:count]
-            request.cached[level] = context + count - 1
+            request.cached[level] = request.num_text + len(pending) - 1
             request.last = outcome = made(
                 Outcome, (request.request_id, request.step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False, 0)
             )
@@ -164,18 +154,19 @@ class QuickSteps:
         self._asked.load.free_kv_share = self._memory.free_share
         return True
 
-    def _later(self, model: str, chains: list[Chain]) -> tuple[int, int]:
+    def _later(self, model: str, rows: list[ServedRequest], lengths: list[int]) -> tuple[int, int]:
         """Of the forwards of a draft after its first one, rows of different lengths: picoseconds, and tokens fed."""
+        contexts = [request.num_text + len(request.tokens) for request in rows]
         duration_ps = new_tokens = 0
         done = 1
-        for length in sorted({count for _, _, count, _ in chains}):
+        for length in sorted(set(lengths)):
             repeats = length - done
             if repeats:
-                held = [context for _, _, count, context in chains if count >= length]
-                rows = len(held)
-                middle = sum(held) + rows * (2 * done + repeats - 3) // 2
-                duration_ps += repeats * self._forward_ps(model, rows, rows, middle)
-                new_tokens += repeats * rows
+                held = [context for context, count in zip(contexts, lengths, strict=True) if count >= length]
+                count = len(held)
+                middle = sum(held) + count * (2 * done + repeats - 3) // 2
+                duration_ps += repeats * self._forward_ps(model, count, count, middle)
+                new_tokens += repeats * count
             done = length
         return duration_ps, new_tokens
 
@@ -185,72 +176,115 @@ class QuickSteps:
         new_tokens = held_tokens = 0
         is_short = False
         for request in rows:
-            rule = request.step.rule  # type: ignore[union-attr]
-            if rule.__class__ is not Exact:
-                return -1
             text, pending, held = request.num_text, len(request.tokens), request.cached[level]
+            is_exact = request.step.rule.__class__ is Exact  # type: ignore[union-attr]
+            if not is_exact or (pending and request.agreed < 0) or request.place < 0 or request.has_ending:
+                return -1
             if held >= text:
                 held = text - 1
-            most = text + pending + 1
-            if most > request.room_held[level]:
+            if text + pending + 1 > request.room_held[level]:
                 is_short = True
-            if (pending and request.agreed < 0) or request.place < 0 or request.has_ending:
-                return -1
             new_tokens += text + pending - held
             held_tokens += held
         if new_tokens > self._budget or (is_short and not self._hold(level, rows, now_ps)):
             return -1
-        num_rows = len(rows)
-        duration_ps = self._forward_ps(self._names[level], num_rows, new_tokens, held_tokens)
+        duration_ps = self._forward_ps(self._names[level], len(rows), new_tokens, held_tokens)
         end_ps = now_ps + duration_ps
         if end_ps >= until_ps:
             return -1
-        duration_s = duration_ps / PS_PER_S
-        load = self._asked.load
-        load.now_s = end_ps / PS_PER_S
-        load.batch[level], load.duration_s[level] = num_rows, duration_s
-        load.num_forwards[level], load.new_tokens[level] = 1, new_tokens
-        self._tell_kept(rows, duration_s, end_ps)
-        busy = self._books.busy[level]
-        busy[0] += duration_ps
-        busy[1] += 1
+        self._ran(level, len(rows), 1, new_tokens, duration_ps, end_ps)
+        self._tell_judged(rows, duration_ps / PS_PER_S, end_ps)
         return end_ps
 
-    def _tell_kept(self, rows: list[ServedRequest], duration_s: float, end_ps: int) -> None:
-        """The target has judged."""
+    def _tell_judged(self, rows: list[ServedRequest], duration_s: float, end_ps: int) -> None:
         books, asked, num_rows = self._books, self._asked, len(rows)
-        load, learn, ready, sums = asked.load, asked.learn, asked.ready, asked.judged_sums[self._target]
-        sums[0] += num_rows
+        load, learn, ready, idle = asked.load, asked.learn, asked.ready, asked.idle
         gaps: dict[int, int] = {}
+        num_judged = num_accepted = num_own = num_told = 0
         is_reached = False
-        for request in rows:
-            outcome = request.kept_by_target(duration_s, num_rows)
-            num_emitted, num_judged = outcome[6], outcome[3]
-            gap_ps, request.noted_at_ps = end_ps - request.noted_at_ps, end_ps
-            gaps[gap_ps] = gaps.get(gap_ps, 0) + 1
-            if request.earlier:
-                books.num_cycled += request.num_answer - max(request.num_noted, request.num_first)
-            request.num_noted += num_emitted
-            if request.depths and request.num_noted >= request.depths[0]:
-                is_reached = True
-            load.context_tokens += num_emitted
-            books.num_emitted += num_emitted
-            sums[1] += num_judged
-            sums[2] += outcome[4]
-            sums[3] += outcome[5]
-            try:
-                learn(outcome)
-            except BaseException as error:  # a policy is foreign code
-                raise asked.raised(outcome, error) from error
-            if outcome[11]:
-                asked.end(request)
-            else:
-                ready.append(request)
-        if asked.idle:
+        try:
             for request in rows:
-                asked.idle.pop(request.request_id, None)
+                gap_ps, request.noted_at_ps = end_ps - request.noted_at_ps, end_ps
+                gaps[gap_ps] = gaps.get(gap_ps, 0) + 1
+                outcome = self._kept(request, duration_s, num_rows)
+                emitted = outcome[6]
+                num_told += 1
+                num_judged += outcome[3]
+                num_accepted += outcome[4]
+                num_own += outcome[5]
+                if request.earlier:
+                    books.num_cycled += request.num_answer - max(request.num_noted, request.num_first)
+                request.num_noted += emitted
+                if request.depths and request.num_noted >= request.depths[0]:
+                    is_reached = True
+                load.context_tokens += emitted
+                try:
+                    learn(outcome)
+                except BaseException as error:  # a policy is foreign code
+                    raise asked.raised(outcome, error) from error
+                if outcome[11]:
+                    asked.end(request)
+                else:
+                    ready.append(request)
+                if idle:
+                    idle.pop(request.request_id, None)
+        finally:
+            sums = asked.judged_sums[self._target]
+            for place, count in enumerate((num_told, num_judged, num_accepted, num_own)):
+                sums[place] += count
+            books.num_emitted += num_accepted + num_own
         for gap_ps, count in gaps.items():
             books.recorder.gaps(gap_ps, 0, 1, count)
         if is_reached:
             books.reached([request for request in rows if request.depths], end_ps)
         books.noted_ps = end_ps
+
+    def _kept(self, request: ServedRequest, duration_s: float, num_rows: int) -> Outcome:
+        """The target judges by exact match what one draft wrote, or nothing; as `judged`, of what `agreed` says."""
+        target, tables, tokens, emitted, cached = (
+            self._target, request.tables, request.tokens, request.emitted, request.cached,
+        )  # fmt: skip
+        place, limit, eos = request.place, request.num_text, request.eos
+        num_judged, num_accepted, num_own = len(tokens), 0, 0
+        tvd: tuple[float, ...] = ()
+        ends, refused_at = False, None
+        if num_judged:
+            num_accepted, tvd, drafter = request.agreed, request.written.tvd, request.drafters[0]
+            if num_accepted < num_judged:
+                refused_at, tvd = num_accepted, tvd[: num_accepted + 1]
+                tokens = tokens[:num_accepted]
+            else:
+                tvd = tvd[:num_judged]
+            if num_accepted:
+                emitted += tokens
+                place = request.places[num_accepted - 1]
+                ends = tokens[-1] in eos
+            limit += num_accepted
+            if cached[drafter] > limit:
+                cached[drafter] = limit
+            request.tokens, request.places, request.drafters, request.judges = [], [], [], []
+        else:
+            for level, held in enumerate(cached):
+                if held > limit:
+                    cached[level] = limit
+        cached[target] = limit
+        length, budget = len(emitted), request.budget
+        request.num_judged = request.num_prompt + length
+        if length < budget and not ends:
+            assert tables is not None
+            own = tables.next_token[target][place]
+            place = tables.child[target][place]
+            emitted.append(own)
+            num_own = 1
+            ends = own in eos or length + 1 >= budget
+        else:
+            ends = True
+        request.place = place
+        request.num_text = limit + num_own
+        # fmt: off
+        request.last = outcome = made(Outcome, (
+            request.request_id, request.step, 0, num_judged, num_accepted, num_own, num_accepted + num_own, refused_at,
+            tvd, duration_s, num_rows, ends, 0,
+        ))
+        # fmt: on
+        return request.going_on(outcome) if ends else outcome

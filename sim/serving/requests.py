@@ -28,6 +28,7 @@ from ...decoding.session import Session
 from ...decoding.steps import Commit, Outcome, Step, Verify
 from ...traces.recording import Request
 from ...traces.workloads.arrival import Arrival
+from ..context_tables import WrittenChain
 from ..contexts_answers import TrieAnswers
 from ..recorded import RecordedAnswers, Replayed
 
@@ -163,6 +164,7 @@ class ServedRequest(Session):
         step: that it waits for or that runs; `READS` while its text is read.
         tables: what it replays, of a recording of contexts; None of others.
         agreed: of pending tokens that one draft wrote, how many the target would have written; -1: not known.
+        written: what that draft is the start of.
         asked: tokens that a draft of it asks for and has room for; else 0.
         view: what its policy sees, once it was admitted.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
@@ -181,10 +183,11 @@ class ServedRequest(Session):
     __slots__ = (
         "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at",
         "has_ending", "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id",
-        "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
+        "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget", "written",
     )  # fmt: skip
 
     view: "ServedView"
+    written: WrittenChain
 
     def __init__(
         self,
@@ -251,16 +254,16 @@ class ServedRequest(Session):
         outcome = Session.judged(self, step, level, judged, duration_s=duration_s, num_rows=num_rows)
         self.num_text += outcome.num_emitted
         self.agreed = -1
-        return self._going_on(outcome) if outcome.done else outcome
+        return self.going_on(outcome) if outcome.done else outcome
 
     def committed(self, step: Commit) -> Outcome:
         """See `Session`, and `judged`."""
         outcome = super().committed(step)
         self.agreed = -1
         self.num_text += outcome.num_emitted
-        return self._going_on(outcome) if outcome.done else outcome
+        return self.going_on(outcome) if outcome.done else outcome
 
-    def _going_on(self, outcome: Outcome) -> Outcome:
+    def going_on(self, outcome: Outcome) -> Outcome:
         """What came of a step at a segment's end: the next segment begins, unless the request is done."""
         if self._begins_anew():
             self.last = outcome = outcome._replace(done=False)
@@ -311,52 +314,6 @@ class ServedRequest(Session):
         self._ended = False
         self.tables = self._answers.recorded(self.request_id) if isinstance(self._answers, TrieAnswers) else None
 
-    def kept_by_target(self, duration_s: float, num_rows: int) -> Outcome:
-        """The target judges by exact match what one draft wrote, or nothing; as `judged`, of what `agreed` says."""
-        tables, tokens = self.tables, self.tokens
-        assert tables is not None
-        writes, child = tables.next_token[self._target], tables.child[self._target]
-        if not tokens:
-            return self._wrote(writes[self.place], child[self.place], (), duration_s, num_rows)
-        places, emitted, cached, target = self.places, self.emitted, self.cached, self._target
-        place, num_judged, num_accepted, num_own = self.place, len(tokens), self.agreed, 0
-        drafter = self.drafters[0]
-        distances = tables.tvd[target][drafter]
-        tvd: tuple[float, ...]
-        if num_accepted:
-            path = [place, *places[:num_accepted]] if num_accepted < num_judged else [place, *places[:-1]]
-            tvd = tuple([distances[node] for node in path])
-            place = places[num_accepted - 1]
-            emitted += tokens[:num_accepted] if num_accepted < num_judged else tokens
-        else:
-            tvd = (distances[place],)
-        limit = self.num_text + num_accepted
-        if cached[drafter] > limit:
-            cached[drafter] = limit
-        cached[target] = limit
-        self.tokens, self.places, self.drafters, self.judges = [], [], [], []
-        ends = num_accepted > 0 and emitted[-1] in self.eos
-        length = len(emitted)
-        self.num_judged = self.num_prompt + length
-        if length < self.budget and not ends:
-            own = writes[place]
-            emitted.append(own)
-            self.place = child[place]
-            num_own = 1
-            ends = own in self.eos or length + 1 >= self.budget
-        else:
-            self.place, ends = place, True
-        num_emitted = num_accepted + num_own
-        self.num_text += num_emitted
-        refused_at = num_accepted if num_accepted < num_judged else None
-        # fmt: off
-        self.last = outcome = made(Outcome, (
-            self.request_id, self.step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd,
-            duration_s, num_rows, ends, 0,
-        ))
-        # fmt: on
-        return self._going_on(outcome) if ends else outcome
-
     def _wrote(self, own: int, place: int, tvd: Sequence[float], duration_s: float, num_rows: int) -> Outcome:
         """The target writes a token with nothing pending."""
         cached, emitted, limit = self.cached, self.emitted, self.num_text
@@ -374,7 +331,7 @@ class ServedRequest(Session):
             self.request_id, self.step, 0, 0, 0, 1, 1, None, tvd, duration_s, num_rows, ends, 0,
         ))
         # fmt: on
-        return self._going_on(outcome) if ends else outcome
+        return self.going_on(outcome) if ends else outcome
 
 
 class ServedView(Observation):
