@@ -132,7 +132,8 @@ class AskedPolicy:
                     known = self._look_at(request, step)
                 _, slot, kind = known
                 if kind == DRAFTS:
-                    room = request.room
+                    # With nothing pending there is no end that leaves no room.
+                    room = request.room if request.tokens else request.budget - len(request.emitted)
                     if room < 1:
                         self._check(request, step)
                     tokens = step.tokens  # type: ignore[union-attr]

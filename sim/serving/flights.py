@@ -343,7 +343,6 @@ class Flights:
 
     def _looked_at(self, rows: list[FlownRow]) -> bool:
         """Look at rows; returns whether an answer has ended, or others that wait for one are to be told."""
-        self._flush()
         ended = False
         for row in rows:
             request = row.request
@@ -353,6 +352,7 @@ class Flights:
                 self._memory.commit(request, row.text)
                 row.until = self._until(request)
                 continue
+            self._flush()
             self._landed(row)
             self._memory.commit(request)
             if reached:

@@ -98,6 +98,10 @@ class ReplicaMemory:
         self._limits = limits
         self._unit_tokens = unit_tokens
         self._keys: dict[int, list[BlockKeys]] = {}
+        # Members whose blocks have the same keys, one of each.
+        kinds = {(kv.limits.prefix_cache, kv.limits.block_tokens): kv for _, kv in self._models}
+        self._kinds = list(kinds.values())
+        self._kind_of = [list(kinds).index((kv.limits.prefix_cache, kv.limits.block_tokens)) for _, kv in self._models]
         self._caching = [(index, level, kv) for index, (level, kv) in enumerate(self._models) if kv.limits.prefix_cache]
         self._used_blocks: list[int] = []
         self._num_blocks = [(level, kv.limits.num_blocks) for level, kv in self._models]
@@ -207,8 +211,8 @@ class ReplicaMemory:
     def _keys_of(self, session: KvOwner) -> list[BlockKeys]:
         keys = self._keys.get(session.serial)
         if keys is None:
-            keys = [self.block_keys(session.arrival, session.serial, kv) for _, kv in self._models]
-            self._keys[session.serial] = keys
+            kinds = [self.block_keys(session.arrival, session.serial, kv) for kv in self._kinds]
+            keys = self._keys[session.serial] = [kinds[kind] for kind in self._kind_of]
         return keys
 
     def _opened(self, session: KvOwner, keys: Sequence[BlockKeys], wanted: Sequence[int], *, resumes: bool) -> bool:
