@@ -5,10 +5,12 @@ stand for members of 1 to 8 billion parameters.
 """
 
 import importlib.util
+import sys
 import time
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 
 from paceline.decoding.pool import Pool
 from paceline.policies.by_name import make_policy
@@ -98,6 +100,15 @@ JOBS = {
 }
 
 
+# By job, what a program of plain lists makes of the same trace; see `served_by_yardstick`.
+YARDSTICKS = {
+    "azure, draft:4/target": "azure, yardstick of two levels",
+    "azure, draft:3/mid:6/target": "azure, yardstick of two levels",
+    "azure, adaptive": "azure, yardstick of an asked policy",
+    "azure, SpecRouter per request": "azure, yardstick of an asked policy",
+}
+
+
 def workload_of(job: Job, data: Path, requests: int) -> Workload:
     """The workload of a job, not read yet."""
     if ":" in job.source:
@@ -137,11 +148,7 @@ def served_workload(job: Job, workload: Workload) -> tuple[int, float]:
 
 def served_plainly(data: Path) -> tuple[int, float]:
     """The same of the plain reference that the tests hold, for the first requests of the Azure workload."""
-    plain = importlib.util.spec_from_file_location("plain", ROOT / "tests/sim/serving/engine/plain_reference.py")
-    assert plain is not None
-    assert plain.loader is not None
-    module = importlib.util.module_from_spec(plain)
-    plain.loader.exec_module(module)
+    module = _loaded(ROOT / "tests/sim/serving/engine/plain_reference.py")
     job = JOBS["azure"]
     lines = ForwardLines(_roofline())
 
@@ -154,6 +161,36 @@ def served_plainly(data: Path) -> tuple[int, float]:
     for replica in range(job.num_replicas):
         module.serve_plainly(list(islice(arrivals, replica, None, job.num_replicas)), limits, forward_ps)
     return sum(arrival.output_tokens for arrival in arrivals), time.process_time() - started_s
+
+
+def served_by_yardstick(name: str, data: Path, yardstick: Path) -> tuple[int, float]:
+    """The same of a program that serves the Azure workload on 4 replicas with made recordings and plain lists.
+
+    It has `make_texts()`; `ref_simulate(work, texts)`, of a chain of two levels; and `policy_simulate(work, texts,
+    policy)` with a policy `Adaptive`, which is asked in every step. `work` has instants of arrival in picoseconds, and
+    tokens of prompts and of answers.
+    """
+    module = _loaded(yardstick)
+    started_s = time.process_time()
+    arrivals = list(workload_of(JOBS["azure"], data, 0))
+    work = tuple([[one[place] for one in arrivals] for place in (1, 2, 3)])
+    texts = module.make_texts()
+    if name == YARDSTICKS["azure, adaptive"]:
+        module.policy_simulate(work, texts, module.Adaptive())
+    else:
+        module.ref_simulate(work, texts)
+    return sum(work[2]), time.process_time() - started_s
+
+
+def _loaded(path: Path) -> ModuleType:
+    """The module of a file that is in no package."""
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[path.stem] = module
+    found.loader.exec_module(module)
+    return module
 
 
 def _alone() -> ReplayTables:

@@ -106,6 +106,30 @@ def forward_ps_of(cost: CostModel) -> Callable[[str, int, int, int], int]:
     return forward_ps
 
 
+def later_forwards(forward_ps: ForwardPs, model: str, drafts: list[tuple[int, int]]) -> tuple[int, int]:
+    """The forwards of a draft after its first one, in which rows of different lengths take part.
+
+    Args:
+        forward_ps: picoseconds of a forward.
+        model: that drafts.
+        drafts: of each row how much it writes, >= 1, and its tokens before that.
+
+    Returns:
+        Picoseconds, and tokens fed.
+    """
+    duration_ps, new_tokens, done = 0, 0, 1
+    while drafts:
+        length, rows = min(drafts)[0], len(drafts)
+        repeats = length - done
+        if repeats:
+            middle = sum([context for _, context in drafts]) + rows * (2 * done + repeats - 3) // 2
+            duration_ps += repeats * forward_ps(model, rows, rows, middle)
+            new_tokens += repeats * rows
+        done = length
+        drafts = [one for one in drafts if one[0] > length]
+    return duration_ps, new_tokens
+
+
 def _whole(line: ContextLine, context_tokens: int) -> PsLine:
     """The piece of a line that `context_tokens` lies in; pieces follow from the line alone."""
     start, end, start_s, slope_s = line

@@ -1,7 +1,7 @@
 """What a cycle of a batch takes: sums over its rows, looked up by these sums where all rows do the same."""
 
 from ...decoding.pool import Pool
-from .charges import ForwardPs, ServingCharges
+from .charges import ServingCharges, later_forwards
 from .flown import LACKS_MUCH, FlownRow
 
 MOST_CYCLES = 1 << 14
@@ -127,8 +127,8 @@ class Cycles:
                 continue
             ps, done = forward_ps(names[level], count, new, held), 1
             if lengths:
-                later_ps, done = _later(self._forward_ps, names[level], lengths)
-                ps += later_ps
+                done = max(lengths)[0]
+                ps += later_forwards(forward_ps, names[level], lengths)[0]
             ops.append((level, ps, 0, done))
         return Cycle(texts, texts + 1, ops)
 
@@ -162,20 +162,6 @@ class Cycles:
         busy = self._busy[level]
         busy[0] += ps
         busy[1] += num_forwards
-
-
-def _later(forward_ps: ForwardPs, model: str, lengths: list[tuple[int, int]]) -> tuple[int, int]:
-    """The forwards of a draft after its first one, of rows by length and context: picoseconds; all its forwards."""
-    duration_ps, done = 0, 1
-    while lengths:
-        length, rows = min(lengths)[0], len(lengths)
-        repeats = length - done
-        if repeats:
-            middle = sum([context for _, context in lengths]) + rows * (2 * done + repeats - 3) // 2
-            duration_ps += repeats * forward_ps(model, rows, rows, middle)
-        done = length
-        lengths = [one for one in lengths if one[0] > length]
-    return duration_ps, done
 
 
 def sized(rows: list[FlownRow]) -> tuple[int, int, bool, bool]:

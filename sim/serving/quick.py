@@ -11,6 +11,7 @@ from ...decoding.rules import Exact
 from ...decoding.steps import Outcome
 from ...traces.workloads.arrival import PS_PER_S
 from .asked import AskedPolicy, Slot
+from .charges import later_forwards
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .requests import ServedRequest
@@ -97,7 +98,8 @@ class QuickSteps:
                 duration_ps += (longest - 1) * later_ps
                 all_new += (longest - 1) * later_new
             else:
-                later_ps, later_new = self._later(model, rows, lengths)
+                contexts = [request.num_text + len(request.tokens) for request in rows]
+                later_ps, later_new = later_forwards(forward_ps, model, list(zip(lengths, contexts, strict=True)))
                 duration_ps += later_ps
                 all_new += later_new
         end_ps = now_ps + duration_ps
@@ -153,22 +155,6 @@ class QuickSteps:
         self._books.note_state(now_ps)
         self._asked.load.free_kv_share = self._memory.free_share
         return True
-
-    def _later(self, model: str, rows: list[ServedRequest], lengths: list[int]) -> tuple[int, int]:
-        """Of the forwards of a draft after its first one, rows of different lengths: picoseconds, and tokens fed."""
-        contexts = [request.num_text + len(request.tokens) for request in rows]
-        duration_ps = new_tokens = 0
-        done = 1
-        for length in sorted(set(lengths)):
-            repeats = length - done
-            if repeats:
-                held = [context for context, count in zip(contexts, lengths, strict=True) if count >= length]
-                count = len(held)
-                middle = sum(held) + count * (2 * done + repeats - 3) // 2
-                duration_ps += repeats * self._forward_ps(model, count, count, middle)
-                new_tokens += repeats * count
-            done = length
-        return duration_ps, new_tokens
 
     def judge(self, op: Slot, now_ps: int, until_ps: float) -> int:
         """Let the target judge if that ends before `until_ps`; returns when, or -1 where it is not as most are."""
