@@ -270,35 +270,31 @@ class Replica:
 
     def _carried_out(self, now_ps: int, until_ps: float) -> tuple[int, bool]:
         asked, quick, target, has_caches = self._asked, self._quick, self._target, self._memory.has_caches
-        while not self._told:
-            op = asked.next_op(now_ps / PS_PER_S)
-            if op is None or asked.finished or asked.committed:
-                self._kept = op
-                break
-            level, drafts, rows = op
+        next_op, has_flights = asked.next_op, self._flights is not None
+        while True:
+            op = next_op(now_ps / PS_PER_S)
             end_ps = -1
-            if quick is None:
-                pass
-            elif drafts:
-                end_ps = quick.draft(op, now_ps, until_ps)
-            elif level == target:
-                end_ps = quick.judge(op, now_ps, until_ps)
+            if quick is not None and op is not None and not asked.committed and not asked.finished:
+                if op[1]:
+                    end_ps = quick.draft(op, now_ps, until_ps)
+                elif op[0] == target:
+                    end_ps = quick.judge(op, now_ps, until_ps)
             if end_ps < 0:
                 self._kept = op
-                break
+                return now_ps, False
             now_ps = end_ps
-            if level == target:
-                if has_caches:
-                    for request in rows:
-                        self._memory.commit(request)
-                if asked.finished or has_caches:
-                    if asked.finished:
-                        self._end_finished(now_ps)
-                    asked.load.free_kv_share = self._memory.free_share
-                    self._books.note_state(now_ps)
-                if self._flights is not None:
-                    return now_ps, True
-        return now_ps, False
+            if op is None or op[1]:
+                continue
+            if has_caches:
+                for request in op[2]:
+                    self._memory.commit(request)
+            if asked.finished or has_caches:
+                if asked.finished:
+                    self._end_finished(now_ps)
+                asked.load.free_kv_share = self._memory.free_share
+                self._books.note_state(now_ps)
+            if has_flights or self._told:
+                return now_ps, has_flights
 
     def _goes_round(self) -> bool:
         """Whether all who decode stand before a round, and nothing else is to be done first."""

@@ -306,17 +306,6 @@ class Flights:
             self._out_ps = now_ps
         return end_ps
 
-    def _advanced(self, now_ps: int) -> None:
-        """A cycle has ended: every row is a round further."""
-        self._out_ps = now_ps
-        self._rows.sort(key=_last_place)
-        for row in self._rows:
-            row.node.times += 1
-            row.text += row.node.committed
-        looked_at = [row for row in self._rows if not self._turned(row)]
-        if looked_at:
-            self._looked_at(looked_at)
-
     def _turned(self, row: FlownRow) -> bool:
         """Find the next round of a row, which may be that of another segment; False: the row has to be looked at."""
         node, text = row.node, row.text
@@ -478,8 +467,15 @@ class Flights:
             self._gaps.append(end_ps - self._out_ps)
         if self._runs_alone:
             self._stepped(rows, 1, end_ps)
-        else:
-            self._advanced(end_ps)
+            return
+        self._out_ps = end_ps
+        rows.sort(key=_last_place)
+        for row in rows:
+            row.node.times += 1
+            row.text += row.node.committed
+        looked_at = [row for row in rows if not self._turned(row)]
+        if looked_at:
+            self._looked_at(looked_at)
 
     def _read(self, way: UnderWay, going: Operation) -> None:
         """Chunks are read, and prefills that have ended wrote their first token."""

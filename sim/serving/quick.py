@@ -55,6 +55,8 @@ class QuickSteps:
         self._books = books
         self._budget = budget
         self._forward_ps = world.charges.forward_ps
+        self._load = asked.load
+        self._sums = asked.judged_sums[pool.target_level]
         self._levels: list[list[int]] = [[level] * MOST_ROW for level in range(len(pool.members))]
 
     def draft(self, op: Slot, now_ps: int, until_ps: float) -> int:
@@ -94,9 +96,8 @@ class QuickSteps:
         if longest > 1:
             if num_rows == 1 or longest == min(lengths):
                 middle = held_tokens + new_tokens + num_rows * (longest - 2) // 2
-                later_ps, later_new = forward_ps(model, num_rows, num_rows, middle), num_rows
-                duration_ps += (longest - 1) * later_ps
-                all_new += (longest - 1) * later_new
+                duration_ps += (longest - 1) * forward_ps(model, num_rows, num_rows, middle)
+                all_new += (longest - 1) * num_rows
             else:
                 contexts = [request.num_text + len(request.tokens) for request in rows]
                 later_ps, later_new = later_forwards(forward_ps, model, list(zip(lengths, contexts, strict=True)))
@@ -105,20 +106,22 @@ class QuickSteps:
         end_ps = now_ps + duration_ps
         if end_ps >= until_ps:
             return -1
-        self._ran(level, num_rows, longest, all_new, duration_ps, end_ps)
-        self._tell_drafted(level, rows, lengths, duration_ps / PS_PER_S)
+        self._tell_drafted(level, rows, lengths, self._ran(level, num_rows, longest, all_new, duration_ps, end_ps))
         return end_ps
 
     def _ran(
         self, level: int, num_rows: int, num_forwards: int, new_tokens: int, duration_ps: int, end_ps: int
-    ) -> None:
-        """An operation has run: the policy's load and the books know of it."""
-        load, busy = self._asked.load, self._books.busy[level]
+    ) -> float:
+        """An operation has run: the policy's load and the books know of it; returns its seconds."""
+        load, busy = self._load, self._books.busy[level]
         load.now_s = end_ps / PS_PER_S
-        load.batch[level], load.duration_s[level] = num_rows, duration_ps / PS_PER_S
-        load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
+        load.batch[level] = num_rows
+        load.duration_s[level] = duration_s = duration_ps / PS_PER_S
+        load.num_forwards[level] = num_forwards
+        load.new_tokens[level] = new_tokens
         busy[0] += duration_ps
         busy[1] += num_forwards
+        return duration_s
 
     def _tell_drafted(self, level: int, rows: list[ServedRequest], lengths: list[int], duration_s: float) -> None:
         asked, by_level, num_rows = self._asked, self._levels[level], len(rows)
@@ -178,49 +181,35 @@ class QuickSteps:
         end_ps = now_ps + duration_ps
         if end_ps >= until_ps:
             return -1
-        self._ran(level, len(rows), 1, new_tokens, duration_ps, end_ps)
-        self._tell_judged(rows, duration_ps / PS_PER_S, end_ps)
+        self._tell_judged(rows, self._ran(level, len(rows), 1, new_tokens, duration_ps, end_ps), end_ps)
         return end_ps
 
     def _tell_judged(self, rows: list[ServedRequest], duration_s: float, end_ps: int) -> None:
         books, asked, num_rows = self._books, self._asked, len(rows)
-        load, learn, ready, idle = asked.load, asked.learn, asked.ready, asked.idle
-        gaps: dict[int, int] = {}
-        num_judged = num_accepted = num_own = num_told = 0
+        learn, ready, idle, gaps = asked.learn, asked.ready, asked.idle, books.recorder.gaps
+        count = latest_ps = 0
         is_reached = False
-        try:
-            for request in rows:
-                gap_ps, request.noted_at_ps = end_ps - request.noted_at_ps, end_ps
-                gaps[gap_ps] = gaps.get(gap_ps, 0) + 1
-                outcome = self._kept(request, duration_s, num_rows)
-                emitted = outcome[6]
-                num_told += 1
-                num_judged += outcome[3]
-                num_accepted += outcome[4]
-                num_own += outcome[5]
-                if request.earlier:
-                    books.num_cycled += request.num_answer - max(request.num_noted, request.num_first)
-                request.num_noted += emitted
-                if request.depths and request.num_noted >= request.depths[0]:
-                    is_reached = True
-                load.context_tokens += emitted
-                try:
-                    learn(outcome)
-                except BaseException as error:  # a policy is foreign code
-                    raise asked.raised(outcome, error) from error
-                if outcome[11]:
-                    asked.end(request)
-                else:
-                    ready.append(request)
-                if idle:
-                    idle.pop(request.request_id, None)
-        finally:
-            sums = asked.judged_sums[self._target]
-            for place, count in enumerate((num_told, num_judged, num_accepted, num_own)):
-                sums[place] += count
-            books.num_emitted += num_accepted + num_own
-        for gap_ps, count in gaps.items():
-            books.recorder.gaps(gap_ps, 0, 1, count)
+        for request in rows:
+            gap_ps, request.noted_at_ps = end_ps - request.noted_at_ps, end_ps
+            if gap_ps != latest_ps:
+                if count:
+                    gaps(latest_ps, 0, 1, count)
+                latest_ps, count = gap_ps, 0
+            count += 1
+            outcome = self._kept(request, duration_s, num_rows)
+            if request.depths and request.num_noted >= request.depths[0]:
+                is_reached = True
+            try:
+                learn(outcome)
+            except BaseException as error:  # a policy is foreign code
+                raise asked.raised(outcome, error) from error
+            if outcome.done:
+                asked.end(request)
+            else:
+                ready.append(request)
+            if idle:
+                idle.pop(request.request_id, None)
+        gaps(latest_ps, 0, 1, count)
         if is_reached:
             books.reached([request for request in rows if request.depths], end_ps)
         books.noted_ps = end_ps
@@ -267,10 +256,21 @@ class QuickSteps:
             ends = True
         request.place = place
         request.num_text = limit + num_own
+        num_emitted = num_accepted + num_own
+        books, sums = self._books, self._sums
+        sums[0] += 1
+        sums[1] += num_judged
+        sums[2] += num_accepted
+        sums[3] += num_own
+        if request.earlier:
+            books.num_cycled += request.num_answer - max(request.num_noted, request.num_first)
+        request.num_noted += num_emitted
+        self._load.context_tokens += num_emitted
+        books.num_emitted += num_emitted
         # fmt: off
         request.last = outcome = made(Outcome, (
-            request.request_id, request.step, 0, num_judged, num_accepted, num_own, num_accepted + num_own, refused_at,
-            tvd, duration_s, num_rows, ends, 0,
+            request.request_id, request.step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd,
+            duration_s, num_rows, ends, 0,
         ))
         # fmt: on
         return request.going_on(outcome) if ends else outcome

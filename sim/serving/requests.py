@@ -14,7 +14,7 @@ How many tokens those who run may still write, as SGLang guesses it before it ad
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import floor
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
-from ...decoding.results import Judged, made
+from ...decoding.results import Judged
 from ...decoding.seen import Observation
 from ...decoding.session import Session
 from ...decoding.steps import Commit, Outcome, Step, Verify
@@ -249,8 +249,6 @@ class ServedRequest(Session):
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """See `Session`; the end of a segment is not that of the request."""
-        if level == self._target and not self.tokens and self._ending is None:
-            return self._wrote(judged.own_token, judged.own_place, judged.tvd, duration_s, num_rows)
         outcome = Session.judged(self, step, level, judged, duration_s=duration_s, num_rows=num_rows)
         self.num_text += outcome.num_emitted
         self.agreed = -1
@@ -313,25 +311,6 @@ class ServedRequest(Session):
         self.has_ending = replayed.ending is not None
         self._ended = False
         self.tables = self._answers.recorded(self.request_id) if isinstance(self._answers, TrieAnswers) else None
-
-    def _wrote(self, own: int, place: int, tvd: Sequence[float], duration_s: float, num_rows: int) -> Outcome:
-        """The target writes a token with nothing pending."""
-        cached, emitted, limit = self.cached, self.emitted, self.num_text
-        for level, held in enumerate(cached):
-            if held > limit:
-                cached[level] = limit
-        cached[self._target] = limit
-        self.num_judged = self.num_prompt + len(emitted)
-        emitted.append(own)
-        self.place = place
-        self.num_text = limit + 1
-        ends = own in self.eos or len(emitted) >= self.budget
-        # fmt: off
-        self.last = outcome = made(Outcome, (
-            self.request_id, self.step, 0, 0, 0, 1, 1, None, tvd, duration_s, num_rows, ends, 0,
-        ))
-        # fmt: on
-        return self.going_on(outcome) if ends else outcome
 
 
 class ServedView(Observation):
