@@ -248,22 +248,16 @@ class Flights:
         key, texts, is_mixed, is_short = sized(rows)
         end_ps: int | None = None
         while True:
-            cycle: Cycle | None
-            if is_mixed:
-                cycle = self._cycles.mixed(rows, texts)
-            else:
-                cycle = cycles.get(key)
-                if cycle is None or not cycle.start <= texts < cycle.end:
-                    cycle = self._cycles.known(key, rows, texts)
+            cycle = None if is_mixed else cycles.get(key)
+            if cycle is None or not cycle.start <= texts < cycle.end:
+                cycle = self._cycles.mixed(rows, texts) if is_mixed else self._cycles.known(key, rows, texts)
             if cycle is None:
                 break
             more = texts - cycle.start
             took_ps = cycle.ps + cycle.slope * more
-            if now_ps + took_ps >= until_ps:
+            if now_ps + took_ps >= until_ps or (is_short and not self._has_room()):
                 break
             if is_short:
-                if not self._has_room():
-                    break
                 self._hold_all(cycle, more, now_ps)
             if is_mixed:
                 self._cycles.tell_once(cycle.ops)
