@@ -16,11 +16,12 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from paceline.base.files import shipped
 from paceline_laboratory.findings import Cell, table_cell
-from paceline_laboratory.replays import RUNS, interleaved
+from paceline_laboratory.replays import RUNS, in_turns
 from shared.large_recordings import write_recording
 from shared.processes import paceline, run, seconds_and_bytes
 from shared.report import parser_of, show
@@ -40,10 +41,16 @@ for _ in range(100):
 
 def start_ups(folder: Path) -> dict[str, list[str]]:
     """What is timed; without the shipped recording a synthetic one of 60 requests takes its place."""
-    found = {"python -c pass": [sys.executable, "-c", "pass"], "paceline compare --help": paceline("compare", "--help")}
+    found = {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "paceline --version": paceline("--version"),
+        "paceline --help": paceline("--help"),
+        "paceline compare --help": paceline("compare", "--help"),
+    }
     try:
         shipped("recordings", "pico.trace")
         found["paceline compare"] = paceline("compare")
+        found["paceline compare --trace smollm2"] = paceline("compare", "--trace", "smollm2")
     except FileNotFoundError:
         trace = str(folder / "made.trace")
         models = ["--models", "draft,mid,target", "--acceptance", "0.7,0.85"]
@@ -54,14 +61,15 @@ def start_ups(folder: Path) -> dict[str, list[str]]:
 
 def show_start_ups(folder: Path, runs: int) -> None:
     found = start_ups(folder)
-    timings = interleaved({name: partial(run, command) for name, command in found.items()}, runs=runs)
+    timings = in_turns({name: partial(run, command) for name, command in found.items()}, runs=runs, warm_ups=1)
 
     def row(name: str) -> list[Cell]:
         megabytes = seconds_and_bytes(found[name])[1] / 1e6
-        seconds = timings[name].wall_s
+        taken_s, processor_s = (median(column) for column in zip(*timings[name], strict=True))
         return [
             table_cell("command", name),
-            table_cell("seconds", seconds, digits=2),
+            table_cell("seconds", taken_s, digits=2),
+            table_cell("of processors", processor_s, digits=2),
             table_cell("peak MB", megabytes, digits=0),
         ]
 

@@ -2,37 +2,34 @@
 
 The first grid is 200 runs of SpecRouter on pico, 0.3 s each; its share is processor seconds of all processes, from the
 start of the command to its end, over the seconds that the processors were there. The second is 10,000 chains; all but
-one of its cells are written beforehand.
+one of its cells are written beforehand. The third is 108 chains on three recordings and three batches, one job.
 
 python benchmarks/sweeps.py [--jobs 2]
 """
 
 import os
-import subprocess
 import tempfile
-import time
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
 
 from paceline.runs.cells import CellFound, CellStore, key_of
 from paceline.studies.grids import read_grid
 from paceline.studies.sweeps import sweep_grid
 from paceline_laboratory.findings import table_cell
-from shared.processes import paceline
+from shared.processes import paceline, run
 from shared.report import parser_of, show, verdict
 
 BUSY = 'policies = ["specrouter"]\ncosts = ["cpu", "a100", "h100", "l40s"]\nseeds = [{seeds}]\n'
+FEW = """
+policies = ["draft:1..12/target"]
+recordings = ["pico", "smollm2", "pico-coupled"]
+options = {batch = [1, 4, 16]}
+"""
 MANY = 'policies = ["draft:1..100/mid:1..100/target"]\n'
 
 
 def run_for(folder: Path, grid: str, *words: str) -> tuple[float, float]:
     """(seconds, processor seconds) of a sweep in a process of its own."""
-    before, begun_s = getrusage(RUSAGE_CHILDREN), time.perf_counter()
-    command = paceline("sweep", f"{grid}.toml", "--out", grid, *words)
-    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=True)
-    after = getrusage(RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.perf_counter() - begun_s, cpu_s
+    return run(paceline("sweep", f"{grid}.toml", "--out", grid, *words), folder)
 
 
 def write_all_but_one(folder: Path) -> None:
@@ -56,18 +53,29 @@ def main() -> None:
         (folder / "many.toml").write_text(MANY, encoding="utf-8")
         busy_s, cpu_s = run_for(folder, "busy", "--jobs", str(jobs))
         write_all_but_one(folder)
-        many_s, _ = run_for(folder, "many", "--jobs", "1")
+        many_s, many_cpu_s = run_for(folder, "many", "--jobs", "1")
+        (folder / "few.toml").write_text(FEW, encoding="utf-8")
+        few_s, few_cpu_s = run_for(folder, "few", "--jobs", "1")
     rows = [
         [
             table_cell("sweep", "200 runs of SpecRouter"),
             table_cell("cells", 200),
             table_cell("seconds", busy_s, "", 2),
+            table_cell("of processors", cpu_s, "", 2),
             table_cell(f"share of {jobs} processors", verdict(cpu_s / busy_s / jobs, 0.9)),
         ],
         [
             table_cell("sweep", "10,000 chains, one of them not played yet"),
             table_cell("cells", 10_000),
             table_cell("seconds", many_s, "", 2),
+            table_cell("of processors", many_cpu_s, "", 2),
+            table_cell(f"share of {jobs} processors", ""),
+        ],
+        [
+            table_cell("sweep", "12 windows, 3 recordings, 3 batches"),
+            table_cell("cells", 108),
+            table_cell("seconds", few_s, "", 2),
+            table_cell("of processors", few_cpu_s, "", 2),
             table_cell(f"share of {jobs} processors", ""),
         ],
     ]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..base.errors import ArgumentError
 from .pool import Pool
-from .results import OpRecord
+from .results import OpRecord, made
 from .rules import Signal
 from .session import READER, Session
 from .steps import Draft, Outcome, Overlap, Step, Verify
@@ -163,7 +163,7 @@ class Observation:
         names, tokens, drafters, judges = session.pool.names, session.tokens, session.drafters, session.judges
         return tuple(
             [
-                PendingToken(tokens[i], names[drafters[i]], names[judges[i]], signal(session, i))
+                made(PendingToken, (tokens[i], names[drafters[i]], names[judges[i]], signal(session, i)))
                 for i in range(start, len(tokens))
             ]
         )

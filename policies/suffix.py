@@ -17,18 +17,23 @@ bound; an answer is known to others once its request is done, up to its last rou
 the oldest half of earlier answers is forgotten at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..base.errors import check_within
 from ..decoding.pool import Pool
+from ..decoding.results import made
 from ..decoding.seen import Observation
 from ..decoding.steps import MOST_TOKENS, ONE_STEP, Draft, Outcome, Step, Verify
 from .about import About, Observable
 from .blocks import DraftedBlocks, drafter_of, lookup_member
 
 ROOT = 0
+SHORT = 16  # tokens that most matches have less of: of speed, not tuned
+
+
+Likeliest = tuple[int, int, float]  # a next token, the state after it, and its share of all that followed
 
 
 class SuffixAutomaton:
@@ -43,35 +48,63 @@ class SuffixAutomaton:
         counts: by state, places where its pieces end.
     """
 
-    __slots__ = ("counts", "follows", "last", "lengths", "links", "num_tokens")
+    __slots__ = ("_likeliest", "counts", "follows", "last", "lengths", "links", "num_tokens")
 
     def __init__(self) -> None:
         self.follows: list[dict[int, int]] = [{}]
         self.links, self.lengths, self.counts = [-1], [0], [0]
         self.last = ROOT
         self.num_tokens = 0
+        self._likeliest: dict[int, Likeliest] = {}  # by state, of those with several next tokens, until texts go on
 
     def begin(self) -> None:
         """What comes now is another text."""
         self.last = ROOT
 
-    def extend(self, token: int) -> None:
+    def extend(self, tokens: Iterable[int]) -> None:
         """The text goes on."""
-        self.num_tokens += 1
-        before = self.last
-        known = self.follows[before].get(token)
-        if known is None:
-            state = self._add({}, self.lengths[before] + 1, 0)
-            while before >= 0 and token not in self.follows[before]:
-                self.follows[before][token] = state
-                before = self.links[before]
-            self.links[state] = ROOT if before < 0 else self._exactly(before, token)
-        else:
-            state = self._exactly(before, token)
-        self.last = state
-        while state > ROOT:
-            self.counts[state] += 1
-            state = self.links[state]
+        follows, links, lengths, counts = self.follows, self.links, self.lengths, self.counts
+        last = self.last
+        self._likeliest.clear()
+        for token in tokens:
+            self.num_tokens += 1
+            before, known = last, follows[last].get(token)
+            if known is None:
+                last = self._add({}, lengths[before] + 1, 0)
+                while before >= 0 and (known := follows[before].setdefault(token, last)) == last:
+                    before = links[before]
+                links[last] = ROOT if before < 0 else self._exactly(before, token)
+            else:
+                last = known if lengths[known] == lengths[before] + 1 else self._exactly(before, token)
+            state = last
+            while state:
+                counts[state] += 1
+                state = links[state]
+        self.last = last
+
+    def copy(self) -> "SuffixAutomaton":
+        """Another index of the same texts."""
+        other = SuffixAutomaton()
+        other.follows = [follows.copy() for follows in self.follows]
+        other.links, other.lengths, other.counts = self.links.copy(), self.lengths.copy(), self.counts.copy()
+        other.last, other.num_tokens = self.last, self.num_tokens
+        return other
+
+    def likeliest(self, state: int) -> "Likeliest | None":
+        """What followed most often, of equals what came first; None where nothing did."""
+        follows, counts = self.follows[state], self.counts
+        if len(follows) == 1:
+            ((token, after),) = follows.items()
+            return token, after, 1.0
+        if not follows:
+            return None
+        found = self._likeliest.get(state)
+        if found is None:
+            times = [counts[after] for after in follows.values()]
+            most = max(times)
+            token = list(follows)[times.index(most)]
+            found = self._likeliest[state] = token, follows[token], most / sum(times)
+        return found
 
     def at(self, state: int, length: int) -> tuple[int, int]:
         """(state, tokens) of a piece that was found at `state`; pieces may have been told apart since."""
@@ -79,14 +112,27 @@ class SuffixAutomaton:
             state = self.links[state]
         return state, length
 
-    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """(state, tokens) of the longest suffix, of a piece that was found at `state` and a token, that stands here."""
+    def walk(self, state: int, length: int, tokens: Iterable[int]) -> tuple[int, int]:
+        """(state, tokens) of the longest suffix, of a piece that was found at `state` and tokens, that stands here."""
+        follows, links, lengths = self.follows, self.links, self.lengths
         state, length = self.at(state, length)
-        while state and token not in self.follows[state]:
-            state = self.links[state]
-            length = self.lengths[state]
-        after = self.follows[state].get(token)
-        return (ROOT, 0) if after is None else (after, length + 1)
+        for token in tokens:
+            after = follows[state].get(token)
+            while after is None and state:
+                state = links[state]
+                length = lengths[state]
+                after = follows[state].get(token)
+            state, length = (ROOT, 0) if after is None else (after, length + 1)
+        return state, length
+
+    def end_of(self, text: Sequence[int]) -> tuple[int, int]:
+        """(state, tokens) of the longest suffix of a text that stands here: its end tells, unless all of it matches."""
+        size = SHORT
+        while True:
+            state, length = self.walk(ROOT, 0, text[-size:])
+            if length < size:
+                return state, length
+            size *= 4
 
     def _exactly(self, before: int, token: int) -> int:
         """The state of the longest piece of `before` and the token, which is told apart from longer ones if need be."""
@@ -118,10 +164,7 @@ class Place(NamedTuple):
 
     def after(self, tokens: Sequence[int]) -> "Place":
         """Where it stands once these tokens follow."""
-        state, length = self.state, self.length
-        for token in tokens:
-            state, length = self.within.step(state, length, token)
-        return Place(self.within, state, length)
+        return Place(self.within, *self.within.walk(self.state, self.length, tokens))
 
 
 class Match:
@@ -159,8 +202,7 @@ class EarlierAnswers:
             self._serial += 1
         index = self._generations[-1]
         index.begin()
-        for token in answer:
-            index.extend(token)
+        index.extend(answer)
 
     def follow(self, match: Match, tokens: Sequence[int]) -> None:
         """A request's text goes on by these tokens. A new generation is followed from here on."""
@@ -171,18 +213,19 @@ class EarlierAnswers:
             match.serial = self._serial
         for generation, index in enumerate(self._generations):
             state, length = match.places[generation]
-            for token in tokens:
-                state, length = index.step(state, length, token)
-            match.places[generation] = state, length
+            match.places[generation] = index.walk(state, length, tokens) if length else index.end_of(tokens)
 
     def places(self, match: Match) -> Iterator[Place]:
         """Where a request's text ends in each generation, as it was followed last, the older one first."""
         for index, (state, length) in zip(self._generations, match.places, strict=True):
-            yield Place(index, *index.at(state, length))
+            yield made(Place, (index, *index.at(state, length)))
 
 
 class IndexedText:
     """A request's text and its index. Mutated by `extend`.
+
+    Args:
+        index: of the prompt.
 
     Attributes:
         answer: ids of the committed tokens.
@@ -192,25 +235,25 @@ class IndexedText:
 
     __slots__ = ("answer", "index", "match")
 
-    def __init__(self, prompt: tuple[int, ...]) -> None:
+    def __init__(self, index: SuffixAutomaton) -> None:
         self.answer: list[int] = []
         self.match = Match()
-        self.index = SuffixAutomaton()
-        for token in prompt:
-            self.index.extend(token)
+        self.index = index
 
     def extend(self, tokens: list[int]) -> None:
         """The answer goes on."""
         self.answer += tokens
-        for token in tokens:
-            self.index.extend(token)
+        self.index.extend(tokens)
 
     @property
     def repeated(self) -> Place:
         """Of the longest suffix of the text that stands in it elsewhere, too."""
         index = self.index
         state = max(index.links[index.last], 0)
-        return Place(index, state, index.lengths[state])
+        return made(Place, (index, state, index.lengths[state]))
+
+
+MOST_PROMPTS = 64  # that indexes are kept of: of room, not tuned
 
 
 class RequestTexts:
@@ -223,12 +266,13 @@ class RequestTexts:
     def __init__(self, store: int) -> None:
         self._earlier = EarlierAnswers(store) if store else None
         self._open: dict[str, IndexedText] = {}
+        self._prompts: dict[tuple[int, ...], SuffixAutomaton] = {}  # the newest: a copy is made sooner than an index
 
     def read(self, seen: Observation) -> IndexedText:
         """The text of a request, with what was committed since it was read last."""
         text = self._open.get(seen.request_id)
         if text is None:
-            text = self._open[seen.request_id] = IndexedText(seen.prompt)
+            text = self._open[seen.request_id] = IndexedText(self._index_of(seen.prompt))
             if self._earlier is not None:
                 self._earlier.follow(text.match, seen.prompt)
         new = seen.emitted_from(len(text.answer))
@@ -236,6 +280,16 @@ class RequestTexts:
         if self._earlier is not None:
             self._earlier.follow(text.match, new)
         return text
+
+    def _index_of(self, prompt: tuple[int, ...]) -> SuffixAutomaton:
+        found = self._prompts.pop(prompt, None)
+        if found is None:
+            found = SuffixAutomaton()
+            found.extend(prompt)
+            if len(self._prompts) >= MOST_PROMPTS:
+                del self._prompts[next(iter(self._prompts))]
+        self._prompts[prompt] = found
+        return found.copy()
 
     def elsewhere(self, text: IndexedText) -> Iterator[Place]:
         """Where a text that was just read ends in earlier answers, older ones first."""
@@ -272,31 +326,32 @@ class SpeculationRule:
 
     def best_of(self, index: SuffixAutomaton, state: int, length: int) -> Candidate:
         """The candidate of most score after a match of `length` tokens at `state`, or a suffix of it."""
-        return max(self._candidates(index, state, length), key=lambda found: found.score, default=NOTHING)
-
-    def _candidates(self, index: SuffixAutomaton, state: int, length: int) -> Iterator[Candidate]:
+        best = NOTHING
         for _ in range(MOST_PATTERNS):
-            if state == ROOT:
-                return
-            yield self._after(index, state, min(int(self.factor * length), self.most))
+            most = min(int(self.factor * length), self.most)
+            if (
+                state == ROOT or most <= best.score
+            ):  # a token adds one at most, and shorter matches are followed by less
+                break
+            best = max(best, self._after(index, state, most), key=lambda found: found.score)
             state = index.links[state]
             length = index.lengths[state]
+        return best
 
     def _after(self, index: SuffixAutomaton, state: int, most: int) -> Candidate:
         """Most frequent tokens one after another; of equals the one that came first."""
-        counts, prob, score = index.counts, 1.0, 0.0
+        prob, score = 1.0, 0.0
         tokens: list[int] = []
         while len(tokens) < most:
-            follows = index.follows[state]
-            if not follows:
+            after = index.likeliest(state)
+            if after is None:
                 break
-            token = max(follows, key=lambda each: counts[follows[each]])
-            prob *= counts[follows[token]] / sum(counts[after] for after in follows.values())
+            token, state, share = after
+            prob *= share
             if prob < self.least_prob or token < 0:  # logs have numbers below 0 for tokens that nobody knows
                 break
             score += prob
             tokens.append(token)
-            state = follows[token]
         return Candidate(score, tuple(tokens))
 
 

@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.results import Drafted, Judged
-from ..decoding.rules import Facts, Rule
+from ..decoding.results import Drafted, Judged, made
+from ..decoding.rules import Facts, Rule, Signal
 from ..decoding.session import Session
 from ..decoding.trees import ROOT, Branches, DraftTree, Growth
 from ..runs.log import TextQuality, same_counts
@@ -80,7 +80,7 @@ class RequestTables:
         chains: `[L]` what `chain` knows, by node.
     """
 
-    __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record",
+    __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "_written_by",
                  "branches", "chains", "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
                  "further_next_log_prob", "further_next_token", "further_own_log_prob", "further_top_log_prob",
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
@@ -132,6 +132,8 @@ class RequestTables:
         if trie.features is not None:
             self.further_next_token = integers.to_list(trie.features.next_token)
             self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
+        tokens, children = self.next_token + self.further_next_token, self.child + self.further_child
+        self._written_by = [pair for pair in zip(tokens, children, strict=True) if pair[0]]
 
     def __getattr__(self, name: str) -> object:
         if name not in RequestTables.__annotations__:
@@ -216,11 +218,15 @@ class RequestTables:
             node = place
         return WrittenChain(tokens, places, kept, ends, tuple(tvd))
 
+    def signal(self, level: int, node: int) -> Signal:
+        """What a model says at a node of the token that it writes there."""
+        said = exp(self.next_log_prob[level][node]), self.entropy[level][node], self.gap[level][node]
+        return made(Signal, said)
+
     def find_child(self, node: int, token: int) -> int:
         """The recorded node after `token` at `node`; -1 if the recording has none."""
-        everyone = zip([*self.next_token, *self.further_next_token], [*self.child, *self.further_child], strict=True)
-        for tokens, children in everyone:
-            if tokens and tokens[node] == token:
+        for tokens, children in self._written_by:
+            if tokens[node] == token:
                 return children[node]
         return -1
 
@@ -309,6 +315,12 @@ class Voice:
         """One of `next_log_prob`, `top_log_prob`, `gap`, `entropy` and `own_log_prob` (the parent's view) at a node."""
         number: float = self._rows(name)[node]
         return number
+
+    def signal(self, node: int) -> Signal:
+        """What it says of the token written at a node."""
+        if self._depth == 1:
+            return self._tables.signal(self._level, node)
+        return Signal(exp(self.number("next_log_prob", node)), self.number("entropy", node), self.number("gap", node))
 
     def distance(self, other: "Voice", node: int) -> float:
         """Total variation distance of two members at a node; NaN with a model-free one."""

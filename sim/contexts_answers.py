@@ -148,8 +148,10 @@ class TrieAnswers:
             voice, place = Voice(tables, level, 1), session.place if parent < 0 else session.places[parent]
             signal = self._signal_at(voice, level, place)
             return signal._replace(prob=exp(tables.own_log_prob[level][session.places[index]]))
-        voice = self._voice(session, tables, level, index)
-        return self._signal_at(voice, level, session.places[index - 1] if index else session.place)
+        node = session.places[index - 1] if index else session.place
+        if level == self._reader:
+            return self._signal_at(self._voice(session, tables, level, index), level, node)
+        return NO_SIGNAL if node < 0 or level < self.num_free else tables.signal(level, node)
 
     def _voice(self, session: Session, tables: RequestTables, level: int, index: int) -> Voice:
         if level != self._reader:
@@ -159,9 +161,7 @@ class TrieAnswers:
     def _signal_at(self, voice: Voice, level: int, node: int) -> Signal:
         if node < 0 or level < self.num_free or not voice.is_recorded:
             return NO_SIGNAL
-        return Signal(
-            exp(voice.number("next_log_prob", node)), voice.number("entropy", node), voice.number("gap", node)
-        )
+        return voice.signal(node)
 
     def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
         """See `RecordedAnswers`."""
@@ -187,12 +187,14 @@ class TrieAnswers:
         """Draft with a stop rule, from the target's states, or where some context is not recorded."""
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
-        product, factor = 1.0, token_factor(step.stop)
+        product, stop, factor = 1.0, step.stop, token_factor(step.stop)
+        voice, reads = Voice(tables, level, 1), level == self._reader
         tokens: list[int] = []
         places: list[int] = []
         num_modelled = 0
         for _ in range(min(step.tokens, session.room)):
-            voice = self._voice(session, tables, level, len(session.tokens) + len(tokens))
+            if reads:
+                voice = self._voice(session, tables, level, len(session.tokens) + len(tokens))
             if node < 0 or not voice.is_recorded:
                 num_modelled += 1
                 self._need_fallback(session, "draft")
@@ -206,10 +208,10 @@ class TrieAnswers:
             places.append(node)
             if token in self._eos:
                 break
-            if step.stop is not None:
+            if stop is not None:
                 signal = self._signal_at(voice, level, context)
                 product *= factor(signal, len(tokens) - 1)
-                if step.stop.holds(signal, product):
+                if stop.holds(signal, product):
                     break
         return Drafted(tokens, places, num_modelled)
 
@@ -220,12 +222,14 @@ class TrieAnswers:
         assert self._lookup is not None
         if step.copy is not None and max(step.copy) >= self._vocab_size:
             raise ValueError(f"draft copy must hold ids below {self._vocab_size:,}, got {max(step.copy)}")
-        answer = [*session.emitted, *session.tokens]
-        if UNKNOWN in answer and step.copy is None:
-            # Unknown tokens equal each other by accident only: whether the lookup finds anything is modelled, as no.
-            self._need_fallback(session, "draft")
-            return Drafted([], [], 1)
-        context = [*session.prompt, *answer]
+        context: list[int] = []  # what is told to be copied is not looked for
+        if step.copy is None:
+            answer = [*session.emitted, *session.tokens]
+            if UNKNOWN in answer:
+                # Unknown tokens equal each other by accident only: whether it finds anything is modelled, as no.
+                self._need_fallback(session, "draft")
+                return Drafted([], [], 1)
+            context = [*session.prompt, *answer]
         tokens = session.until_end(looked_up(context, step=step, room=session.room, rule=self._lookup))
         places = []
         for token in tokens:

@@ -12,13 +12,15 @@ candidate, i and n that save most win; nothing is copied where none saves any. T
 beginning of a round. In step it is the only judge, and a copy has to gain more than the request's draft.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...decoding.pool import Pool
+from ...decoding.results import made
 from ...decoding.seen import Observation
 from ...decoding.steps import Draft, Outcome, Verify
-from ..suffix import ROOT, IndexedText, Place, RequestTexts
+from ..suffix import ROOT, Place, RequestTexts
 from .estimates import EARLIER, OWN, CopiedTokens, cell_of
 from .options import RouterConstants, RouterOptions
 from .plan import CopyWorth
@@ -39,7 +41,8 @@ class _Candidate(NamedTuple):
     sums: list[float]
 
 
-class _Reading(NamedTuple):
+@dataclass(slots=True)
+class _Reading:
     """At a round's beginning: tokens of the answer, where the text ends elsewhere, and what it might go on by."""
 
     num_known: int
@@ -65,16 +68,20 @@ class Copies:
 
     def begin(self, seen: Observation) -> None:
         """A round begins: read what was committed, and learn what would have been right to copy."""
-        before = self._open.get(seen.request_id)
+        request_id, tag = seen.request_id, seen.tag
         text = self._texts.read(seen)
-        if before is not None:
-            new = text.answer[before.num_known :]
-            for candidate in before.candidates:
-                self._judge(seen.tag, candidate, new)
-        rates = self._copied.rates(seen.tag)
-        places = list(self._places(text))
-        candidates = [self._follow(rates, source, place) for source, place in places]
-        self._open[seen.request_id] = _Reading(len(text.answer), places, candidates)
+        reading = self._open.get(request_id)
+        if reading is None:
+            reading = self._open[request_id] = _Reading(0, [], [])
+        else:
+            new = text.answer[reading.num_known :]
+            for tokens, cells, _ in reading.candidates:
+                self._copied.note(tag, cells, tokens, new)
+        places = [(OWN, text.repeated)] if self._takes_own else []
+        places += [(EARLIER, place) for place in self._texts.elsewhere(text)]
+        rates = self._copied.rates(tag)
+        reading.num_known, reading.places = len(text.answer), places
+        reading.candidates = [self._follow(rates, source, place) for source, place in places if place.state]
 
     def best(self, seen: Observation, worths: Sequence[CopyWorth]) -> Copy | None:
         """The copy that saves most seconds after what is pending; None where none saves any. The round has begun.
@@ -93,11 +100,15 @@ class Copies:
             pending = [token.token for token in seen.pending]
             candidates = [self._follow(rates, source, place.after(pending)) for source, place in reading.places]
         most_s, judge, copied = 0.0, None, tuple[int, ...]()
-        for candidate in candidates:
-            for worth in worths:
-                saved_s, window = _best_part(candidate, worth, most)
-                if saved_s > most_s:
-                    most_s, judge, copied = saved_s, worth.verify, tuple(candidate.tokens[:window])
+        for tokens, _, sums in candidates:
+            for verify, token_s, cost_s in worths:
+                window = 0
+                for index, expected in enumerate(sums if len(sums) <= most else sums[:most]):
+                    saved_s = token_s * expected - cost_s[index]
+                    if saved_s > most_s:
+                        most_s, window = saved_s, index + 1
+                if window:
+                    judge, copied = verify, tuple(tokens[:window])
         return None if judge is None else Copy(Draft(self._model, len(copied), copy=copied), judge)
 
     def learn(self, outcome: Outcome) -> None:
@@ -106,41 +117,22 @@ class Copies:
         if outcome.done:
             self._open.pop(outcome.request_id, None)
 
-    def _places(self, text: IndexedText) -> Iterator[tuple[int, Place]]:
-        if self._takes_own:
-            yield OWN, text.repeated
-        for place in self._texts.elsewhere(text):
-            yield EARLIER, place
-
-    def _judge(self, tag: str, candidate: _Candidate, new: Sequence[int]) -> None:
-        """Tokens tell of a candidate up to the first one that is another."""
-        for token, written, cell in zip(new, candidate.tokens, candidate.cells, strict=False):
-            self._copied.note(tag, cell, kept=token == written)
-            if token != written:
-                return
-
     def _follow(self, rates: Sequence[float], source: int, place: Place) -> _Candidate:
         """The most frequent tokens one after another; of equals the one that came first."""
         index, state, length = place
-        follows, counts, found = index.follows, index.counts, _Candidate([], [], [])
-        while state != ROOT and not follows[state]:  # nothing came after it
+        counts, likeliest, least = index.counts, index.likeliest, self._least
+        while state != ROOT and not index.follows[state]:  # nothing came after it
             state = index.links[state]
             length = index.lengths[state]
+        tokens, cells, sums = found = made(_Candidate, ([], [], []))
         if state == ROOT:
             return found
-        tokens, cells, sums = found
         chance, expected = 1.0, 0.0
         for matches in range(length, length + self._most):
-            after = follows[state]
-            if len(after) == 1:
-                ((token, state),) = after.items()
-                share = 1.0
-            elif after:
-                token = max(after, key=lambda each: counts[after[each]])
-                state = after[token]
-                share = counts[state] / sum([counts[each] for each in after.values()])
-            else:
+            after = likeliest(state)
+            if after is None:
                 break
+            token, state, share = after
             if token < 0:  # logs have numbers below 0 for tokens that nobody knows
                 break
             cell = cell_of(source, matches, share, counts[state])
@@ -149,17 +141,6 @@ class Copies:
             tokens.append(token)
             cells.append(cell)
             sums.append(expected)
-            if chance < self._least:
+            if chance < least:
                 break
         return found
-
-
-def _best_part(found: _Candidate, worth: CopyWorth, most: int) -> tuple[float, int]:
-    """Seconds that the best beginning of a candidate saves, and its tokens; none if it saves nothing."""
-    token_s, cost_s, sums = worth.token_s, worth.cost_s, found.sums
-    most_s, window = 0.0, 0
-    for index, expected in enumerate(sums if len(sums) <= most else sums[:most]):
-        saved_s = token_s * expected - cost_s[index]
-        if saved_s > most_s:
-            most_s, window = saved_s, index + 1
-    return most_s, window

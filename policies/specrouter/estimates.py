@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...decoding.pool import Pool
+from ...decoding.results import made
 from ...decoding.seen import Observation, PendingToken
 from ...decoding.steps import Outcome
 from ..about import Floats
@@ -83,12 +84,10 @@ class Survival:
             count: tokens that share the trio, >= 1.
             others: x of the tokens that do not.
         """
-        overall = self._all.get(trio, self._start)
-        own = self._by_tag.get((tag, trio))
-        if own is None:
-            own = overall[0], overall[1], self._weight, 0.0, self._weight
+        key, overall = (tag, trio), self._all.get(trio, self._start)
+        own = self._by_tag.get(key) or (overall[0], overall[1], self._weight, 0.0, self._weight)
         self._all[trio] = _step(overall, self._kept, self._longest, doubted, count, others, kept=kept)
-        self._by_tag[tag, trio] = _step(own, self._kept, self._longest, doubted, count, others, kept=kept)
+        self._by_tag[key] = _step(own, self._kept, self._longest, doubted, count, others, kept=kept)
 
     def note_run(self, tag: str, tokens: Sequence[tuple[Trio, float]], num_kept: int) -> None:
         """Take in a run that was judged: trio and doubt of each token, and how many were kept."""
@@ -152,13 +151,16 @@ class CopiedTokens:
         """By cell, 0 to 1; those of a tag start from those of all."""
         return self._of(tag)[0]
 
-    def note(self, tag: str, cell: int, *, kept: bool) -> None:
-        """Take in whether a token was right that followed what was right before it."""
+    def note(self, tag: str, cells: Sequence[int], written: Sequence[int], right: Sequence[int]) -> None:
+        """Take in what was `written` for `cells`, up to the first token that is not the `right` one."""
         for rates, tokens in (self._of(tag), self._all):
-            weight = tokens[cell] + 1.0
-            rates[cell] += (kept - rates[cell]) / weight
-            if weight <= self._memory:
-                tokens[cell] = weight
+            for cell, token, other in zip(cells, written, right, strict=False):
+                weight = tokens[cell] + 1.0
+                rates[cell] += ((token == other) - rates[cell]) / weight
+                if weight <= self._memory:
+                    tokens[cell] = weight
+                if token != other:
+                    break
 
     def _of(self, tag: str) -> Rates:
         own = self._by_tag.get(tag)
@@ -173,31 +175,25 @@ def cell_of(source: int, length: int, share: float, count: int) -> int:
 
     `share` is the token's part of all that followed, above 0 to 1; `count` >= 1 how often it followed.
     """
-    kind = (
-        (0 if count == 1 else 1) if share == 1.0 else 2 if share >= MOST_COPIED else 3 if share >= MOSTLY_COPIED else 4
-    )
-    return (source * LENGTHS + min(length.bit_length(), LENGTHS) - 1) * SHARES + kind
-
-
-class JudgedToken(NamedTuple):
-    """One token and what a member thinks of it."""
-
-    tag: str  # of its request
-    written: PendingToken  # the token and its drafter
-    endorsers: tuple[str, ...]  # its drafter first, then every verifier that kept it
-    verifier: str  # who judged it, or would have
-    kept: bool  # whether it was right
-    similar: float  # 1 - TVD of the verifier and the last endorser; NaN if nobody knows
+    if share == 1.0:
+        kind = 0 if count == 1 else 1
+    else:
+        kind = 2 if share >= MOST_COPIED else 3 if share >= MOSTLY_COPIED else 4
+    bits = length.bit_length()
+    return (source * LENGTHS + (bits if bits < LENGTHS else LENGTHS) - 1) * SHARES + kind
 
 
 class JudgedRun(NamedTuple):
-    """The tokens of one verification. Letters: J of them."""
+    """The tokens of one verification, or one that a level below had refused. Letters: J of them, K of these known."""
 
     tag: str  # of the request
     tokens: tuple[PendingToken, ...]  # `[J]`, oldest first
-    judges: tuple[str, ...]  # `[J]` the highest member that endorsed each before
-    verifier: str  # who judged them
-    num_kept: int  # how many were kept
+    endorsers: Sequence[tuple[str, ...]]  # `[J]` of each its drafter, then every verifier that kept it before
+    verifier: str  # who judged them, or would have
+    num_kept: int  # how many of them were right, from the first on
+    num_known: int  # K: those, and the first one that was wrong
+    tvd: Sequence[float]  # of the verifier and the last endorser, of the first ones; shorter than K where nobody knows
+    together: bool  # whether they were drafted as a run, of which all after the first refused one went
 
 
 class _Refused(NamedTuple):
@@ -209,16 +205,12 @@ class _Refused(NamedTuple):
 
 
 class RoundEvidence:
-    """The tokens of one request's round. Mutated by its methods.
+    """The tokens of one request's round. Mutated by its methods; it appends what is known of them to `runs`."""
 
-    It appends what is known of tokens to `verdicts`, and what was judged together to `runs`.
-    """
+    __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_runs", "_tag", "_verifier")
 
-    __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_runs", "_tag", "_verdicts", "_verifier")
-
-    def __init__(self, tag: str, verdicts: list[JudgedToken], runs: list[JudgedRun]) -> None:
+    def __init__(self, tag: str, runs: list[JudgedRun]) -> None:
         self._tag = tag
-        self._verdicts = verdicts
         self._runs = runs
         self._verifier = ""
         self._first = 0
@@ -245,24 +237,27 @@ class RoundEvidence:
         """`verifier` is about to judge these tokens, the first of which has index `first` among the pending ones."""
         self._verifier, self._judged, self._first = verifier, judged, first
         endorsers = self._endorsers
-        for written in judged[len(endorsers) - first :]:
-            endorsers.append((written.drafter,))
+        endorsers += [(written.drafter,) for written in judged[len(endorsers) - first :]]
 
     def after(self, outcome: Outcome) -> None:
         """What it said."""
         kept, refused = outcome.num_accepted, outcome.refused_at is not None
-        self._score_judged(kept, kept + refused, outcome.tvd)
+        judged, first, verifier, endorsers = self._judged, self._first, self._verifier, self._endorsers
+        if judged:
+            of_these = endorsers[first : first + len(judged)]
+            tvd = tuple(outcome.tvd)  # real models keep their distributions until it is read
+            run = (self._tag, judged, of_these, verifier, kept, kept + refused, tvd, True)
+            self._runs.append(made(JudgedRun, run))
         if self._refused:
             self._score_refused(kept, commits=outcome.num_emitted > 0)
         if outcome.num_emitted:
             self._refused.clear()
-            self._endorsers.clear()
+            endorsers.clear()
             return
-        endorsers, first, verifier = self._endorsers, self._first, self._verifier
         end = first + kept
         if refused:
             self._refused = [claim for claim in self._refused if claim.at <= end]
-            self._refused.append(_Refused(end, self._judged[kept], endorsers[end]))
+            self._refused.append(_Refused(end, judged[kept], endorsers[end]))
         endorsers[first:] = [(*names, verifier) for names in endorsers[first:end]]
         if outcome.num_own:
             endorsers.append((verifier,))
@@ -275,16 +270,6 @@ class RoundEvidence:
                 self._add(claim, seen.pool.target, kept=claim.written.token == own)
             self._open.clear()
 
-    def _score_judged(self, kept: int, looked_at: int, tvd: Sequence[float]) -> None:
-        tag, verifier, first, known = self._tag, self._verifier, self._first, len(tvd)
-        judged, endorsers, verdicts = self._judged, self._endorsers, self._verdicts
-        if judged:
-            judges = tuple([names[-1] for names in endorsers[first : first + len(judged)]])
-            self._runs.append(JudgedRun(tag, judged, judges, verifier, kept))
-        for index in range(looked_at):
-            similar = 1.0 - tvd[index] if index < known else nan
-            verdicts.append(JudgedToken(tag, judged[index], endorsers[first + index], verifier, index < kept, similar))
-
     def _score_refused(self, kept: int, *, commits: bool) -> None:
         """Tokens that a level between refused: wrong where this verifier kept another one in their place."""
         judged, verifier = self._judged, self._verifier
@@ -296,7 +281,8 @@ class RoundEvidence:
                 self._open.append(claim)
 
     def _add(self, claim: _Refused, verifier: str, *, kept: bool) -> None:
-        self._verdicts.append(JudgedToken(self._tag, claim.written, claim.endorsers, verifier, kept, nan))
+        told = (self._tag, (claim.written,), (claim.endorsers,), verifier, int(kept), 1, (), False)
+        self._runs.append(made(JudgedRun, told))
 
 
 # None was tuned: the first keeps log-odds finite, the second says what most means, the third is the level of a test.
@@ -393,7 +379,8 @@ class PairAgreement:
         self._all = _Counts(num_members), _Counts(num_members)  # of equal tokens, and of SimScores
         self._by_tag: dict[str, tuple[_Counts, _Counts]] = {}
         self._ease: dict[str | None, float] = {}  # by tag, log-odds
-        self._shared: Floats | None = None  # rates of all tags, until a token is taken in
+        # `[L, L]` of all tags, what they are known from and the rates, until a token is taken in
+        self._shared: tuple[Floats, Floats] | None = None
         self._compared = _Compared(num_members)
 
     def note(self, tag: str, lower: int, higher: int, *, kept: bool, similar: float) -> None:
@@ -442,19 +429,21 @@ class PairAgreement:
         if self._shared is None:
             known, guessed = self._read(self._all, "tokens"), self._constants.guess_tokens
             right = self._read(self._all, "sums")
-            guess = _guess(known[:, -1], right[:, -1], self._constants)
-            self._shared = (right + guessed * guess) / (known + guessed)
+            guess = _guess(known[:, -1].tolist(), right[:, -1].tolist(), self._constants)
+            known += guessed
+            self._shared = known, (right + guessed * guess) / known
+        known, shared = self._shared
         if own is None:
-            return self._shared
+            return shared
         counts, sums = self._read(own, "tokens"), self._read(own, "sums")
-        shared = self._for_tag(tag, self._shared, counts, sums) if self._eased else self._shared
+        if self._eased:
+            shared = self._for_tag(tag, known, shared, counts, sums)
         rates: Floats = (sums + self._constants.tag_tokens * shared) / (counts + self._constants.tag_tokens)
         return rates
 
-    def _for_tag(self, tag: str | None, shared: Floats, counts: Floats, sums: Floats) -> Floats:
+    def _for_tag(self, tag: str | None, known: Floats, shared: Floats, counts: Floats, sums: Floats) -> Floats:
         """Rates of all tags for the text of one: log-odds moved by how easy it is against where they were seen."""
-        known = self._read(self._all, "tokens") + self._constants.guess_tokens
-        bounded = np.clip(shared, LEAST_RATE, 1.0 - LEAST_RATE)
+        bounded = shared.clip(LEAST_RATE, 1.0 - LEAST_RATE)
         odds = np.exp(-self._read(self._all, "ease") / known) * bounded / (1.0 - bounded)
         weight, before = self._constants.ease_tokens, self._ease.get(tag, 0.0)
         expected = odds / (odds + exp(-before))
@@ -467,7 +456,7 @@ class PairAgreement:
 
     def _read(self, counts: tuple[_Counts, _Counts], what: str) -> Floats:
         """`[L, L]` of equal tokens, or of SimScores where rates are these and most tokens of the pair have one."""
-        equal = np.array(getattr(counts[0], what))
+        equal: Floats = np.array(getattr(counts[0], what))
         if self.uses_simscore:
             overall, similar = self._all
             known = np.array(similar.tokens) >= MOSTLY * np.array(overall.tokens)
@@ -475,28 +464,26 @@ class PairAgreement:
         return equal.reshape(self._size, self._size)
 
 
-def _guess(counts: Floats, sums: Floats, constants: RouterConstants) -> Floats:
+def _guess(counts: list[float], sums: list[float], constants: RouterConstants) -> Floats:
     """`[L, L]` rates before a pair met, from the tokens of every member that the target judged and kept, `[L]` each."""
-    by_target = np.ones(len(counts))
-    guess = constants.first_rate
-    guesses = np.empty(len(counts))
-    for level in range(len(counts) - 1):
-        guesses[level] = guess
-        by_target[level] = (sums[level] + constants.guess_tokens * guess) / (counts[level] + constants.guess_tokens)
-        guess = 1.0 - constants.fewer_misses * (1.0 - by_target[level])
-    ratio = np.minimum(1.0, by_target[:, None] / by_target[None, :])
-    pairs: Floats = 0.5 * (ratio + by_target[:, None] * by_target[None, :])
-    pairs[:-1, -1] = guesses[:-1]
+    guess, guesses, rates = constants.first_rate, list[float](), list[float]()
+    for judged, kept in zip(counts[:-1], sums[:-1], strict=True):
+        guesses.append(guess)
+        rates.append((kept + constants.guess_tokens * guess) / (judged + constants.guess_tokens))
+        guess = 1.0 - constants.fewer_misses * (1.0 - rates[-1])
+    by_target = np.array([*rates, 1.0])
+    rows = by_target[:, None]
+    pairs: Floats = 0.5 * (np.minimum(1.0, rows / by_target) + rows * by_target)
+    pairs[:-1, -1] = guesses
     return pairs
 
 
 class Knowledge:
-    """Running estimates of members and pairs. Mutated by `digest`, through `verdicts` and through its parts.
+    """Running estimates of members and pairs. Mutated by `digest`, through `runs` and through its parts.
 
     Attributes:
         profiler, agreement, survival: of seconds, pairs and drafted tokens.
-        verdicts: what is to be taken in by `digest`.
-        runs: the same of tokens that were judged together.
+        runs: what is to be taken in by `digest`.
     """
 
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
@@ -507,7 +494,6 @@ class Knowledge:
             len(pool.members), constants, similarity=options.similarity, eased=options.takes("ease")
         )
         self.survival = Survival(constants)
-        self.verdicts: list[JudgedToken] = []
         self.runs: list[JudgedRun] = []
         self._constants = constants
         self._all_endorsers = options.takes("evidence")
@@ -540,26 +526,31 @@ class Knowledge:
         return figures._replace(rates=np.minimum(raised, 1.0 - constants.least_missed))
 
     def digest(self) -> None:
-        """Take in the verdicts since the last time."""
-        levels = self._levels
-        agreement, survival = self.agreement.note, self.survival.note
-        for tag, written, endorsers, verifier, kept, similar in self.verdicts:
-            drafter, above, last = levels[written.drafter], levels[verifier], endorsers[-1]
-            for name in endorsers if self._all_endorsers else endorsers[-1:]:
-                judge = levels[name]
-                if judge < above:  # a larger member's token says nothing of a chain, which goes from small to large
-                    agreement(tag, judge, above, kept=kept, similar=similar if name is last else nan)
-                    if name is not last:
-                        survival(tag, (drafter, judge, above), doubt(written.signal.prob), kept=kept)
-        self.verdicts.clear()
-        for tag, tokens, judges, verifier, num_kept in self.runs:
+        """Take in the runs since the last time: first what each token says of pairs, then how long they held."""
+        levels, agreement, survival = self._levels, self.agreement.note, self.survival
+        for tag, tokens, endorsers, verifier, num_kept, num_known, tvd, _ in self.runs:
             above = levels[verifier]
-            self.survival.note_run(
-                tag,
-                [
-                    ((levels[token.drafter], levels[judge], above), doubt(token.signal.prob))
-                    for token, judge in zip(tokens, judges, strict=True)
-                ],
-                num_kept,
-            )
+            for index in range(num_known):
+                kept, names = index < num_kept, endorsers[index]
+                last = names[-1]
+                for name in names if self._all_endorsers else names[-1:]:
+                    judge = levels[name]
+                    if judge >= above:  # a larger member's token says nothing of a chain, from small to large
+                        continue
+                    similar = 1.0 - tvd[index] if name is last and index < len(tvd) else nan
+                    agreement(tag, judge, above, kept=kept, similar=similar)
+                    if name is not last:
+                        drafter, doubted = levels[tokens[index].drafter], doubt(tokens[index].signal.prob)
+                        survival.note(tag, (drafter, judge, above), doubted, kept=kept)
+        for tag, tokens, endorsers, verifier, num_kept, _, _, together in self.runs:
+            if together:
+                above = levels[verifier]
+                survival.note_run(
+                    tag,
+                    [
+                        ((levels[token.drafter], levels[names[-1]], above), doubt(token.signal.prob))
+                        for token, names in zip(tokens, endorsers, strict=True)
+                    ],
+                    num_kept,
+                )
         self.runs.clear()

@@ -68,6 +68,7 @@ class Planner:
         self._ladder = constants.ladder_tokens
         self._fixed = options.stop == "window"
         self._drafts: dict[tuple[str, int, Stop | None], Draft] = {}
+        self._stops: dict[tuple[float, float, float], SurvivalBelow] = {}
         self._verifies = [Verify(name) for name in pool.names]
         self._chains: dict[FoundChain, Chain] = {}
 
@@ -160,7 +161,11 @@ class Planner:
         if of_doubt < NO_DOUBT:
             return longest, None
         least = exp(-STEP * round(most_doubt / STEP)) if most_doubt < inf else 0.0
-        return longest, SurvivalBelow(chance=least, hazard=_rounded(base), of_doubt=_rounded(of_doubt))
+        key = least, _rounded(base), _rounded(of_doubt)
+        stop = self._stops.get(key)
+        if stop is None:
+            stop = self._stops[key] = SurvivalBelow(chance=key[0], hazard=key[1], of_doubt=key[2])
+        return longest, stop
 
     def _fixed_chain(self, chain: FoundChain) -> Chain:
         found = self._chains.get(chain)

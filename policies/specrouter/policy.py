@@ -79,31 +79,19 @@ class OperationTimer:
             return
         key = (level, verify, outcome.num_rows, outcome.duration_s)
         if key != self._key or self._settled:
-            self._begin(key)
+            self._key, self._settled = key, False
+            self._rows = self._fed = self._longest = 0
         self._rows += 1
         self._fed += fed
-        self._longest = max(self._longest, outcome.num_drafted)
-        if verify:
-            self._verified()
-        elif self._rows == outcome.num_rows:
-            if self._longest:
-                self._draft(level, self._width(), outcome.duration_s)
-            self._key = NOTHING
-
-    def _width(self) -> int:
-        return max(1, round(self._fed / self._rows))
-
-    def _begin(self, key: tuple[int, bool, int, float]) -> None:
-        self._key = key
-        self._settled = False
-        self._rows = self._fed = self._longest = 0
-
-    def _verified(self) -> None:
-        """One row more of a verification; the last one tells what it took."""
-        level, _, num_rows, seconds = self._key
-        if self._rows == num_rows:
-            self._profiler.note(level, new_tokens=self._fed, seconds=seconds)
-            self._key = NOTHING
+        if outcome.num_drafted > self._longest:
+            self._longest = outcome.num_drafted
+        if self._rows < outcome.num_rows:
+            return
+        self._key = NOTHING
+        if verify:  # the last row tells what it took
+            self._profiler.note(level, new_tokens=self._fed, seconds=outcome.duration_s)
+        elif self._longest:
+            self._draft(level, max(1, round(self._fed / self._rows)), outcome.duration_s)
 
     def _draft(self, level: int, width: int, seconds: float) -> None:
         """The first forward is fed what the caches lack, the others one token a row."""
@@ -159,7 +147,7 @@ class SelectorPerTag(Selector):
         """The members that may be the best, with the windows of the rates as they are."""
         hoped = self._knowledge.optimistic(tag, figures) if self._options.takes("optimism") else figures
         best = self._search(hoped).levels
-        if choice.chain is not None:
+        if choice.chain is not None and choice.chain.levels != best:
             stays = choice.chain.levels
             gain = self._constants.tag_hysteresis * self._options.hysteresis
             least_s = best_windows(stays, hoped).token_s * (1.0 - gain)
@@ -347,7 +335,7 @@ class SpecRouter:
         self._timer.settle(seen.load, begins=request is None and seen.num_emitted > 0)
         if request is None:
             knowledge = self.scheduler.knowledge
-            evidence = RoundEvidence(seen.tag, knowledge.verdicts, knowledge.runs)
+            evidence = RoundEvidence(seen.tag, knowledge.runs)
             request = _Request(seen.tag, evidence, num_tokens=seen.num_emitted)  # what the prefill wrote
             budget = seen.num_emitted + seen.remaining
             knowledge.profiler.note_prompt(num_prompt=seen.num_prompt, budget=budget)
@@ -369,7 +357,7 @@ class SpecRouter:
     def learn(self, outcome: Outcome) -> None:
         """Take in seconds and verdicts; a commit ends the round."""
         request = self._requests[outcome.request_id]
-        step = outcome.step
+        step, num_emitted = outcome.step, outcome.num_emitted
         assert not isinstance(step, Commit)  # it plans none
         if isinstance(step, Verify):
             self._count(step.model, outcome)
@@ -377,12 +365,14 @@ class SpecRouter:
                 request.evidence.after(outcome)
         if self._stated is None:
             self._timer.note(self._levels[step.model], request.fed, outcome)
-        if outcome.num_emitted:
-            self._end_round(request, outcome)
-        if self._copies is not None:
-            self._copies.learn(outcome)
-        request.num_tokens += outcome.num_emitted
+        if num_emitted:
+            assert request.plan is not None
+            copied, request.num_tokens = request.copied, request.num_tokens + num_emitted
+            self.scheduler.note_round(request.key, request.plan, num_tokens=num_emitted, copied=copied)
+            request.plan = None
         if outcome.done:
+            if self._copies is not None:
+                self._copies.learn(outcome)
             self.scheduler.knowledge.profiler.note_answer(request.num_tokens)
             del self._requests[outcome.request_id]
 
@@ -391,7 +381,8 @@ class SpecRouter:
         plan = request.plan
         assert plan is not None
         judge, request.judge = request.judge, None
-        if not seen.num_pending:
+        num_pending = seen.num_pending
+        if not num_pending:
             return self._write(seen, request), ()
         if judge is not None:
             return judge, ()
@@ -406,9 +397,9 @@ class SpecRouter:
                 return self._write(seen, request), ()
             # What the lowest level drafted it stopped by itself; of a copy that it judged it may want more.
             gathers = index > 0 or (seen.last is not None and isinstance(seen.last.step, Verify))
-            if not gathers or plan.most_doubt[index] == -inf or seen.room < 2 or seen.num_pending >= 2 * self._most:
+            if not gathers or plan.most_doubt[index] == -inf or seen.room < 2 or num_pending >= 2 * self._most:
                 return verify, ()
-            held = seen.pending_from(seen.num_pending - waiting)
+            held = seen.pending_from(num_pending - waiting)
             return (self._write(seen, request), ()) if _holds(held, plan, index) else (verify, held)
         return plan.verifies[-1], ()
 
@@ -433,11 +424,10 @@ class SpecRouter:
         return next(verify for verify in plan.verifies if seen.waiting(verify.model))
 
     def _expect(self, seen: Observation, request: _Request, model: str, held: tuple[PendingToken, ...]) -> None:
-        """Keep what the verifier is about to judge."""
-        num_pending = seen.num_pending
+        """Keep what the verifier is about to judge, and how much it is fed: of the target the load tells that."""
+        num_pending, timed = seen.num_pending, self._stated is None and model != self._target
         if request.copied:  # it tells of no member
             request.evidence.restart()
-            request.fed = tokens_fed(seen, model, judged=num_pending)
             return
         if num_pending and not held:
             held = seen.pending_from(num_pending - seen.waiting(model))
@@ -449,7 +439,7 @@ class SpecRouter:
         if known < first:
             request.evidence.note_written(seen.pending_from(known)[: first - known])
         request.evidence.before(model, held, first)
-        if self._stated is None:
+        if timed:
             request.fed = tokens_fed(seen, model, judged=waiting)
 
     def _count(self, model: str, outcome: Outcome) -> None:
@@ -458,12 +448,6 @@ class SpecRouter:
         if model != self._target:
             refused = outcome.num_judged - outcome.num_accepted
             counters.refused_early[model] = counters.refused_early.get(model, 0) + refused
-
-    def _end_round(self, request: _Request, outcome: Outcome) -> None:
-        assert request.plan is not None
-        num_tokens = outcome.num_emitted
-        self.scheduler.note_round(request.key, request.plan, num_tokens=num_tokens, copied=request.copied)
-        request.plan = None
 
 
 def _holds(held: tuple[PendingToken, ...], plan: Plan, index: int) -> bool:

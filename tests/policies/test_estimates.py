@@ -603,11 +603,11 @@ def test_a_pair_that_was_left_alone_is_hoped_for_more_as_others_become_known():
 
 
 class Watched:
-    """Follows a script of three levels and collects verdicts."""
+    """Follows a script of three levels and collects what it tells."""
 
     def __init__(self, *steps):
-        self.script, self.verdicts = Script(*steps), []
-        self.evidence = RoundEvidence("a", self.verdicts, [])
+        self.script, self.runs = Script(*steps), []
+        self.evidence = RoundEvidence("a", self.runs)
 
     def decide(self, seen):
         if not seen.num_pending:
@@ -628,13 +628,19 @@ def test_verdicts_are_what_the_verifier_would_have_said():
     rounds = [Draft("draft", 4), Verify("mid"), Draft("draft", 3), Verify("mid"), Verify("slim"), Verify("target")] * 9
     policy = Watched(*rounds)
     session = run(policy, budget=60)
-    by_target = [verdict for verdict in policy.verdicts if verdict.verifier == "target"]
-    written = {(v.written.drafter, v.endorsers) for v in by_target}
+    tokens = [
+        (run.verifier, names, token, index < run.num_kept)
+        for run in policy.runs
+        for index, (token, names) in enumerate(zip(run.tokens[: run.num_known], run.endorsers, strict=False))
+    ]
+    by_target = [token for token in tokens if token[0] == "target"]
+    written = {(token.drafter, names) for _, names, token, _ in by_target}
     assert ("draft", ("draft",)) in written  # refused by a level between
     assert ("draft", ("draft", "mid", "slim")) in written
-    assert {v.kept for v in by_target if v.endorsers == ("draft",)} <= {True, False}
-    assert all(v.verifier not in v.endorsers for v in policy.verdicts)
-    kept = [v.written.token for v in by_target if v.kept and len(v.endorsers) > 1]
+    assert False in {right for _, names, _, right in by_target if names == ("draft",)}
+    assert all(verifier not in names for verifier, names, _, _ in tokens)
+    assert {run.together for run in policy.runs} == {True, False}
+    kept = [token.token for _, names, token, right in by_target if right and len(names) > 1]
     assert len(kept) > 0
     assert set(kept) <= set(session.emitted)
 

@@ -398,11 +398,11 @@ def test_a_request_that_was_put_back_copies_as_if_it_had_not_been():
 def test_rates_of_copies_come_to_the_share_that_was_right_and_tags_start_from_all():
     tokens, cell = CopiedTokens(CONSTANTS), cell_of(EARLIER, 5, 0.6, 3)
     for index in range(400):
-        tokens.note("a", cell, kept=index % 4 != 0)
+        tokens.note("a", [cell, cell + 1], [7, 8], [7 if index % 4 else 6, 8])
     assert tokens.rates("a")[cell] == pytest.approx(0.75, abs=0.03)
     assert tokens.rates("b")[cell] == pytest.approx(0.75, abs=0.03)
     for _ in range(100):
-        tokens.note("b", cell, kept=False)
+        tokens.note("b", [cell, cell + 1], [7, 8], [6, 8])
     assert tokens.rates("b")[cell] < 0.1
     assert tokens.rates("a")[cell] == pytest.approx(0.75, abs=0.03)
 

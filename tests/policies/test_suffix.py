@@ -18,8 +18,7 @@ def indexed(texts):
     index = SuffixAutomaton()
     for text in texts:
         index.begin()
-        for token in text:
-            index.extend(token)
+        index.extend(text)
     return index
 
 
@@ -61,16 +60,12 @@ def test_nothing_else_is_there(texts, piece):
 @given(TEXTS, TEXTS, st.lists(st.integers(0, 2), max_size=12))
 def test_steps_find_the_longest_suffix_also_while_texts_come_in(first, second, query):
     index = indexed(first)
-    state, length = ROOT, 0
-    for token in query[:6]:
-        state, length = index.step(state, length, token)
+    state, length = index.walk(ROOT, 0, query[:6])
     for text in second:
         index.begin()
-        for token in text:
-            index.extend(token)
+        index.extend(text)
     before = length
-    for token in query[6:]:
-        state, length = index.step(state, length, token)
+    state, length = index.walk(state, length, query[6:])
     state, length = index.at(state, length)
     found = pieces([*first, *second])
     # What was found before is not looked for again: a longer suffix of it may have come in since.
@@ -80,6 +75,36 @@ def test_steps_find_the_longest_suffix_also_while_texts_come_in(first, second, q
     )
     assert length == longest
     assert state == state_of(index, query[len(query) - length :])
+
+
+@given(TEXTS, st.lists(st.integers(0, 2), max_size=60), st.integers(1, 20))
+def test_the_end_of_a_text_is_found_as_if_all_of_it_were_walked_and_a_copy_goes_on_alone(texts, query, repeats):
+    index = indexed([*texts, query * repeats])
+    before = index.follows, index.links, index.counts
+    told = [[*follows.items()] for follows in index.follows], index.links.copy(), index.counts.copy()
+    assert index.end_of(query) == index.walk(ROOT, 0, query)
+    other = index.copy()
+    other.extend(query)
+    twice = indexed([*texts, [*query * repeats, *query]])
+    assert (other.follows, other.links, other.counts) == (twice.follows, twice.links, twice.counts)
+    assert ([[*follows.items()] for follows in before[0]], before[1], before[2]) == told, "the first one is as it was"
+
+
+@given(TEXTS, TEXTS)
+def test_what_followed_most_often_is_known_anew_as_texts_go_on(first, second):
+    index = SuffixAutomaton()
+    for texts in (first, second):
+        for text in texts:
+            index.begin()
+            index.extend(text)
+        for state, follows in enumerate(index.follows):
+            times = {token: index.counts[after] for token, after in follows.items()}
+            found = index.likeliest(state)
+            assert (found is None) == (not times)
+            if found is not None:
+                token, after, share = found
+                assert (after, times[token]) == (follows[token], max(times.values()))
+                assert share == times[token] / sum(times.values())
 
 
 POOL = check_pool()
@@ -98,8 +123,7 @@ def speculated(store, match):
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=24), st.integers(1, 3), st.floats(0.0, 1.0))
 def test_every_copied_token_is_a_most_frequent_one_and_the_score_their_expected_number(text, factor, least_prob):
     index = SuffixAutomaton()
-    for token in text:
-        index.extend(token)
+    index.extend(text)
     rule = SpeculationRule(factor=factor, least_prob=least_prob, most=5)
     state = max(index.links[index.last], 0)
     score, tokens = rule.best_of(index, state, index.lengths[state])
