@@ -357,6 +357,8 @@ def what_was_asked(setting: Mapping[str, Any]) -> list[str]:
     seconds = []
     if "cost" in setting:
         seconds.append(f"cost {setting['cost']}")
+    shares: Mapping[str, float] = setting.get("efficiency", {})
+    seconds += [f"{name} {share:g}" for name, share in shares.items()]
     if "tensor_parallel" in setting:
         seconds.append(f"tensor parallel {setting['tensor_parallel']}")
     if "on" in setting:

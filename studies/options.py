@@ -40,6 +40,12 @@ class ReplayOptions:
         "Whose seconds a device of the sheet is to have (vllm, sglang, trtllm; docs/fidelity.md), or bare, its "
         "published peaks; default: the engine that a log came from, else vllm.",
     )
+    efficiency: Mapping[str, float] | None = opt(
+        None,
+        "Shares of a device's peaks that you know better, as bandwidth=0.75,flops=0.56: in place of those of the "
+        "engine's fit.",
+        metavar="NAME=SHARE,...",
+    )
     scale: Mapping[str, float] | None = opt(
         None, "What if this model's seconds were multiplied; once for each model.", metavar="NAME=FACTOR"
     )

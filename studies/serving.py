@@ -123,7 +123,7 @@ def _levels(slo: Mapping[str, float], before: str) -> ServiceLevels:
 
 
 # Options of seconds that are said of one cost; a cluster has one for each replica.
-OF_ONE_COST = ("tensor_parallel", "extrapolate", "on", "allow_foreign_profile")
+OF_ONE_COST = ("tensor_parallel", "efficiency", "extrapolate", "on", "allow_foreign_profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
