@@ -21,6 +21,7 @@ from ..studies.options import (
     PrefixOptions,
     ReplayOptions,
     SeedsOptions,
+    WhyOptions,
 )
 from ..studies.setting import open_recording
 from .options import WORKLOAD, FindRateOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
@@ -50,6 +51,7 @@ def compare(
         bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
     ] = False,
     parts: PartsOptions,
+    asks: WhyOptions,
     sweep: ChainsOption = None,
     placement: PlacementOptions,
     prefixes: PrefixOptions,
@@ -80,11 +82,13 @@ def compare(
 
         under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
-            show_under_load(trace, policy, under | vars(kept), rate=rate, detail=detail, figure=figure, json=json)
+            under |= vars(kept) | vars(asks)
+            show_under_load(trace, policy, under, rate=rate, detail=detail, figure=figure, json=json)
             return
-        _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **vars(kept))
+        _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **vars(kept), **vars(asks))
         show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
         return
+    beside |= vars(asks)
     alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
     for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
         raise ArgumentError(f"`{name}` goes with `workload`")
