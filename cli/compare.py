@@ -74,7 +74,7 @@ def compare(
     check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
     check_figure_path(figure, log)
     under = {**vars(replay), **vars(repeats)}
-    beside = {**vars(prefixes), **vars(parts), **vars(placement)}
+    beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
         _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
         # Here: what serves takes about as long to import as all that compares without it.
@@ -82,26 +82,22 @@ def compare(
 
         under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
-            under |= vars(kept) | vars(asks)
-            show_under_load(trace, policy, under, rate=rate, detail=detail, figure=figure, json=json)
+            show_under_load(trace, policy, under | more, rate=rate, detail=detail, figure=figure, json=json)
             return
-        _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **vars(kept), **vars(asks))
+        _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **more)
         show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
         return
-    beside |= vars(asks)
     alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
     for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
         raise ArgumentError(f"`{name}` goes with `workload`")
     sizes = batches(batch)
     if sweep:
-        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
+        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on)
         show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), figure=figure)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
-    found = compare_policies(
-        open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(kept)
-    )
+    found = compare_policies(open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **more)
     show(json, found, partial(found.tables, detail=detail), figure=figure)
 
 
