@@ -21,6 +21,7 @@ from ..studies.options import (
     PrefixOptions,
     ReplayOptions,
     SeedsOptions,
+    WhyOptions,
 )
 from ..studies.setting import open_recording
 from .options import WORKLOAD, FindRateOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
@@ -50,6 +51,7 @@ def compare(
         bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
     ] = False,
     parts: PartsOptions,
+    asks: WhyOptions,
     sweep: ChainsOption = None,
     placement: PlacementOptions,
     prefixes: PrefixOptions,
@@ -72,7 +74,7 @@ def compare(
     check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
     check_figure_path(figure, log)
     under = {**vars(replay), **vars(repeats)}
-    beside = {**vars(prefixes), **vars(parts), **vars(placement)}
+    beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
         _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
         # Here: what serves takes about as long to import as all that compares without it.
@@ -80,9 +82,9 @@ def compare(
 
         under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
-            show_under_load(trace, policy, under | vars(kept), rate=rate, detail=detail, figure=figure, json=json)
+            show_under_load(trace, policy, under | more, rate=rate, detail=detail, figure=figure, json=json)
             return
-        _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **vars(kept))
+        _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **more)
         show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
         return
     alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
@@ -90,14 +92,12 @@ def compare(
         raise ArgumentError(f"`{name}` goes with `workload`")
     sizes = batches(batch)
     if sweep:
-        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
+        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on)
         show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), figure=figure)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
-    found = compare_policies(
-        open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(kept)
-    )
+    found = compare_policies(open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **more)
     show(json, found, partial(found.tables, detail=detail), figure=figure)
 
 

@@ -168,6 +168,8 @@ def simulate(
             show(json, broken.run)
         raise broken.error from None
     show(json, found, figure=figure)
+    if found.cut:
+        raise Interrupted("the run is whole; it was not served again, so the range of its cost is missing")
     if found.interrupted:
         metrics = found.rows[0].runs[0].metrics
         kept = "shown" if out is None else "kept"

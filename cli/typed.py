@@ -70,7 +70,7 @@ def words(option: str, text: str) -> tuple[str, ...]:
 
 
 def named_numbers(option: str, what: str, texts: Sequence[str] | None) -> dict[str, float]:
-    """The number of each name, in the order given: `--scale draft=0.5 --scale target=2`.
+    """The number of each name, in the order given: `--scale draft=0.5 --scale target=2`, or both after one `--scale`.
 
     Args:
         option: as the command line calls it.
@@ -167,7 +167,9 @@ _TYPED: dict[object, tuple[object, Parse]] = {
     tuple[float, ...] | None: (str | None, lambda flag, _, text: numbers(flag, text)),
     Mapping[str, float] | None: (
         list[str] | None,
-        lambda flag, metavar, texts: named_numbers(flag, metavar.partition("=")[2], texts),
+        lambda flag, metavar, texts: named_numbers(
+            flag, metavar.partition("=")[2].partition(",")[0], [part for text in texts for part in text.split(",")]
+        ),
     ),
     Mapping[str, float | Mapping[str, float]] | None: (list[str] | None, lambda _flag, _, texts: promised(texts)),
 }

@@ -63,6 +63,42 @@ def judged(outcome: Outcome) -> tuple[int, int]:
     return outcome.num_accepted, outcome.num_accepted + (outcome.refused_at is not None)
 
 
+class DepthAcceptance:
+    """How much less often a drafted token at each depth is kept than its request keeps tokens at any depth.
+
+    Who reaches a depth is in an easy place: each request is counted against its own acceptance, and a depth at which
+    more is kept counts as any. Recent rounds have more weight. Mutated by `note`.
+
+    Args:
+        most: deepest token, >= 1.
+        memory: rounds that it reaches back, >= 1.
+    """
+
+    def __init__(self, most: int, *, memory: int) -> None:
+        check_least("memory", memory, 1)
+        self._remembers = 1.0 - 1.0 / memory
+        # As many tokens as foretold, with the weight of some, until more is known.
+        self._kept: Floats = np.full(most, PRIOR_DEPTH)
+        self._foretold: Floats = np.full(most, PRIOR_DEPTH)
+
+    def note(self, outcome: Outcome, own: float) -> None:
+        """Take in a verification that judged something, of a request that keeps a share `own` of its tokens."""
+        kept, reached = judged(outcome)
+        self._kept[:reached] *= self._remembers
+        self._foretold[:reached] *= self._remembers
+        self._kept[:kept] += 1.0
+        self._foretold[:reached] += own
+
+    def tokens(self, own: Floats) -> Floats:
+        """`[most + 1]` tokens that a round of each window leaves, over all requests; `own` is each one's acceptance."""
+        less = np.minimum(self._kept / self._foretold, 1.0)
+        drafted = np.cumprod(own[:, None] * less, axis=1).sum(axis=0)
+        return np.concatenate([[float(len(own))], len(own) + np.cumsum(drafted)])
+
+
+PRIOR_DEPTH = 32.0  # tokens
+
+
 class BatchTurns:
     """Counts rounds as they begin, and the turns (`num_turns`) that have begun. Mutated by `begins`."""
 

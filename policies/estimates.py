@@ -167,6 +167,7 @@ def _number(text: str) -> float:
         return nan
 
 
+DRAFTS_MEMORY = 64  # drafts that a line by window reaches back
 SLOPE_MEMORY = 256  # forwards that the slope over held tokens reaches back
 ALIKE = 1e-3  # of two sums of squares, what directions must differ by to be told apart: of rounding, not tuned
 MOST_READ = 64  # tables that are kept: of room, not tuned
@@ -435,6 +436,34 @@ def _bucket(width: int) -> int:
     """Widths of long forwards in steps of a sixteenth to an eighth of them: few cells hold every prompt."""
     step = 1 << max(0, width.bit_length() - 5)
     return width // step * step
+
+
+class DraftSeconds:
+    """What a whole Draft of a batch takes by its window: a part that is the same for all, and one for each token.
+
+    A line for every size of batch, up to a factor of two; of a size that nobody saw that of the nearest one. As long as
+    only one window was seen, seconds are taken to be in proportion to it. Mutated by `note`.
+    """
+
+    __slots__ = ("_lines",)
+
+    def __init__(self) -> None:
+        self._lines: dict[int, _Line] = {}
+
+    def note(self, num_rows: int, window: int, seconds: float) -> None:
+        """Take in a Draft of `window` >= 1 tokens for so many requests."""
+        size = num_rows.bit_length()
+        if size not in self._lines:
+            self._lines[size] = _Line(1.0 - 1.0 / DRAFTS_MEMORY)
+        self._lines[size].note(window, seconds)
+
+    def of(self, num_rows: int, most: int) -> Floats | None:
+        """`[most + 1]` seconds of a Draft of each window, 0 of none; None as long as nothing is known."""
+        if not self._lines:
+            return None
+        size = num_rows.bit_length()
+        line = self._lines[min(self._lines, key=lambda known: abs(known - size))]
+        return np.array([0.0, *(line.above_zero(window) for window in range(1, most + 1))])
 
 
 class ForwardWatch:

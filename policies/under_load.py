@@ -43,6 +43,7 @@ from .about import About, say_runs
 from .blocks import (
     A_DRAFTER,
     BatchTurns,
+    DepthAcceptance,
     DraftedBlocks,
     RunningRatio,
     TextToRead,
@@ -54,7 +55,7 @@ from .blocks import (
 )
 from .chain_text import chains_in
 from .combined import MadeOf
-from .estimates import ForwardWatch, PerformanceProfiler, RoundWork, WorkPrices
+from .estimates import DraftSeconds, ForwardWatch, PerformanceProfiler, RoundWork, WorkPrices
 from .fixed import Chain
 
 MOST_ARMS = 64
@@ -190,11 +191,15 @@ class _Round:
 
 MOST = 1_000  # tokens of the longest window, all of which are weighed every turn
 REQUEST_MEMORY = 32  # rounds that a request's own acceptance reaches back
+STEADIER = 8  # times that depths change more slowly than acceptance: they are the drafter's, not the text's
 PRIOR_TOKENS = 8.0  # judged tokens of its own that the acceptance of all counts for where a request begins
 
 
 class Goodput(DraftedBlocks):
     """Two levels with the window of most expected tokens per second of the batch, down to none.
+
+    A draft takes what drafts took, a part for the round and one for each token; a window leaves what tokens of its
+    depths are kept. SmartSpec takes a drafted token's seconds and its acceptance to be the same at every depth.
 
     Once in `explore` turns of the batch its neighbour is played, so that seconds and acceptance stay known; where none
     is best, by one request, since all of them would have to be read to the drafter first.
@@ -236,12 +241,15 @@ class Goodput(DraftedBlocks):
         self._windows = np.arange(most + 1)
         self._profiler = PerformanceProfiler(pool)
         self._watch = ForwardWatch(self._profiler, (self._drafter, self._target))
+        self._drafts = DraftSeconds()
         self._acceptance = acceptance_rate(memory=memory)
+        self._by_depth = DepthAcceptance(most, memory=STEADIER * memory)
         self._own: dict[str, RunningRatio] = {}
         self._to_read = TextToRead()
         self._turns = BatchTurns()
         self._explore = explore
-        self.window = self.best = start
+        self._latest = (0, 0.0)  # tokens fed and seconds of the draft that was noted last
+        self.window = self.best = self._asked = start
 
     def block(self, seen: Observation) -> Step:
         """A draft of the batch's window, or plain decoding."""
@@ -262,6 +270,7 @@ class Goodput(DraftedBlocks):
         """Follow acceptance, of all and of the request."""
         if outcome.num_judged:
             self._acceptance.note(*judged(outcome))
+            self._by_depth.note(outcome, self._own[outcome.request_id].rate)
             self._own[outcome.request_id].note(*judged(outcome))
         if outcome.done:
             del self._own[outcome.request_id]
@@ -271,25 +280,35 @@ class Goodput(DraftedBlocks):
     def _choose(self, load: ServerLoad) -> int:
         """Set the window of the turn; the one of the request that begins it."""
         most = self._draft.tokens
+        self._note_draft(load)
         seconds = self._profiler.table(most + 1, num_rows=load.num_running, held_tokens=load.context_tokens)
-        draft_s = np.zeros(most + 1) if self._free else seconds[self._drafter]
-        if np.isfinite(draft_s[0]) and np.isfinite(seconds[self._target, 0]):
+        drafts_s = np.zeros(most + 1) if self._free else self._drafts.of(load.num_running, most)
+        if drafts_s is not None and np.isfinite(seconds[self._target, 0]):
             rates = np.array([own.rate for own in self._own.values()])
-            tokens = np.cumsum((rates[:, None] ** self._windows).sum(axis=0))  # [most + 1] of [B, most + 1]
-            batch_s = self._windows * draft_s[0] + seconds[self._target]
+            tokens = self._by_depth.tokens(rates)
+            batch_s = drafts_s + seconds[self._target]
             if not self._free:
-                read_s = max(float(draft_s[-1] - draft_s[0]) / (load.num_running * most), 0.0)
+                forward_s = seconds[self._drafter]
+                read_s = max(float(forward_s[-1] - forward_s[0]) / (load.num_running * most), 0.0)
                 batch_s[1:] += tokens[1:] * read_s * self._to_read.by_answer_token
             self.best = int(np.argmax(tokens / batch_s))
         self.window = self.best
         turn = self._turns.num_turns
         if turn % self._explore:
+            self._asked = self.window
             return self.window
         if not self.best:
             return 1
         below = self.best == most or turn // self._explore % 2 == 0
-        self.window = self.best - 1 if below else self.best + 1
+        self.window = self._asked = self.best - 1 if below else self.best + 1
         return self.window
+
+    def _note_draft(self, load: ServerLoad) -> None:
+        """Take in the latest draft of the turn before, unless much was read in it besides."""
+        fed, seconds = load.new_tokens[self._drafter], load.duration_s[self._drafter]
+        if self._asked and seconds and fed <= (self._asked + 2) * load.num_running and (fed, seconds) != self._latest:
+            self._latest = fed, seconds
+            self._drafts.note(load.num_running, self._asked, seconds)
 
 
 WINDOW = 4  # tokens, of the drafter if neither a policy nor a table is given

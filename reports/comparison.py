@@ -23,7 +23,7 @@ from .seconds_by_tag import ByTag
 from .side_by_side import SideBySide, has_chance
 from .summary import LevelSummary, Summary
 from .tables import REMARKS, Column, Grid, flat_rows, shown, table
-from .waterfall import LOSSES, Waterfall, Why
+from .waterfall import Why, why_table
 
 CLOSE = 0.1  # shares that are nearer to each other than this do not explain anything
 LEANS = 0.1  # share of seconds by which a policy leans on a member more than twice as much as the best does
@@ -749,34 +749,6 @@ def _columns(headings: Sequence[str]) -> tuple[Column, ...]:
 
 def _percent(share: float) -> str:
     return f"{share:+.1%}" if abs(share) >= 5e-4 else "0.0%"
-
-
-_LOST_TO = {
-    "acceptance": "what is drafted is refused",
-    "drafting": "the members below the target take time",
-    "width": "the target takes longer for several tokens than for one",
-    "rest": "deciding and waiting",
-}
-
-
-def why_table(why: Why) -> Grid:
-    """A row per policy: the gain of perfect acceptance at no cost, what takes it away, and what is left."""
-    remarks = ["perfect: all that is drafted stays, drafts are free, and a verification takes as long as a plain step"]
-    remarks += [f"{loss}: {words}" for loss, words in _LOST_TO.items()]
-    if any(found is None for found in why.policies.values()):
-        remarks.append("-: not known where token trees are drafted, or no round is run")
-    return table(
-        [_waterfall_cells(policy, found) for policy, found in why.policies.items()],
-        title="where the gain goes, at the first seed",
-        remarks=remarks,
-    )
-
-
-def _waterfall_cells(policy: str, found: Waterfall | None) -> dict[str, str]:
-    if found is None:
-        return {"policy": policy, **dict.fromkeys(("perfect", *LOSSES, "speed-up"), "-")}
-    losses = {loss: f"{0.0 - round(lost, 2):+.2f}" for loss, lost in found.losses.items()}
-    return {"policy": policy, "perfect": f"{found.perfect:.2f}x", **losses, "speed-up": f"{found.speed_up:.2f}x"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -10,6 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from ..base.errors import counted
+from ..policies.chain_text import BASELINE
+from .cost_range import gain, gain_range, is_better_at_ends, ranges_table
 from .figure import Pictured
 from .intervals import Interval, enough_values, mean_interval, paired
 from .panels import AnyPanel, Panel, Series
@@ -31,6 +33,8 @@ from .serving_tables import (
     whole,
 )
 from .tables import Grid, flat_rows, table
+from .waterfall import Why, why_table
+from .waterfall_under_load import LOSSES_UNDER_LOAD, UNKNOWN_UNDER_LOAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class Best:
     # seeds, which all met the same requests
     tied: tuple[str, ...]
     same: tuple[str, ...] = ()  # those of them whose figure is the very same at every seed
+    by_cost: tuple[str, ...] = ()  # others that are better than it at an end of what is known of the cost
     aim: Aim = IN_SYSTEM  # what it is best at
     seeds: int = 1  # that they were compared at
     enough: int | None = None  # seeds that would tell one of `tied` apart, about
@@ -78,6 +83,7 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
     if aim is GOODPUT and others and not any(any(differences) for _, differences in apart):
         return best_at(rate, rows, IN_SYSTEM)
     tied = {policy: differences for policy, differences in apart if _hold_zero(differences)}
+    better = [row.about.policy for row in others if not is_better_at_ends(best, row, aim.figure, most=aim.most)]
     enough = [enough_values(differences) for differences in tied.values() if len(differences) > 1]
     return Best(
         rate=rate,
@@ -85,6 +91,7 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
         policy=best.about.policy,
         tied=tuple(tied),
         same=tuple(policy for policy, differences in apart if not any(differences)),
+        by_cost=tuple(policy for policy in better if policy not in tied),
         seeds=max((len(differences) for _, differences in apart), default=1),
         enough=min((number for number in enough if number is not None), default=None),
     )
@@ -114,6 +121,9 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
         if open_to := [policy for policy in best.tied if policy not in best.same]:
             told = not_told_apart(open_to, best.policy, seeds=best.seeds, enough=best.enough)
             lines.append(f"{_span([best.rate])} {told}")
+        if best.by_cost and best.policy != BASELINE:
+            names = _list(best.by_cost, "and")
+            lines.append(f"{_span([best.rate])} {names} cannot be told apart from {best.policy} by this cost")
     return lines
 
 
@@ -155,6 +165,7 @@ def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
             "by": best.aim.figure,
             "policy": best.policy,
             "tied": list(best.tied),
+            "tied_by_cost": list(best.by_cost),
             "seeds": best.seeds,
             "seeds_enough": best.enough,
         }
@@ -213,6 +224,21 @@ class AtRate:
 
     rate: float | None  # arrivals per second; None: the workload's own
     rows: tuple[SeedRow, ...]  # one per policy
+    alone: SeedRow | None  # of the target alone on the same requests, one of `rows` or not; None: it could not be run
+
+    def gain(self, row: SeedRow) -> Interval | None:
+        """Of a policy over the target alone, see `cost_range.gain`; None where that is not known."""
+        return None if self.alone is None else gain(row, self.alone)
+
+    def gain_range(self, row: SeedRow) -> tuple[float, float] | None:
+        """The same at the ends of what is known of the cost."""
+        return None if self.alone is None else gain_range(row, self.alone)
+
+    @property
+    def gain_open(self) -> list[str]:
+        """Policies of which the cost does not say whether they gain or lose over the target alone."""
+        found = {row.about.policy: self.gain_range(row) for row in self.rows if row is not self.alone}
+        return [policy for policy, ends in found.items() if ends is not None and ends[0] <= 1 <= ends[1]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -223,6 +249,7 @@ class LoadComparison(Pictured):
     promised: Promises  # service levels by class that goodput asks for
     meta: dict[str, Any]  # what was compared on: workload, cluster, trace
     remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
+    why: Mapping[float | None, Why] | None = None  # by rate where gains go; None if it was not asked for
     num_missing: int = 0  # runs that an interrupt left out, of a rate and policy together
 
     @property
@@ -239,23 +266,25 @@ class LoadComparison(Pictured):
 
     def tables(self, *, detail: bool = False) -> Sequence[Grid]:
         """One row per rate and policy, then by class where classes are promised; `detail`: those of `metrics` too."""
-        grid = self._table()
+        named = [({RATE_AND_POLICY: _called(one, row)}, row) for one in self.rates for row in one.rows]
+        gains = [_between(one.gain_range(row)) for one in self.rates for row in one.rows]
+        found = [self._table(), ranges_table(named, gains), self._why()]
         if not detail:
-            named = [({RATE_AND_POLICY: _called(one, row)}, row) for one in self.rates for row in one.rows]
-            classes = class_table(named, promised=True) if self.promised.classes else None
-            return (grid,) if classes is None else (grid, classes)
-        rows = tuple(row for one in self.rates for row in one.rows)
-        behind = self._behind()
-        return (
-            grid,
-            *([] if behind is None else [behind]),
-            *ServingReport(rows=rows, promised=self.promised, noted=False).tables(),
-        )
+            found += [class_table(named, promised=True)] if self.promised.classes else []
+            return [grid for grid in found if grid is not None]
+        rows = tuple(row for _, row in named)
+        found += [self._behind(), *ServingReport(rows=rows, promised=self.promised, noted=False).tables()]
+        return [grid for grid in found if grid is not None]
 
     def lines(self) -> Sequence[str]:
         """Who is best where."""
         several = any(len(one.rows) > 1 for one in self.rates)
-        return in_words(self.best, self.aim) if several else ()
+        lines = in_words(self.best, self.aim) if several else []
+        for one in self.rates:
+            if open_to := one.gain_open:
+                told = "cannot be told apart from the target alone by this cost"
+                lines.append(f"{_span([one.rate])} {_list(open_to, 'and')} {told}")
+        return lines
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving.md)."""
@@ -263,10 +292,11 @@ class LoadComparison(Pictured):
             **self.meta,
             **self.promised.to_json(),
             "rows": [
-                {"rate": one.rate, **row.to_json(), "less_best": self._less_best(one, row)}
+                {"rate": one.rate, **row.to_json(), **_gain_json(one, row), "less_best": self._less_best(one, row)}
                 for one in self.rates
                 for row in one.rows
             ],
+            **({} if self.why is None else {"why": self._why_json()}),
             "best_by": self.aim.figure,
             "best": to_json(self.best),
             "conclusion": list(self.lines()),
@@ -322,9 +352,20 @@ class LoadComparison(Pictured):
             for row in one.rows:
                 if (one.rate, row.about.policy) in best:
                     bold.append((len(cells), None))
-                cells.append({RATE_AND_POLICY: _called(one, row)} | cells_of(row, self._shown(), ""))
+                cells.append({RATE_AND_POLICY: _called(one, row), "gain": _gained(one, row)})
+                cells[-1] |= cells_of(row, self._shown(), "")
             ends.append(len(cells) - 1)
         return table(cells, title=self._title(), remarks=self._remarks(), bold=bold, lines=ends)
+
+    def _why(self) -> Grid | None:
+        if self.why is None:
+            return None
+        rows = [(f"{_at(rate)}: {name}", lost) for rate, why in self.why.items() for name, lost in why.policies.items()]
+        every, unknown = Why(policies=dict(rows)), UNKNOWN_UNDER_LOAD
+        return why_table(every, LOSSES_UNDER_LOAD, named=RATE_AND_POLICY, unknown=unknown) if rows else None
+
+    def _why_json(self) -> list[dict[str, Any]]:
+        return [{"rate": rate, **row} for rate, why in (self.why or {}).items() for row in why.to_json()]
 
     def _best_row(self, at_rate: AtRate) -> SeedRow | None:
         names = {best.rate: best.policy for best in self.best}
@@ -381,6 +422,7 @@ class LoadComparison(Pictured):
     def _remarks(self) -> list[str]:
         rows = [row for one in self.rates for row in one.rows]
         remarks = list(self.remarks)
+        remarks.append("gain: mean time in the system under the target alone, over that under the policy")
         if any(run.metrics.unfinished for row in rows for run in row.runs):
             remarks.append(
                 "unfinished requests are in no latency but the time in the system, which counts until the run ended"
@@ -388,6 +430,24 @@ class LoadComparison(Pictured):
         if any(len(row.runs) > 1 for row in rows):
             remarks.append("±: 95% interval of the mean over seeds; at one seed all policies met the same requests")
         return remarks
+
+
+def _gained(at_rate: AtRate, row: SeedRow) -> str:
+    found = at_rate.gain(row)
+    return "-" if found is None else f"{found.mean:.2f}x{f' ± {found.half_width:.2f}' if found.half_width else ''}"
+
+
+def _between(ends: tuple[float, float] | None) -> str:
+    return "-" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
+
+
+def _gain_json(at_rate: AtRate, row: SeedRow) -> dict[str, Any]:
+    found, ends = at_rate.gain(row), at_rate.gain_range(row)
+    return {
+        "gain": None if found is None else found.mean,
+        "gain_ci": None if found is None else list(found.bounds),
+        "gain_range": None if ends is None else list(ends),
+    }
 
 
 def _signed(interval: Interval | None, style: Callable[[float], str]) -> str:
@@ -447,5 +507,8 @@ def _against_rate(
 
 
 def _called(at_rate: AtRate, row: SeedRow) -> str:
-    rate = "own" if at_rate.rate is None else f"{at_rate.rate:g}"
-    return f"{rate}: {row.about.policy}"
+    return f"{_at(at_rate.rate)}: {row.about.policy}"
+
+
+def _at(rate: float | None) -> str:
+    return "own" if rate is None else f"{rate:g}"

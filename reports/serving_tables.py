@@ -20,6 +20,16 @@ from .pictures import ranking
 from .serving import Promises, ServingMetrics, metrics_of
 from .tables import Grid, facts, flat_rows, shown, table
 
+LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "E2E": "e2e_s", "queue": "queue_s"}
+PARTS = ("mean", "p50", "p90", "p95", "p99")
+# Figures that have a range where the cost has one, by flat name.
+RANGED = (
+    "output_tokens_per_s",
+    "goodput_per_s",
+    "in_system_s",
+    *(f"{latency}_{part}" for latency in LATENCIES.values() for part in PARTS),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
@@ -38,6 +48,8 @@ class SeedRow:
     """Runs that differ in their seed alone, at least one."""
 
     runs: tuple[MeasuredRun, ...]
+    # the first of them again, at the ends of what is known of its cost (`CostModel.ends`, the whole); none if unknown
+    ends: tuple[MeasuredRun, ...] = ()
 
     @property
     def about(self) -> ServingAbout:
@@ -55,6 +67,15 @@ class SeedRow:
             return self.runs[0].intervals.get(figure)
         values = self._values(figure)
         return None if values is None else mean_interval(values)
+
+    def cost_range(self, figure: str) -> tuple[float, float] | None:
+        """From the least to the most that the cost allows: the mean, moved as the first run is; None if unknown."""
+        first, mean = self.runs[0].flat.get(figure), self.mean(figure)
+        ends = [end.flat.get(figure) for end in self.ends]
+        known = [value / first for value in ends if value is not None] if first else []
+        if mean is None or not known or len(known) < len(ends):
+            return None
+        return mean * min(1.0, *known), mean * max(1.0, *known)
 
     def by_seed(self, figure: str) -> dict[int, float]:
         """A figure of each run, which all know."""
@@ -77,6 +98,7 @@ class SeedRow:
             "runs": runs,
             "mean": {name: found.mean for name, found in intervals.items()},
             "ci": {name: list(found.bounds) for name, found in intervals.items()},
+            "range": {name: list(ends) for name in RANGED if (ends := self.cost_range(name)) is not None},
         }
 
 
@@ -106,9 +128,6 @@ def _check_seeds(row: Sequence[MeasuredRun]) -> None:
         folders = ", ".join(run.folder for run in row)
         raise ValueError(f"runs of one setting must differ in their seed, got seeds {seeds} of {folders}")
 
-
-LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "E2E": "e2e_s", "queue": "queue_s"}
-PARTS = ("mean", "p50", "p90", "p95", "p99")
 
 # Heading: figure, and how it is shown.
 Shown = dict[str, tuple[str, Callable[[float], str]]]
@@ -212,6 +231,15 @@ def names_of(rows: Sequence[SeedRow], row: SeedRow) -> dict[str, str]:
 def cells_of(row: SeedRow, shown: Shown, before: str) -> dict[str, str]:
     """Figures of a row by heading, with their intervals; `before` begins the flat names of all."""
     return {heading: _cell(row, before + figure, style) for heading, (figure, style) in shown.items()}
+
+
+def cells_between(row: SeedRow, shown: Shown) -> dict[str, str]:
+    """From the least to the most that the cost allows of each figure, by heading."""
+    found = {heading: (row.cost_range(figure), style) for heading, (figure, style) in shown.items()}
+    return {
+        heading: "-" if ends is None else f"{style(ends[0])} to {style(ends[1])}"
+        for heading, (ends, style) in found.items()
+    }
 
 
 def _cell(row: SeedRow, figure: str, style: Callable[[float], str]) -> str:
@@ -357,6 +385,8 @@ def what_was_asked(setting: Mapping[str, Any]) -> list[str]:
     seconds = []
     if "cost" in setting:
         seconds.append(f"cost {setting['cost']}")
+    shares: Mapping[str, float] = setting.get("efficiency", {})
+    seconds += [f"{name} {share:g}" for name, share in shares.items()]
     if "tensor_parallel" in setting:
         seconds.append(f"tensor parallel {setting['tensor_parallel']}")
     if "on" in setting:

@@ -3,7 +3,7 @@
 Letters: T tokens of rounds, C forwards of the target, one for each request in it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
@@ -12,9 +12,16 @@ import numpy as np
 
 from ..decoding.results import VERIFY
 from ..runs.log import RunLog
+from .tables import Grid, table
 
-# What is lost, in the order in which it is taken off.
-LOSSES = ("acceptance", "drafting", "width", "rest")
+# What is lost, in the order in which it is taken off, in words.
+LOSSES = {
+    "acceptance": "what is drafted is refused",
+    "drafting": "the members below the target take time",
+    "width": "the target takes longer for several tokens than for one",
+    "rest": "deciding and waiting",
+}
+UNKNOWN = "not known where token trees are drafted, or no round is run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +66,7 @@ class Waterfall:
     """The speed-up of perfect acceptance at no cost, and what is lost from it: `perfect` less all is `speed_up`."""
 
     perfect: float
-    losses: Mapping[str, float]  # by LOSSES; below 0 where it is a gain
+    losses: Mapping[str, float]  # by name, in the order in which they are taken off; below 0 where it is a gain
     speed_up: float
 
     def to_json(self) -> dict[str, Any]:
@@ -105,5 +112,34 @@ def waterfall_of(run: Spent, alone: Spent) -> Waterfall | None:
     speed_ups = [
         run.tokens / seconds / alone_rate for seconds in (perfect_s, called_s, drafted_s, busy_s, run.duration_s)
     ]
-    losses = dict(zip(LOSSES, (before - after for before, after in pairwise(speed_ups)), strict=True))
-    return Waterfall(perfect=speed_ups[0], losses=losses, speed_up=speed_ups[-1])
+    return waterfall(speed_ups, LOSSES)
+
+
+def waterfall(speed_ups: Sequence[float], losses: Mapping[str, str]) -> Waterfall:
+    """From the speed-ups at each price, the perfect one first, one more than there are `losses`."""
+    lost = dict(zip(losses, (before - after for before, after in pairwise(speed_ups)), strict=True))
+    return Waterfall(perfect=speed_ups[0], losses=lost, speed_up=speed_ups[-1])
+
+
+def why_table(why: Why, losses: Mapping[str, str] = LOSSES, *, named: str = "policy", unknown: str = UNKNOWN) -> Grid:
+    """A row per policy: the gain of perfect acceptance at no cost, what takes it away, and what is left.
+
+    `losses` are in words what is lost, `named` heads what rows are called, `unknown` says of which nothing is known.
+    """
+    remarks = ["perfect: all that is drafted stays, drafts are free, and a verification takes as long as a plain step"]
+    remarks += [f"{loss}: {words}" for loss, words in losses.items()]
+    if any(found is None for found in why.policies.values()):
+        remarks.append(f"-: {unknown}")
+    return table(
+        [_cells(named, policy, losses, found) for policy, found in why.policies.items()],
+        texts=(named,),
+        title="where the gain goes, at the first seed",
+        remarks=remarks,
+    )
+
+
+def _cells(named: str, policy: str, losses: Mapping[str, str], found: Waterfall | None) -> dict[str, str]:
+    if found is None:
+        return {named: policy, **dict.fromkeys(("perfect", *losses, "speed-up"), "-")}
+    lost = {loss: f"{0.0 - round(lost, 2):+.2f}" for loss, lost in found.losses.items()}
+    return {named: policy, "perfect": f"{found.perfect:.2f}x", **lost, "speed-up": f"{found.speed_up:.2f}x"}

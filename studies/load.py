@@ -6,21 +6,23 @@ Also what a cluster or a workload holds, before anything is served.
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
-from ..policies.chain_text import chains_in
+from ..policies.chain_text import BASELINE, chains_in
 from ..reports.intervals import ONE_SEED
 from ..reports.load import AtRate, LoadComparison
 from ..reports.serving_tables import MeasuredRun, SeedRow, workload_tables
 from ..reports.tables import Grid, Printed, flat_rows, table
+from ..reports.waterfall import Why
+from ..reports.waterfall_under_load import SpentUnderLoad, StepS, waterfall_under_load
 from ..runs.log import new_folder
 from ..runs.serving import ServingLog, write_serving
-from ..sim.cost.base import CostRangeError
+from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.replay_tables import ReplayTables
 from ..sim.serving.cluster import Cluster, Replica, open_cluster
 from ..sim.serving.cluster_file import DeviceMemory, MemberMemory
@@ -44,7 +46,7 @@ from .serving import (
     serving_setting,
     shares_of,
 )
-from .setting import NamedPolicy, PoliciesGiven, named_policies, open_recording
+from .setting import NamedPolicy, PoliciesGiven, named_policies, named_policy, open_recording
 
 REMARKS = (
     "usable: memory x share; free for keys and values: usable less weights and reserve",
@@ -289,20 +291,31 @@ def compare_under_load(
     check_policies(setting, named, tables)
     setting.check_classes(setting.opened(asked_rates[0], setting.replay.seed))
     folder = nullcontext() if asked.log is None else new_folder(Path(asked.log))
-    cells = len(asked_rates) * len(named)
+    alone = None if any(policy.name == BASELINE for policy in named) else named_policy(BASELINE)
+    cells = len(asked_rates) * (len(named) + (alone is not None))
     with held_interrupts() as interrupts, folder as written, Progress("serving", cells, unit="rows") as progress:
         runs = LoadRuns(
-            setting, tables, interrupts, progress, folder=written, partial=policies is None and asked.chains is None
+            setting,
+            tables,
+            interrupts,
+            progress,
+            folder=written,
+            ends=setting.ends(),
+            alone=alone,
+            why=asked.why,
+            partial=policies is None and asked.chains is None,
         )
         found = _without(runs.refused, list(runs.at_rates(asked_rates, named)))
         if not found:
             raise KeyboardInterrupt if interrupts.heard() else next(iter(runs.refused.values()))
     return LoadComparison(
         rates=found,
+        why=why_of(runs, found) if asked.why else None,
         promised=setting.promised,
         meta=meta_of(setting),
         remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *runs.left_out))),
-        num_missing=len(asked_rates) * (len(named) - len(runs.refused)) - sum(len(one.rows) for one in found),
+        num_missing=len(asked_rates) * sum(policy.name not in runs.refused for policy in named)
+        - sum(len(one.rows) for one in found),
     )
 
 
@@ -345,9 +358,7 @@ def check_policies(setting: ServingSetting, policies: Sequence[NamedPolicy], tab
 
 def _without(refused: Container[str], rates: Sequence[AtRate]) -> tuple[AtRate, ...]:
     """Rows of the policies that were refused at no rate."""
-    kept = [
-        AtRate(rate=one.rate, rows=tuple(row for row in one.rows if row.about.policy not in refused)) for one in rates
-    ]
+    kept = [replace(one, rows=tuple(row for row in one.rows if row.about.policy not in refused)) for one in rates]
     return tuple(one for one in kept if one.rows)
 
 
@@ -374,6 +385,12 @@ class LoadRuns:
     interrupts: Interrupts
     progress: Progress  # advances with every row
     folder: Path | None = field(kw_only=True)  # takes the folder of each run; None: none is written
+    # the setting at the ends of what is known of its costs, at which the first seed of every row is served again
+    ends: Sequence[ServingSetting] = field(default=(), kw_only=True)
+    alone: NamedPolicy | None = field(default=None, kw_only=True)  # is run beside policies that it is not one of
+    why: bool = field(default=False, kw_only=True)  # whether `spent` is wanted, for which operations are kept
+    # by rate and policy where the seconds of the first seed's run went
+    spent: dict[tuple[float | None, str], SpentUnderLoad | None] = field(default_factory=dict)
     partial: bool = field(kw_only=True)  # whether policies may be refused
     # policies whose seconds the cost does not know, and why
     refused: dict[str, CostRangeError] = field(default_factory=dict)
@@ -386,7 +403,11 @@ class LoadRuns:
     @property
     def left_out(self) -> list[str]:
         """Policies that were refused, and why, a line each."""
-        return [f"{name} is left out: {error}" for name, error in self.refused.items()]
+        alone = None if self.alone is None else self.alone.name
+        return [
+            f"no gain over the target alone is known: {error}" if name == alone else f"{name} is left out: {error}"
+            for name, error in self.refused.items()
+        ]
 
     @property
     def notes(self) -> list[str]:
@@ -400,19 +421,21 @@ class LoadRuns:
 
     def at_rates(self, rates: Sequence[float | None], policies: Sequence[NamedPolicy]) -> Iterator[AtRate]:
         """All policies at one rate after the other, until an interrupt."""
+        alone = [] if self.alone is None else [self.alone]
         for rate in rates:
-            rows = []
+            rows: dict[str, SeedRow] = {}
             workloads: dict[int, Workload] = {}
-            for policy in policies:
+            for policy in [*policies, *alone]:
                 if policy.name in self.refused or self.interrupts.heard():
                     continue
                 with self.refusals(policy):
                     row = self._row(rate, policy, workloads)
                     if row is not None:
-                        rows.append(row)
+                        rows[policy.name] = row
                 self.progress.advance()
-            if rows:
-                yield AtRate(rate=rate, rows=tuple(rows))
+            asked = tuple(rows[policy.name] for policy in policies if policy.name in rows)
+            if asked:
+                yield AtRate(rate=rate, rows=asked, alone=rows.get(BASELINE))
 
     @contextmanager
     def refusals(self, policy: NamedPolicy) -> Iterator[None]:
@@ -420,7 +443,7 @@ class LoadRuns:
         try:
             yield
         except CostRangeError as error:
-            if not self.partial:
+            if not self.partial and policy is not self.alone:
                 raise
             self.refused[policy.name] = error
 
@@ -437,7 +460,16 @@ class LoadRuns:
             runs.append(found)
             if not chance:
                 break
-        return SeedRow(runs=tuple(runs))
+        first = self.setting.replay.seed
+        ends = [self._end(setting, policy, workloads[first], rate) for setting in self.ends]
+        return None if ends and self.interrupts.heard() else SeedRow(runs=tuple(runs), ends=tuple(ends))
+
+    def _end(self, setting: ServingSetting, policy: NamedPolicy, workload: Workload, rate: float | None) -> MeasuredRun:
+        """The first seed's run at an end of what is known of the costs; an interrupt cuts it."""
+        seed = setting.replay.seed
+        watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
+        log, _ = serving_run(setting, policy, workload, self.first, rate=rate, seed=seed, watched=watched)
+        return measured_run(log, policy.name, setting.promised)
 
     @property
     def seeds(self) -> range:
@@ -465,10 +497,15 @@ class LoadRuns:
         self, policy: NamedPolicy, workload: Workload, tables: ReplayTables, rate: float | None, seed: int
     ) -> ServingLog:
         watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
+        explained = self.why and seed == self.setting.replay.seed
         try:
-            log, served = serving_run(self.setting, policy, workload, tables, rate=rate, seed=seed, watched=watched)
+            log, served = serving_run(
+                self.setting, policy, workload, tables, rate=rate, seed=seed, watched=watched, events=explained
+            )
         except BrokenWorkloadError as broken:  # at which every other run would end as well
             raise broken.error from None
+        if explained:
+            self.spent[rate, policy.name] = SpentUnderLoad.of(log, _steps_s(self.setting))
         self._notes.append(workload.about.notes)
         self.served.append((policy.name, served))
         if self.folder is not None and log.meta.stopped != INTERRUPTED:
@@ -485,6 +522,32 @@ class LoadRuns:
         if seed not in self._shifted:
             self._shifted[seed] = self.setting.tables(seed)
         return self._shifted[seed]
+
+
+def _steps_s(setting: ServingSetting) -> list[StepS]:
+    """Seconds of a forward of the target, by replica."""
+    target = setting.recording.about.target
+
+    def of(cost: CostModel) -> StepS:
+        return lambda rows, new, held: cost.forward_s(target, num_rows=rows, new_tokens=new, context_tokens=held)
+
+    return [of(replica.cost) for replica in setting.cluster.replicas]
+
+
+def why_of(runs: LoadRuns, rates: Sequence[AtRate]) -> dict[float | None, Why]:
+    """Where the gains of the policies go, by rate."""
+    return {
+        one.rate: Why(
+            policies={
+                row.about.policy: waterfall_under_load(
+                    runs.spent[one.rate, row.about.policy], runs.spent.get((one.rate, BASELINE))
+                )
+                for row in one.rows
+                if row is not one.alone
+            }
+        )
+        for one in rates
+    }
 
 
 def _nothing() -> None:

@@ -40,6 +40,12 @@ class ReplayOptions:
         "Whose seconds a device of the sheet is to have (vllm, sglang, trtllm; docs/fidelity.md), or bare, its "
         "published peaks; default: the engine that a log came from, else vllm.",
     )
+    efficiency: Mapping[str, float] | None = opt(
+        None,
+        "Shares of a device's peaks that you know better, as bandwidth=0.75,flops=0.56: in place of those of the "
+        "engine's fit.",
+        metavar="NAME=SHARE,...",
+    )
     scale: Mapping[str, float] | None = opt(
         None, "What if this model's seconds were multiplied; once for each model.", metavar="NAME=FACTOR"
     )
@@ -121,11 +127,17 @@ class PlacementOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WhyOptions:
+    """Whether a comparison explains its gains."""
+
+    why: bool = opt(False, "Also what perfect acceptance at no cost would gain, and what takes it away.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartsOptions:
     """What a comparison shows beside its table."""
 
     by_tag: bool = opt(False, "Also the speed-up of each tag's own requests.")
-    why: bool = opt(False, "Also what perfect acceptance at no cost would gain, and what takes it away.")
     regret: bool = opt(False, "Also the oracles, and what each policy loses against the best chain per round.")
 
 
@@ -140,7 +152,7 @@ class LogOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions(
-    LogOptions, PartsOptions, PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayOptions
+    LogOptions, PartsOptions, WhyOptions, PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayOptions
 ):
     """The keywords of `compare`."""
 
@@ -248,7 +260,7 @@ class ChainsOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnderLoadOptions(ChainsOptions, LogOptions, SeedsOptions, ServingOptions):
+class UnderLoadOptions(ChainsOptions, LogOptions, WhyOptions, SeedsOptions, ServingOptions):
     """The keywords of `compare_under_load`."""
 
     workload: str | Path

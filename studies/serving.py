@@ -6,6 +6,7 @@ seed.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from ..base.errors import ArgumentError, check_within
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of, members_run_by
+from ..reports.cost_range import ranges_table
 from ..reports.panels import AnyPanel, Panel, Series
 from ..reports.sections import latency_intervals
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
-from ..reports.serving_tables import MeasuredRun, SeedRow, ServingReport, seed_rows
-from ..reports.tables import Printed, flat_rows
+from ..reports.serving_tables import MeasuredRun, SeedRow, ServingReport, names_of, seed_rows
+from ..reports.tables import Grid, Printed, flat_rows
 from ..runs.log import Columns
 from ..runs.recorder import RepeatedIdError, ServingRecorder
 from ..runs.serving import ServingAbout, ServingLog, read_serving, write_serving
@@ -122,8 +124,9 @@ def _levels(slo: Mapping[str, float], before: str) -> ServiceLevels:
     return ServiceLevels(**slo)
 
 
+ENDS = 4  # of a whole cost; of one policy alone the first and the last, the fastest and the slowest, say all
 # Options of seconds that are said of one cost; a cluster has one for each replica.
-OF_ONE_COST = ("tensor_parallel", "extrapolate", "on", "allow_foreign_profile")
+OF_ONE_COST = ("tensor_parallel", "efficiency", "extrapolate", "on", "allow_foreign_profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +183,24 @@ class ServingSetting:
         """The recording for replay; where acceptance is shifted, each seed has its own."""
         shifts = self.replay.shift_acceptance
         return tables_of(self.recording.shifted(shifts, seed=seed) if shifts else self.recording)
+
+    def ends(self) -> "tuple[ServingSetting, ...]":
+        """The same at the ends of what is known of its costs (`CostModel.ends`, the whole); () where none has any."""
+        replicas = self.cluster.replicas
+        known = {id(replica.cost): replica.cost.ends(whole=True) for replica in replicas}
+        return tuple(
+            replace(
+                self,
+                cluster=replace(
+                    self.cluster,
+                    replicas=tuple(
+                        replace(replica, cost=known[id(replica.cost)][index]) if known[id(replica.cost)] else replica
+                        for replica in replicas
+                    ),
+                ),
+            )
+            for index in range(max(map(len, known.values())))
+        )
 
     def asked(self) -> dict[str, Any]:
         """All of it that runs have in common, for their logs; what is as by default is left out."""
@@ -496,6 +517,12 @@ class Simulated(ServingReport):
     """One served run; prints as `paceline metrics` prints its folder."""
 
     log: ServingLog
+    cut: bool = False  # whether an interrupt came after the run, before it was served again at the ends of its cost
+
+    def tables(self) -> Sequence[Grid]:
+        """As of any run, and what the cost leaves open of its figures."""
+        found = ranges_table([(names_of(self.rows, row), row) for row in self.rows])
+        return [*ServingReport.tables(self), *([] if found is None else [found])]
 
     def panels(self) -> Sequence[AnyPanel]:
         """Latencies, and how many requests ran and waited when, in all replicas."""
@@ -559,20 +586,34 @@ def simulate(
     check_policy(setting, named, tables)
     opened = setting.opened(asked.rate, seed)
     setting.check_classes(opened)
-    with held_interrupts() as interrupts, Progress("serving", opened.about.num_requests, unit="requests") as progress:
+    fast_and_slow = setting.ends()[:: ENDS - 1]
+    total = opened.about.num_requests
+    if total is not None:
+        total *= 1 + len(fast_and_slow)
+    with held_interrupts() as interrupts, Progress("serving", total, unit="requests") as progress:
         watched = Watched(interrupts=interrupts, on_ended=progress.advance)
+        run = partial(serving_run, policy=named, workload=opened, tables=tables, rate=asked.rate, seed=seed)
         try:
-            log, _ = serving_run(
-                setting, named, opened, tables, rate=asked.rate, seed=seed, watched=watched, events=asked.events
-            )
+            log, _ = run(setting, watched=watched, events=asked.events)
         except BrokenWorkloadError as broken:
             broken.run = _simulated(broken.log, setting, asked.out)
             raise
-        return _simulated(log, setting, asked.out)
+        if log.meta.stopped == INTERRUPTED:
+            return _simulated(log, setting, asked.out)
+        ends = [run(end, watched=watched)[0] for end in fast_and_slow if not interrupts.heard()]
+        return _simulated(log, setting, asked.out, () if interrupts.heard() else ends, cut=interrupts.heard())
 
 
-def _simulated(log: ServingLog, setting: ServingSetting, out: str | Path | None) -> Simulated:
+def _simulated(
+    log: ServingLog,
+    setting: ServingSetting,
+    out: str | Path | None,
+    ends: Sequence[ServingLog] = (),
+    *,
+    cut: bool = False,
+) -> Simulated:
     if out is not None:
         write_serving(log, Path(out))
-    row = SeedRow(runs=(measured_run(log, "the run" if out is None else str(out), setting.promised, alone=True),))
-    return Simulated(log=log, rows=(row,), promised=setting.promised)
+    first = measured_run(log, "the run" if out is None else str(out), setting.promised, alone=True)
+    row = SeedRow(runs=(first,), ends=tuple(measured_run(end, "an end", setting.promised) for end in ends))
+    return Simulated(log=log, rows=(row,), promised=setting.promised, cut=cut)

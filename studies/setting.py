@@ -266,6 +266,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayO
             source,
             tensor_parallel=self.tensor_parallel,
             engine=self.engine,
+            efficiency=self.efficiency,
             scale=self.scale,
             extrapolate=self.extrapolate,
             on=None if self.device is None else replace(self.device, reading=reading),

@@ -87,10 +87,12 @@ class CostModel:
         """What a reader of the seconds asked for so far must know; one line each."""
         return ()
 
-    def ends(self) -> "tuple[CostModel, ...]":
+    def ends(self, *, whole: bool = False) -> "tuple[CostModel, ...]":
         """The same cost at the ends of what is known of it, where nine in ten measurements lie between; () if unknown.
 
-        What is the same for all policies, such as a device that is slower than foretold, is left out.
+        What is the same for all policies, such as a device that is slower than foretold, changes no speed-up of a
+        batch of one size: it is left out, unless `whole`. Then there are four: rounds that take little and much, each
+        on a fast and on a slow device. The first is the fastest, the last the slowest.
         """
         return ()
 

@@ -11,7 +11,7 @@ from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
 from .base import CostModel
-from .engines import BARE, EngineTerms, engine_terms
+from .engines import BARE, EngineTerms, check_shares, engine_terms, with_shares
 from .files import FileCost, TableCost, read_cost_file
 from .measured import TimedCost, names_profile, profiled_cost
 from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
@@ -36,6 +36,7 @@ def make_cost(
     *,
     tensor_parallel: int = 1,
     engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
     scale: Mapping[str, float] | None = None,
     extrapolate: bool = False,
     on: OnDevice | None = None,
@@ -51,6 +52,8 @@ def make_cost(
         recording: to be replayed.
         tensor_parallel: devices every model is split over, >= 1; of a device of the sheet only.
         engine: whose seconds a device of the sheet is to have, see `engine_terms`; of such a device only.
+        efficiency: shares of peak `bandwidth` and `flops`, in (0, 1], in place of those of the engine's fit; of a
+            device of the sheet only.
         scale: factors on the seconds of members.
         extrapolate: answer beyond what was measured; not for a device of the sheet, which has no range.
         on: the device that measured seconds are taken to; of what was measured with the recording only.
@@ -60,7 +63,7 @@ def make_cost(
     Raises:
         ValueError: unknown name, an option that does not apply, or a file that breaks the format; one line.
     """
-    cost = _unscaled(name, recording, tensor_parallel, engine, extrapolate, allow_foreign_profile)
+    cost = _unscaled(name, recording, tensor_parallel, engine, efficiency or {}, extrapolate, allow_foreign_profile)
     if on is not None and shapes_given and recording.about.source is None:
         raise ArgumentError(
             f"`models` goes with `cost` DEVICE, not with `on`: seconds of {recording.about.name} are of its own models"
@@ -111,6 +114,7 @@ def _unscaled(
     recording: Recording,
     tensor_parallel: int,
     engine: str | None,
+    efficiency: Mapping[str, float],
     extrapolate: bool,
     allow_foreign_profile: bool,
 ) -> CostModel:
@@ -121,13 +125,20 @@ def _unscaled(
     if name in sheet and name not in measured:
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
-        terms = engine_terms(engine, name, source=recording.about.source)
+        terms, device = engine_terms(engine, name, source=recording.about.source), sheet[name]
         remarks = (*lower_bound(name, engine, terms), *_unused(name, recording, tensor_parallel))
-        return roofline_of(sheet[name], name, recording, engine=terms, tensor_parallel=tensor_parallel, remarks=remarks)
-    if engine is not None:
-        raise ArgumentError(f"`engine` is for devices of the sheet; {name} was measured as it is")
-    if tensor_parallel != 1:
-        raise ArgumentError(f"`tensor_parallel` is for devices of the sheet; {name} was measured as it is")
+        if efficiency and terms is not None:
+            terms = with_shares(terms, efficiency)
+        elif efficiency:
+            remarks = (f"shares of published peaks as given ({check_shares(efficiency)}): no range is known", *remarks)
+            device = device.reaching(efficiency)
+        return roofline_of(device, name, recording, engine=terms, tensor_parallel=tensor_parallel, remarks=remarks)
+    of_devices = {"engine": engine is not None, "tensor_parallel": tensor_parallel != 1, "efficiency": efficiency}
+    for option, is_given in of_devices.items():
+        if is_given:
+            raise ArgumentError(
+                f"`{option}` goes with a device as `cost`, got `cost` {name}, whose seconds are its own"
+            )
     if names_profile(name):
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured tables; {name} has a smooth model for other shapes")

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ...base.errors import ArgumentError, known_are
+from ...base.errors import ArgumentError, check_within
 
 BARE = "bare"  # no engine at all: the roofline of published peaks
 DEFAULT_ENGINE = "vllm"
@@ -55,6 +55,12 @@ class EngineTerms:
     dense: Residuals  # of the seconds of models without experts
     mixture: Residuals  # of mixtures of experts
     rounds: Residuals  # of what a round takes beside the target's plain step
+    given: str = ""  # shares of peak that somebody gave in place of the fit's, in words
+
+    @property
+    def label(self) -> str:
+        """What it is called in the names of costs."""
+        return f"{self.name}, {self.given}" if self.given else self.name
 
     def notes(self, *, mixtures: bool) -> tuple[str, ...]:
         """What a reader of its seconds must know; `mixtures`: whether one of the models is a mixture of experts."""
@@ -63,9 +69,26 @@ class EngineTerms:
             f"seconds as {self.name} {self.version} takes them, by a fit; of models that it had not seen, nine in ten "
             f"measurements were {seconds} times what it foretold, and what a round adds {self.rounds} times"
         )
-        if self.rounds_measured:
-            return (measured,)
-        return measured, f"no rounds of {self.name} were measured on such a device: they are taken from elsewhere"
+        notes = [measured]
+        if self.given:
+            notes.append(f"shares of peak as given ({self.given}); ranges are still those of {self.name}'s own fit")
+        if not self.rounds_measured:
+            notes.append(f"no rounds of {self.name} were measured on such a device: they are taken from elsewhere")
+        return tuple(notes)
+
+    def plain_times(self, factor: float) -> "EngineTerms":
+        """The same engine, if the target's plain steps and prompts took so many times as long."""
+        return replace(
+            self,
+            bandwidth=self.bandwidth / factor,
+            arithmetic=self.arithmetic / factor,
+            narrow=self.narrow / factor,
+            link=self.link / factor,
+            width_s=self.width_s * factor,
+            reduce_s=self.reduce_s * factor,
+            expert_layer_s=self.expert_layer_s * factor,
+            row_s=self.row_s * factor,
+        )
 
     def rounds_times(self, factor: float) -> "EngineTerms":
         """The same engine, if rounds took so many times as much beside the target's plain step."""
@@ -75,6 +98,26 @@ class EngineTerms:
             draft_row_s=self.draft_row_s * factor,
             wide_s=self.wide_s * factor,
         )
+
+
+# Terms that a share of peak stands for, by what it is called where it is given.
+SHARES = {"bandwidth": ("bandwidth",), "flops": ("arithmetic", "narrow")}
+
+
+def check_shares(efficiency: Mapping[str, float]) -> str:
+    """Shares of peak in words; raises ArgumentError for one that is none, or of something else."""
+    for name, share in efficiency.items():
+        if name not in SHARES:
+            raise ArgumentError(f"`efficiency` must name {' or '.join(SHARES)}, got {name!r}")
+        check_within(f"`efficiency` of {name}", share, "(0, 1]")
+    return ", ".join(f"{name} {share:g}" for name, share in efficiency.items())
+
+
+def with_shares(terms: EngineTerms, efficiency: Mapping[str, float]) -> EngineTerms:
+    """The engine with shares of peak that are given in place of the fit's; raises as `check_shares`."""
+    given = check_shares(efficiency)
+    shares: dict[str, Any] = {term: share for name, share in efficiency.items() for term in SHARES[name]}
+    return replace(terms, given=given, **shares)
 
 
 @cache
@@ -120,11 +163,11 @@ def engine_terms(engine: str | None, device: str, *, source: str | None = None) 
         logged = "" if source is None else source.partition("-")[0]
         return known.get(logged, known[DEFAULT_ENGINE]).get(device)
     if engine not in known:
-        names = known_are(engine, [*known, BARE], where=PAGE)
-        raise ArgumentError(f"`engine` {engine} has no terms: {names}; {BARE} takes published peaks, a lower bound")
+        names = f"{', '.join(known)} or {BARE}"
+        raise ArgumentError(f"`engine` must be {names} (published peaks, a lower bound; {PAGE}), got {engine!r}")
     if device not in known[engine]:
         raise ArgumentError(
-            f"`engine` {engine} has no terms on {device}, only on {', '.join(known[engine])}; `engine` {BARE} takes "
+            f"`engine` {engine} was measured on {', '.join(known[engine])} only, got {device}; `engine` {BARE} takes "
             "published peaks, a lower bound"
         )
     return known[engine][device]

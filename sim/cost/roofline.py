@@ -1,7 +1,7 @@
 """Seconds of a forward from a model's shape and the published figures of an accelerator, which `devices.toml` has."""
 
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
@@ -37,6 +37,16 @@ class Device:
     # seconds a layer adds that are neither arithmetic nor memory traffic (kernel launches, small kernels). An
     # assumption, not a published figure.
     layer_launch_s: float = LAYER_LAUNCH_S
+
+    def reaching(self, efficiency: Mapping[str, float]) -> "Device":
+        """The device if it reached such shares of its peaks: `bandwidth`, `flops`, or both."""
+        flops = efficiency.get("flops", 1.0)
+        return replace(
+            self,
+            name=f"{self.name} at {', '.join(f'{name} {share:g}' for name, share in efficiency.items())}",
+            flops_per_s={dtype: peak * flops for dtype, peak in self.flops_per_s.items()},
+            bytes_per_s=self.bytes_per_s * efficiency.get("bandwidth", 1.0),
+        )
 
 
 def device_sheet() -> dict[str, Device]:
@@ -115,7 +125,7 @@ class RooflineCost(CostModel):
         if not 1 <= tensor_parallel <= most:
             raise ValueError(f"tensor_parallel must be in [1, {most}], the least hidden size, got {tensor_parallel}")
         self.engine = engine
-        served = "" if engine is None else f" ({engine.name})"
+        served = "" if engine is None else f" ({engine.label})"
         split = "" if tensor_parallel == 1 else f" x{tensor_parallel} tensor parallel"
         self.name = f"{device.name}{split}{served}"
         self._remarks = remarks
@@ -124,6 +134,7 @@ class RooflineCost(CostModel):
             RooflineCost, device, models, tensor_parallel=tensor_parallel, remarks=remarks, free=self._free
         )
         _check_memory(self.name, device, models, tensor_parallel)
+        self._target = models[-1].name
         self._terms = {
             model.name: _terms(device, model, tensor_parallel, engine, drafts=model is not models[-1])
             for model in models
@@ -190,11 +201,17 @@ class RooflineCost(CostModel):
             notes += (f"{', '.join(self._mixtures)}: {drawn}",)
         return notes
 
-    def ends(self) -> tuple[CostModel, ...]:
-        """See `CostModel`: rounds that take as little, or as much, beside the target's plain step as was measured."""
-        if self.engine is None:
+    def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
+        """See `CostModel`: rounds that take as little, or as much, beside the target's plain step as was measured.
+
+        With `whole` also plain steps as short, or as long, of mixtures of experts where the target is one.
+        """
+        engine = self.engine
+        if engine is None:
             return ()
-        return tuple(self._served(engine=self.engine.rounds_times(factor)) for factor in self.engine.rounds.bounds)
+        plain = engine.mixture if self._target in self._mixtures else engine.dense
+        engines = [engine.plain_times(factor) for factor in plain.bounds] if whole else [engine]
+        return tuple(self._served(engine=one.rounds_times(factor)) for one in engines for factor in one.rounds.bounds)
 
     def _of(self, model: str) -> "_Terms":
         terms = self._terms.get(model)

@@ -10,7 +10,8 @@ falls short of its peaks; a measurement does not tell them apart. So there are t
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isinf
 
@@ -169,6 +170,19 @@ class PricedAsCost(CostModel):
         cost, model = self._price(model)
         return cost.draft_terms(model)
 
+    def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
+        """See `CostModel`: all members at the same end; one whose cost knows none stays as it is."""
+        known = {name: price.cost.ends(whole=whole) for name, price in self._prices.items()}
+        found = []
+        for index in range(max(map(len, known.values()))):
+            end = copy(self)
+            end._prices = {
+                name: replace(price, cost=known[name][index]) if known[name] else price
+                for name, price in self._prices.items()
+            }
+            found.append(end)
+        return tuple(found)
+
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`: what each member is, then what the costs say, each once."""
         same = [f"{member} is priced as {price.model} on {price.cost.name}" for member, price in self._prices.items()]
@@ -224,9 +238,9 @@ class ScaledCost(WrappedCost):
         per_token_s = None if terms.per_token_s is None else terms.per_token_s * factor
         return DraftTerms(terms.per_round_s * factor, per_token_s, terms.block)
 
-    def ends(self) -> tuple[CostModel, ...]:
+    def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
         """See `CostModel`."""
-        return tuple(ScaledCost(end, self._factors, self._target) for end in self._cost.ends())
+        return tuple(ScaledCost(end, self._factors, self._target) for end in self._cost.ends(whole=whole))
 
     def unlined(self) -> str:
         """See `CostModel`."""

@@ -255,16 +255,15 @@ class PlacedCost(PricedAsCost):
     def __init__(self, costs: Mapping[str, CostModel], target: str) -> None:
         name = ", ".join(f"{member} on {cost.name}" for member, cost in costs.items())
         super().__init__(name, {member: Price(cost=cost, model=member) for member, cost in costs.items()})
-        self._target = costs[target]
-        self.lookup_s = self._target.lookup_s
+        self._target = target
+        self.lookup_s = costs[target].lookup_s
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`: those of every device, each once."""
         return self._notes()
 
     def _price(self, model: str) -> tuple[CostModel, str]:
-        price = self._prices.get(model)
-        return self._target if price is None else price.cost, model
+        return self._prices.get(model, self._prices[self._target]).cost, model
 
 
 FILE_ENDINGS = (".json", ".profile")

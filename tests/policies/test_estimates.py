@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 from paceline.decoding.seen import ServerLoad
 from paceline.decoding.trees import DraftTree, FixedTree
 from paceline.policies import Draft, Outcome, Verify
-from paceline.policies.blocks import RunningRatio, TextToRead, acceptance_rate
+from paceline.policies.blocks import DepthAcceptance, RunningRatio, TextToRead, acceptance_rate
 from paceline.policies.check import check_pool
-from paceline.policies.estimates import ForwardWatch, MemberSeconds, PerformanceProfiler, RoundWork, WorkPrices
+from paceline.policies.estimates import (
+    DraftSeconds,
+    ForwardWatch,
+    MemberSeconds,
+    PerformanceProfiler,
+    RoundWork,
+    WorkPrices,
+)
 from paceline.policies.specrouter.estimates import NO_PROB, PairAgreement, RoundEvidence, Survival, doubt
 from paceline.policies.specrouter.options import CONSTANTS
 from paceline.policies.specrouter.policy import OperationTimer, SpecRouter
@@ -82,6 +89,41 @@ def test_drafts_of_one_length_say_nothing_of_a_round():
     for _ in range(3):
         seconds.charge(outcome(Draft("draft", 4), 2.0, drafted=4))
     assert [seconds.draft_s("draft", tokens) for tokens in (1, 4, 8)] == pytest.approx([0.5, 2.0, 4.0])
+
+
+def test_a_whole_draft_has_a_part_of_its_own():
+    """Two windows tell it; one is taken to be in proportion. A size of batch that nobody saw is as the nearest."""
+    drafts = DraftSeconds()
+    assert drafts.of(1, 4) is None
+    drafts.note(1, 4, 5.2)
+    assert drafts.of(1, 4).tolist() == pytest.approx([0, 1.3, 2.6, 3.9, 5.2])
+    drafts.note(1, 2, 4.6)
+    assert drafts.of(1, 8).tolist() == pytest.approx([0, *(4 + 0.3 * window for window in range(1, 9))])
+    assert drafts.of(9, 8).tolist() == drafts.of(1, 8).tolist()
+    drafts.note(16, 4, 10.0)
+    assert drafts.of(31, 4)[4] == pytest.approx(10)
+    assert drafts.of(1, 4)[4] == pytest.approx(5.2)
+
+
+@given(st.lists(st.floats(0.1, 0.9), min_size=1, max_size=5), st.integers(1, 8))
+def test_without_rounds_each_request_keeps_its_share_at_every_depth(own, most):
+    tokens = DepthAcceptance(most, memory=16).tokens(np.array(own))
+    wanted = [sum(rate**depth for rate in own for depth in range(window + 1)) for window in range(most + 1)]
+    assert tokens.tolist() == pytest.approx(wanted)
+
+
+def test_depths_at_which_less_is_kept_are_found():
+    """The second token of each draft is kept every other time, the first always: of half-sure requests."""
+    depths = DepthAcceptance(2, memory=1000)
+    for turn in range(400):
+        kept = 1 + turn % 2
+        depths.note(
+            Outcome("r", Verify("target"), 0, 2, kept, 1, kept + 1, kept if kept < 2 else None, (), 1.0, 1, done=False),
+            0.75,
+        )
+    none, one, two = depths.tokens(np.array([0.75]))
+    assert (none, one) == (1.0, pytest.approx(1.75))
+    assert two == pytest.approx(1.75 + 0.75 * 0.5, rel=0.02)
 
 
 def test_stated_costs_are_charged_by_forward():

@@ -16,7 +16,8 @@ from paceline.policies.check import ToyWorld, check_pool
 from paceline.policies.under_load import Autotune, Goodput, OffUnderLoad, Slo
 from paceline.runs.log import RunLedger
 from paceline.sim import TrieTables
-from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.cost.base import DraftTerms
+from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
 from paceline.traces import SyntheticSpec, make_trace
 
 from .making import Rounds, built_by_check, compute_bound, flat, recording, replayed, seconds_of
@@ -48,6 +49,20 @@ def test_it_is_nearly_as_fast_as_the_best_fixed_window(batch):
     goodput = taken.pop("goodput")
     assert goodput < 1.05 * min(taken.values())
     assert max(taken.values()) > 1.2 * goodput, "windows matter here"
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_of_a_drafter_that_costs_by_the_round_long_windows_are_found(batch):
+    """A draft takes 4 ms whatever it holds, and 0.2 ms a token: per token of a window of 2 it looks dear."""
+    tables = recording(0.8, requests=48, tokens=48)
+    drafter = DrafterFigures(terms=DraftTerms(per_round_s=4e-3, per_token_s=2e-4), forwards=None)
+    cost = FileCost("rounds", {"draft": drafter, "target": CostLine(intercept_s=8e-3, per_new_token_s=5e-5)})
+    taken = {
+        text: seconds_of(replayed(tables, cost, make_policy(text, tables.pool), batch=batch))
+        for text in ("goodput", "draft:2/target", "draft:5/target", "draft:8/target")
+    }
+    assert taken["goodput"] < 1.05 * min(taken.values())
+    assert taken["goodput"] < 0.85 * taken["draft:2/target"]
 
 
 def test_the_window_grows_with_the_context():

@@ -2,8 +2,7 @@
 
 import pytest
 from paceline import compare
-from paceline.reports.comparison import why_table
-from paceline.reports.waterfall import LOSSES, Spent, Why, waterfall_of
+from paceline.reports.waterfall import LOSSES, Spent, Why, waterfall_of, why_table
 
 from ..cli.command_line import done
 from .making import text_of

@@ -69,7 +69,11 @@ def test_policies_meet_the_same_requests_and_the_same_luck():
 def test_a_run_is_what_its_folder_says(tmp_path, mine):
     found = paceline.simulate(LOAD, "draft:4/target", cluster=mine, out=tmp_path / "run", slo={"ttft": 1, "tpot": 0.1})
     again = paceline.metrics(tmp_path / "run", slo={"ttft": 1, "tpot": 0.1})
-    assert again.to_json() == found.to_json()
+    told, retold = found.to_json(), again.to_json()
+    # What the cost leaves open is of the run that was served again; a folder holds one.
+    assert told["rows"][0].pop("range")
+    assert retold["rows"][0].pop("range") == {}
+    assert retold == told
     about = read_serving(tmp_path / "run").meta.about
     assert about.policy == "draft:4/target on h100; draft:3/mid:6/target on own"
     replicas = about.setting.pop("replicas")

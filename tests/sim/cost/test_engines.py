@@ -7,7 +7,7 @@ from paceline.base.errors import ArgumentError
 from paceline.sim.cost.by_name import make_cost
 from paceline.sim.cost.engines import EngineTerms, Residuals, engine_terms, engines
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.sim.cost.what_if import scaled
+from paceline.sim.cost.what_if import Price, PricedAsCost, scaled
 from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.cluster_file import ClusterFileError
 from paceline.traces.meta import Experts, Quantised
@@ -107,6 +107,27 @@ def test_the_ends_are_of_rounds_alone():
     assert cost_of(None).ends() == ()
 
 
+def test_the_ends_of_the_whole_are_of_plain_steps_and_rounds():
+    """A step's launches, reading, arithmetic and row, in short all that a plain step is, by one factor."""
+    cost = cost_of()
+    ends = cost.ends(whole=True)
+    assert len(ends) == 4
+    plain = [seconds(each, 2, rows=2, held=5) / seconds(cost, 2, rows=2, held=5) for each in ends]
+    assert plain == pytest.approx([0.5, 0.5, 2.0, 2.0])
+    verified = [seconds(each, 4, held=5) - seconds(each, 1, held=8) for each in ends]
+    assert verified == pytest.approx([0.5e-3, 3e-3, 0.5e-3, 3e-3])
+    assert cost_of(None).ends(whole=True) == ()
+
+
+def test_members_on_several_devices_are_at_the_same_end():
+    one, other = cost_of(), cost_of(None)
+    both = PricedAsCost("both", {"d": Price(cost=one, model="d"), "m": Price(cost=other, model="m")})
+    ends = both.ends(whole=True)
+    assert [seconds(end, 1, model="d") for end in ends] == [seconds(end, 1, model="d") for end in one.ends(whole=True)]
+    assert {seconds(end, 1) for end in ends} == {seconds(other, 1)}
+    assert seconds(both, 1, model="d") == seconds(one, 1, model="d")
+
+
 def test_what_a_reader_has_to_know():
     (said,) = cost_of().notes()
     assert "half 1" in said
@@ -141,9 +162,16 @@ def test_whose_terms_are_taken(source, engine, device, found):
 @pytest.mark.parametrize(
     ("engine", "device", "told"),
     [
-        ("vlm", "h100", "`engine` vlm has no terms: did you mean vllm?; bare takes published peaks, a lower bound"),
-        ("llamacpp", "h100", "`engine` llamacpp has no terms: known are vllm, sglang, trtllm, bare; bare takes"),
-        ("vllm", "a100", "`engine` vllm has no terms on a100, only on h100-sxm, h100, h200, b200; `engine` bare takes"),
+        (
+            "vlm",
+            "h100",
+            "`engine` must be vllm, sglang, trtllm or bare (published peaks, a lower bound; docs/fidelity.md), got 'vl",
+        ),
+        (
+            "vllm",
+            "a100",
+            "`engine` vllm was measured on h100-sxm, h100, h200, b200 only, got a100; `engine` bare takes",
+        ),
     ],
 )
 def test_an_engine_or_a_device_without_terms_is_refused_by_name(engine, device, told):
@@ -161,6 +189,47 @@ def test_an_engine_goes_with_a_device():
     assert (
         make_cost("a100", recording).notes()[0].startswith("published peaks of a100, on which no engine was measured")
     )
+
+
+def test_shares_that_are_given_take_the_place_of_the_fits():
+    recording = llamas()
+    fitted = make_cost("h100", recording)
+    given = make_cost("h100", recording, efficiency={"bandwidth": 0.45})
+    assert given.name == "h100 (vllm, bandwidth 0.45)"
+    # Half the bandwidth: reading takes twice as long, all else as long as before.
+    target = recording.about.models[-1]
+    asked = {"num_rows": 1, "new_tokens": 1, "context_tokens": 0}
+    _, read_s = fitted.busy_s(target, **asked)
+    slower = given.forward_s(target, **asked) - fitted.forward_s(target, **asked)
+    assert slower == pytest.approx(read_s * (fitted.engine.bandwidth / 0.45 - 1))
+    assert any("ranges are still those of vllm's own fit" in note for note in given.notes())
+    assert len(given.ends()) == 2
+
+
+def test_shares_of_a_device_without_an_engine_have_no_range():
+    given = make_cost("a100", llamas(), efficiency={"flops": 0.5, "bandwidth": 0.8})
+    assert (given.name, given.ends()) == ("a100 at flops 0.5, bandwidth 0.8", ())
+    assert given.notes()[0] == "shares of published peaks as given (flops 0.5, bandwidth 0.8): no range is known"
+    bare = make_cost("a100", llamas())
+    asked = {"num_rows": 1, "new_tokens": 64, "context_tokens": 10}
+    target = llamas().about.models[-1]
+    arithmetic_s, memory_s = bare.busy_s(target, **asked)
+    assert given.busy_s(target, **asked) == pytest.approx((arithmetic_s / 0.5, memory_s / 0.8))
+
+
+@pytest.mark.parametrize(
+    ("cost", "efficiency", "told"),
+    [
+        ("h100", {"bandwith": 0.7}, "`efficiency` must name bandwidth or flops, got 'bandwith'"),
+        ("h100", {"flops": 1.5}, "`efficiency` of flops must be in (0, 1], got 1.5"),
+        ("a100", {"flops": 0.0}, "`efficiency` of flops must be in (0, 1], got 0.0"),
+        ("mine.json", {"flops": 0.5}, "`efficiency` goes with a device as `cost`, got `cost` mine.json"),
+    ],
+)
+def test_shares_that_will_not_do_are_refused(cost, efficiency, told):
+    with pytest.raises(ArgumentError) as refused:
+        make_cost(cost, llamas(), efficiency=efficiency)
+    assert str(refused.value).startswith(told)
 
 
 def test_the_table_is_whole():
@@ -188,7 +257,7 @@ def test_a_cluster_says_its_engine(tmp_path):
         assert open_cluster(path, recording).replicas[0].cost.name == name
     path.write_text(FILE.format(device="a100", engine='engine = "sglang"'))
     with pytest.raises(
-        ClusterFileError, match=r"replicas\[0\].engine cannot be taken: `engine` sglang has no terms on"
+        ClusterFileError, match=r"replicas\[0\].engine cannot be taken: `engine` sglang was measured on"
     ):
         open_cluster(path, recording)
     with pytest.raises(ArgumentError, match=r"`engine` goes with a device as `cluster`; .* is to say `engine` itself"):

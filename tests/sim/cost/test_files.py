@@ -249,8 +249,8 @@ FROM_H100 = {"on": OnDevice(device="h200", measured_on="h100")}
 @pytest.mark.parametrize(
     ("name", "recording", "options", "told"),
     [
-        ("cpu", RECORDING, {"tensor_parallel": 2}, "`tensor_parallel` is for devices of the sheet; cpu was measured"),
-        ("none.json", RECORDING, {"tensor_parallel": 2}, "`tensor_parallel` is for devices of the sheet"),
+        ("cpu", RECORDING, {"tensor_parallel": 2}, "`tensor_parallel` goes with a device as `cost`, got `cost` cpu"),
+        ("none.json", RECORDING, {"tensor_parallel": 2}, "`tensor_parallel` goes with a device as `cost`"),
         ("h100", RECORDING, {"tensor_parallel": 10**400}, r"must be in \[1, \d+\], the least hidden size, got 1000"),
         ("h100", RECORDING, {"extrapolate": True}, "`extrapolate` is for measured costs; h100 has no range to leave"),
         ("h100", RECORDING, {"scale": {"ngram": 2.0}}, r"`scale` must name a model .* \(draft, target\), got 'n"),

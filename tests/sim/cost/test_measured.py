@@ -177,7 +177,7 @@ def test_a_foreign_profile_is_refused_or_labelled(tmp_path, profile, says):
         make_cost(path, RECORDING)
     assert "FOREIGN" in make_cost(path, RECORDING, allow_foreign_profile=True).name
     for option, value in (("extrapolate", True), ("tensor_parallel", 2)):
-        with pytest.raises(ValueError, match=f"`{option}` is for "):
+        with pytest.raises(ValueError, match=f"`{option}` (is for|goes with) "):
             make_cost(path, RECORDING, **{option: value})
     with pytest.raises(ValueError, match=r"`cost` here is for recordings of a pool, .* is an imported log"):
         make_cost("here", recording_of(request_of("a")))

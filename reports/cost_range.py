@@ -1,0 +1,74 @@
+"""What a cost leaves open of served runs: the same requests, served again at the ends of what is known of it.
+
+A policy and the target alone are compared end by end, so that what is the same for both is in no difference. Means over
+seeds are moved by what the first seed's run is moved by.
+"""
+
+from collections.abc import Sequence
+
+from .intervals import Interval, geometric_interval, paired
+from .serving_tables import SeedRow, Shown, cells_between, milliseconds, styled
+from .tables import Grid, table
+
+IN_SYSTEM_S = "in_system_s"
+# Heading: figure, and how it is shown, of those whose range is printed.
+SHOWN: Shown = {
+    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
+    "TTFT ms": ("ttft_s_mean", milliseconds),
+    "TTFT p99": ("ttft_s_p99", milliseconds),
+    "TPOT ms": ("tpot_s_mean", milliseconds),
+    "TPOT p99": ("tpot_s_p99", milliseconds),
+}
+ENDS_REMARK = (
+    "range of cost: the first seed's requests served again, with plain steps and with rounds that take as little and "
+    "as much as nine in ten measurements did"
+)
+
+
+def ranges_table(rows: Sequence[tuple[dict[str, str], SeedRow]], gains: Sequence[str] | None = None) -> Grid | None:
+    """For each row, called by headings, its figures' ranges, and that of its gain where it is known.
+
+    None where no row was served at the ends of its cost. `gains` are cells of the rows.
+    """
+    cells = [
+        named | ({} if gains is None else {"gain": gains[place]}) | cells_between(row, SHOWN)
+        for place, (named, row) in enumerate(rows)
+    ]
+    known = [one for one, (_, row) in zip(cells, rows, strict=True) if row.ends]
+    texts = {heading for named, _ in rows for heading in named}
+    return table(known, texts=texts, title="range of cost", remarks=[ENDS_REMARK]) if known else None
+
+
+def gain(row: SeedRow, alone: SeedRow) -> Interval | None:
+    """Mean time in the system under the target alone over that under a policy, seed by seed, with its 95% interval.
+
+    The mean is of logarithms; None where either is not known at a seed.
+    """
+    if row.mean(IN_SYSTEM_S) is None or alone.mean(IN_SYSTEM_S) is None:
+        return None
+    both = paired(alone.by_seed(IN_SYSTEM_S), row.by_seed(IN_SYSTEM_S))
+    if any(own <= 0 or other <= 0 for other, own in both):
+        return None
+    return geometric_interval([other / own for other, own in both])
+
+
+def gain_range(row: SeedRow, alone: SeedRow) -> tuple[float, float] | None:
+    """The gain at the ends of what is known of the cost, the same one for both; None where that is unknown."""
+    here = gain(row, alone)
+    ratios = [other / own for other, own in zip(*(_at_first(each) for each in (alone, row)), strict=True)]
+    if here is None or len(ratios) < 2:
+        return None
+    moved = [ratio / ratios[0] for ratio in ratios]
+    return here.mean * min(moved), here.mean * max(moved)
+
+
+def is_better_at_ends(row: SeedRow, other: SeedRow, figure: str, *, most: bool) -> bool:
+    """Whether a row is at least as good as another at every end of the cost, at the first seed; yes without ends."""
+    both = zip(row.ends, other.ends, strict=True)
+    values = [(own.flat[figure], theirs.flat[figure]) for own, theirs in both]
+    return all((own >= theirs) if most else (own <= theirs) for own, theirs in values)
+
+
+def _at_first(row: SeedRow) -> list[float]:
+    """Time in the system of the first seed's run as the cost says it, and at each end."""
+    return [run.flat[IN_SYSTEM_S] for run in (row.runs[0], *row.ends)]

@@ -1,0 +1,184 @@
+"""Why a gain under load is what it is: the closed waterfall's terms, of the time that requests are in the system.
+
+A request waits in a queue, its prompt is read, and then it is in rounds until it ends. Seconds of rounds are those of
+the operations that its replica runs meanwhile, whoever is in them: each of the requests waits for all of them.
+
+Letters: N operations, T tokens of rounds, C forwards of the target, one for each request in it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decoding.results import VERIFY
+from ..runs.log import Columns
+from ..runs.operations import READ, KeptOperations
+from ..runs.serving import ServingLog
+from ..traces.workloads.arrival import PS_PER_S
+from .waterfall import LOSSES, Waterfall, waterfall
+
+Floats = NDArray[np.float64]
+Times = NDArray[np.int64]
+# Seconds of a forward of the target by rows, new tokens and tokens held.
+StepS = Callable[[int, int, int], float]
+
+# What is lost, in the order in which it is taken off, in words.
+LOSSES_UNDER_LOAD = {
+    **{loss: LOSSES[loss] for loss in ("acceptance", "drafting", "width")},
+    "batch": "the target's steps have other rows, prompts and host time in them than alone",
+    "rest": "deciding, and waiting between operations",
+    "prompts": "reading prompts takes longer",
+    "queue": "requests wait longer for a place",
+}
+UNKNOWN_UNDER_LOAD = "not known where a request was rejected or did not finish, or no round is run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpentUnderLoad:
+    """What a run did, and the seconds of all its requests together, by what they waited for."""
+
+    in_rounds: int  # T of them, without the first of each request
+    calls: int  # C, without those that read a prompt
+    judged: int  # drafted tokens that the target judged
+    accepted: int  # those of them that stayed
+    queue_s: float  # from arrival until a request is scheduled
+    prompts_s: float  # from there to its first token
+    rounds_s: float  # from there to its end
+    target_s: float  # of these, forwards of the target
+    width_s: float  # of these, what they would have taken less for one token a row
+    below_s: float  # of `rounds_s`, all other members
+
+    @property
+    def in_system_s(self) -> float:
+        """From arrival to end."""
+        return self.queue_s + self.prompts_s + self.rounds_s
+
+    @classmethod
+    def of(cls, log: ServingLog, steps_s: Sequence[StepS]) -> Self | None:
+        """Of a run whose operations were kept; `steps_s` by replica. None where a request did not finish."""
+        kept, columns, target = log.operations, log.requests, len(log.meta.members) - 1
+        if kept is None or not log.finished.all():
+            return None
+        arrived, scheduled, first, ended = (
+            columns[f"{what}_at_ps"] for what in ("arrived", "scheduled", "first_token", "ended")
+        )
+        width_s = _width_s(kept, columns, target, steps_s)
+        at_target = kept.ops["level"] == target
+        lasted = (kept.ops["end_ps"] - kept.ops["start_ps"]) / PS_PER_S
+        met = {
+            name: _met_s(kept.ops, seconds, columns["replica"], first, ended)
+            for name, seconds in (
+                ("target_s", np.where(at_target, lasted, 0.0)),
+                ("width_s", width_s),
+                ("below_s", np.where(at_target, 0.0, lasted)),
+            )
+        }
+        return cls(
+            in_rounds=int((columns["emitted_tokens"] - 1).sum()),
+            calls=log.meta.levels[target].verifications,
+            judged=log.meta.levels[target].judged,
+            accepted=log.meta.levels[target].accepted,
+            queue_s=int((scheduled - arrived).sum()) / PS_PER_S,
+            prompts_s=int((first - scheduled).sum()) / PS_PER_S,
+            rounds_s=int((ended - first).sum()) / PS_PER_S,
+            **met,
+        )
+
+
+def waterfall_under_load(run: SpentUnderLoad | None, alone: SpentUnderLoad | None) -> Waterfall | None:
+    """Where the gain of a run over the target alone on the same requests goes; None where it is not known.
+
+    The gain is the time in the system of the target alone over the run's. A run is priced eight times, as by
+    `waterfall_of`, and what a price takes from the gain before it is lost to what came in:
+
+    - perfect: requests wait and are read as alone, and the target is called T / (1 + (judged + committed) / C) times,
+      each for what a call alone took.
+    - acceptance: it is called as often as it was.
+    - drafting: the members below take what they took.
+    - width: steps take what they took longer for several tokens of a row than for one.
+    - batch: they take what they took.
+    - rest: rounds take what they took.
+    - prompts, queue: so does all before.
+    """
+    if run is None or alone is None or not (run.calls and alone.calls):
+        return None
+    each_s = alone.target_s / alone.calls
+    committed = run.in_rounds - run.accepted - run.calls
+    before_s = alone.queue_s + alone.prompts_s
+    called_s = before_s + each_s * run.calls
+    prices = (
+        before_s + each_s * run.in_rounds / (1 + (run.judged + committed) / run.calls),
+        called_s,
+        called_s + run.below_s,
+        called_s + run.below_s + run.width_s,
+        before_s + run.below_s + run.target_s,
+        before_s + run.rounds_s,
+        alone.queue_s + run.prompts_s + run.rounds_s,
+        run.in_system_s,
+    )
+    return waterfall([alone.in_system_s / seconds for seconds in prices], LOSSES_UNDER_LOAD)
+
+
+def _met_s(ops: Columns, seconds: Floats, replicas: Times, first: Times, ended: Times) -> float:
+    """What all requests together meet of `[N]` seconds of operations, from `first` to `ended`, on their replica."""
+    total = 0.0
+    for replica in np.unique(replicas).tolist():
+        here, own = ops["replica"] == replica, replicas == replica
+        met = _Met(ops["start_ps"][here], ops["end_ps"][here], seconds[here])
+        total += float((met.until(ended[own]) - met.until(first[own])).sum())
+    return total
+
+
+class _Met:
+    """Seconds of operations that have passed at a time, evenly from the start to the end of each."""
+
+    def __init__(self, start_ps: Times, end_ps: Times, seconds: Floats) -> None:
+        lasts = end_ps > start_ps
+        rate = seconds[lasts] / (end_ps - start_ps)[lasts]
+        at_ps = np.concatenate([start_ps[lasts], end_ps[lasts]])
+        order = np.argsort(at_ps, kind="stable")
+        self._at_ps = at_ps[order]
+        rates = np.cumsum(np.concatenate([rate, -rate])[order])
+        self._passed = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(self._at_ps))])
+
+    def until(self, at_ps: Times) -> Floats:
+        """At times."""
+        if not len(self._at_ps):
+            return np.zeros(len(at_ps))
+        passed: Floats = np.interp(at_ps, self._at_ps, self._passed)
+        return passed
+
+
+def _width_s(kept: KeptOperations, requests: Columns, target: int, steps_s: Sequence[StepS]) -> Floats:
+    """`[N]` seconds that each forward of the target takes longer than if every row that is not read fed one token."""
+    ops, rows = kept.ops, kept.rows
+    reads, judges = rows["kind"] == READ, rows["kind"] == VERIFY
+    size = len(ops["kind"])
+    read_tokens = np.bincount(rows["operation"], weights=np.where(reads, rows["tokens"], 0), minlength=size)
+    num_rows = np.bincount(rows["operation"], minlength=size)
+    num_judged = np.bincount(rows["operation"], weights=judges, minlength=size)
+    text = requests["prompt_tokens"][rows["request"]] + _before(rows["request"], rows["emitted"])
+    held = np.where(judges, text - 1, _before(rows["request"], np.where(reads, rows["tokens"], 0)))
+    held_tokens = np.bincount(rows["operation"], weights=held, minlength=size)
+    narrow = (num_judged + read_tokens).astype(np.int64)
+    found = np.zeros(size)
+    wide = (ops["level"] == target) & (ops["new_tokens"] > narrow) & (num_judged > 0)
+    for place in np.flatnonzero(wide).tolist():
+        step_s, count, holds = steps_s[int(ops["replica"][place])], int(num_rows[place]), int(held_tokens[place])
+        new, least = int(ops["new_tokens"][place]), int(narrow[place])
+        found[place] = step_s(count, new, holds) - step_s(count, least, holds)
+    return found
+
+
+def _before(requests: Times, values: Times) -> Times:
+    """Of each row the sum of earlier values of the same request."""
+    order = np.argsort(requests, kind="stable")
+    sums = np.cumsum(values[order]) - values[order]
+    starts = np.flatnonzero(np.diff(requests[order], prepend=-1))
+    sums -= np.repeat(sums[starts], np.diff(np.append(starts, len(order))))
+    found = np.empty_like(sums)
+    found[order] = sums
+    return found

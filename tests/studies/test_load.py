@@ -1,0 +1,189 @@
+"""Under load: what a cost leaves open, the gain over the target alone, and where gains go."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from paceline.reports.intervals import geometric_interval
+from paceline.reports.waterfall_under_load import LOSSES_UNDER_LOAD, SpentUnderLoad, waterfall_under_load
+from paceline.studies.load import compare_under_load
+from paceline.studies.options import SimulateOptions
+from paceline.studies.serving import serving_setting, simulate
+
+from ..cli.command_line import done
+from ..golden.book import INPUTS
+
+LOAD = "poisson:rate=100,requests=30,prompt=100,output=24"
+LARGE = {"models": ["target=llama-3.1-8b", "draft=eagle3"], "cost": "h100", "cluster": "h100"}
+BY_DEVICE = {"workload": LOAD, "seeds": 2, **LARGE}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compare_under_load("pico", ["draft:4/target", "draft:1/target"], **BY_DEVICE, why=True)
+
+
+def test_the_target_alone_is_served_beside_policies_once(found):
+    (at_rate,) = found.rates
+    assert [row.about.policy for row in at_rate.rows] == ["draft:4/target", "draft:1/target"]
+    assert at_rate.alone.about.policy == "plain"
+    for row in at_rate.rows:
+        pairs = zip(at_rate.alone.by_seed("in_system_s").values(), row.by_seed("in_system_s").values(), strict=True)
+        assert at_rate.gain(row) == geometric_interval([alone / own for alone, own in pairs])
+    with_plain = compare_under_load("pico", ["plain", "draft:4/target"], **BY_DEVICE).rates[0]
+    assert with_plain.alone is with_plain.rows[0]
+    assert with_plain.gain(with_plain.rows[1]) == at_rate.gain(at_rate.rows[0])
+    assert with_plain.gain(with_plain.rows[0]).bounds == (1, 1)
+    assert with_plain.gain_range(with_plain.rows[0]) == (1, 1)
+
+
+def test_ranges_are_of_the_same_requests_at_the_ends_of_the_cost(found):
+    """A run at an end is the run of a cluster whose cost is that end."""
+    (at_rate,) = found.rates
+    asked = SimulateOptions(workload=LOAD, cluster="h100", cost="h100", models=LARGE["models"])
+    ends = serving_setting("pico", LOAD, "h100", asked).ends()
+    assert len(ends) == len(at_rate.alone.ends) == 4
+    fast, *_, slow = at_rate.alone.ends
+    assert fast.metrics.tpot_s.mean < at_rate.alone.runs[0].metrics.tpot_s.mean < slow.metrics.tpot_s.mean
+    for row in at_rate.rows:
+        assert all(end.metrics.finished == row.runs[0].metrics.finished for end in row.ends)
+        for figure in ("ttft_s_mean", "tpot_s_p99", "output_tokens_per_s"):
+            low, high = row.cost_range(figure)
+            factors = [end.flat[figure] / row.runs[0].flat[figure] for end in row.ends]
+            assert low == pytest.approx(row.mean(figure) * min(factors))
+            assert high == pytest.approx(row.mean(figure) * max(factors))
+        low, high = at_rate.gain_range(row)
+        assert low < at_rate.gain(row).mean < high
+        # Both at the same end: a slower device alone is in no gain, so the range is narrower than of each by itself.
+        own, alone = row.cost_range("in_system_s"), at_rate.alone.cost_range("in_system_s")
+        assert high - low < alone[1] / own[0] - alone[0] / own[1]
+
+
+def test_one_run_has_the_fast_and_the_slow_end():
+    one = simulate(LOAD, "draft:4/target", "pico", **LARGE)
+    (row,) = one.rows
+    assert len(row.ends) == 2
+    low, high = row.cost_range("tpot_s_mean")
+    assert low == row.ends[0].flat["tpot_s_mean"] < row.mean("tpot_s_mean") < high == row.ends[1].flat["tpot_s_mean"]
+    assert one.to_json()["rows"][0]["range"]["tpot_s_mean"] == [low, high]
+    measured = simulate(LOAD, "draft:4/target", "pico", cluster="h100", cost="cpu", extrapolate=True)
+    assert measured.rows[0].ends == ()
+    assert measured.to_json()["rows"][0]["range"] == {}
+
+
+def test_who_cannot_be_told_apart_by_the_cost_is_named(found):
+    (at_rate,) = found.rates
+    open_to = [
+        row.about.policy for row in at_rate.rows if at_rate.gain_range(row)[0] <= 1 <= at_rate.gain_range(row)[1]
+    ]
+    assert at_rate.gain_open == open_to
+    told = [line for line in found.lines() if "from the target alone by this cost" in line]
+    assert len(told) == bool(open_to)
+    assert all(policy in told[0] for policy in open_to)
+    (best,) = found.best
+    rows = {row.about.policy: row for row in at_rate.rows}
+    for policy, row in rows.items():
+        ends = zip(rows[best.policy].ends, row.ends, strict=True)
+        is_open = any(other.flat["in_system_s"] < own.flat["in_system_s"] for own, other in ends)
+        assert (policy in best.by_cost) == (is_open and policy not in best.tied)
+
+
+def test_json_has_all_of_it(found):
+    written = json.loads(json.dumps(found.to_json()))
+    row = written["rows"][0]
+    assert row["gain_ci"][0] < row["gain"] < row["gain_ci"][1]
+    assert row["gain_range"][0] < row["gain"] < row["gain_range"][1]
+    assert row["range"]["ttft_s_p99"][0] < row["range"]["ttft_s_p99"][1]
+    assert written["best"][0]["tied_by_cost"] == list(found.best[0].by_cost)
+    assert [one["policy"] for one in written["why"]] == ["draft:4/target", "draft:1/target"]
+    assert set(written["why"][0]["lost_to"]) == set(LOSSES_UNDER_LOAD)
+
+
+ALONE = SpentUnderLoad(
+    in_rounds=100,
+    calls=100,
+    judged=0,
+    accepted=0,
+    queue_s=1.0,
+    prompts_s=2.0,
+    rounds_s=11.0,
+    target_s=10.0,
+    width_s=0.0,
+    below_s=0.0,
+)
+RUN = replace(ALONE, calls=40, judged=160, accepted=60, queue_s=1.5, rounds_s=7.0, target_s=4.5, width_s=0.4, below_s=2)
+
+
+def test_a_waterfall_by_hand():
+    found = waterfall_under_load(RUN, ALONE)
+    seconds = [3 + 2, 3 + 4, 3 + 4 + 2, 3 + 4 + 2 + 0.4, 3 + 2 + 4.5, 3 + 7, 3 + 7, 1.5 + 2 + 7]
+    gains = [14 / each for each in seconds]
+    assert found.perfect == pytest.approx(gains[0])
+    lost = [before - after for before, after in pairwise(gains)]
+    assert list(found.losses.values()) == pytest.approx(lost)
+    assert found.speed_up == pytest.approx(14 / 10.5)
+    assert waterfall_under_load(None, ALONE) is waterfall_under_load(RUN, None) is None
+
+
+def adds_up(found):
+    for one in found.rates:
+        for policy, each in found.why[one.rate].policies.items():
+            row = next(row for row in one.rows if row.about.policy == policy)
+            assert each.perfect - sum(each.losses.values()) == pytest.approx(each.speed_up, rel=1e-9)
+            own, alone = (each.runs[0].metrics.in_system_s for each in (row, one.alone))
+            assert each.speed_up == pytest.approx(alone / own, rel=1e-9)
+            yield each
+
+
+PAIR = """
+[[replicas]]
+count = 2
+device = "h100"
+max_num_seqs = 4
+kv_blocks = 24
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 3, "decide_s": 1e-3}, {"cluster": "pair"}])
+def test_terms_add_up(tmp_path, options):
+    (tmp_path / "pair.toml").write_text(PAIR, encoding="utf-8")
+    asked = BY_DEVICE | {"seeds": 1, "workload": "poisson:requests=20,prompt=100,output=24"} | options
+    if "cluster" in options:
+        asked["cluster"] = tmp_path / "pair.toml"
+    policies = ["plain", "draft:4/target", "draft:2/mid:4/target", "adaptive", "ngram"]
+    models = [*LARGE["models"], "mid=llama-3.2-1b"]
+    found = compare_under_load("pico", policies, **asked | {"models": models}, rates=[20, 400], why=True)
+    lost = list(adds_up(found))
+    assert len(lost) == 8
+    for each in lost:
+        assert each.losses["acceptance"] > 0
+        assert each.losses["drafting"] >= 0
+        assert each.losses["width"] > 0
+        # What is beside the target's and the other members' forwards is deciding.
+        assert ("decide_s" in options) == (each.losses["rest"] > 0.01)
+
+
+def test_terms_of_an_imported_log_add_up(tmp_path):
+    models = ["target=llama-3.1-8b", "drafter=eagle3-llama-3.1-8b"]
+    log = INPUTS / "responses.jsonl"
+    done(
+        "trace", "import", "vllm-detailed", log, "--out", tmp_path / "log.trace", *[f"--models={one}" for one in models]
+    )
+    asked = {"workload": LOAD, "cluster": "h100", "cost": "h100", "seeds": 1}
+    found = compare_under_load(tmp_path / "log.trace", ["drafter:2/target", "drafter:3/target"], **asked, why=True)
+    assert len(list(adds_up(found))) == 2
+
+
+def test_what_did_not_finish_is_not_known():
+    found = compare_under_load("pico", ["draft:4/target"], **BY_DEVICE, why=True, horizon_s=0.05)
+    assert found.why[None].policies == {"draft:4/target": None}
+    assert "did not finish" in str(found)
+
+
+def test_the_screen():
+    asked = ["compare", "--workload", LOAD, "--cluster", "h100", "--policy", "draft:4/target", "--seeds", "1", "--why"]
+    printed = done(*asked)
+    assert "range of cost" in printed
+    assert "where the gain goes, at the first seed" in printed
+    assert "requests wait longer for a place" in printed
