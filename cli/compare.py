@@ -16,6 +16,7 @@ from ..studies.options import (
     LoadOptions,
     LogOptions,
     MixOptions,
+    OrdersOptions,
     PartsOptions,
     PlacementOptions,
     PrefixOptions,
@@ -45,6 +46,7 @@ def compare(
         str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
     ] = "1",
     repeats: SeedsOptions,
+    reorder: OrdersOptions,
     mix: MixOptions,
     detail: Annotated[
         bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
@@ -74,7 +76,7 @@ def compare(
     under = {**vars(replay), **vars(repeats)}
     beside = {**vars(prefixes), **vars(parts), **vars(placement)}
     if workload is not None:
-        _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
+        _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1", orders=reorder.orders > 1)
         # Here: what serves takes about as long to import as all that compares without it.
         from .serving import show_found_rates, show_under_load  # noqa: PLC0415
 
@@ -90,13 +92,15 @@ def compare(
         raise ArgumentError(f"`{name}` goes with `workload`")
     sizes = batches(batch)
     if sweep:
-        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
+        _refuse_beside(
+            "--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log, orders=reorder.orders > 1
+        )
         show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), figure=figure)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
     found = compare_policies(
-        open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(kept)
+        open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(reorder), **vars(kept)
     )
     show(json, found, partial(found.tables, detail=detail), figure=figure)
 

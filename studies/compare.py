@@ -4,7 +4,7 @@ Also what a comparison shows beside its table: figures by tag, regret against or
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from ..reports.seconds_by_tag import ByTag, TagShares, tag_shares
 from ..reports.side_by_side import SideBySide, has_chance
 from ..reports.summary import Summary, summarise_run
 from ..reports.waterfall import Spent, Why, waterfall_of
-from ..runs.log import new_folder, write_run_log
+from ..runs.log import RunLog, new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
@@ -78,7 +78,7 @@ class PolicyRuns:
             meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out},
             baseline=self.summaries[BASELINE][0] if BASELINE in self.summaries else None,
             rows=tuple(row[0] for row in rows),
-            repeats={row[0].policy: tuple(row[1:]) for row in rows},
+            repeats={name: tuple(row[1:]) for name, row in self.summaries.items()},
             resampled=Resampled(
                 {name: self.by_request[name] for name in self.summaries}, fixed_mix=bool(meta.get("fixed_mix"))
             ),
@@ -123,20 +123,13 @@ def run_policies(
             found: list[Summary] = []
             parts: list[RequestShares] = []
             try:
-                for seed in range(scenarios.num_seeds):
-                    if seed:
-                        progress.note(f"{policy.name}, seed {seed + 1} of {scenarios.num_seeds}")
-                    scenario = scenarios.at(seed)
-                    # Built anew: what a policy learns stays in its run.
-                    run = simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
-                    found.append(summarise_run(run))
-                    parts.append(RequestShares.of(run))
-                    if not seed:
+                for run in _runs_of(scenarios, policy, lossless=lossless, progress=progress):
+                    if not found:
                         by_tag, went = tag_shares(run), Spent.of(run)
                         if folder is not None and policy.name in asked:
                             write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
-                        if not has_chance(found[0], shifted=scenarios.shifted):
-                            break
+                    found.append(summarise_run(run))
+                    parts.append(RequestShares.of(run))
                     del run  # logs are long
             except CostRangeError as error:
                 if not partial and policy.name in asked:
@@ -148,6 +141,28 @@ def run_policies(
     return PolicyRuns(
         asked=asked, summaries=summaries, shares=shares, by_request=by_request, spent=spent, refused=refused
     )
+
+
+def _runs_of(scenarios: Scenarios, policy: NamedPolicy, *, lossless: bool, progress: Progress) -> Iterator[RunLog]:
+    """The run at the first seed in the recorded order, and those at others that may come out otherwise."""
+
+    def run(index: int) -> RunLog:
+        scenario = scenarios.at(index)
+        # Built anew: what a policy learns stays in its run.
+        return simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
+
+    first = run(0)
+    chance = has_chance(summarise_run(first), shifted=scenarios.shifted)
+    shares = RequestShares.of(first)
+    yield first
+    del first
+    wanted = max(scenarios.num_seeds, scenarios.num_orders) if chance else scenarios.num_orders
+    for index in range(1, wanted):
+        progress.note(f"{policy.name}, run {index + 1} of {wanted}")
+        other = run(index)
+        if index == 1 and not chance and shares.is_like(RequestShares.of(other)):
+            return  # in another order nothing is otherwise
+        yield other
 
 
 def at_ends(scenarios: Scenarios, policies: Sequence[NamedPolicy], *, lossless: bool) -> tuple[SideBySide, ...]:
