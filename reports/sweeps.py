@@ -221,6 +221,11 @@ def best_settings(
     ):
         noun = "cell" if why == "not played yet" else "setting"
         remarks += [f"{counted(count, noun)} {why}"] if count else []
+    if len(able) > 1:
+        remarks.append(
+            f"in sample: chosen among {len(able):,} settings by the figures that are shown, which flatters them; "
+            "`paceline tune` reports on requests that had no part in the choice"
+        )
     return BestSettings(
         objectives=aims,
         limits=limits,

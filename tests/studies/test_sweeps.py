@@ -356,7 +356,9 @@ def test_figures_are_means_over_seeds_and_limits_are_kept():
     assert [(one.setting, one.mean("speed")) for one in found.found] == [({"policy": "a", "rate": 2}, 31.0)]
     found = best_settings(rows(), objectives=["speed"], subject_to=["speed > 1, wait<9"], by=["rate"])
     assert [one.setting["policy"] for one in found.found] == ["a", "b"]
-    assert found.remarks == ("1 setting left out: a figure is not known", "1 setting beyond the limits")
+    *counts, in_sample = found.remarks
+    assert counts == ["1 setting left out: a figure is not known", "1 setting beyond the limits"]
+    assert in_sample.startswith("in sample: chosen among 3 settings by the figures that are shown")
     both = best_settings(rows(), objectives=["speed", "min:wait"])
     assert [one.setting for one in both.found] == [
         {"policy": "b", "rate": 1}, {"policy": "a", "rate": 1}, {"policy": "b", "rate": 2},
