@@ -130,8 +130,7 @@ class HighestRates(Printed):
             low, high = row.turns
             if high > low:
                 remarks.append(
-                    f"{row.policy}: limits hold and break in turns from {low:.2f} to {high:.2f} times its rate; of a "
-                    "longer workload less"
+                    f"{row.policy}: limits hold and break in turns from {low:.2f} to {high:.2f} times its rate"
                 )
         cells = [self._cells(row) for row in self.rows]
         return (table(cells, title="; ".join(title), remarks=remarks, bold={(0, None)}),)
