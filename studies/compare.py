@@ -4,7 +4,7 @@ Also what a comparison shows beside its table: figures by tag, regret against or
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from ..reports.seconds_by_tag import ByTag, TagShares, tag_shares
 from ..reports.side_by_side import SideBySide, has_chance
 from ..reports.summary import Summary, summarise_run
 from ..reports.waterfall import Spent, Why, waterfall_of
-from ..runs.log import RunLog, new_folder, write_run_log
+from ..runs.log import new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
@@ -123,13 +123,23 @@ def run_policies(
             found: list[Summary] = []
             parts: list[RequestShares] = []
             try:
-                for run in _runs_of(scenarios, policy, lossless=lossless, progress=progress):
-                    if not found:
+                wanted = 1
+                while len(found) < wanted:
+                    progress.note(f"{policy.name}, run {len(found) + 1} of {wanted}" if found else policy.name)
+                    scenario = scenarios.at(len(found))
+                    # Built anew: what a policy learns stays in its run.
+                    run = simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
+                    found.append(summarise_run(run))
+                    parts.append(RequestShares.of(run))
+                    if len(found) == 1:
                         by_tag, went = tag_shares(run), Spent.of(run)
                         if folder is not None and policy.name in asked:
                             write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
-                    found.append(summarise_run(run))
-                    parts.append(RequestShares.of(run))
+                        chance = has_chance(found[0], shifted=scenarios.shifted)
+                        wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
+                    elif len(found) == 2 and not chance and parts[0].is_like(parts[1]):
+                        found, parts = found[:1], parts[:1]  # in another order nothing is otherwise
+                        break
                     del run  # logs are long
             except CostRangeError as error:
                 if not partial and policy.name in asked:
@@ -141,28 +151,6 @@ def run_policies(
     return PolicyRuns(
         asked=asked, summaries=summaries, shares=shares, by_request=by_request, spent=spent, refused=refused
     )
-
-
-def _runs_of(scenarios: Scenarios, policy: NamedPolicy, *, lossless: bool, progress: Progress) -> Iterator[RunLog]:
-    """The run at the first seed in the recorded order, and those at others that may come out otherwise."""
-
-    def run(index: int) -> RunLog:
-        scenario = scenarios.at(index)
-        # Built anew: what a policy learns stays in its run.
-        return simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
-
-    first = run(0)
-    chance = has_chance(summarise_run(first), shifted=scenarios.shifted)
-    shares = RequestShares.of(first)
-    yield first
-    del first
-    wanted = max(scenarios.num_seeds, scenarios.num_orders) if chance else scenarios.num_orders
-    for index in range(1, wanted):
-        progress.note(f"{policy.name}, run {index + 1} of {wanted}")
-        other = run(index)
-        if index == 1 and not chance and shares.is_like(RequestShares.of(other)):
-            return  # in another order nothing is otherwise
-        yield other
 
 
 def at_ends(scenarios: Scenarios, policies: Sequence[NamedPolicy], *, lossless: bool) -> tuple[SideBySide, ...]:
