@@ -1,5 +1,6 @@
 """`paceline compare`: policies side by side on one recording."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from ..studies.options import (
     LoadOptions,
     LogOptions,
     MixOptions,
+    OrdersOptions,
     PartsOptions,
     PlacementOptions,
     PrefixOptions,
@@ -46,6 +48,7 @@ def compare(
         str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
     ] = "1",
     repeats: SeedsOptions,
+    reorder: OrdersOptions,
     mix: MixOptions,
     detail: Annotated[
         bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
@@ -76,7 +79,7 @@ def compare(
     under = {**vars(replay), **vars(repeats)}
     beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
-        _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
+        _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1", **given(reorder))
         # Here: what serves takes about as long to import as all that compares without it.
         from .serving import show_found_rates, show_under_load  # noqa: PLC0415
 
@@ -87,18 +90,24 @@ def compare(
         _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **more)
         show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
         return
-    alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
-    for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
-        raise ArgumentError(f"`{name}` goes with `workload`")
+    _refuse_alone(given(load) | {"rate": rate, "find_rate": find_rate, "cluster": cluster})
     sizes = batches(batch)
     if sweep:
-        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on)
+        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on, **given(reorder))
         show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), figure=figure)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
-    found = compare_policies(open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **more)
+    also = {**vars(mix), **vars(reorder), **more}
+    found = compare_policies(open_recording(trace), policy, batch=sizes[0], **under, **beside, **also)
     show(json, found, partial(found.tables, detail=detail), figure=figure)
+
+
+def _refuse_alone(values: Mapping[str, object]) -> None:
+    """Refuse what only a workload has a use for; raises ArgumentError for the first that was given."""
+    for name, value in values.items():
+        if value is not None:
+            raise ArgumentError(f"`{name}` goes with `workload`")
 
 
 def _refuse_beside(option: str, **values: object) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..base.errors import counted
-from ..studies.options import PlacementOptions, PrefixOptions, ReplayOptions, SearchOptions, SeedsOptions
+from ..studies.options import OrdersOptions, PlacementOptions, PrefixOptions, ReplayOptions, SearchOptions, SeedsOptions
 from ..studies.sweeps import TABLE, best_cells, sweep_grid
 from ..studies.sweeps import collect as collect_cells
 from ..studies.tune import tune as tune_policy
@@ -77,7 +77,8 @@ def best(
         ),
     ],
     subject_to: Annotated[
-        list[str] | None, typer.Option(metavar="FIGURE<X", help="A bound, with <, <=, > or >=; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="LIMITS", help="'p99_ttft < 0.5, speed_up > 1', with <, <=, > or >=; repeatable."),
     ] = None,
     by: Annotated[
         list[str] | None, typer.Option(metavar="KEYWORD", help="The best for each value of this, as rate; repeatable.")
@@ -104,12 +105,13 @@ def tune(
     jobs: JobsOption = None,
     replay: ReplayOptions,
     repeats: SeedsOptions,
+    reorder: OrdersOptions,
     placement: PlacementOptions,
     prefixes: PrefixOptions,
     json: JsonOption = None,
 ) -> None:
     """Find the fastest values of a policy on a part of a recording, and say how fast they are on the rest."""
     check_json_path(json, out, trace)
-    records = (search, replay, repeats, placement, prefixes)
+    records = (search, replay, repeats, reorder, placement, prefixes)
     options = {name: value for record in records for name, value in vars(record).items()}
     show(json, tune_policy(policy, trace, out=out, jobs=jobs, batch=batch, **options))

@@ -460,16 +460,25 @@ def shared_remarks(
     remarks = [remark for key in REMARKS for remark in meta.get(key, ())]
     found = list(comparisons)
     rows = [(comparison, row) for comparison in found for row in comparison.rows]
-    most_runs = max(len(comparison.runs(row)) for comparison, row in rows)
-    seeds = f"over seeds {meta['seed']} to {meta['seed'] + most_runs - 1} where chance has a part{chance}"
+    shifted = bool(meta.get("what_if", {}).get("acceptance"))
+    by_chance = [len(comparison.runs(row)) for comparison, row in rows if has_chance(row, shifted=shifted)]
+    most_runs = min(max(by_chance, default=1), meta.get("seeds", 1))
+    parts = []
+    if (orders := meta.get("orders", 1)) > 1:
+        depend = list(dict.fromkeys(row.policy for comparison, row in rows if len(comparison.runs(row)) > 1))
+        names = "all policies" if len(depend) == len(rows) > 1 else ", ".join(depend)
+        verb = "depend" if len(depend) > 1 else "depends"
+        parts.append(f"over {orders} orders of the requests, on which {names or 'no policy'} {verb}")
+    if most_runs > 1:
+        last = meta["seed"] + most_runs - 1
+        parts.append(f"over seeds {meta['seed']} to {last} where chance has a part{chance}")
     if intervals and any(_is_sure(comparison, row) for comparison, row in rows):
         over = "±: 95% interval over requests" + (" of the same mix of tags" if meta.get("fixed_mix") else "")
-        remarks.append(f"{over}, and {seeds}" if most_runs > 1 else over)
-    elif most_runs > 1:
-        remarks.append(f"means {seeds}")
+        remarks.append(", and ".join([over, *parts]))
+    elif parts:
+        remarks.append(f"means {', and '.join(parts)}")
     if any(one.resampled is not None and not one.resampled.is_known for one in found):
         remarks.append(f"fewer than {LEAST_REQUESTS} requests: how much others would differ is not known")
-    shifted = bool(meta.get("what_if", {}).get("acceptance"))
     if meta.get("seeds") == 1 and any(has_chance(row, shifted=shifted) for _, row in rows):
         remarks.append(ONE_SEED.format(meta["seed"]))
     return remarks

@@ -5,42 +5,27 @@ Rates are found seed by seed, so policies are compared on the same arrivals. Mea
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import exp, log
+from statistics import fmean
 from typing import Any
 
 from .intervals import Interval, enough_values, geometric_interval, paired
+from .limits import Limit
 from .load import not_told_apart
-from .serving_tables import LATENCIES, PARTS, styled, what_was_asked
+from .serving_tables import styled, what_was_asked
 from .tables import Grid, Printed, flat_rows, table
-
-# Flat names of figures by the names that are typed, p99_ttft.
-OF_LATENCY = {f"{part}_{name.lower()}": f"{figure}_{part}" for name, figure in LATENCIES.items() for part in PARTS}
-OF_GOODPUT = {"slo_share": "slo_share"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """What is asked of a run: a figure on one side of a bound."""
+class SeedRate:
+    """The highest rate at one seed, and how clear it is; arrivals per second.
 
-    name: str  # of `OF_LATENCY` or `OF_GOODPUT`
-    bound: float  # seconds, or a share
+    Where limits hold and break in turns as the rate rises, `broken_from` is less than `kept_up_to`; else all are equal.
+    """
 
-    @property
-    def figure(self) -> str:
-        """Its flat name."""
-        return {**OF_LATENCY, **OF_GOODPUT}[self.name]
-
-    @property
-    def above(self) -> bool:
-        """Whether the figure must be above the bound; else below."""
-        return self.name in OF_GOODPUT
-
-    def kept(self, value: float) -> bool:
-        """Whether a value is on the right side."""
-        return value > self.bound if self.above else value < self.bound
-
-    def __str__(self) -> str:
-        return f"{self.name} {'>' if self.above else '<'} {self.bound:g}"
+    rate: float  # limits are kept there
+    broken_from: float  # the lowest rate around it at which a limit is broken
+    kept_up_to: float  # the highest one at which all are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +33,20 @@ class HighestRate:
     """Of a policy: the highest rate at which all limits are kept."""
 
     policy: str
-    by_seed: Mapping[int, float]  # arrivals per second; one alone where chance has no part
+    found: Mapping[int, SeedRate]  # by seed; one alone where chance has no part
     figures: Mapping[str, float]  # by name of a limit, what it came to there, mean over seeds
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """Rate by seed."""
+        return {seed: one.rate for seed, one in self.found.items()}
+
+    @property
+    def turns(self) -> tuple[float, float]:
+        """Geometric means over seeds of where limits are first broken and last kept, over the rate; 1 where clear."""
+        logs = [(log(one.broken_from / one.rate), log(one.kept_up_to / one.rate)) for one in self.found.values()]
+        low, high = (exp(fmean(ends)) for ends in zip(*logs, strict=True))
+        return low, high
 
     @property
     def rate(self) -> Interval:
@@ -67,17 +64,33 @@ class HighestRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Where two policies change places in the mean time in the system."""
+    """Where two policies change places in the mean time in the system; all are arrivals per second.
+
+    Between `low` and `high` the 95% interval over seeds of the difference holds 0, so that this is an interval of the
+    rate, too.
+    """
 
     below: str  # the better one at lower rates
     above: str  # at higher rates
-    by_seed: Mapping[int, float]  # arrivals per second, of the seeds at which they do
-    seeds: int  # that were run
+    rate: float  # where both are equal in the mean over seeds
+    low: float | None  # <= rate; None: at no lower rate that was looked at is `below` surely better
+    high: float | None  # >= rate; None: at no higher one is `above`
 
-    @property
-    def rate(self) -> Interval | None:
-        """Geometric mean over seeds; None where they do at no seed, or not at all of them."""
-        return geometric_interval(list(self.by_seed.values())) if len(self.by_seed) == self.seeds else None
+    def __str__(self) -> str:
+        names = f"{self.below} below, {self.above} above {three_digits(self.rate)}"
+        if self.low is not None and self.high is not None:
+            ends = f" ({three_digits(self.low)} to {three_digits(self.high)})" if self.high > self.low else ""
+            return f"{names}{ends} arrivals/s"
+        unsure = [
+            f"{one} is surely the better one at no {side} rate"
+            for one, side, end in ((self.below, "lower", self.low), (self.above, "higher", self.high))
+            if end is None
+        ]
+        return f"{names} arrivals/s, which may be chance: {' and '.join(unsure)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {"below": self.below, "above": self.above, "rate": self.rate, "rate_ci": [self.low, self.high]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -113,6 +126,12 @@ class HighestRates(Printed):
             remarks.append(
                 "in brackets: 95% interval over seeds; at one seed all policies met the same arrivals, scaled"
             )
+        for row in self.rows:
+            low, high = row.turns
+            if high > low:
+                remarks.append(
+                    f"{row.policy}: limits hold and break in turns from {low:.2f} to {high:.2f} times its rate"
+                )
         cells = [self._cells(row) for row in self.rows]
         return (table(cells, title="; ".join(title), remarks=remarks, bold={(0, None)}),)
 
@@ -145,17 +164,17 @@ class HighestRates(Printed):
             return [
                 f"least time in the system: {self.quickest} from {three_digits(low)} to {three_digits(high)} arrivals/s"
             ]
-        return [_in_words(one) for one in self.crossings]
+        return [f"least time in the system: {one}" for one in self.crossings]
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving.md)."""
         return {
             **self.meta,
-            "limits": [{"figure": one.figure, "above" if one.above else "below": one.bound} for one in self.limits],
+            "limits": [one.to_json() for one in self.limits],
             "policies": [self._row_to_json(row) for row in self.rows],
             "looked_at": list(self.looked_at),
             "quickest": self.quickest,
-            "crossings": [_crossing_to_json(one) for one in self.crossings],
+            "crossings": [one.to_json() for one in self.crossings],
             "conclusion": list(self.lines()),
             "remarks": list(self.remarks),
         }
@@ -169,6 +188,7 @@ class HighestRates(Printed):
             "rate_by_seed": {str(seed): rate for seed, rate in row.by_seed.items()},
             "of_best": over.mean,
             "of_best_ci": list(over.bounds),
+            "turns": list(row.turns),
             "figures": dict(row.figures),
         }
 
@@ -187,20 +207,3 @@ def with_ends(interval: Interval, style: Callable[[float], str]) -> str:
     """With the ends of its interval, if that has a width: a geometric mean does not lie midway between them."""
     ends = f" ({style(interval.low)} to {style(interval.high)})" if interval.half_width else ""
     return f"{style(interval.mean)}{ends}"
-
-
-def _in_words(crossing: Crossing) -> str:
-    names = f"least time in the system: {crossing.below} below, {crossing.above} above"
-    if crossing.rate is not None:
-        return f"{names} {with_ends(crossing.rate, three_digits)} arrivals/s"
-    return f"{names}, at {len(crossing.by_seed)} of {crossing.seeds} seeds alone: where is not known"
-
-
-def _crossing_to_json(one: Crossing) -> dict[str, Any]:
-    return {
-        "below": one.below,
-        "above": one.above,
-        "rate": None if one.rate is None else one.rate.mean,
-        "rate_ci": None if one.rate is None else list(one.rate.bounds),
-        "rate_by_seed": {str(seed): rate for seed, rate in one.by_seed.items()},
-    }

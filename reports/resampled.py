@@ -62,6 +62,10 @@ class RequestShares:
             speed=speed[order],
         )
 
+    def is_like(self, other: "RequestShares") -> bool:
+        """Whether each request came out the same, but for rounding."""
+        return bool(np.array_equal(self.tokens, other.tokens) and np.allclose(self.seconds, other.seconds, rtol=1e-9))
+
     def rates(self) -> dict[str, float]:
         """Output tokens per second of each tag's own requests, tags in alphabetical order."""
         own = {tag: self.tag == tag for tag in sorted(set(self.tag.tolist()))}

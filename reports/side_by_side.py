@@ -18,7 +18,7 @@ class SideBySide:
     # the target alone, of which nothing is modelled at any seed; None if its seconds are unknown
     baseline: Summary | None
     rows: tuple[Summary, ...]  # one per policy, in the order asked, at the first seed
-    # by policy, its runs at further seeds, where chance has a part in them
+    # by policy, its runs at further seeds, where chance has a part in them, and in further orders of the requests
     repeats: Mapping[str, tuple[Summary, ...]] = field(default_factory=dict)
     resampled: Resampled | None = None  # all runs, by policy; None: nobody knows how sure the figures are
     # the same policies at the ends of what is known of the cost (`CostModel.ends`), at the first seed; none if unknown
@@ -29,7 +29,9 @@ class SideBySide:
 
         Of a policy that was run at several seeds the mean; None without a baseline.
         """
-        return None if self.baseline is None else self.output_tokens_per_s(row) / self.baseline.output_tokens_per_s
+        if self.baseline is None:
+            return None
+        return self.output_tokens_per_s(row) / self.output_tokens_per_s(self.baseline)
 
     def speed_up_interval(self, row: Summary) -> Interval | None:
         """The 95% interval over requests, and over seeds where chance has a part.
@@ -71,8 +73,8 @@ class SideBySide:
         """
         if self.baseline is None or not self.baseline.mean_request_tokens_per_s:
             return None
-        own = fmean([run.mean_request_tokens_per_s for run in self.runs(row)])
-        return own / self.baseline.mean_request_tokens_per_s
+        own, alone = (fmean([run.mean_request_tokens_per_s for run in self.runs(one)]) for one in (row, self.baseline))
+        return own / alone
 
     def speed_up_mean_of_requests_interval(self, row: Summary) -> Interval | None:
         """The 95% interval; None as of `speed_up_interval`."""
@@ -92,8 +94,14 @@ class SideBySide:
         return tuple(sorted(rows, key=self.output_tokens_per_s, reverse=True))
 
     def runs(self, row: Summary) -> tuple[Summary, ...]:
-        """All runs of the row's policy, by seed."""
+        """All runs of the row's policy, by seed and order."""
         return (row, *self.repeats.get(row.policy, ()))
+
+    def _num_seeds(self, row: Summary) -> int:
+        shifted = bool(self.meta.get("what_if", {}).get("acceptance"))
+        if self.meta.get("orders", 1) > 1 and not has_chance(row, shifted=shifted):
+            return 1
+        return min(len(self.runs(row)), int(self.meta.get("seeds", len(self.runs(row)))))
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/compare.md): `meta`, per policy every field of `Summary`, and more."""
@@ -112,7 +120,8 @@ class SideBySide:
             "speed_up_mean_of_requests_ci": _bounds(self.speed_up_mean_of_requests_interval(row)),
             "of_best": self.output_tokens_per_s(row) / self.output_tokens_per_s(self.ranked()[0]),
             "of_best_ci": _bounds(self.over(row, self.ranked()[0])),
-            "seeds": len(self.runs(row)),
+            "seeds": self._num_seeds(row),
+            "orders": min(len(self.runs(row)), self.meta.get("orders", 1)),
         }
 
 

@@ -1,4 +1,4 @@
-"""Plays cells in processes of this machine, of a Dask cluster or of Ray, through joblib, and keeps what comes of each.
+"""Plays cells in processes of this machine, through joblib, of a Dask cluster or of Ray, and keeps what comes of each.
 
 The worker that played a cell keeps it, so that nothing is lost with whoever asked. A process that dies takes with it
 the cells that were being played: each of them is played once more, alone, and the one that kills its process again is
@@ -10,12 +10,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from ..decoding.steps import PolicyError
 from .cells import CellFound, CellStore, CellWork, key_of
 
 LOOK_S = 0.5  # between two looks whether whoever asked is still there
+TRIES = 2  # of a cell whose process ends, on a cluster
 ENDED = "its process ended by itself, as one that is killed for memory does"
 
 
@@ -149,8 +151,11 @@ class _Worker:
     folder: Path
     begun: Path | None  # folder in which each process says which cell it is at; None: nobody asks
     parent: int | None  # process with which it ends; None: it is started by others
+    at: Path | None = None  # folder that paths of cells begin at; None: the one where the process is
 
     def __call__(self, task: Task) -> list[_Came]:
+        if self.at is not None:
+            os.chdir(self.at)
         if self.parent is not None:
             _end_with(self.parent)
         store, came = CellStore(self.folder), []
@@ -204,8 +209,7 @@ def _come(rest: Sequence[Task], folder: Path, on: On, jobs: int) -> Iterator[_Ca
     elif on is On.processes:
         yield from _of_processes(rest, folder, jobs)
     else:
-        with _cluster(on, jobs):
-            yield from _together(_Worker(folder=folder, begun=None, parent=None), rest, waits=on is On.ray)
+        yield from _of_cluster(rest, folder, on, jobs)
 
 
 def _of_processes(rest: Sequence[Task], folder: Path, jobs: int) -> Iterator[_Came]:
@@ -234,41 +238,84 @@ def _of_processes(rest: Sequence[Task], folder: Path, jobs: int) -> Iterator[_Ca
                     yield _Came(str(pair[1]), key, ENDED, lost=True)
 
 
-def _together(worker: _Worker, tasks: Iterable[Task], *, waits: bool = False) -> Iterator[_Came]:
-    """What came of tasks, as they end, or at the end where joblib `waits`.
-
-    Processes that begin here hear no Ctrl-C, which is for whoever asked.
-    """
+def _together(worker: _Worker, tasks: Iterable[Task]) -> Iterator[_Came]:
+    """What came of tasks, as they end; processes that begin here hear no Ctrl-C, which is for whoever asked."""
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         # Of arrays as large as recordings joblib would make files.
-        ends = Parallel(return_as="list" if waits else "generator_unordered", max_nbytes=None)(
-            delayed(worker)(task) for task in tasks
-        )
+        ends = Parallel(return_as="generator_unordered", max_nbytes=None)(delayed(worker)(task) for task in tasks)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
     try:
         for came in ends:
             yield from came
     finally:
-        if not waits:
-            ends.close()
+        ends.close()
+
+
+class _Cluster(NamedTuple):
+    """How processes of others are asked."""
+
+    submit: Callable[[_Worker, Task], Any]  # returns a future
+    wait: Callable[[list[Any]], Iterable[Any]]  # some of the futures that have ended
+    result: Callable[[Any], list[_Came]]
+    died: type[Exception]  # raised by `result` of a task that ends its process whenever it is played
+    at_once: int  # tasks that are asked for at a time
+
+
+def _of_cluster(rest: Iterable[Task], folder: Path, on: On, jobs: int) -> Iterator[_Came]:
+    """What came of cells as they end, a few more being asked for than there are processes."""
+    worker, left = _Worker(folder=folder.absolute(), begun=None, parent=None, at=Path.cwd()), iter(rest)
+    try:
+        with _dask(jobs) if on is On.dask else _ray(jobs) as cluster:
+            pending = {cluster.submit(worker, task): task for task in islice(left, cluster.at_once)}
+            while pending:
+                for future in cluster.wait(list(pending)):
+                    task = pending.pop(future)
+                    pending |= {cluster.submit(worker, more): more for more in islice(left, 1)}
+                    try:
+                        yield from cluster.result(future)
+                    except cluster.died:
+                        yield from (_Came(str(cell), key, ENDED, lost=True) for key, cell in task)
+    except ModuleNotFoundError as error:
+        if error.name not in (None, "ray", "distributed", "dask"):
+            raise
+        raise ModuleNotFoundError(f"--on {on} needs {error.name}: {install_hint(on.value)}") from None
 
 
 @contextmanager
-def _cluster(on: On, jobs: int) -> Iterator[None]:
-    """Where joblib plays what it is given in this block."""
+def _dask(jobs: int) -> Iterator[_Cluster]:
+    distributed = import_module("distributed")
+    local = {} if os.environ.get("DASK_SCHEDULER_ADDRESS") else {"n_workers": jobs, "threads_per_worker": 1}
+    with (
+        import_module("dask").config.set({"distributed.scheduler.allowed-failures": TRIES - 1}),
+        distributed.Client(**local) as client,
+    ):
+        yield _Cluster(
+            submit=lambda worker, task: client.submit(worker, task, pure=False),
+            wait=lambda futures: distributed.wait(futures, return_when="FIRST_COMPLETED").done,
+            result=lambda future: future.result(),
+            died=distributed.KilledWorker,
+            at_once=2 * max(sum(client.ncores().values()), 1),
+        )
+
+
+@contextmanager
+def _ray(jobs: int) -> Iterator[_Cluster]:
+    ray = import_module("ray")
+    ray.init(**({} if os.environ.get("RAY_ADDRESS") else {"num_cpus": jobs, "include_dashboard": False}))
     try:
-        if on is On.dask:
-            client = import_module("distributed").Client
-            local = {} if os.environ.get("DASK_SCHEDULER_ADDRESS") else {"n_workers": jobs, "threads_per_worker": 1}
-            with client(**local), parallel_config("dask", n_jobs=-1):
-                yield
-        else:
-            import_module("ray.util.joblib").register_ray()
-            with parallel_config("ray", n_jobs=-1 if os.environ.get("RAY_ADDRESS") else jobs):
-                yield
-    except ModuleNotFoundError as error:
-        if error.name not in (None, "ray", "ray.util", "distributed", "dask"):
-            raise
-        raise ModuleNotFoundError(f"--on {on} needs {error.name}: {install_hint(on.value)}") from None
+        played = ray.remote(max_retries=TRIES - 1)(_played_by)
+        yield _Cluster(
+            submit=played.remote,
+            wait=lambda futures: ray.wait(futures)[0],
+            result=ray.get,
+            died=ray.exceptions.WorkerCrashedError,
+            at_once=2 * max(int(ray.cluster_resources().get("CPU", jobs)), 1),
+        )
+    finally:
+        ray.shutdown()
+
+
+def _played_by(worker: _Worker, task: Task) -> list[_Came]:
+    return worker(task)

@@ -13,7 +13,7 @@ from ..policies.about import Observable, check_observes
 from ..policies.oracles import Foreseen
 from ..runs.log import TextQuality
 from ..traces.opening import by_form
-from ..traces.recording import Recording
+from ..traces.recording import Recording, reordered
 from .contexts import TrieTables
 from .cost.base import CostModel
 from .recorded import RecordedAnswers
@@ -90,6 +90,14 @@ def tables_of(recording: Recording) -> ReplayTables:
 def _rounds_tables(recording: Recording) -> ReplayTables:
     # What replays an imported recording takes a tenth of all imports of ours, for which no other replay shall wait.
     return cast(ReplayTables, vars(import_module(".rounds", __package__))["RoundsTables"](recording))
+
+
+def in_order(tables: ReplayTables, order: int, *, parts: int = 1) -> ReplayTables:
+    """Of the same requests in another order, see `reordered`; those of tries share what anybody holds."""
+    if order == 0:
+        return tables
+    other = reordered(tables.trace, order, parts=parts)
+    return by_form(other, tries=cast(TrieTables, tables).reordered, rounds=_rounds_tables)
 
 
 def check_observed(policy: Policy, name: str, recording: ReplayTables) -> None:

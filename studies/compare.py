@@ -78,7 +78,7 @@ class PolicyRuns:
             meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out},
             baseline=self.summaries[BASELINE][0] if BASELINE in self.summaries else None,
             rows=tuple(row[0] for row in rows),
-            repeats={row[0].policy: tuple(row[1:]) for row in rows},
+            repeats={name: tuple(row[1:]) for name, row in self.summaries.items()},
             resampled=Resampled(
                 {name: self.by_request[name] for name in self.summaries}, fixed_mix=bool(meta.get("fixed_mix"))
             ),
@@ -123,20 +123,23 @@ def run_policies(
             found: list[Summary] = []
             parts: list[RequestShares] = []
             try:
-                for seed in range(scenarios.num_seeds):
-                    if seed:
-                        progress.note(f"{policy.name}, seed {seed + 1} of {scenarios.num_seeds}")
-                    scenario = scenarios.at(seed)
+                wanted = 1
+                while len(found) < wanted:
+                    progress.note(f"{policy.name}, run {len(found) + 1} of {wanted}" if found else policy.name)
+                    scenario = scenarios.at(len(found))
                     # Built anew: what a policy learns stays in its run.
                     run = simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
                     found.append(summarise_run(run))
                     parts.append(RequestShares.of(run))
-                    if not seed:
+                    if len(found) == 1:
                         by_tag, went = tag_shares(run), Spent.of(run)
                         if folder is not None and policy.name in asked:
                             write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
-                        if not has_chance(found[0], shifted=scenarios.shifted):
-                            break
+                        chance = has_chance(found[0], shifted=scenarios.shifted)
+                        wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
+                    elif len(found) == 2 and not chance and parts[0].is_like(parts[1]):
+                        found, parts = found[:1], parts[:1]  # in another order nothing is otherwise
+                        break
                     del run  # logs are long
             except CostRangeError as error:
                 if not partial and policy.name in asked:

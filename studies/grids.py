@@ -142,6 +142,7 @@ class SweepCell:
             "folder",
             "seed",
             "seeds",
+            "orders",
             "levels",
             "stopped",
             "of_best",

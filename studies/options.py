@@ -21,6 +21,7 @@ from ..reports.intervals import OverTags
 from ..traces.workloads.arrival import ClosedLoopOptions, WorkloadChanges
 
 LEAST_SEEDS, MOST_SEEDS = 1, 1000
+MOST_ORDERS = 1000
 # Seconds by name of what is promised to all, and such seconds by class.
 Promised = Mapping[str, float | Mapping[str, float]]
 
@@ -96,6 +97,19 @@ class SeedsOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OrdersOptions:
+    """In which orders requests are replayed."""
+
+    orders: int = opt(
+        1,
+        "Orders of the requests that a policy is run in, the recorded one first, where its figures depend on them: of "
+        "policies that learn, and in batches.",
+        least=1,
+        most=MOST_ORDERS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class MixOptions:
     """Of which requests a comparison speaks."""
 
@@ -152,7 +166,15 @@ class LogOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions(
-    LogOptions, PartsOptions, WhyOptions, PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayOptions
+    LogOptions,
+    PartsOptions,
+    WhyOptions,
+    PrefixOptions,
+    PlacementOptions,
+    MixOptions,
+    OrdersOptions,
+    SeedsOptions,
+    ReplayOptions,
 ):
     """The keywords of `compare`."""
 
@@ -187,7 +209,7 @@ class SearchOptions(SplitOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneOptions(SearchOptions, PrefixOptions, PlacementOptions, SeedsOptions, ReplayOptions):
+class TuneOptions(SearchOptions, PrefixOptions, PlacementOptions, OrdersOptions, SeedsOptions, ReplayOptions):
     """The keywords of `tune`."""
 
     batch: int = opt(1, "Requests running at a time, 1 to 1,000,000.")

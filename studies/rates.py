@@ -4,17 +4,18 @@ At one seed all policies meet the same requests, scaled to a rate, so what chanc
 Logarithms are halved: a rate is found to `PRECISION` of itself.
 """
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import exp, log, sqrt
+from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..base.errors import ArgumentError, known_are, repeated
+from ..base.errors import ArgumentError
 from ..base.terminal import Progress, held_interrupts
-from ..reports.rates import OF_GOODPUT, OF_LATENCY, Crossing, HighestRate, HighestRates, Limit, three_digits
+from ..reports.intervals import Interval, mean_interval
+from ..reports.limits import SHARE, Limit, service_limits
+from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
 from ..reports.serving_tables import MeasuredRun
 from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
@@ -27,42 +28,11 @@ from .setting import NamedPolicy, PoliciesGiven
 
 PRECISION = 0.003
 FIRST_RATE = 1.0  # looked at, arrivals per second
+AROUND, REACH = 1.03, 4  # the factor between rates that are tried around one, and how many on either side
 FIRST_STEP, NEXT_STEP = 4.0, 1.2  # factors by which rates are tried, where nothing is known, and near what is
 IDLE = 0.002  # requests in the batch, on average: at a lower rate each would be as much alone
 BURST = 0.01  # of a run, in which all requests come: at a higher rate they would come as much at once
-CROSSINGS_FROM = 1 / 64  # of the highest rate
-_LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*(\S+?)\s*", re.ASCII)
-
-
-def limits_of(text: str) -> tuple[Limit, ...]:
-    """What a text asks for, as "p99_ttft < 1, p99_tpot < 0.03"; raises ArgumentError for what is none."""
-    found = []
-    for part in text.split(","):
-        parts = _LIMIT.fullmatch(part)
-        if parts is None:
-            raise ArgumentError(f"`limits` must be NAME < SECONDS, as in 'p99_ttft < 1, p99_tpot < 0.03', got {part!r}")
-        name, side, bound = parts.groups()
-        if name not in {**OF_LATENCY, **OF_GOODPUT}:
-            known = known_are(name, (*OF_LATENCY, *OF_GOODPUT))
-            raise ArgumentError(f"`limits` knows no figure {name!r}: {known}")
-        limit = Limit(name=name, bound=_bound(name, bound))
-        if (side == ">") is not limit.above:
-            raise ArgumentError(f"`limits` must be as in '{limit}': {name} has its bound on that side, got {part!r}")
-        found.append(limit)
-    if twice := repeated(limit.name for limit in found):
-        raise ArgumentError(f"`limits` must name a figure once, got {twice[0]} twice")
-    return tuple(found)
-
-
-def _bound(name: str, text: str) -> float:
-    try:
-        bound = float(text)
-    except ValueError:
-        bound = 0.0
-    most = 1.0 if name in OF_GOODPUT else 1e9
-    if not 0 < bound < most:
-        raise ArgumentError(f"`limits` {name} must have a bound in (0, {most:g}), got {text!r}")
-    return bound
+CROSSINGS = tuple(2 ** (step / 2 - 6) for step in range(13))  # of the highest rate, where policies are compared
 
 
 class NoRateError(ArgumentError):
@@ -104,17 +74,17 @@ class _Search:
 
     def highest(self, policy: NamedPolicy) -> HighestRate:
         """Over all seeds, or one if chance has no part; raises NoRateError."""
-        by_seed: dict[int, float] = {}
+        found: dict[int, SeedRate] = {}
         for seed in self.runs.seeds:
-            near = list(by_seed.values())[-1:]
-            by_seed[seed] = self._highest(policy, seed, *((near[0], NEXT_STEP) if near else (FIRST_RATE, FIRST_STEP)))
+            near = [one.rate for one in found.values()][-1:]
+            found[seed] = self._highest(policy, seed, *((near[0], NEXT_STEP) if near else (FIRST_RATE, FIRST_STEP)))
             if not self.chance:
                 break
-        flats = [self.run(policy, seed, rate).flat for seed, rate in by_seed.items()]
+        flats = [self.run(policy, seed, one.rate).flat for seed, one in found.items()]
         figures = {limit.name: fmean(flat[limit.figure] for flat in flats) for limit in self.limits}
-        return HighestRate(policy=policy.name, by_seed=by_seed, figures=figures)
+        return HighestRate(policy=policy.name, found=found, figures=figures)
 
-    def _highest(self, policy: NamedPolicy, seed: int, rate: float, step: float) -> float:
+    def _highest(self, policy: NamedPolicy, seed: int, rate: float, step: float) -> SeedRate:
         low = high = rate
         if self.kept(policy, seed, rate):
             while self.kept(policy, seed, high):
@@ -124,10 +94,31 @@ class _Search:
             while not self.kept(policy, seed, low):
                 self._check_idle(policy, seed, low)
                 low, high = low / step, low
-        while high > low * (1 + PRECISION):
-            middle = sqrt(low * high)
-            low, high = (middle, high) if self.kept(policy, seed, middle) else (low, middle)
-        return low
+        return self._settled(policy, seed, _turn(lambda at: self.kept(policy, seed, at), low, high)[0])
+
+    def _settled(self, policy: NamedPolicy, seed: int, turn: float) -> SeedRate:
+        """The highest rate, found from one that keeps the limits where one just above it does not.
+
+        Percentiles of few requests jump, so that limits hold and break in turns as the rate rises. The rates around are
+        split into lower and higher ones so that the fewest of the lower ones break a limit and of the higher ones keep
+        them all; it is the last of the lower ones that keeps them.
+        """
+        below, above = REACH, REACH
+        while True:
+            rates = [turn * AROUND**step for step in range(-below, above + 1)]
+            kept = [self.kept(policy, seed, rate) for rate in rates]
+            wrong = [kept[:split].count(False) + kept[split:].count(True) for split in range(len(kept) + 1)]
+            split = min(range(len(wrong)), key=lambda at: (wrong[at], abs(at - below - 1)))
+            lower = [rate for rate, holds in zip(rates[:split], kept, strict=False) if holds]
+            if split > len(kept) - 2:
+                above += REACH
+            elif split < 2 or not lower:
+                below += REACH
+            else:
+                break
+        broken = rates[kept.index(False)]
+        last = max(rate for rate, holds in zip(rates, kept, strict=True) if holds)
+        return SeedRate(rate=lower[-1], broken_from=min(broken, last), kept_up_to=last)
 
     def _check_idle(self, policy: NamedPolicy, seed: int, rate: float) -> None:
         run = self.run(policy, seed, rate)
@@ -150,43 +141,67 @@ class _Search:
             f"highest tried, all {metrics.requests:,} requests come as soon as they can; a longer workload would tell"
         )
 
-    def crossings(self, policies: Sequence[NamedPolicy], low: float, high: float) -> Iterator[Crossing]:
-        """Where the policy with the least time in the system changes, rising, between two rates."""
-        first, last = self.quickest(policies, low), self.quickest(policies, high)
-        if first is last or high <= low * (1 + PRECISION):
-            return
-        crossing = self._crossing(first, last, low, high)
-        if crossing.by_seed:
-            middle = exp(fmean(log(rate) for rate in crossing.by_seed.values()))
-            if self.quickest(policies, middle) not in (first, last):
-                yield from self.crossings(policies, low, middle)
-                yield from self.crossings(policies, middle, high)
-                return
-        yield crossing
+    def crossings(self, policies: Sequence[NamedPolicy], rates: Sequence[float]) -> Iterator[Crossing]:
+        """Where the policy with the least time in the system changes, at two rising rates or more.
+
+        A policy stays the quickest until another one is surely quicker, or, at the highest rate, quicker on average.
+        """
+        best, since = self.quickest(policies, rates[0]), rates[0]  # the last rate at which it was the quickest
+        ahead = list(reversed(rates[1:]))
+        while ahead:
+            rate, other = ahead[-1], self.quickest(policies, ahead[-1])
+            if other is best or (len(ahead) > 1 and not self._less(best, other, rate).low > 0):
+                since = rate if other is best else since
+                ahead.pop()
+                continue
+            found = self._crossing(best, other, (since, rate), rates)
+            third = self.quickest(policies, found.rate)
+            between = since * (1 + PRECISION) < found.rate < rate / (1 + PRECISION)
+            if between and third not in (best, other) and self._less(best, third, found.rate).low > 0:
+                ahead.append(found.rate)
+                continue
+            yield found
+            best, since = other, ahead.pop()
 
     def quickest(self, policies: Sequence[NamedPolicy], rate: float) -> NamedPolicy:
         """The policy with the least time in the system at a rate, on average over seeds."""
-        seeds = self._seeds()
-        return min(policies, key=lambda policy: fmean(self.seconds(policy, seed, rate) for seed in seeds))
+        return min(policies, key=lambda policy: fmean(self.seconds(policy, seed, rate) for seed in self._seeds()))
 
     def _seeds(self) -> Sequence[int]:
         return self.runs.seeds if self.chance else self.runs.seeds[:1]
 
-    def _crossing(self, first: NamedPolicy, last: NamedPolicy, low: float, high: float) -> Crossing:
-        by_seed = {}
-        for seed in self._seeds():
-            bottom, top = low, high
-            if not (self._behind(first, last, seed, bottom) < 0 < self._behind(first, last, seed, top)):
-                continue
-            while top > bottom * (1 + PRECISION):
-                middle = sqrt(bottom * top)
-                is_below = self._behind(first, last, seed, middle) < 0
-                bottom, top = (middle, top) if is_below else (bottom, middle)
-            by_seed[seed] = sqrt(bottom * top)
-        return Crossing(below=first.name, above=last.name, by_seed=by_seed, seeds=len(self._seeds()))
+    def _less(self, first: NamedPolicy, last: NamedPolicy, rate: float) -> Interval:
+        """What the time in the system of one exceeds that of another by, at the same seeds."""
+        values = [self.seconds(first, seed, rate) - self.seconds(last, seed, rate) for seed in self._seeds()]
+        return mean_interval(values) if len(values) > 1 else Interval(mean=values[0], low=values[0], high=values[0])
 
-    def _behind(self, first: NamedPolicy, last: NamedPolicy, seed: int, rate: float) -> float:
-        return self.seconds(first, seed, rate) - self.seconds(last, seed, rate)
+    def _crossing(
+        self, below: NamedPolicy, above: NamedPolicy, between: tuple[float, float], rates: Sequence[float]
+    ) -> Crossing:
+        """Where the mean difference is 0, and the rates around it at which its 95% interval holds 0."""
+        _, rate = _turn(lambda at: self._less(below, above, at).mean <= 0, *between)
+
+        def unsure(at: float) -> bool:
+            found = self._less(below, above, at)
+            return found.low <= 0 <= found.high
+
+        lower = next((at for at in reversed(rates) if at < rate and self._less(below, above, at).high < 0), None)
+        upper = next((at for at in rates if at >= rate and self._less(below, above, at).low > 0), None)
+        return Crossing(
+            below=below.name,
+            above=above.name,
+            rate=rate,
+            low=None if lower is None else _turn(lambda at: not unsure(at), lower, rate)[0] if unsure(rate) else rate,
+            high=None if upper is None else _turn(unsure, rate, upper)[1] if unsure(rate) else rate,
+        )
+
+
+def _turn(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Two rates, as near as `PRECISION`, of which it holds at the lower one, as at `low`, and not at the higher one."""
+    while high > low * (1 + PRECISION):
+        middle = sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 @takes(FindRatesOptions)
@@ -222,7 +237,7 @@ def find_rates(
         KeyboardInterrupt: nothing is kept of what was found until then.
     """
     asked = checked(FindRatesOptions, options | {"workload": workload, "cluster": cluster, "limits": limits})
-    wanted = limits_of(limits)
+    wanted = service_limits(limits, argument="limits")
     setting = serving_setting(recording, workload, cluster, asked)
     _check(setting, asked, wanted)
     tables = setting.tables(setting.replay.seed)
@@ -236,14 +251,14 @@ def find_rates(
         search = _Search(runs=runs, limits=wanted)
         rows, without = _rows(search, named)
         bear = [policy for policy in named if policy.name in {row.policy for row in rows}]
-        high = max(max(row.by_seed.values()) for row in rows)
-        low = high * CROSSINGS_FROM
-        quickest = search.quickest(bear, low).name
-        crossings = tuple(search.crossings(bear, low, high))
+        high = max(one.rate for row in rows for one in row.found.values())
+        rates = [high * share for share in CROSSINGS]
+        quickest = search.quickest(bear, rates[0]).name
+        crossings = tuple(search.crossings(bear, rates))
     return HighestRates(
         limits=wanted,
         rows=tuple(sorted(rows, key=lambda row: row.rate.mean, reverse=True)),
-        looked_at=(low, high),
+        looked_at=(rates[0], high),
         quickest=quickest,
         crossings=crossings,
         meta=meta_of(setting),
@@ -281,7 +296,7 @@ def _check(setting: ServingSetting, asked: FindRatesOptions, limits: Sequence[Li
         whose = "`horizon_s`" if asked.horizon_s is not None else f"horizon_s of {setting.cluster.name}"
         rule = "must be left out where rates are found: it would cut what makes a rate too high"
         raise ArgumentError(f"{whose} {rule}, got {setting.horizon_s:g}")
-    of_goodput = any(limit.name in OF_GOODPUT for limit in limits)
+    of_goodput = any(limit.figure == SHARE for limit in limits)
     if setting.promised.any and not of_goodput:
         raise ArgumentError("`slo` goes with a limit on slo_share, as in 'slo_share > 0.9', got none")
     if of_goodput and not setting.promised.any:

@@ -21,15 +21,17 @@ from ..sim.cost.base import CostModel
 from ..sim.cost.by_name import OnDevice, default_cost, make_cost, measured_on_device
 from ..sim.cost.what_if import MappedBy
 from ..sim.recorded import placement_of
-from ..sim.replay_tables import tables_of
+from ..sim.replay_tables import in_order, tables_of
 from ..sim.simulate import Scenario
 from ..traces.opening import is_recording
 from ..traces.opening import open_recording as read_recording
 from ..traces.recording import Recording
 from .options import (
     LEAST_SEEDS,
+    MOST_ORDERS,
     MOST_SEEDS,
     MixOptions,
+    OrdersOptions,
     PlacementOptions,
     PrefixOptions,
     ReplayOptions,
@@ -49,33 +51,47 @@ class Scenarios:
         shifts: by drafter, change of its rate of acceptance. Decisions of drafters are turned over by chance then, and
             `shifted` is true.
         num_seeds: >= 1.
+        num_orders: of the requests, >= 1; the recorded one is the first.
     """
 
-    def __init__(self, recording: Recording, first: Scenario, shifts: Mapping[str, float], num_seeds: int) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        first: Scenario,
+        shifts: Mapping[str, float],
+        num_seeds: int,
+        num_orders: int = 1,
+    ) -> None:
         self.first = first
         self.shifts = dict(shifts)
         self.num_seeds = num_seeds
+        self.num_orders = num_orders
         self.shifted = bool(shifts)
         self.recording = recording
         self._made: dict[int, Scenario] = {}
 
     def at(self, index: int) -> Scenario:
-        """At the seed `index` after the first, 0 to `num_seeds` - 1; raises ValueError for a shift out of range."""
+        """At the seed and in the order `index` after the first, of the fewer anew from the first one on.
+
+        Raises ValueError for a shift out of range.
+        """
         if index not in self._made:
-            seed = self.first.seed + index
+            seed = self.first.seed + index % self.num_seeds
             tables = self.first.tables
             if self.shifted:
                 tables = tables_of(self.recording.shifted(self.shifts, seed=seed))
+            tables = in_order(tables, index % self.num_orders)
             self._made[index] = replace(self.first, tables=tables, seed=seed)
         return self._made[index]
 
     def with_batch(self, batch: int) -> "Scenarios":
         """With so many requests running at a time."""
-        return Scenarios(self.recording, replace(self.first, batch=batch), self.shifts, self.num_seeds)
+        return Scenarios(self.recording, replace(self.first, batch=batch), self.shifts, self.num_seeds, self.num_orders)
 
     def with_cost(self, cost: CostModel) -> "Scenarios":
         """The same seeds at other seconds; recordings that were shifted are not shifted anew."""
-        other = Scenarios(self.recording, replace(self.first, cost=cost), self.shifts, self.num_seeds)
+        first = replace(self.first, cost=cost)
+        other = Scenarios(self.recording, first, self.shifts, self.num_seeds, self.num_orders)
         other._made = {index: replace(scenario, cost=cost) for index, scenario in self._made.items()}
         return other
 
@@ -221,7 +237,7 @@ def ahead_remarks(overlap: Mapping[str, Any] | None) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting(PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayOptions):
+class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsOptions, ReplayOptions):
     """What policies are compared under, on a recording.
 
     Raises ArgumentError for an argument out of range, or without the one that it goes with.
@@ -234,6 +250,8 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayO
         prefix_cache_size(self.prefix_cache, self.block_tokens)
         if not LEAST_SEEDS <= self.seeds <= MOST_SEEDS:
             raise ArgumentError(f"`seeds` must be in [{LEAST_SEEDS}, {MOST_SEEDS}], got {self.seeds}")
+        if not 1 <= self.orders <= MOST_ORDERS:
+            raise ArgumentError(f"`orders` must be in [1, {MOST_ORDERS}], got {self.orders}")
         if self.start is not None:
             start_of(self.start)
         if self.fixed_mix and len({request.tag for request in self.recording.requests}) < 2:
@@ -295,7 +313,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayO
             placement=placement_of(self.devices, tables.pool),
             prefixes=prefix_cache_size(self.prefix_cache, self.block_tokens),
         )
-        return Scenarios(self.recording, first, self.shift_acceptance or {}, self.seeds)
+        return Scenarios(self.recording, first, self.shift_acceptance or {}, self.seeds, self.orders)
 
     def meta(self, first: Scenario) -> dict[str, Any]:
         """What a comparison says of its recording, its cost and its what-ifs; `first` is the first scenario."""
@@ -320,6 +338,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, SeedsOptions, ReplayO
             "batch": self.batch,
             "seed": self.seed,
             "seeds": self.seeds,
+            "orders": self.orders,
             "fixed_mix": self.fixed_mix,
             "decide_s": None if self._profiled_deciding(first) else self.decide_s or 0.0,
             "start": first.begins.value,

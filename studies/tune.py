@@ -36,6 +36,7 @@ from .options import TuneOptions, checked, takes
 from .setting import Scenarios, named_policies, open_recording, setting_of
 
 TRAIL = "trail.parquet"
+JOURNAL = "optuna.journal"  # of the trials that Optuna chose
 MOST_TRIALS = 100_000
 # Trials that Optuna chooses before it sees what came of them, whatever number of processes there is: so the same ones
 # are chosen on every machine.
@@ -118,7 +119,8 @@ def tune(
         policy: a text with ranges, as "adaptive,most=2..12", "draft:1..8/mid:2..8/target" or
             "my.py:Ewma,alpha=0.01..1:log,kind=fast|slow".
         recording: where it lies; None: the one that comes with the package.
-        out: a folder for the trials, which are not played again, and their trail, `trail.parquet`.
+        out: a folder for the trials, which are not played again, and their trail, `trail.parquet`; with `trials` also
+            `optuna.journal`, a study that `optuna-dashboard` opens.
         jobs: processes at a time; None: one for each processor.
         options: see `TuneOptions`.
 
@@ -135,8 +137,9 @@ def tune(
     setting = _setting(asked, recording)
     halves_of(setting)  # refused here, and not trial by trial
     inputs = inputs_of(texts_in([policy, *json.loads(setting).values()]), {policy: spec.policy_class})
-    searched = _every(ranges) if asked.trials is None else _chosen(ranges, asked.trials, over)
-    folder, trail = Path(out), list[tuple[Sequence[str], CellFound]]()
+    folder = Path(out)
+    searched = _every(ranges) if asked.trials is None else _chosen(ranges, asked.trials, over, folder)
+    trail = list[tuple[Sequence[str], CellFound]]()
     came: list[CellFound] | None = None
     with kept_processes():
         while True:
@@ -201,9 +204,15 @@ def _every(ranges: PolicyRanges) -> Search:
     yield [tuple(values) for values in product(*(one.values() for one in ranges.ranges))]
 
 
-def _chosen(ranges: PolicyRanges, count: int, over: OverTags) -> Search:
-    """Values that Optuna chooses, some at a time, the next ones after it has seen what came of these."""
+def _chosen(ranges: PolicyRanges, count: int, over: OverTags, folder: Path) -> Search:
+    """Values that Optuna chooses, some at a time, the next ones after it has seen what came of these.
+
+    Trials that are kept are told to it anew, so that its journal is written anew as well, for its own tools to read.
+    """
     optuna = load_optuna("`trials`")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / JOURNAL).unlink(missing_ok=True)
+    journal = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
     made, space = optuna.distributions, dict[str, Any]()
     for one in ranges.ranges:
         first, last = (int if one.whole else float)(one.first), (int if one.whole else float)(one.last)
@@ -215,7 +224,7 @@ def _chosen(ranges: PolicyRanges, count: int, over: OverTags) -> Search:
             step = None if one.step is None else float(one.step)
             space[one.name] = made.FloatDistribution(first, last, log=one.log, step=step)
     sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_FIRST, seed=0, constant_liar=True)
-    study = optuna.create_study(sampler=sampler, direction="maximize")
+    study = optuna.create_study(study_name=ranges.text, storage=journal, sampler=sampler, direction="maximize")
     while count > 0:
         asked = [study.ask(space) for _ in range(min(count, AT_ONCE))]
         count -= len(asked)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+import numpy as np
 from pydantic import BaseModel
 
 from ..base.errors import ArgumentError, known_are, repeated
@@ -43,6 +44,7 @@ class AboutRecording:
 Meta = TypeVar("Meta", bound=BaseModel)
 Group = TypeVar("Group")
 AnyRequest = TypeVar("AnyRequest", bound="Request")
+AnyRecording = TypeVar("AnyRecording", bound="Recording")
 
 
 class Request(Protocol):
@@ -96,6 +98,18 @@ def chosen(name: str, requests: Sequence[AnyRequest], ids: Iterable[str]) -> tup
     if twice := repeated(wanted):
         raise ArgumentError(f"`ids` must name each request of {name} once, got {twice[0]} twice")
     return tuple(requests[places[one]] for one in wanted)
+
+
+def reordered(recording: AnyRecording, order: int, *, parts: int = 1) -> AnyRecording:
+    """The same requests in another order, which `order` draws; at 0 the recorded one.
+
+    Requests change places within each of so many equal `parts` of the recording: what changes in mid-run still does.
+    """
+    if order == 0:
+        return recording
+    rng = np.random.default_rng(order)
+    places = [rng.permutation(part) for part in np.array_split(np.arange(len(recording.requests)), parts)]
+    return recording[[recording.requests[place].request_id for place in np.concatenate(places).tolist()]]
 
 
 def tagged(name: str, requests: Sequence[AnyRequest], tags: Sequence[str]) -> tuple[AnyRequest, ...]:

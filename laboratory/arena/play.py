@@ -4,7 +4,7 @@ A process of the arena keeps a recording: its tables and costs are made once, fo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from statistics import median
@@ -22,7 +22,7 @@ from paceline.runs.serving import ServingAbout, ServingLog
 from paceline.sim.context_tables import RequestTables
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostModel, CostRangeError
-from paceline.sim.replay_tables import ReplayTables, check_observed, tables_of
+from paceline.sim.replay_tables import ReplayTables, check_observed, in_order, tables_of
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.requests import DrawnRequests
@@ -41,26 +41,7 @@ from .cells import MOST_RUNNING, ArenaCell, load
 from .ladders import ladder
 from .played import MARKS, Played
 
-PARTS = 4
-
-
-def reordered(recording: Recording, seed: int) -> Recording:
-    """The same requests in another order; at seed 0 the recorded one.
-
-    Requests change places within a quarter of the recording: what changes in mid-run still does.
-    """
-    if seed == 0:
-        return recording
-    rng = np.random.default_rng(seed)
-    parts = np.array_split(np.arange(len(recording.requests)), PARTS)
-    places = [int(place) for part in parts for place in rng.permutation(part)]
-    return by_form(
-        recording,
-        tries=lambda tries: replace(tries, requests=[tries.requests[place] for place in places]),
-        rounds=lambda rounds: replace(rounds, requests=tuple(rounds.requests[place] for place in places)),
-    )
-
-
+PARTS = 4  # of a recording, within which requests change places: what changes in mid-run still does
 PLAIN = "plain"
 
 
@@ -78,21 +59,13 @@ class RecordingStage:
     def tables(self, seed: int) -> ReplayTables:
         """Ready for replay, in the order of a seed."""
         if seed not in self._tables:
-            other = reordered(self.recording, seed)
-            self._tables[seed] = by_form(other, tries=self._reordered, rounds=tables_of)
+            self._tables[seed] = in_order(self._tables[0], seed, parts=PARTS)
         return self._tables[seed]
 
     def _all_requests(self, tries: TrieRecording) -> Sequence[RequestTables]:
-        tables = self._of_tries()
-        return tuple(tables.of(request.request_id) for request in tries.requests)
-
-    def _reordered(self, tries: TrieRecording) -> ReplayTables:
-        return self._of_tries().reordered(tries)
-
-    def _of_tries(self) -> TrieTables:
         tables = self._tables[0]
         assert isinstance(tables, TrieTables)
-        return tables
+        return tuple(tables.of(request.request_id) for request in tries.requests)
 
     def cost(self, name: str) -> CostModel:
         """Seconds of a ladder; raises ArgumentError for a name that is none."""

@@ -3,6 +3,7 @@
 import re
 from itertools import cycle
 from pathlib import Path
+from statistics import fmean
 
 import pyarrow as pa
 import pytest
@@ -14,8 +15,9 @@ from paceline.reports.side_by_side import SideBySide
 from paceline.sim.cost.base import CostRangeError
 from paceline.sim.recorded import recorded_pool
 from paceline.studies.compare import PolicyRuns, compare, regret_in, sweep
-from paceline.studies.setting import Setting, named_policy
+from paceline.studies.setting import Setting, named_policy, open_recording
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, write_trace
+from paceline.traces.recording import reordered
 
 from ..sim.cost.shapes import META
 from ..sim.cost.timed_recordings import recording_of, request_of
@@ -252,3 +254,48 @@ def test_regret_without_seconds_of_the_oracle_gives_the_reason():
 def test_chains_of_a_sweep_are_texts(recording, chains):
     with pytest.raises(ArgumentError, match=r"^`chains` must be one text or several, got "):
         sweep(recording, chains)
+
+
+def figures(found):
+    told = {"seeds", "orders", "of_best", "of_best_ci"}
+    return {row["policy"]: {name: row[name] for name in row if name not in told} for row in found.to_dicts()}
+
+
+def test_orders_of_requests_are_joined_where_figures_depend_on_them():
+    """A policy that learns has the mean over them; one that does not is run once, and its interval is as before."""
+    pico, policies, orders = open_recording().of_tags("math", "code"), ["suffix", "draft:2/target"], 3
+    found, once = compare(pico, policies, orders=orders), compare(pico, policies)
+    alone = [figures(compare(reordered(pico, order), policies))["suffix"] for order in range(orders)]
+    rates = [one["output_tokens_per_s"] for one in alone]
+    own, before = figures(found), figures(once)
+    assert own["suffix"]["output_tokens_per_s"] == pytest.approx(fmean(rates), rel=1e-12)
+    assert len(set(rates)) == orders
+    assert own["draft:2/target"] == before["draft:2/target"]
+    assert {row["policy"]: row["orders"] for row in found.to_dicts()} == {"suffix": 3, "draft:2/target": 1, "plain": 1}
+    (grid,) = found.tables()
+    assert "±: 95% interval over requests, and over 3 orders of the requests, on which suffix depends" in grid.remarks
+
+
+def test_orders_that_change_nothing_change_no_figure():
+    pico, policies = open_recording(), ["draft:2/target", "plain"]
+    found = compare(pico, policies, orders=50)
+    assert figures(found) == figures(compare(pico, policies))
+    assert "over 50 orders of the requests, on which no policy depends" in found.tables()[0].remarks[-1]
+
+
+def test_chance_and_orders_are_joined(recording):
+    """Where decisions are drawn, each run has the next seed and the next order, of the fewer anew from the first."""
+    found = compare(recording, CHAINS, shift_acceptance={"draft": -0.1}, seeds=2, orders=3)
+    assert [(row["seeds"], row["orders"]) for row in found.to_dicts()[:2]] == [(2, 3), (2, 3)]
+    row = found.runs.rows[0]
+    alone = [
+        compare(reordered(recording, order), CHAINS, shift_acceptance={"draft": -0.1}, seeds=1, seed=seed).runs.rows[0]
+        for seed, order in ((0, 0), (1, 1), (0, 2))
+    ]
+    assert found.runs.output_tokens_per_s(row) == pytest.approx(fmean(one.output_tokens_per_s for one in alone))
+
+
+@pytest.mark.parametrize("orders", [0, 1001])
+def test_orders_out_of_range_are_refused(recording, orders):
+    with pytest.raises(ArgumentError, match=rf"`orders` must be in \[1, 1000\], got {orders}"):
+        compare(recording, CHAINS, orders=orders)

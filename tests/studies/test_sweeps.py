@@ -53,13 +53,14 @@ from beside import WINDOW
 from paceline.policies import Draft, Verify
 
 class Mine:
-    def __init__(self, pool, sleep: float = 0.0, dies: bool = False, fails: bool = False):
+    def __init__(self, pool, sleep: float = 0.0, dies: bool = False, once: bool = False, fails: bool = False):
         self.steps = Draft("draft", WINDOW), Verify(pool.target)
-        self.sleep, self.dies, self.fails = sleep, dies, fails
+        self.sleep, self.dies, self.fails = sleep, dies or (once and not os.path.exists("died")), fails
 
     def decide(self, seen):
         time.sleep(self.sleep)
         if self.dies:
+            open("died", "a").close()
             os.kill(os.getpid(), 9)
         if self.fails:
             raise RuntimeError("it fails")
@@ -289,15 +290,35 @@ def test_a_worker_that_dies_is_named_and_the_rest_stays(folder):
     assert collect("out").num_rows == 3
 
 
-@pytest.mark.parametrize(("on", "package"), [("dask", "distributed"), ("ray", "ray")])
-def test_clusters_give_what_processes_give(folder, on, package):
-    if find_spec(package) is None:
-        assert f"--on {on} needs {package}: " in refused("sweep", "grid.toml", "--out", "out", "--on", on)
-        return
-    command = [sys.executable, "-m", "paceline", "sweep", "grid.toml", "--out", "out", "--on", on, "--jobs", "2"]
-    assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
-    sweep_grid("grid.toml", out="here", jobs=1)
-    assert files(folder / "out") == files(folder / "here")
+CLUSTERS = pytest.mark.parametrize(("on", "package"), [("dask", "distributed"), ("ray", "ray")])
+
+
+@CLUSTERS
+def test_a_cluster_that_is_not_installed_is_named(folder, on, package):
+    if find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    assert f"--on {on} needs {package}: " in refused("sweep", "grid.toml", "--out", "out", "--on", on)
+
+
+@pytest.mark.slow
+@CLUSTERS
+def test_a_cluster_whose_workers_die_gives_what_processes_give(folder, on, package):
+    """One worker dies once, in a cell that another plays again; cells that end every process are named."""
+    pytest.importorskip(package, reason=f"{package} is not installed (extra {on})")
+    once, dies = "mine.py:Mine,once=true,sleep=0.001", "mine.py:Mine,dies=true"
+    rest = 'recordings = ["small.trace"]\nseeds = [0, 1, 2, 3]'
+    (folder / "once.toml").write_text(f'policies = ["{once}"]\n{rest}')
+    (folder / "both.toml").write_text(f'policies = ["{once}", "{dies}"]\n{rest}')
+    command = [sys.executable, "-m", "paceline", "sweep", "both.toml", "--out", "out", "--on", on, "--jobs", "2"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (folder / "died").exists()
+    assert ran.returncode == 1
+    assert "8 cells, 0 stood there before, 4 played" in ran.stdout
+    assert "and 3 more: its process ended by itself, as one that is killed for memory does" in " ".join(
+        ran.stdout.split()
+    )
+    sweep_grid("once.toml", out="here", jobs=1)
+    assert files(folder / "out/cells") == files(folder / "here/cells")
 
 
 def test_processes_of_a_cluster_are_not_counted_here(folder, monkeypatch):
@@ -333,9 +354,11 @@ def rows():
 def test_figures_are_means_over_seeds_and_limits_are_kept():
     found = best_settings(rows(), objectives=["speed"], varied=["policy", "rate", "seed"])
     assert [(one.setting, one.mean("speed")) for one in found.found] == [({"policy": "a", "rate": 2}, 31.0)]
-    found = best_settings(rows(), objectives=["speed"], subject_to=["wait<9"], by=["rate"])
+    found = best_settings(rows(), objectives=["speed"], subject_to=["speed > 1, wait<9"], by=["rate"])
     assert [one.setting["policy"] for one in found.found] == ["a", "b"]
-    assert found.remarks == ("1 setting left out: a figure is not known", "1 setting beyond the limits")
+    *counts, in_sample = found.remarks
+    assert counts == ["1 setting left out: a figure is not known", "1 setting beyond the limits"]
+    assert in_sample.startswith("in sample: chosen among 3 settings by the figures that are shown")
     both = best_settings(rows(), objectives=["speed", "min:wait"])
     assert [one.setting for one in both.found] == [
         {"policy": "b", "rate": 1}, {"policy": "a", "rate": 1}, {"policy": "b", "rate": 2},
@@ -346,9 +369,9 @@ def test_figures_are_means_over_seeds_and_limits_are_kept():
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"objectives": ["sped"]}, "`objective` must name a figure of the cells, did you mean speed?, got 'sped'"),
+        ({"objectives": ["sped"]}, "`objective` knows no figure 'sped': did you mean speed?"),
         ({"objectives": []}, "`objective` must name a figure, got none"),
-        ({"objectives": ["speed"], "subject_to": ["wait=3"]}, "`subject_to` must read FIGURE<NUMBER"),
+        ({"objectives": ["speed"], "subject_to": ["wait=3"]}, "`subject_to` must be NAME < NUMBER"),
         ({"objectives": ["speed"], "subject_to": ["wai<3"]}, "did you mean wait?"),
         ({"objectives": ["speed"], "by": ["rates"]}, "`by` must name a keyword of the cells, did you mean rate?"),
     ],

@@ -104,6 +104,22 @@ def test_a_search_goes_on_and_processes_choose_what_one_does(tmp_path):
     assert trails[0] == trails[1]
 
 
+def test_the_journal_is_a_study_that_optuna_opens(tmp_path):
+    """Of all trials, those that an earlier call made among them."""
+    optuna = pytest.importorskip("optuna", reason="optuna is not installed (extra search)")
+    text = "adaptive,start=1..4,most=4..16"
+    for trials in (8, 10):
+        found = tune(text, "known.trace", out=tmp_path, jobs=1, trials=trials)
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(tmp_path / "optuna.journal"))
+    )
+    study = optuna.load_study(study_name=text, storage=storage)
+    assert len(study.trials) == found.trials == 10
+    assert found.best == policy_ranges(text).at([str(study.best_params[name]) for name in ("start", "most")])
+    best = max(row["mean"] for row in pq.read_table(tmp_path / "trail.parquet").to_pylist())
+    assert study.best_value == best
+
+
 def test_the_trail_has_every_trial_and_why_some_failed(tmp_path):
     found = tune("adaptive,start=1|9,most=4..6", "known.trace", out=tmp_path, jobs=1, over_tags="worst")
     rows = pq.read_table(tmp_path / "trail.parquet").to_pylist()

@@ -21,11 +21,12 @@ from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.on_disk import read_trace, write_trace
+from paceline.traces.recording import reordered
 from paceline_laboratory.arena import cells as buildable
 from paceline_laboratory.arena import run as arena_run
 from paceline_laboratory.arena.board import OTHERS, BoardRuns, checks
 from paceline_laboratory.arena.cells import ArenaCell, asked_field, loads
-from paceline_laboratory.arena.play import PARTS, SERVED, STEPPED, WALKED, play, reordered, served
+from paceline_laboratory.arena.play import PARTS, SERVED, STEPPED, WALKED, play, served
 from paceline_laboratory.arena.played import BEST_STATIC, Played, outcome_from_json
 from paceline_laboratory.arena.recordings import RecordingUnavailableError
 from paceline_laboratory.arena.run import ArenaAsked, ArenaRun, run_arena
@@ -45,7 +46,7 @@ def ids(recording):
 
 @given(st.integers(1, 10_000))
 def test_another_order_has_the_same_requests_in_each_quarter(seed):
-    other = reordered(RECORDING, seed)
+    other = reordered(RECORDING, seed, parts=PARTS)
     found, size = ids(other), len(IDS) // PARTS
     for part in range(PARTS):
         assert sorted(found[part * size : (part + 1) * size]) == sorted(IDS[part * size : (part + 1) * size])
@@ -59,7 +60,7 @@ def test_seed_0_is_the_recorded_order_and_others_are_not():
 
 @pytest.mark.parametrize(("policy", "seed"), [("two-level", 0), ("draft:3/mid:6/target", 1), ("specrouter", 2)])
 def test_an_order_shares_its_tables_and_is_played_as_if_it_had_its_own(stage, policy, seed):
-    shared, own = stage.tables(seed), TrieTables(reordered(stage.recording, seed))
+    shared, own = stage.tables(seed), TrieTables(reordered(stage.recording, seed, parts=PARTS))
     logs = [
         simulate(Scenario(tables=tables, cost=stage.cost("steep"), seed=seed), make_policy(policy, tables.pool), policy)
         for tables in (shared, own)
