@@ -232,16 +232,24 @@ class ObservedAsked:
     """What of a running server is judged, as it is typed: each field is an option."""
 
     observed: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="RUN",
+            metavar="RUN[=K]",
             help="Judge the simulator, on --cluster, by what paceline observe saw of a server, or by the detailed "
-            "result of a benchmark.",
+            "result of a benchmark. K: tokens that a round drafts, where the run does not tell.",
         ),
     ] = None
     calibrate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RUN[=K]",
+            help="Of --observed: fit seconds to this other run of the server first. Repeat it: without the drafter, "
+            "and with it at one draft length or more.",
+        ),
+    ] = None
+    write_cost: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Of --observed: fit the seconds of forwards to this other run first."),
+        typer.Option(metavar="FILE.json", help="Of --calibrate: write what was fitted, as --cost takes it."),
     ] = None
     mean_bound: Annotated[
         float, typer.Option(help="Of --observed: error of means, medians, throughput and total time that passes.")
@@ -261,7 +269,8 @@ class ObservedAsked:
         return validate_observed(
             self.observed,
             cluster=asked.cluster,
-            calibrate_on=self.calibrate,
+            calibrate_on=self.calibrate or (),
+            write_cost=self.write_cost,
             policy=None if asked.policy is None else asked.policy[0],
             recording=asked.trace,
             cost=asked.cost,
@@ -301,7 +310,10 @@ def validate(
     With --workload: requests that are served as they arrive, and how far latencies are apart. With --observed: the same
     of a running server, without models here.
     """
-    check_json_path(json, trace, prompts, figure, observed.observed, observed.calibrate)
+    runs = [Path(run) for run in (observed.observed, *(observed.calibrate or ())) if run is not None]
+    check_json_path(json, trace, prompts, figure, observed.write_cost, *runs)
+    if observed.write_cost is not None:
+        check_file_path("--write-cost", observed.write_cost)
     if observed.observed is not None:
         beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
         beside |= {

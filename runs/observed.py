@@ -92,6 +92,7 @@ class ObservedMeta(Record):
     url: Title  # of the server, without any key
     model: Title  # that was asked for
     endpoint: Title  # below the address
+    drafter: Title = ""  # of the server, as the user calls it; "" where nobody said
     # As they were named.
     workload: Title
     prompts: Title

@@ -20,7 +20,7 @@ from ..decoding.trees import DraftTree
 from ..decoding.world import DraftItem, TreeItem, VerifyItem
 from ..traces.profile import BatchShape, WeightsRead
 from ..traces.rounds.rounds import TARGET_ALONE, RoundsMeta, RoundsRequest
-from .cost.base import Beside, CostModel, DraftTerms
+from .cost.base import Beside, CostModel, DraftTerms, held_together
 
 if TYPE_CHECKING:
     from .rounds_answers import RequestRounds
@@ -247,7 +247,7 @@ class PrefixCharges(Charges):
         block = None if terms is None else terms.block
         if terms is not None and rows:
             terms.check_fits(name, max(length for _, length in rows))
-        forwards: list[Forward] = [] if terms is None or block else [(len(items), 0, 1, terms.per_round_s)]
+        forwards: list[Forward] = [] if terms is None or block else [(len(items), 0, 1, terms.seconds(0, len(items)))]
         held: list[tuple[int, int]] = []
         for wave in self._prefixes.waves(level, [item[0] for item, _ in rows]):
             reading = [rows[index] for index in wave]
@@ -436,13 +436,8 @@ class RoundCharges(Charges):
 
 def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
     """The one forward of a Verify: per row its pending tokens, the position before them, and what it must catch up."""
-    num_rows, new_tokens, context_tokens = len(items), 0, 0
-    for session, _ in items:
-        new, held = session.feed(level, verify=True)
-        new_tokens += new
-        context_tokens += held
-    seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-    return (num_rows, new_tokens, 1, seconds)
+    _, new_tokens, _, seconds = fed_forward(cost, model, [session.feed(level, verify=True) for session, _ in items])
+    return (len(items), new_tokens, 1, seconds)
 
 
 def reading_forwards(
@@ -492,7 +487,7 @@ def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, in
         rows = [terms.block.forward(*row) for row in fed if row[2]]
         return [fed_forward(cost, model, rows)] if rows else []
     # No tokens are fed in it: seconds of the operation, not of a forward.
-    return [(len(fed), 0, 1, terms.per_round_s), *_token_forwards(cost, model, fed)]
+    return [(len(fed), 0, 1, terms.seconds(0, len(fed))), *_token_forwards(cost, model, fed)]
 
 
 def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
@@ -504,12 +499,12 @@ def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tok
         return [_whole_draft(terms, [length])]
     if terms.block is not None:
         return rows_draft_forwards(cost, model, [(new_tokens, context_tokens, length)])
-    return [(1, 0, 1, terms.per_round_s), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
+    return [(1, 0, 1, terms.seconds(0, 1)), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
 
 
 def fed_forward(cost: CostModel, model: str, fed: Sequence[tuple[int, int]]) -> Forward:
     """One forward; by request the tokens that it is fed, and those that it holds."""
-    new_tokens, context_tokens = sum(new for new, _ in fed), sum(held for _, held in fed)
+    new_tokens, context_tokens = sum(new for new, _ in fed), held_together(cost, model, [held for _, held in fed])
     seconds = cost.forward_s(model, num_rows=len(fed), new_tokens=new_tokens, context_tokens=context_tokens)
     return len(fed), new_tokens, 1, seconds
 
@@ -548,7 +543,7 @@ def total_s(forwards: Sequence[Forward]) -> float:
 
 def _whole_draft(terms: DraftTerms, lengths: Sequence[int]) -> Forward:
     """A draft in one go, as wide as what it drafts; rows are drafted side by side, so the longest one counts."""
-    return (len(lengths), sum(lengths), 1, terms.seconds(max(lengths)))
+    return (len(lengths), sum(lengths), 1, terms.seconds(max(lengths), len(lengths)))
 
 
 def _token_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
@@ -557,7 +552,8 @@ def _token_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, i
     rows = [row for row in fed if row[2]]
     if not rows:
         return []
-    num_rows, new_tokens, context_tokens = len(rows), sum([row[0] for row in rows]), sum([row[1] for row in rows])
+    num_rows, new_tokens = len(rows), sum([row[0] for row in rows])
+    context_tokens = held_together(cost, model, [row[1] for row in rows])
     seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
     held = [(new + held, length) for new, held, length in rows]
     return [(num_rows, new_tokens, 1, seconds), *later_forwards(cost, model, held)]
@@ -587,7 +583,7 @@ def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]])
         if repeats:
             rows = len(running)
             # As in `later_held`. After `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
-            mean_held = sum(running) + rows * (2 * done + repeats - 3) // 2
+            mean_held = held_together(cost, model, running) + rows * (2 * done + repeats - 3) // 2
             seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=mean_held)
             forwards.append((rows, rows, repeats, seconds))
         done = length

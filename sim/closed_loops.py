@@ -19,7 +19,7 @@ from ..runs.log import RunLedger
 from .charges import row_draft_forwards, rows_draft_forwards, total_s
 from .context_tables import RequestTables
 from .contexts import ReplayWorld, TrieTables
-from .cost.base import CostModel
+from .cost.base import CostModel, held_together
 from .played_round import Automaton, Due, Fixed, Lead, Pending
 from .replay_tables import RecordedWorld, ReplayTables
 from .rounds_once import TrieWalk, check_progress
@@ -406,6 +406,6 @@ class BatchedLoop:
             alone = len(fed) == 1
             forwards = row_draft_forwards(cost, name, *fed[0]) if alone else rows_draft_forwards(cost, name, fed)
             return DRAFT, level, forwards, total_s(forwards)
-        new, held = sum([row[0] for row in fed]), sum([row[1] for row in fed])
+        new, held = sum([row[0] for row in fed]), held_together(cost, name, [row[1] for row in fed])
         seconds = cost.forward_s(name, num_rows=len(fed), new_tokens=new, context_tokens=held)
         return VERIFY, level, [(len(fed), new, 1, seconds)], seconds

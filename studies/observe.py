@@ -130,6 +130,9 @@ class Asking:
     ignore_eos: bool = opt(False, "Ask for answers as long as the workload says (vLLM, SGLang, llama.cpp's server).")
     usage: bool = opt(True, "Ask for counts of tokens at the end of each stream.", flag="--usage/--no-usage")
     count_tokens: bool = opt(False, "Where no usage came, let the server's tokenizer count, after the run.")
+    drafter: str | None = opt(
+        None, "What the server's drafter is called, for the record: runs of others are not calibrated together."
+    )
     warmup: int = opt(1, "Requests sent before, one by one, not measured.", metavar="N")
 
     def __post_init__(self) -> None:
@@ -217,6 +220,7 @@ class _Run:
             seed=self._seed,
             temperature=self._asked.temperature,
             ignore_eos=self._asked.ignore_eos,
+            drafter=self._asked.drafter or "",
             **named,
         )
         # What cannot be written is told before load is sent.

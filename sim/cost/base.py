@@ -5,7 +5,7 @@ is attended to. Some have seconds on a line over a range of tokens held, so that
 decodes are one sum.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, inf
 from typing import Literal, NamedTuple
 
@@ -27,10 +27,16 @@ class DraftTerms(NamedTuple):
     # the forwards are charged.
     per_token_s: float | None
     block: DraftBlock | None = None  # of a member whose whole draft is one forward; None: a forward a token
+    per_round_row_s: float = 0.0  # for each row of the Draft, besides `per_round_s`
 
-    def seconds(self, longest: int) -> float:
+    def seconds(self, longest: int, num_rows: int) -> float:
         """Of a Draft whose longest row has so many tokens, forwards that are charged apart left out."""
-        return self.per_round_s + (self.per_token_s or 0.0) * longest
+        return self.per_round_s + self.per_round_row_s * num_rows + (self.per_token_s or 0.0) * longest
+
+    def scaled(self, factor: float) -> "DraftTerms":
+        """The same at other seconds."""
+        each_s = None if self.per_token_s is None else self.per_token_s * factor
+        return DraftTerms(self.per_round_s * factor, each_s, self.block, self.per_round_row_s * factor)
 
     def check_fits(self, model: str, longest: int) -> None:
         """Raises CostRangeError for a draft that is longer than one forward drafts."""
@@ -71,6 +77,9 @@ class CostModel:
     knows_reads: bool = False  # whether it tells what is read from what is attended to, and answers `shared_forward_s`
     # by model, the share of its weights that each other model reads as well; of one that knows operations
     shares: Mapping[str, Mapping[str, float]] = {}
+    # members whose forwards cost as if each row held as many tokens as the longest: `context_tokens` of a batch is then
+    # that, times its rows (`held_together`)
+    longest: Collection[str] = ()
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward of a member.
@@ -172,7 +181,7 @@ class WrappedCost(CostModel):
 
     def __init__(self, cost: CostModel, name: str) -> None:
         self.name = name
-        self.lookup_s = cost.lookup_s
+        self.lookup_s, self.longest = cost.lookup_s, cost.longest
         self._cost = cost
 
     def draft_terms(self, model: str) -> DraftTerms | None:
@@ -214,6 +223,11 @@ LOADED_ADVICE = (
     "lower max_num_seqs or token_budget of the cluster, use a smaller window or another cost, or give `cost` with "
     "`extrapolate`"
 )
+
+
+def held_together(cost: CostModel, model: str, held: Sequence[int]) -> int:
+    """Tokens held over all rows of a forward, as the cost takes them; `held` is by row, at least one."""
+    return len(held) * max(held) if model in cost.longest else sum(held)
 
 
 def flat_line(seconds: float) -> ContextLine:

@@ -1,7 +1,7 @@
 """Seconds by figures per model, and the JSON file that holds them.
 
-Figures are a table by new tokens, a grid by new tokens and tokens held (both interpolated), a line, or what a drafter
-costs by the round.
+Figures are a table by new tokens, a grid by new tokens and tokens held (both interpolated), a line, any of these for
+each of several numbers of rows, or what a drafter costs by the round.
 """
 
 import json
@@ -9,9 +9,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
+from math import ceil, inf
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -26,22 +26,25 @@ class TableProfile:
 
     Beyond the measured range it refuses, or, told to extrapolate, continues its last segment upwards, never below the
     last measured value, and holds the first measured value downwards. Points are new tokens, strictly increasing, with
-    seconds for each.
+    seconds for each. In steps, what lies between two points costs what the upper one does.
 
     Attributes:
         least: fewest new tokens that were measured.
         extrapolated: whether it has had to.
     """
 
-    def __init__(self, points: Sequence[int], seconds: Sequence[float], *, whose: str, extrapolate: bool) -> None:
+    def __init__(
+        self, points: Sequence[int], seconds: Sequence[float], *, whose: str, extrapolate: bool, steps: bool = False
+    ) -> None:
         self._points = points
         self._seconds = seconds
         self._whose = whose
         self._extrapolate = extrapolate
+        self._steps = steps
         self.least = points[0]
         self.extrapolated = False
 
-    def seconds(self, new_tokens: int) -> float:
+    def seconds(self, new_tokens: float) -> float:
         """Seconds of a forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
         points = self._points
         if not points[0] <= new_tokens <= points[-1]:
@@ -53,10 +56,12 @@ class TableProfile:
                     LOADED_ADVICE,
                 )
             self.extrapolated = True
+        elif self._steps:
+            return self._seconds[bisect_left(points, new_tokens)]
         return interpolated(points, self._seconds.__getitem__, new_tokens)
 
 
-def interpolated(points: Sequence[int], value_at: Callable[[int], float], where: int) -> float:
+def interpolated(points: Sequence[int], value_at: Callable[[int], float], where: float) -> float:
     """Linear between points; before the first its value holds, after the last the last segment goes on if it rises.
 
     `points` increase strictly; `value_at` gives the value at a point by its index.
@@ -82,6 +87,19 @@ def extrapolation_notes(models: Sequence[str]) -> tuple[str, ...]:
     return (f"seconds beyond what was measured: {', '.join(models)}",) if models else ()
 
 
+# Between two counts of new tokens: on a line, or in steps, each as dear as the next count that was measured, as where
+# an engine pads to the sizes that it captured.
+Between = Literal["line", "step"]
+# What tokens held mean: the sum over rows, or as if each row held as many as the longest.
+Context = Literal["sum", "longest"]
+
+
+class StepTable(CostTable):
+    """A table of a cost file."""
+
+    between: Between = "line"
+
+
 class CostGrid(Record):
     """Measured seconds of one forward of one model, by new tokens and by tokens already in its cache, over all rows.
 
@@ -91,6 +109,8 @@ class CostGrid(Record):
     new_tokens: tuple[int, ...] = Field(min_length=1)  # `[N]`, strictly increasing, >= 1
     context_tokens: tuple[int, ...] = Field(min_length=1)  # `[C]`, strictly increasing, >= 0
     seconds: tuple[tuple[float, ...], ...] = Field(min_length=1)  # `[N, C]`, 1e-12 to 1e9
+    between: Between = "line"
+    context: Context = "sum"
 
     @model_validator(mode="after")
     def _aligned(self) -> "CostGrid":
@@ -118,7 +138,7 @@ class GridProfile:
         self._whose = whose
         self._extrapolate = extrapolate
         self._columns = [
-            TableProfile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate)
+            TableProfile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate, steps=grid.between == "step")
             for column in zip(*grid.seconds, strict=True)
         ]
         self._beyond_context = False
@@ -128,12 +148,12 @@ class GridProfile:
         """Whether it has been asked beyond what was measured."""
         return self._beyond_context or any(column.extrapolated for column in self._columns)
 
-    def seconds(self, new_tokens: int, context_tokens: int) -> float:
+    def seconds(self, num_rows: int, new_tokens: float, context_tokens: float) -> float:
         """Seconds of one forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
         self._check(context_tokens)
         return interpolated(self._contexts, lambda column: self._columns[column].seconds(new_tokens), context_tokens)
 
-    def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine:
+    def context_line(self, num_rows: int, new_tokens: float, context_tokens: float) -> ContextLine:
         """The line that `context_tokens` lies on: between two of the measured, or beyond them. Raises as `seconds`."""
         self._check(context_tokens)
         contexts = self._contexts
@@ -152,7 +172,7 @@ class GridProfile:
         end = contexts[left + 1] if left + 2 < len(contexts) else contexts[-1] + 1
         return ContextLine(contexts[left], end, self._columns[left].seconds(new_tokens), slope_s)
 
-    def _check(self, context_tokens: int) -> None:
+    def _check(self, context_tokens: float) -> None:
         contexts = self._contexts
         if not contexts[0] <= context_tokens <= contexts[-1]:
             if not self._extrapolate:
@@ -170,27 +190,111 @@ def _increasing(values: tuple[int, ...], *, least: int) -> bool:
 
 
 class CostLine(Record):
-    """One model's seconds: intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held."""
+    """One model's seconds: intercept_s + per_row_s x rows + per_new_token_s x new tokens + per_kv_token_s x held."""
 
     intercept_s: float = Field(ge=0, le=MOST_SECONDS)  # of a forward, 0 to 1e9
+    per_row_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # for each row of the batch, 0 to 1e9
     # for each token fed, over all rows, 0 to 1e9; with the intercept at least 1e-12
     per_new_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
     # for each token already in the cache, over all rows, 0 to 1e9
     per_kv_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+    context: Context = "sum"
 
     @model_validator(mode="after")
     def _costs_something(self) -> "CostLine":
-        if self.intercept_s + self.per_new_token_s < LEAST_SECONDS:
-            raise ValueError(f"intercept_s or per_new_token_s must be at least {LEAST_SECONDS:g}")
+        if self.intercept_s + self.per_row_s + self.per_new_token_s < LEAST_SECONDS:
+            raise ValueError(f"intercept_s, per_row_s or per_new_token_s must be at least {LEAST_SECONDS:g}")
         return self
 
-    def seconds(self, new_tokens: int, context_tokens: int) -> float:
+    def seconds(self, num_rows: int, new_tokens: float, context_tokens: float) -> float:
         """Seconds of one forward."""
-        return self.intercept_s + self.per_new_token_s * new_tokens + self.per_kv_token_s * context_tokens
+        fed_s = self.intercept_s + self.per_row_s * num_rows + self.per_new_token_s * new_tokens
+        return fed_s + self.per_kv_token_s * context_tokens
 
-    def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine:
+    def context_line(self, num_rows: int, new_tokens: float, context_tokens: float) -> ContextLine:
         """The line that `context_tokens` lies on."""
-        return ContextLine(0, inf, self.seconds(new_tokens, 0), self.per_kv_token_s)
+        return ContextLine(0, inf, self.seconds(num_rows, new_tokens, 0), self.per_kv_token_s)
+
+
+class FlatProfile:
+    """Seconds from a table, whatever is held."""
+
+    def __init__(self, table: StepTable, *, whose: str, extrapolate: bool) -> None:
+        steps = table.between == "step"
+        self._table = TableProfile(table.new_tokens, table.seconds, whose=whose, extrapolate=extrapolate, steps=steps)
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether it has been asked beyond what was measured."""
+        return self._table.extrapolated
+
+    def seconds(self, num_rows: int, new_tokens: float, context_tokens: float) -> float:
+        """Seconds of one forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
+        return self._table.seconds(new_tokens)
+
+    def context_line(self, num_rows: int, new_tokens: float, context_tokens: float) -> ContextLine:
+        """The line that `context_tokens` lies on."""
+        return flat_line(self._table.seconds(new_tokens))
+
+
+class RowsProfile:
+    """Seconds of forms that are each of one number of rows.
+
+    Between two of them linear in the rows, at the same tokens a row: a batch of 6 rows of 4 tokens lies between 4 rows
+    of 4 and 8 rows of 4. Beyond, as `TableProfile`.
+    """
+
+    def __init__(self, rows: Sequence[int], forms: "Sequence[Formula]", *, whose: str, extrapolate: bool) -> None:
+        self._rows, self._forms = rows, forms
+        self._whose, self._extrapolate = whose, extrapolate
+        self._beyond_rows = False
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether it has been asked beyond what was measured."""
+        return self._beyond_rows or any(form.extrapolated for form in self._forms if not isinstance(form, CostLine))
+
+    def seconds(self, num_rows: int, new_tokens: float, context_tokens: float) -> float:
+        """Seconds of one forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
+        self._check(num_rows)
+
+        def at(place: int) -> float:
+            rows = self._rows[place]
+            return self._forms[place].seconds(rows, new_tokens * rows / num_rows, context_tokens * rows / num_rows)
+
+        return interpolated(self._rows, at, num_rows)
+
+    def context_line(self, num_rows: int, new_tokens: float, context_tokens: float) -> ContextLine:
+        """The line that `context_tokens` lies on, which ends where that of either number of rows does."""
+        self._check(num_rows)
+        right = min(bisect_left(self._rows, num_rows), len(self._rows) - 1)
+        places = [right] if self._rows[right] == num_rows else sorted({max(0, right - 1), right})
+        if num_rows > self._rows[-1]:
+            places = [max(0, right - 1), right]
+        first, end = 0, inf
+        for place in places:
+            share = self._rows[place] / num_rows
+            line = self._forms[place].context_line(self._rows[place], new_tokens * share, context_tokens * share)
+            first, end = max(first, ceil(line.start / share)), min(end, line.end / share)
+        start, last = min(first, int(context_tokens)), max(first, int(context_tokens)) + 1
+        start_s = self.seconds(num_rows, new_tokens, start)
+        slope_s = self.seconds(num_rows, new_tokens, start + 1) - start_s if start + 1 < end else 0.0
+        return ContextLine(start, inf if end == inf else max(last, ceil(end)), start_s, slope_s)
+
+    def _check(self, num_rows: int) -> None:
+        rows = self._rows
+        if not rows[0] <= num_rows <= rows[-1]:
+            if not self._extrapolate:
+                raise CostRangeError(
+                    f"{self._whose} was measured for {rows[0]} to {rows[-1]} rows, asked for {num_rows}",
+                    "use another batch or cost, or `extrapolate`",
+                    LOADED_ADVICE,
+                )
+            self._beyond_rows = True
+
+
+# Seconds of one model's forwards by (rows, new tokens, tokens held), the last two over all rows.
+Formula = CostLine | GridProfile | FlatProfile | RowsProfile
 
 
 class RoundFigures(Record):
@@ -199,12 +303,21 @@ class RoundFigures(Record):
     per_round_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a Draft, 0 to 1e9
     # of a drafted token, 0 to 1e9; together at least 1e-12
     per_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+    per_round_row_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a Draft, for each of its rows, 0 to 1e9
 
     @model_validator(mode="after")
     def _costs_something(self) -> "RoundFigures":
-        if self.per_round_s + self.per_token_s < LEAST_SECONDS:
-            raise ValueError(f"per_round_s or per_token_s must be at least {LEAST_SECONDS:g}")
+        if self.per_round_s + self.per_token_s + self.per_round_row_s < LEAST_SECONDS:
+            raise ValueError(f"per_round_s, per_token_s or per_round_row_s must be at least {LEAST_SECONDS:g}")
         return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiguresByRows:
+    """Figures of forwards for each of several numbers of rows."""
+
+    rows: tuple[int, ...]  # `[R]` strictly increasing, >= 1
+    forms: "tuple[StepTable | CostGrid | CostLine, ...]"  # `[R]`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,20 +326,12 @@ class DrafterFigures:
 
     terms: DraftTerms  # of its drafts
     # of each forward besides; None where the terms are all there is, and the member cannot judge
-    forwards: CostTable | CostGrid | CostLine | None
+    forwards: "Forwards | None"
 
 
-Forwards = CostTable | CostGrid | CostLine
+Forwards = CostTable | CostGrid | CostLine | FiguresByRows
 Figures = Forwards | DrafterFigures
 _Checked = TypeVar("_Checked", bound=Record)
-
-
-class _Formula(Protocol):
-    """Seconds of one model's forwards by (new tokens, tokens held), both over all rows."""
-
-    def seconds(self, new_tokens: int, context_tokens: int) -> float: ...
-
-    def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine: ...
 
 
 class FileCost(CostModel):
@@ -238,8 +343,6 @@ class FileCost(CostModel):
         CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.
     """
 
-    knows_reads = True
-
     def __init__(
         self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False, lookup_s: float = LOOKUP_S
     ) -> None:
@@ -250,15 +353,19 @@ class FileCost(CostModel):
         self._terms: dict[str, DraftTerms] = {}
         self._tables: dict[str, dict[int, float]] = {}  # asked so far: few, over and over
         self._flat: dict[str, TableProfile] = {}
-        self._formulas: dict[str, _Formula] = {}
-        self._profiles: dict[str, TableProfile | GridProfile] = {}
+        self._formulas: dict[str, Formula] = {}
+        self._flat_by_rows: set[str] = set()
+        self._profiles: dict[str, TableProfile | GridProfile | FlatProfile | RowsProfile] = {}
+        longest = []
         for model, known in figures.items():
+            forwards = known.forwards if isinstance(known, DrafterFigures) else known
             if isinstance(known, DrafterFigures):
                 self._terms[model] = known.terms
-                if known.forwards is not None:
-                    self._add(model, known.forwards)
-            else:
-                self._add(model, known)
+            if forwards is not None:
+                self._add(model, forwards)
+                longest += [model] if _context_of(forwards) == "longest" else []
+        self.longest = frozenset(longest)
+        self.knows_reads = not longest
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`."""
@@ -271,7 +378,7 @@ class FileCost(CostModel):
                 return seconds
         formula = self._formulas.get(model)
         if formula is not None:
-            return formula.seconds(new_tokens, context_tokens)
+            return formula.seconds(num_rows, new_tokens, context_tokens)
         if model in self._terms:
             raise CostRangeError(
                 f"cost {self.name}: {model} has per_round_s and per_token_s only, which are of drafting, and was "
@@ -289,7 +396,7 @@ class FileCost(CostModel):
         """See `CostModel`."""
         formula = self._formulas.get(model)
         if formula is not None:
-            return formula.context_line(new_tokens, context_tokens)
+            return formula.context_line(num_rows, new_tokens, context_tokens)
         asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
         return flat_line(self.forward_s(model, **asked))
 
@@ -304,9 +411,14 @@ class FileCost(CostModel):
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
         notes = self._beyond_notes()
-        if self._tables:
-            notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(self._tables)}",)
-        whole = [model for model, terms in self._terms.items() if terms.per_token_s is not None]
+        flat = [model for model in self._models if model in self._tables or model in self._flat_by_rows]
+        if flat:
+            notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(flat)}",)
+        if self.longest:
+            notes += (f"each row counts as long as the longest of its batch: {', '.join(sorted(self.longest))}",)
+        whole = [
+            model for model, terms in self._terms.items() if terms.per_token_s is not None and not terms.per_round_row_s
+        ]
         if whole:
             notes += (f"drafts cost by the round, whatever they read and for how many rows: {', '.join(whole)}",)
         return notes
@@ -315,17 +427,41 @@ class FileCost(CostModel):
         return extrapolation_notes([model for model, profile in self._profiles.items() if profile.extrapolated])
 
     def _add(self, model: str, known: Forwards) -> None:
-        if isinstance(known, CostLine):
-            self._formulas[model] = known
-            return
         whose = f"cost {self.name}: {model}"
-        if isinstance(known, CostGrid):
-            grid = GridProfile(known, whose=whose, extrapolate=self._extrapolate)
-            self._profiles[model] = self._formulas[model] = grid
-        else:
+        if isinstance(known, CostTable) and not (isinstance(known, StepTable) and known.between == "step"):
             profile = TableProfile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
             self._profiles[model] = self._flat[model] = profile
             self._tables[model] = {}
+            return
+        formula = self._formulas[model] = _formula_of(known, whose=whose, extrapolate=self._extrapolate)
+        if not isinstance(formula, CostLine):
+            self._profiles[model] = formula
+        forms = known.forms if isinstance(known, FiguresByRows) else (known,)
+        if all(isinstance(form, CostTable) for form in forms):
+            self._flat_by_rows.add(model)
+
+
+def _formula_of(
+    known: Forwards, *, whose: str, extrapolate: bool
+) -> CostLine | GridProfile | FlatProfile | RowsProfile:
+    if isinstance(known, CostLine):
+        return known
+    if isinstance(known, CostGrid):
+        return GridProfile(known, whose=whose, extrapolate=extrapolate)
+    if isinstance(known, FiguresByRows):
+        forms = [
+            _formula_of(form, whose=f"{whose} with {rows} rows", extrapolate=extrapolate)
+            for rows, form in zip(known.rows, known.forms, strict=True)
+        ]
+        return RowsProfile(known.rows, forms, whose=whose, extrapolate=extrapolate)
+    assert isinstance(known, StepTable)
+    return FlatProfile(known, whose=whose, extrapolate=extrapolate)
+
+
+def _context_of(known: Forwards) -> Context:
+    """What tokens held mean; of several numbers of rows the same in all forms."""
+    forms = known.forms if isinstance(known, FiguresByRows) else (known,)
+    return next((form.context for form in forms if not isinstance(form, CostTable)), "sum")
 
 
 class TableCost(FileCost):
@@ -365,21 +501,59 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
 def _figures(path: Path, model: str, content: object) -> Figures:
     if not isinstance(content, dict) or not content.keys() & RoundFigures.model_fields.keys():
         return _forwards(path, model, content)
-    rest = {key: value for key, value in content.items() if key != "per_round_s"}
-    if not rest or "per_token_s" in rest:
-        found = _checked(path, model, RoundFigures, content)
-        return DrafterFigures(terms=DraftTerms(found.per_round_s, found.per_token_s), forwards=None)
-    once = _checked(path, model, RoundFigures, {"per_round_s": content["per_round_s"]})
-    return DrafterFigures(terms=DraftTerms(once.per_round_s, None), forwards=_forwards(path, model, rest))
+    by_round = {key: value for key, value in content.items() if key in RoundFigures.model_fields}
+    rest = {key: value for key, value in content.items() if key not in {"per_round_s", "per_round_row_s"}}
+    whole = not rest or "per_token_s" in rest
+    found = _checked(path, model, RoundFigures, content if whole else by_round)
+    terms = DraftTerms(found.per_round_s, found.per_token_s if whole else None, None, found.per_round_row_s)
+    return DrafterFigures(terms=terms, forwards=None if whole else _forwards(path, model, rest))
+
+
+_ROWS, _BY_ROWS = "rows", "by_rows"
 
 
 def _forwards(path: Path, model: str, content: object) -> Forwards:
+    if isinstance(content, dict) and content.keys() & {_ROWS, _BY_ROWS}:
+        return _by_rows(path, model, content)
     kind = _form(content)
     if kind is None:
-        rule = "must be an object with new_tokens and seconds, with intercept_s, or with per_round_s and per_token_s"
+        rule = (
+            "must be an object with new_tokens and seconds, with intercept_s, with rows and by_rows, or with "
+            "per_round_s and per_token_s"
+        )
         shown = f"keys {', '.join(content)}" if isinstance(content, dict) and content else kind_of_json(content)
         raise TraceFormatError(path, model or "content", rule, shown)
     return _checked(path, model, kind, content)
+
+
+class _Rows(Record):
+    """The numbers of rows of a cost file."""
+
+    rows: tuple[int, ...] = Field(min_length=1)
+    by_rows: tuple[dict[str, object], ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _aligned(self) -> "_Rows":
+        if not _increasing(self.rows, least=1):
+            raise ValueError("rows must be strictly increasing from >= 1")
+        if len(self.by_rows) != len(self.rows):
+            raise ValueError("by_rows must have one object for each entry of rows")
+        return self
+
+
+def _by_rows(path: Path, model: str, content: dict[str, object]) -> FiguresByRows:
+    found = _checked(path, model, _Rows, content)
+    forms = []
+    for place, one in enumerate(found.by_rows):
+        form = _forwards(path, f"{model}.{_BY_ROWS}.{place}", one)
+        if isinstance(form, FiguresByRows):
+            raise TraceFormatError(path, f"{model}.{_BY_ROWS}.{place}", "must be a table, a grid or a line", _ROWS)
+        assert not isinstance(form, CostTable) or isinstance(form, StepTable)
+        forms.append(form)
+    contexts = {form.context for form in forms if not isinstance(form, CostTable)}
+    if len(contexts) > 1:
+        raise TraceFormatError(path, f"{model}.{_BY_ROWS}", "must have one context in all objects", sorted(contexts))
+    return FiguresByRows(rows=found.rows, forms=tuple(forms))
 
 
 def _checked(path: Path, model: str, kind: type[_Checked], content: object) -> _Checked:
@@ -394,12 +568,12 @@ def _checked(path: Path, model: str, kind: type[_Checked], content: object) -> _
     raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], first["input"])
 
 
-def _form(content: object) -> type[CostTable | CostGrid | CostLine] | None:
+def _form(content: object) -> type[StepTable | CostGrid | CostLine] | None:
     """Which of the three forms these figures have, by their keys; None if none of them."""
     if not isinstance(content, dict):
         return None
     if "context_tokens" in content:
         return CostGrid
-    if content.keys() & CostLine.model_fields.keys():
+    if content.keys() & (CostLine.model_fields.keys() - {"context"}):
         return CostLine
-    return CostTable if content.keys() & CostTable.model_fields.keys() else None
+    return StepTable if content.keys() & CostTable.model_fields.keys() else None

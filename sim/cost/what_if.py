@@ -141,6 +141,7 @@ class PricedAsCost(CostModel):
         self.name = name
         self.knows_reads = all(price.cost.knows_reads for price in prices.values())
         self._prices = dict(prices)
+        self.longest = frozenset(name for name, price in prices.items() if price.model in price.cost.longest)
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """See `CostModel`."""
@@ -233,10 +234,7 @@ class ScaledCost(WrappedCost):
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`."""
         terms, factor = self._cost.draft_terms(model), self._factors.get(model, 1.0)
-        if terms is None:
-            return None
-        per_token_s = None if terms.per_token_s is None else terms.per_token_s * factor
-        return DraftTerms(terms.per_round_s * factor, per_token_s, terms.block)
+        return None if terms is None else terms.scaled(factor)
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
         """See `CostModel`."""

@@ -17,7 +17,7 @@ from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem
 from ...traces.workloads.arrival import PS_PER_S
 from ..charges import OperationCharges, draft_forwards, later_held
-from ..cost.base import ContextLine, CostModel, WrappedCost
+from ..cost.base import ContextLine, CostModel, WrappedCost, held_together
 from .running import to_ps
 
 MOST_ERROR = 5e-8
@@ -175,7 +175,10 @@ class ServingCharges:
         self.forward_ps = self._draft_ps
         self.lines = self._cost.lines if isinstance(self._cost, WholeSeconds) else None
         self.are_forwards = (
-            target_cost is None and not cost.knows_operations and all(cost.draft_terms(name) is None for name in models)
+            target_cost is None
+            and not cost.knows_operations
+            and not cost.longest
+            and all(cost.draft_terms(name) is None for name in models)
         )
         self._operations = OperationCharges(cost, pool, now_s) if cost.knows_operations else None
 
@@ -208,11 +211,9 @@ class ServingCharges:
         if self._operations is not None:
             (forward,), seconds = self._operations.verify(level, items)
             return forward, to_ps(seconds)
-        num_rows, new_tokens, context_tokens = len(items), 0, 0
-        for session, _ in items:
-            new, held = session.feed(level, verify=True)
-            new_tokens += new
-            context_tokens += held
+        fed = [session.feed(level, verify=True) for session, _ in items]
+        num_rows, new_tokens = len(fed), sum([new for new, _ in fed])
+        context_tokens = held_together(self._cost, self._names[level], [held for _, held in fed])
         duration_ps = self._verify_ps[level](self._names[level], num_rows, new_tokens, context_tokens)
         return (num_rows, new_tokens, 1, duration_ps / PS_PER_S), duration_ps
 

@@ -231,3 +231,39 @@ def test_an_interrupt_keeps_what_was_measured(folder):
     assert f"{finished} of {len(run.requests)} requests finished and are kept" in said
     assert (run.meta.stopped, run.failed) == ("interrupted", [])
     assert 0 < finished < len(run.requests) < 40000
+
+
+STEP_S, DRAFT_S = 0.05, 0.02  # of a step of the target, and of a drafted token
+
+
+def counters(rounds):
+    """Pages of /metrics before and after rounds that draft three tokens and keep one."""
+
+    def page(times):
+        counts = {"drafts": times, "draft_tokens": 3 * times, "accepted_tokens": times}
+        return "\n".join(
+            f'vllm:spec_decode_num_{name}_total{{model_name="tiny"}} {count}' for name, count in counts.items()
+        )
+
+    return [page(0), page(rounds)]
+
+
+def test_a_server_is_calibrated_without_and_with_its_drafter(folder):
+    """Observed plain, then with K = 3: its two terms come out, and another run of it is foretold."""
+    load = ("--workload", "constant:rate=200,requests=5,prompt=9,output=13", "--tag", "", "--concurrency", "1")
+    drafting = Ways(prefill_s=STEP_S, step_s=STEP_S + 3 * DRAFT_S, tokens_a_chunk=2, metrics=counters(5 * 6))
+    texts = [{"id": f"q{words}", "prompt": "word " * words} for words in (20, 60, 100, 140, 180)]
+    (folder / "q.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in texts))
+    for run, ways in (("plain", Ways(prefill_s=STEP_S, step_s=STEP_S)), ("k3", drafting), ("again", drafting)):
+        with served(ways) as server:
+            done("observe", server.url, "--prompts", "q.jsonl", *load, "--drafter", "d", "--out", run)
+    (folder / "c.toml").write_text('[[replicas]]\ndevice = "cpu-roofline"\nprefix_cache = false\n')
+    calibrated = ("--calibrate", "plain", "--calibrate", "k3", "--write-cost", "mine.json")
+    found = json.loads(done("validate", "--observed", "again", *calibrated, "--cluster", "c.toml", "--json", "-"))
+    terms = found["calibration"]["cost"]
+    assert terms["target"]["intercept_s"] == pytest.approx(STEP_S, rel=0.02)
+    assert terms["draft"] == {"per_token_s": pytest.approx(DRAFT_S, rel=0.02)}
+    errors = {cell["name"]: cell["error"] for cell in found["cells"]}
+    # A first token is one step here, to which a busy machine may add a part: it is judged where no clock is read.
+    assert max(abs(errors[f"{name}_s_{part}"]) for name in ("tpot", "e2e") for part in ("mean", "p50")) < 0.03
+    assert json.loads((folder / "mine.json").read_text()) == terms

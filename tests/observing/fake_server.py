@@ -75,6 +75,10 @@ def tokens_of(text):
     return len(text.split())
 
 
+def _sleep_until(due_s):
+    time.sleep(max(0.0, due_s - time.monotonic()))
+
+
 class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
@@ -126,7 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream(seen.ways, body, fault)
 
     def _stream(self, ways, body, fault):
-        time.sleep(ways.prefill_s)
+        due_s = time.monotonic() + ways.prefill_s
+        _sleep_until(due_s)
         left = body["max_tokens"]
         chat = "messages" in body
         if chat:
@@ -143,7 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             left -= count
             if left:
-                time.sleep(ways.step_s)
+                due_s += ways.step_s  # not from now on, so that what sending takes does not add up
+                _sleep_until(due_s)
         last = {"choices": [{"delta": {}} if chat else {"text": ""}]}
         last["choices"][0]["finish_reason"] = "length"
         self._send(last | ({"timings": ways.timings} if ways.timings else {}))

@@ -14,7 +14,7 @@ from paceline.decoding.results import DRAFT, VERIFY, Drafted
 from paceline.decoding.seen import Start
 from paceline.decoding.session import Session
 from paceline.policies import ConfidenceBelow, Draft, Verify, make_policy
-from paceline.sim.charges import OperationCharges, RoundCharges
+from paceline.sim.charges import OperationCharges, RoundCharges, fed_forward, rows_draft_forwards
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostRangeError, DraftTerms
 from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
@@ -449,7 +449,7 @@ def test_rows_of_a_whole_draft_are_in_one_forward_with_and_without_a_prefix_cach
         ):
             drafts_of(BlockCost(2), prefixes=cache)
     doubled = scaled(BlockCost(), {"draft": 2.0}, target="target")
-    assert doubled.draft_terms("draft") == (0.0, None, DraftBlock(tokens=4))
+    assert doubled.draft_terms("draft") == (0.0, None, DraftBlock(tokens=4), 0.0)
 
 
 def test_a_prefix_cache_spares_forwards_beside_what_a_round_costs():
@@ -590,3 +590,24 @@ def test_what_was_recorded_can_be_replayed_whatever_is_drawn(drafter):
         scenario = Scenario(tables=tables, cost=cost, seed=seed)
         log = simulate(scenario, make_policy(f"{drafter}:6/target", tables.pool), drafter)
         assert log.ops["duration_s"].sum() == pytest.approx(measured_s, rel=2e-3)
+
+
+def test_a_draft_costs_for_each_of_its_rows_where_it_is_said():
+    """For two rows of which the longest has three tokens: once, for each row, and for each token of the longest."""
+    terms = DraftTerms(8.0, 1.0, None, 0.25)
+    assert terms.seconds(3, 2) == 8.0 + 2 * 0.25 + 3 * 1.0
+    assert rows_draft_forwards(entered(terms), "block", [(1, 0, 3), (1, 0, 1)]) == [(2, 4, 1, 8.0 + 2 * 0.25 + 3 * 1.0)]
+
+
+@given(held=st.lists(st.integers(0, 50), min_size=1, max_size=5))
+def test_rows_count_as_long_as_the_longest_where_the_cost_says_so(held):
+    """Whatever the forward: of a verification or a draft, and what comes after its first one."""
+    line = {"intercept_s": 1.0, "per_kv_token_s": 1.0}
+    summed, longest = (FileCost("f", {"block": CostLine(**line, context=context)}) for context in ("sum", "longest"))
+    fed, count = [(1, tokens) for tokens in held], len(held)
+    assert fed_forward(summed, "block", fed)[3] == 1.0 + sum(held)
+    assert fed_forward(longest, "block", fed)[3] == 1.0 + count * max(held)
+    first, later = rows_draft_forwards(longest, "block", [(1, tokens, 2) for tokens in held])
+    assert first[3] == 1.0 + count * max(held)
+    assert later[3] == 1.0 + count * (max(held) + 1)
+    assert not longest.knows_reads

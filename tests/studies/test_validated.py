@@ -9,12 +9,21 @@ import numpy as np
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.decoding.world import VerifyItem
-from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun, read_observed, write_observed
+from paceline.runs.observed import (
+    ObservedAcceptance,
+    ObservedMeta,
+    ObservedRequest,
+    ObservedRun,
+    read_observed,
+    write_observed,
+)
 from paceline.runtime.world import TorchWorld
-from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.cost.base import DraftTerms
+from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
 from paceline.sim.serving.charges import ServingCharges
 from paceline.sim.serving.cluster import open_cluster
 from paceline.studies import validate_under_load as served_worlds
+from paceline.studies.observed_runs import Drafts, Replayable, ReplayedRequests
 from paceline.studies.record import record
 from paceline.studies.serving import simulate
 from paceline.studies.setting import named_policy
@@ -291,16 +300,132 @@ def test_what_the_simulator_did_is_replayed_without_an_error(observed_runs):
 
 
 def test_seconds_are_found_again_in_another_run(observed_runs):
-    found = validate_observed(observed_runs / "b", cluster=observed_runs / "c.toml", calibrate_on=observed_runs / "a")
-    assert found.within
-    assert found.calibration.misfit < 0.03
+    options = {"cluster": observed_runs / "c.toml", "calibrate_on": observed_runs / "a"}
+    found = validate_observed(observed_runs / "b", **options, write_cost=observed_runs / "w.json")
+    assert max(abs(cell.error) for cell in found.cells) < 0.03
     told = found.to_json()["calibration"]
-    assert told["misfit"] == found.calibration.misfit
-    assert max(abs(cell.error) for cell in found.cells) < 0.06
-    line = found.calibration.line
+    assert told["misfit"] == found.calibration.misfit < 0.02
+    (line,) = told["cost"].values()
     decode_s = SECONDS["intercept_s"] + SECONDS["per_new_token_s"]
-    assert line.intercept_s + line.per_new_token_s == pytest.approx(decode_s, rel=0.1)
-    assert line.per_new_token_s == pytest.approx(SECONDS["per_new_token_s"], rel=0.1)
+    assert line["intercept_s"] + line["per_new_token_s"] == pytest.approx(decode_s, rel=0.02)
+    assert line["per_new_token_s"] == pytest.approx(SECONDS["per_new_token_s"], rel=0.02)
+    assert json.loads((observed_runs / "w.json").read_text()) == told["cost"]
+    assert all(term["low"] <= term["seconds"] <= term["high"] for term in told["terms"])
+
+
+DRAFT_S = 0.0012
+
+
+@pytest.fixture(scope="module")
+def drafting_runs(observed_runs):
+    """The same server, which drafts three tokens a round: `c` and `d`; and `p`, in which it does not."""
+    for seed, name, tokens in ((3, "p", 0), (4, "c", 3), (5, "d", 3)):
+        write_observed(told_of(requests_of(seed), tokens, observed_runs / "c.toml"), observed_runs / name)
+    return observed_runs
+
+
+def requests_of(seed):
+    """What 20 requests ask for, and in how many rounds their answers are drafted."""
+    rng, now_ps, found = Random(seed), 0, []
+    for number in range(20):
+        now_ps += int(rng.expovariate(15) * PS_PER_S)
+        output = rng.randint(6, 40)
+        one = ObservedRequest(
+            request_id=f"q{number}",
+            prompt_id="p",
+            asked_tokens=output,
+            due_at_ps=now_ps,
+            sent_at_ps=now_ps,
+            outputs_at_ps=(now_ps,),
+            ended_at_ps=now_ps,
+            prompt_tokens=rng.randint(5, 90),
+            output_tokens=output,
+        )
+        rounds = -(-(output - 1) // 4)
+        found.append((one, rng.randint(rounds, max(rounds, (output - 1) // 2))))
+    return found
+
+
+def told_of(asked, tokens, cluster, draft_s=DRAFT_S, source="a test"):
+    """What a client sees of them: every round is a chunk, and counters tell of drafts."""
+    requests = ReplayedRequests(name="truth", requests=tuple(one for one, _ in asked), left_out=0, tagged=True)
+    drafts = Drafts(tokens=tokens, rounds=tuple(rounds for _, rounds in asked)) if tokens else Drafts()
+    about = {"url": "http://h", "model": "m", "endpoint": "/v1/completions", "workload": "w", "prompts": "p"}
+    blank = ObservedRun(ObservedMeta(**about, loop="open", ended_at_ps=0), requests.requests)
+    terms = DraftTerms(0.0, draft_s)
+    cost = FileCost(
+        "truth", {"draft": DrafterFigures(terms=terms, forwards=None), "target": CostLine.model_validate(SECONDS)}
+    )
+    replayer = Replayable(run=blank, requests=requests, drafts=drafts).replayer(cluster, None, 0)
+    log = replayer.priced(cost).served(requests)
+    columns, begun = log.requests, requests.requests[0].sent_at_ps
+    seen, accepted = [], 0
+    for (one, rounds), row in zip(asked, requests.rows_of(log), strict=True):
+        first, ended = (int(columns[name][row]) + begun for name in ("first_token_at_ps", "ended_at_ps"))
+        steps = rounds if tokens else one.output_tokens - 1
+        outputs = tuple(first + (ended - first) * step // steps for step in range(steps + 1))
+        seen.append(replace(one, outputs_at_ps=outputs, ended_at_ps=ended))
+        accepted += one.output_tokens - 1 - steps
+    num_rounds = sum(rounds for _, rounds in asked)
+    told = ObservedAcceptance(source=source, drafts=num_rounds, drafted=tokens * num_rounds, accepted=accepted)
+    last = max(one.ended_at_ps for one in seen)
+    meta = ObservedMeta(**about, loop="open", acceptance=told if tokens else None, ended_at_ps=last)
+    return ObservedRun(meta, tuple(seen))
+
+
+def test_terms_of_target_and_drafter_are_found_in_runs_with_and_without_drafts(drafting_runs):
+    here = {name: drafting_runs / name for name in ("p", "c", "d")}
+    written = drafting_runs / "mine.json"
+    options = ("--cluster", drafting_runs / "c.toml", "--json", "-")
+    calibrated = ("--calibrate", here["p"], "--calibrate", here["c"], "--write-cost", written)
+    found = json.loads(done("validate", "--observed", here["d"], *calibrated, *options))
+    cost = found["calibration"]["cost"]
+    assert cost["target"]["intercept_s"] == pytest.approx(SECONDS["intercept_s"], rel=0.02)
+    assert cost["target"]["per_new_token_s"] == pytest.approx(SECONDS["per_new_token_s"], rel=0.02)
+    assert cost["draft"] == {"per_token_s": pytest.approx(DRAFT_S, rel=0.02)}
+    assert found["policy"] == "draft:3/target"
+    assert max(abs(cell["error"]) for cell in found["cells"]) < 0.03
+    (told,) = (line for line in found["calibration"]["cannot_tell"] if "per_round_s" in line)
+    assert "as all drafts have 3" in told
+    assert json.loads(written.read_text()) == cost
+    again = json.loads(done("validate", "--observed", here["d"], "--cost", written, *options))
+    assert [cell["simulated"] for cell in again["cells"]] == pytest.approx(
+        [cell["simulated"] for cell in found["cells"]], rel=1e-6
+    )
+
+
+def test_runs_that_cannot_be_calibrated_together_are_refused_by_name(drafting_runs):
+    here, cluster = drafting_runs, ("--cluster", drafting_runs / "c.toml")
+    run = read_observed(here / "c")
+
+    def kept(name, **changes):
+        write_observed(ObservedRun(run.meta.model_copy(update=changes), run.requests), here / name)
+        return here / name
+
+    other = kept("host", url="http://other:80")
+    judged = ("validate", "--observed", here / "d", *cluster, "--calibrate", here / "p")
+    assert f"{other} of other" in refused(*judged, "--calibrate", other)
+    assert "must have runs of one model" in refused(*judged, "--calibrate", kept("model", model="n"))
+    named = (kept("first", drafter="one"), kept("second", drafter="two", notes=("x",)))
+    assert "must have runs of one drafter" in refused(*judged, "--calibrate", named[0], "--calibrate", named[1])
+    assert "must have a run that drafts" in refused(*judged)
+    uneven = kept("uneven", acceptance=ObservedAcceptance(source="s", drafts=10, drafted=25, accepted=5))
+    assert "drafted 2.5 tokens a round, a calibration needs" in refused(*judged, "--calibrate", uneven)
+    silent = kept("silent", acceptance=ObservedAcceptance(source="s", accept_length=2.0))
+    assert "silent=3 for K = 3" in refused(*judged, "--calibrate", silent)
+    assert "RUN=K must end with the tokens that a round drafts" in refused(*judged, "--calibrate", f"{silent}=x")
+    assert "does not know its models" in refused("validate", "--observed", here / "d", *cluster)
+    assert "--trace must be left out where --calibrate" in refused(
+        *judged, "--calibrate", here / "c", "--trace", "pico", "--policy", "draft:3/target"
+    )
+    assert "--write-cost goes with --calibrate" in refused(
+        "validate", "--observed", here / "p", *cluster, "--write-cost", here / "x.json"
+    )
+    one = replace(run.requests[0], output_tokens=1, outputs_at_ps=run.requests[0].outputs_at_ps[:1])
+    one = replace(one, ended_at_ps=one.outputs_at_ps[0])
+    write_observed(ObservedRun(run.meta.model_copy(update={"acceptance": None}), (one,)), here / "few")
+    said = refused("validate", "--observed", here / "p", *cluster, "--calibrate", here / "few")
+    assert "has 1 observed time for 2 terms" in said
 
 
 def test_other_seconds_are_beyond_the_bounds_and_said_so(observed_runs):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostRangeError
 from paceline.sim.cost.by_name import OnDevice, default_cost, make_cost
-from paceline.sim.cost.files import CostGrid, CostLine, FileCost, TableCost
+from paceline.sim.cost.files import CostGrid, CostLine, FiguresByRows, FileCost, TableCost
 from paceline.sim.cost.measured import TimedCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces import CostTable
@@ -83,19 +83,21 @@ def test_a_recorded_table_says_in_one_note_that_it_knows_no_context():
 @pytest.mark.parametrize(
     ("draft", "terms"),
     [
-        ({"per_round_s": 0.5}, (0.5, 0.0, None)),
-        ({"per_token_s": 0.25}, (0.0, 0.25, None)),
-        ({"per_round_s": 0.5, "per_token_s": 0.25}, (0.5, 0.25, None)),
-        ({"per_round_s": 0.5, "intercept_s": 0.125}, (0.5, None, None)),
-        ({"per_round_s": 0.5, "new_tokens": [1, 2], "seconds": [1, 2]}, (0.5, None, None)),
-        ({"per_round_s": 0.5, "new_tokens": [1], "context_tokens": [0], "seconds": [[1]]}, (0.5, None, None)),
+        ({"per_round_s": 0.5}, (0.5, 0.0, 0.0)),
+        ({"per_token_s": 0.25}, (0.0, 0.25, 0.0)),
+        ({"per_round_s": 0.5, "per_token_s": 0.25}, (0.5, 0.25, 0.0)),
+        ({"per_round_s": 0.5, "per_round_row_s": 2.0}, (0.5, 0.0, 2.0)),
+        ({"per_round_row_s": 2.0, "intercept_s": 0.125}, (0.0, None, 2.0)),
+        ({"per_round_s": 0.5, "intercept_s": 0.125}, (0.5, None, 0.0)),
+        ({"per_round_s": 0.5, "new_tokens": [1, 2], "seconds": [1, 2]}, (0.5, None, 0.0)),
+        ({"per_round_s": 0.5, "new_tokens": [1], "context_tokens": [0], "seconds": [[1]]}, (0.5, None, 0.0)),
         ({"intercept_s": 0.125}, None),
     ],
 )
 def test_every_form_takes_seconds_by_the_round(tmp_path, draft, terms):
     cost = cost_of(tmp_path, {"draft": draft, "target": TARGET}, scale={"draft": 2.0})
-    once, each, block = terms or (None,) * 3
-    doubled = terms and (2 * once, each and 2 * each, block)
+    once, each, row = terms or (None,) * 3
+    doubled = terms and (2 * once, each and 2 * each, None, 2 * row)
     assert (cost.draft_terms("draft"), cost.draft_terms("target")) == (doubled, None)
 
 
@@ -110,6 +112,52 @@ def test_what_stands_beside_the_round_is_the_cost_of_forwards_and_without_it_nob
     assert cost.notes() == ("drafts cost by the round, whatever they read and for how many rows: draft",)
 
 
+SWITCH = {"new_tokens": [1, 8, 9], "seconds": [1.0, 4.0, 2.0]}
+BY_ROWS = {"rows": [1, 8], "by_rows": [SWITCH, {"intercept_s": 1.0, "per_new_token_s": 0.5}]}
+
+
+@pytest.mark.parametrize(("between", "wanted"), [("line", 2.5), ("step", 4.0)])
+def test_a_wider_forward_may_cost_less_and_lie_on_steps(tmp_path, between, wanted):
+    cost = cost_of(tmp_path, draft(**SWITCH, between=between))
+    assert [seconds(cost, new, model="draft") for new in (1, 8, 9)] == [1.0, 4.0, 2.0]
+    assert seconds(cost, 4.5, model="draft") == wanted
+    assert seconds(cost, 4.5, model="draft", rows=5, held=10**6) == wanted
+
+
+def test_rows_are_not_tokens(tmp_path):
+    cost = cost_of(tmp_path, {"draft": BY_ROWS, "target": TARGET})
+    assert seconds(cost, 8, model="draft", rows=1) == 4.0
+    assert seconds(cost, 8, model="draft", rows=8) == 5.0
+    # Three of seven steps from 1 row of one token to 8 of one.
+    assert seconds(cost, 4, model="draft", rows=4) == pytest.approx(1.0 + 3 / 7 * (5.0 - 1.0))
+    for rows in (0.5, 9):
+        with pytest.raises(CostRangeError, match=rf"cost .*: draft was measured for 1 to 8 rows, asked for {rows}"):
+            seconds(cost, 9, model="draft", rows=rows)
+    beyond = cost_of(tmp_path, {"draft": BY_ROWS, "target": TARGET}, extrapolate=True)
+    assert seconds(beyond, 15, model="draft", rows=15) == pytest.approx(1.0 + 2 * (5.0 - 1.0))
+    assert "seconds beyond what was measured: draft" in beyond.notes()
+
+
+@given(
+    rows=st.integers(1, 8),
+    width=st.integers(1, 4),
+    held=st.integers(0, 2399),
+    other=st.integers(0, 2399),
+    context=st.sampled_from(["sum", "longest"]),
+)
+def test_seconds_by_rows_lie_on_the_line_that_is_told(rows, width, held, other, context):
+    grid = GRID.model_copy(update={"context": context})
+    forms = (grid, CostLine(intercept_s=1.0, per_row_s=0.25, per_kv_token_s=0.01, context=context))
+    cost = FileCost("f", {"m": FiguresByRows(rows=(1, 8), forms=forms)})
+    held, other = held * rows // 8, other * rows // 8
+    asked = {"num_rows": rows, "new_tokens": rows * width}
+    line = cost.context_line("m", **asked, context_tokens=held)
+    assert line.start <= held < line.end
+    if line.start <= other < line.end:
+        wanted = cost.forward_s("m", **asked, context_tokens=other)
+        assert line.start_s + line.slope_s * (other - line.start) == pytest.approx(wanted)
+
+
 def draft(**figures):
     return {"draft": figures, "target": TARGET}
 
@@ -118,7 +166,10 @@ def grid(context, new, taken):
     return draft(context_tokens=context, new_tokens=new, seconds=taken)
 
 
-NO_FORM = "must be an object with new_tokens and seconds, with intercept_s, or with per_round_s and per_token_s, got"
+NO_FORM = (
+    "must be an object with new_tokens and seconds, with intercept_s, with rows and by_rows, or with per_round_s and "
+    "per_token_s, got"
+)
 WRONG = [
     ("{", "content: must be JSON, got"),
     ("\xff", "content: must be JSON, got"),
@@ -137,7 +188,7 @@ WRONG = [
     (draft(intercept_s="1"), "draft.intercept_s: .*got '1'"),
     (draft(intercept_s=True), "draft.intercept_s: .*got True"),
     (draft(intercept_s=-1), "draft.intercept_s: .*got -1"),
-    (draft(intercept_s=0), "draft: intercept_s or per_new_token_s must be at least 1e-12"),
+    (draft(intercept_s=0), "draft: intercept_s, per_row_s or per_new_token_s must be at least 1e-12"),
     (draft(per_new_token_s=1), "draft.intercept_s: field required"),
     (draft(intercept_s=1, new_tokens=[1]), "draft.new_tokens: extra inputs"),
     (draft(new_tokens=[1, 2], seconds=[1]), "draft: new_tokens must be strictly increasing"),
@@ -155,10 +206,23 @@ WRONG = [
     (grid([1], [1], [[1], [2]]), "draft: seconds must have one"),
     (grid([1], [1], [[1, 2]]), "draft: each row of seconds"),
     (grid([1], [1], [[0]]), r"draft: seconds must be in \["),
-    (draft(per_round_s=0), "draft: per_round_s or per_token_s must be at least 1e-12"),
+    (draft(per_round_s=0), "draft: per_round_s, per_token_s or per_round_row_s must be at least 1e-12"),
     (draft(per_round_s=-1), "draft.per_round_s: .*got -1"),
     (draft(per_round_s=1, intercept_s=-1), "draft.intercept_s: .*got -1"),
     (draft(per_round_s=1, per_token_s=1, intercept_s=1), "draft.intercept_s: extra inputs"),
+    (draft(rows=[1]), "draft.by_rows: field required"),
+    (draft(rows=[2, 1], by_rows=[TABLE, TABLE]), "draft: rows must be strictly increasing from >= 1"),
+    (draft(rows=[1, 2], by_rows=[TABLE]), "draft: by_rows must have one object for each entry of rows"),
+    (draft(rows=[1], by_rows=[{}]), f"draft.by_rows.0: {NO_FORM} 'an object'"),
+    (draft(rows=[1], by_rows=[TABLE], seconds=[1]), "draft.seconds: extra inputs"),
+    (draft(rows=[1], by_rows=[{"rows": [1], "by_rows": [TABLE]}]), "draft.by_rows.0: must be a table, a grid"),
+    (draft(rows=[1], by_rows=[{"new_tokens": [1], "seconds": [0]}]), r"draft.by_rows.0: seconds must be in \["),
+    (
+        draft(rows=[1, 2], by_rows=[TARGET, {"intercept_s": 1.0, "context": "longest"}]),
+        r"draft.by_rows: must have one context in all objects, got \['longest', 'sum'\]",
+    ),
+    (draft(intercept_s=1, context="mean"), "draft.context: .*got 'mean'"),
+    (draft(**TABLE, between="spline"), "draft.between: .*got 'spline'"),
     (draft(per_round_s=True), "draft.per_round_s: .*got True"),
     ({"draft": TARGET, "target": {"per_round_s": 1, "intercept_s": 1}}, "target: must be without per_round_s and per_"),
 ]
@@ -174,7 +238,7 @@ def test_a_cost_file_that_is_wrong(tmp_path, content, told):
 
 
 NUMBERS = st.integers(-2, 10) | st.just(10**400) | st.floats() | st.booleans() | st.none() | st.text(max_size=3)
-FIELDS = [*CostGrid.model_fields, *CostLine.model_fields, "per_round_s", "extra"]
+FIELDS = [*CostGrid.model_fields, *CostLine.model_fields, "rows", "by_rows", "per_round_s", "extra"]
 VALUES = st.recursive(NUMBERS, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
 
 
