@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ from ..studies.options import (
 )
 from ..studies.setting import open_recording
 from .options import WORKLOAD, FindRateOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
-from .output import FigureOption, JsonOption, check_figure_path, check_json_path, show
+from .output import FigureOption, HtmlOption, JsonOption, check_figure_path, check_html_path, check_json_path, show
 
 ChainsOption = Annotated[
     list[str] | None,
@@ -54,6 +54,7 @@ def compare(
     placement: PlacementOptions,
     prefixes: PrefixOptions,
     figure: FigureOption = None,
+    html: HtmlOption = None,
     json: JsonOption = None,
     kept: LogOptions,
     load: LoadOptions,
@@ -71,6 +72,8 @@ def compare(
     log = None if kept.log is None else Path(kept.log)
     check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
     check_figure_path(figure, log)
+    check_html_path("--html", html, log, figure, json)
+    written: dict[str, Any] = {"figure": figure, "html": html, "json": json}
     under = {**vars(replay), **vars(repeats)}
     beside = {**vars(prefixes), **vars(parts), **vars(placement)}
     if workload is not None:
@@ -80,25 +83,28 @@ def compare(
 
         under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
-            show_under_load(trace, policy, under | vars(kept), rate=rate, detail=detail, figure=figure, json=json)
+            show_under_load(trace, policy, under | vars(kept), rate=rate, detail=detail, **written)
             return
         _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **vars(kept))
-        show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
+        show_found_rates(trace, policy, under, find_rate=find_rate, html=html, json=json)
         return
-    alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
-    for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
-        raise ArgumentError(f"`{name}` goes with `workload`")
+    _refuse_without_workload(load, rate=rate, find_rate=find_rate, cluster=cluster)
     sizes = batches(batch)
     if sweep:
         _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
-        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), figure=figure)
+        show(found=sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), **written)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
-    found = compare_policies(
-        open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(kept)
-    )
-    show(json, found, partial(found.tables, detail=detail), figure=figure)
+    under |= {**beside, **vars(mix), **vars(kept)}
+    compared = compare_policies(open_recording(trace), policy, batch=sizes[0], **under)
+    show(found=compared, tables=partial(compared.tables, detail=detail), **written)
+
+
+def _refuse_without_workload(load: LoadOptions, **values: object) -> None:
+    """Refuse options of load where nothing arrives; raises ArgumentError for the first that was given."""
+    for name in given(load) | {name: value for name, value in values.items() if value is not None}:
+        raise ArgumentError(f"`{name}` goes with `workload`")
 
 
 def _refuse_beside(option: str, **values: object) -> None:
