@@ -63,11 +63,8 @@ class ReportPage:
 
     def to_json(self) -> dict[str, Any]:
         """All of it; `page_from` reads it."""
-        found: dict[str, Any] = _PAGE.dump_python(self, mode="json")
+        found: dict[str, Any] = TypeAdapter(ReportPage).dump_python(self, mode="json")
         return found
-
-
-_PAGE = TypeAdapter(ReportPage)
 
 
 def page_from(data: Mapping[str, Any], name: str) -> ReportPage:
@@ -86,7 +83,7 @@ def page_from(data: Mapping[str, Any], name: str) -> ReportPage:
     if held.get("version") != FORMAT:
         raise ValueError(f"{name}: `{PAGE}.version` must be {FORMAT}, got {held.get('version')!r}")
     try:
-        page = _PAGE.validate_python(dict(held))
+        page = TypeAdapter(ReportPage).validate_python(dict(held))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
