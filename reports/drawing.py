@@ -98,7 +98,8 @@ def _drawn(panels: tuple[AnyPanel, ...], title: str) -> Figure:
             elif isinstance(panel, HeatMap):
                 _shade(axes, panel, limits[panel.value_label])
             elif isinstance(panel, Spans):
-                _span(axes, panel)
+                bars = _span(axes, panel)
+                axes.legend(handles=bars, loc="lower right", frameon=False)
             else:
                 marks |= _draw(axes, panel, names)
                 if own_legends and len(panel.series) > 1:
@@ -157,7 +158,7 @@ def drawn_alone(panel: AnyPanel) -> tuple[str, tuple[float, float], list[Point]]
     """
     with style.context([STYLE, PAGE_STYLE]):
         wide = isinstance(panel, Spans) or (isinstance(panel, HeatMap) and _in_rows([panel, panel])[0] == [panel])
-        legend_rows = 0
+        legend_rows = int(isinstance(panel, Spans) and len({span.kind for span in panel.spans}) > 1)
         if isinstance(panel, Panel) and len(panel.series) > 1:
             columns = 2 if max(len(series.name) for series in panel.series) <= SHORT_NAME else 1
             legend_rows = -(-len(panel.series) // columns)
@@ -170,7 +171,9 @@ def drawn_alone(panel: AnyPanel) -> tuple[str, tuple[float, float], list[Point]]
         elif isinstance(panel, HeatMap):
             _shade(axes, panel, _limits([panel])[panel.value_label])
         elif isinstance(panel, Spans):
-            _span(axes, panel)
+            bars = _span(axes, panel)
+            if legend_rows:
+                figure.legend(handles=bars, loc="outside lower center", ncols=len(bars), frameon=False)
         else:
             names = list(dict.fromkeys(series.name for series in panel.series))
             marks = _draw(axes, panel, names)
@@ -226,21 +229,19 @@ def _points(panel: AnyPanel) -> Iterator[tuple[float, float, str]]:
                 yield x + shift, y, f"{series.name}: {y:.4g}{half} {panel.y_label} at {where}"
 
 
-def _span(axes: Axes, panel: Spans) -> None:
-    """Rows from top to bottom; kinds differ by colour and hatch."""
+def _span(axes: Axes, panel: Spans) -> list[PathPatch]:
+    """Rows from top to bottom; kinds differ by colour and hatch. Returns their marks for a legend."""
     axes.set_title(fill(panel.title, TITLE_LETTERS * 2))
     axes.set_xlabel(panel.x_label)
     axes.set_yticks(range(len(panel.rows)), panel.rows)
     axes.set_ylim(len(panel.rows) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    kinds = list(dict.fromkeys(span.kind for span in panel.spans))
-    for kind in kinds:
+    marks = []
+    for place, kind in enumerate(panel.kinds):
         own = [span for span in panel.spans if span.kind == kind]
-        look = {
-            "color": COLOURS[kinds.index(kind) % len(COLOURS)],
-            "hatch": LANE_HATCHES[kinds.index(kind) % len(LANE_HATCHES)],
-        }
+        if not own:
+            continue
         corners = [
             corner
             for span in own
@@ -255,16 +256,16 @@ def _span(axes: Axes, panel: Spans) -> None:
         # One path for all of a kind: a patch for each takes ten times the room.
         codes = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY] * len(own)
         bars = PathPatch(Outline(corners, codes), edgecolor="white", linewidth=0.3, label=kind)
-        bars.set(facecolor=look["color"], hatch=look["hatch"])
+        bars.set(facecolor=COLOURS[place % len(COLOURS)], hatch=LANE_HATCHES[place % len(LANE_HATCHES)])
         axes.add_patch(bars)
+        marks.append(bars)
     axes.autoscale_view(scaley=False)
     if panel.style:
         for span in panel.spans:
-            text, place = f"{span.end - span.start:{panel.style}}", (span.end, span.row)
-            axes.annotate(text, place, xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5)
+            text, at = f"{span.end - span.start:{panel.style}}", (span.end, span.row)
+            axes.annotate(text, at, xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5)
         axes.margins(x=0.1)
-    if len(kinds) > 1:
-        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16 - 0.6 / len(panel.rows)), ncols=4, frameon=False)
+    return marks
 
 
 def _rank(axes: Axes, panel: Ranking) -> None:

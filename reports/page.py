@@ -236,7 +236,7 @@ def _lines(text: str) -> str:
 
 def _table(grid: Grid, page_title: str) -> str:
     """A table whose columns sort it, unless its rows stand in groups; a title that the page has is not said again."""
-    title = "" if grid.title == page_title else grid.title
+    title = "" if page_title.startswith(grid.title) else grid.title
     label = escape(grid.title or "table")
     caption = f"<caption>{_lines(title)}</caption>" if title else ""
     sorts = not grid.lines and len(grid.rows) > 1

@@ -139,22 +139,26 @@ class Span(NamedTuple):
     row: int
     start: float
     end: float
-    kind: str  # equal kinds have equal colours
+    kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Bars by row, from left to right; raises ValueError as `Panel`, and for a row that is none."""
+    """Bars by row, from left to right; raises ValueError as `Panel`, and for a row or a kind that is none."""
 
     title: str
     x_label: str
     rows: tuple[str, ...]  # `[R]`, from top to bottom
     spans: tuple[Span, ...]  # `[S]`, at least one; later ones lie above those before
+    kinds: tuple[str, ...]  # all there may be, in the order of their colours
     style: str = ""  # of the length of each span beside it; empty: none is written
 
     def __post_init__(self) -> None:
         if not self.spans:
             raise ValueError(f"spans {self.title!r}: there must be one, got none")
+        unknown = [span.kind for span in self.spans if span.kind not in self.kinds]
+        if unknown:
+            raise ValueError(f"spans {self.title!r}: kind must be one of {', '.join(self.kinds)}, got {unknown[0]}")
         strays = [span.row for span in self.spans if not 0 <= span.row < len(self.rows)]
         if strays:
             raise ValueError(f"spans {self.title!r}: row must be an index of {len(self.rows)}, got {strays[0]}")
@@ -276,6 +280,7 @@ def waterfalls(policies: Mapping[str, Waterfall | None]) -> list[AnyPanel]:
             x_label="speed-up over the target alone",
             rows=("perfect", *LOSSES, "speed-up"),
             spans=tuple(_falls(found)),
+            kinds=("speed-up", "lost", "gained"),
             style=".2f",
         )
         for policy, found in known[:MOST_WATERFALLS]

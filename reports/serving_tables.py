@@ -505,8 +505,13 @@ class ServingReport(Pictured):
         return [*told, *(self._in_words(row) for row in self.rows)]
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was asked of the first row."""
-        return self.rows[0].about.model_dump(exclude={"notes"})
+        """What was asked of each row."""
+        asked = {}
+        for row in self.rows:
+            seeds = [run.meta.about.seed for run in row.runs]
+            name = " ".join(names_of(self.rows, row).values()) or row.about.policy
+            asked[name] = {**row.about.model_dump(exclude={"notes", "seed"}), "seeds": seeds}
+        return asked if len(asked) > 1 else next(iter(asked.values()))
 
     def partial(self) -> str:
         """The first run that was stopped."""

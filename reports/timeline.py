@@ -511,6 +511,8 @@ def _microseconds(ns: Ints) -> pa.Array:
     return pc.binary_join_element_wise(whole, pc.utf8_lpad(rest, 3, "0"), ".")
 
 
+STAGES = ("wait", "prefill", "decode")
+WORK = ("prefill", "draft", "verify", "decode", "verify, prefill", "decode, prefill")
 MOST_LANES = 16  # requests
 MOST_OPERATIONS = 240
 MOST_REPLICAS = 4
@@ -540,6 +542,7 @@ def swim_lanes(run: str, events: TimelineRun) -> list[AnyPanel]:
             x_label="s since the start of the run",
             rows=names,
             spans=tuple(span for row, index in enumerate(chosen.tolist()) for span in _stages(events, row, index)),
+            kinds=STAGES,
         )
     ]
     if events.ops is not None and events.rows is not None and len(events.ops["kind"]):
@@ -555,7 +558,7 @@ def _stages(events: TimelineRun, row: int, index: int) -> Iterator[Span]:
     at = [int(requests[name][index]) for name in ("arrived", "scheduled", "first", "ended")]
     end = events.end_ns if at[3] == UNKNOWN else at[3]
     arrived, scheduled, first = (end if instant == UNKNOWN else instant for instant in at[:3])
-    for kind, since, until in (("wait", arrived, scheduled), ("prefill", scheduled, first), ("decode", first, end)):
+    for kind, since, until in zip(STAGES, (arrived, scheduled, first), (scheduled, first, end), strict=True):
         if until > since:
             yield Span(row, since / NS_PER_S, until / NS_PER_S, kind)
 
@@ -591,6 +594,7 @@ def _lanes_of_members(
                 )
                 for op in within.tolist()
             ),
+            kinds=WORK,
         )
     ]
 

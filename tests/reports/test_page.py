@@ -121,7 +121,12 @@ def evil_page(**changes):
         ),
         ranking(EVIL, {EVIL: (1.0, (0.5, 1.5))}, told=EVIL),
         Spans(
-            title=EVIL, x_label="s", rows=(EVIL,), spans=(Span(0, 0.0, 1.0, EVIL), Span(0, 1.0, 2.0, "b")), style=".1f"
+            title=EVIL,
+            x_label="s",
+            rows=(EVIL,),
+            kinds=(EVIL, "b"),
+            spans=(Span(0, 0.0, 1.0, EVIL), Span(0, 1.0, 2.0, "b")),
+            style=".1f",
         ),
     )
     grid = table([{EVIL: EVIL, "x": "1"}, {EVIL: "b", "x": "2"}], title=EVIL, remarks=[EVIL])
