@@ -24,6 +24,7 @@ MODULES = {
     "prepare": "runtime.prepare",
     "recommend": "studies.recommend",
     "record": "studies.record",
+    "report": "studies.report",
     "settings": "studies.engine_settings",
     "simulate": "studies.serving",
     "sweep": "studies.compare",

@@ -20,6 +20,7 @@ from .studies.engine_settings import EngineSettings
 from .studies.import_logs import import_logs as import_logs
 from .studies.options import Promised
 from .studies.record import record as record
+from .studies.report import report as report
 from .studies.serving import Simulated
 from .studies.serving import metrics as metrics
 from .studies.setting import PoliciesGiven, PolicyGiven
@@ -48,6 +49,7 @@ __all__ = [
     "prepare",
     "recommend",
     "record",
+    "report",
     "settings",
     "simulate",
     "sweep",

@@ -197,6 +197,7 @@ COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "cluster": "serving:cluster",
     "metrics": "serving:metrics",
     "timeline": "serving:timeline",
+    "report": "serving:report",
     "observe": "serving:observe",
     "run": "models:run",
     "prompts": "models:prompts",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ from ..studies.options import (
 )
 from ..studies.setting import open_recording
 from .options import WORKLOAD, FindRateOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
-from .output import FigureOption, JsonOption, check_figure_path, check_json_path, show
+from .output import FigureOption, HtmlOption, JsonOption, check_figure_path, check_html_path, check_json_path, show
 
 ChainsOption = Annotated[
     list[str] | None,
@@ -59,6 +59,7 @@ def compare(
     placement: PlacementOptions,
     prefixes: PrefixOptions,
     figure: FigureOption = None,
+    html: HtmlOption = None,
     json: JsonOption = None,
     kept: LogOptions,
     load: LoadOptions,
@@ -76,6 +77,8 @@ def compare(
     log = None if kept.log is None else Path(kept.log)
     check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
     check_figure_path(figure, log)
+    check_html_path("--html", html, log, figure, json)
+    written: dict[str, Any] = {"figure": figure, "html": html, "json": json}
     under = {**vars(replay), **vars(repeats)}
     beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
@@ -85,22 +88,22 @@ def compare(
 
         under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
-            show_under_load(trace, policy, under | more, rate=rate, detail=detail, figure=figure, json=json)
+            show_under_load(trace, policy, under | more, rate=rate, detail=detail, **written)
             return
         _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **more)
-        show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
+        show_found_rates(trace, policy, under, find_rate=find_rate, html=html, json=json)
         return
     _refuse_alone(given(load) | {"rate": rate, "find_rate": find_rate, "cluster": cluster})
     sizes = batches(batch)
     if sweep:
         _refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on, **given(reorder))
-        show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), figure=figure)
+        show(found=sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), **written)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
-    also = {**vars(mix), **vars(reorder), **more}
-    found = compare_policies(open_recording(trace), policy, batch=sizes[0], **under, **beside, **also)
-    show(json, found, partial(found.tables, detail=detail), figure=figure)
+    under |= {**beside, **vars(mix), **vars(reorder), **more}
+    compared = compare_policies(open_recording(trace), policy, batch=sizes[0], **under)
+    show(found=compared, tables=partial(compared.tables, detail=detail), **written)
 
 
 def _refuse_alone(values: Mapping[str, object]) -> None:

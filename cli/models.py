@@ -346,9 +346,10 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None, f
         for output in decoded.outputs:
             leaves = f", leaves {output.parent} after {counted(output.depth, 'token')}" if output.parent else ""
             typer.echo(f"--- {output.request_id} ({output.tag}){leaves}\n{escaped(output.text)}")
-    show(json, decoded, figure=figure)
+    # First: without an answer there is nothing to draw, and that would be all that is said.
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)
+    show(json, decoded, figure=figure)
     if decoded.log.meta["interrupted"]:
         raise Interrupted(f"{_at(decoded)}{len(decoded.outputs)} of {asked} ended and are kept")
     if decoded.failed:
@@ -358,10 +359,10 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None, f
 
 def _tell_each(each: "DecodedByPolicy", asked: int, figure: Path | None, json: Path | None) -> None:
     """Print what several policies wrote; raises Exit and Interrupted where that is not all."""
-    show(json, each, figure=figure)
     failed = [output for run in each.runs for output in run.failed]
     for output in failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)
+    show(json, each, figure=figure)
     last = each.runs[-1]
     if last.log.meta["interrupted"] or last.quality_interrupted:
         raise Interrupted(f"{_at(last)}{len(each.runs)} of {asked} policies began, the last one did not end")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,8 @@ import typer
 
 from ..base.errors import with_options
 from ..base.files import place_of, write_whole
-from ..reports.figure import Pictured, check_figure
+from ..reports.figure import check_figure, needs_matplotlib
+from ..reports.page import PAGE, Pictured, ReportPage, html_page, page_of
 from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_line, print_tables, prose_of
 from ..traces.folder import check_outside
 from .errors import json_stream, keep_for_json
@@ -38,22 +41,32 @@ def show(
     tables: Callable[[], Sequence[Grid]] | None = None,
     *,
     figure: Path | None = None,
+    html: Path | None = None,
 ) -> None:
     """Write what was found where JSON is asked for, else print it, with `tables` if not its own; only one is made.
 
-    Remarks name options in both, as errors do. Where a `figure` is asked for it is drawn as well, before.
+    Remarks name options in both, as errors do. Where a `figure` or a page, `html`, is asked for it is written as well,
+    before. JSON of what can be a page holds that too.
     """
     if figure is not None:
         assert isinstance(found, Pictured), "a command with --figure"
         found.plot(figure)
+    if html is not None:
+        write_whole(html, html_page([_page(found)]))
     if json is not None:
-        write_json({name: _in_options(part) for name, part in found.to_json().items()}, json)
+        page = {PAGE: _page(found).to_json()} if isinstance(found, Pictured) else {}
+        write_json({name: _in_options(part) for name, part in found.to_json().items()} | page, json)
         return
     named = (replace(table, remarks=tuple(map(with_options, table.remarks))) for table in (tables or found.tables)())
     console = console_of_output()
     print_tables(console, named)
     for line in found.lines():
         print_line(console, line)
+
+
+def _page(found: Printed) -> ReportPage:
+    """With the command that was typed."""
+    return page_of(found, shlex.join(["paceline", *sys.argv[1:]]))
 
 
 def show_table(json: Path | None, data: dict[str, Any], table: Grid) -> None:
@@ -117,6 +130,22 @@ def check_figure_path(path: Path | None, *others: Path | None) -> None:
     same = [other for other in others if other is not None and place_of(other) == place_of(path)]
     if same:
         raise ValueError(f"--figure must be a file of its own, got {str(path)!r}")
+
+
+HtmlOption = Annotated[Path | None, typer.Option(help="Write one self-contained page, .html, as well.")]
+
+
+def check_html_path(option: str, path: Path | None, *others: Path | None) -> None:
+    """Refuse, before a long run, a page that could not be written after it; raises as `check_json_path`."""
+    if path is None:
+        return
+    needs_matplotlib()
+    if path.suffix != ".html":
+        raise ValueError(f"{option} must end in .html, got {str(path)!r}")
+    check_file_path(option, path)
+    same = [other for other in others if other is not None and place_of(other) == place_of(path)]
+    if same:
+        raise ValueError(f"{option} must be a file of its own, got {str(path)!r}")
 
 
 def check_new_folder(option: str, path: Path | None, *, what: str = "a run") -> None:

@@ -14,6 +14,7 @@ from ..studies.observe import Asking, shown_run
 from ..studies.observe import observe as drive_server
 from ..studies.options import LoadOptions, ReplayOptions, SeedsOptions, SimulateOptions, TimelineOptions
 from ..studies.rates import find_rates
+from ..studies.report import report as report_of
 from ..studies.serving import BrokenWorkloadError
 from ..studies.serving import metrics as metrics_of_runs
 from ..studies.serving import simulate as serve_workload
@@ -29,8 +30,10 @@ from .output import (
     JsonOption,
     check_figure_path,
     check_file_path,
+    check_html_path,
     check_json_path,
     check_new_folder,
+    say,
     show,
 )
 from .typed import option_of, promised, rates
@@ -94,6 +97,22 @@ def timeline(
     check_file_path("--out", out)
     check_json_path(json, out, *runs)
     show(json, timeline_of_runs(runs, out, **vars(asked)))
+
+
+def report(
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN|COMPARISON|SWEEP...",
+            help="Folders of simulate, run, compare --log, observe or sweep, and files of compare, simulate or run "
+            "--json. Served runs stand side by side.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The page, .html. One that is there is replaced.")],
+) -> None:
+    """One self-contained HTML page to read and to send: the answer, tables that sort, pictures, a timeline."""
+    check_html_path("--out", out, *inputs)
+    say(f"{report_of(inputs, out)}: open it in a browser")
 
 
 ALL_FAILED = 1  # exit code: no request was answered
@@ -243,24 +262,31 @@ def show_under_load(
     rate: str | None,
     detail: bool,
     figure: Path | None,
+    html: Path | None,
     json: Path | None,
 ) -> None:
     """Compare and show; raises ValueError for options that will not do, Interrupted where rows are missing."""
     _check_served(options, json)
     asked = None if rate is None else rates("--rate", rate)
     found = compare_under_load(trace, policy, rates=asked, **options)
-    show(json, found, partial(found.tables, detail=detail), figure=figure)
+    show(json, found, partial(found.tables, detail=detail), figure=figure, html=html)
     if found.num_missing:
         were = "was" if found.num_missing == 1 else "were"
         raise Interrupted(f"{counted(found.num_missing, 'row')} more {were} asked for")
 
 
 def show_found_rates(
-    trace: Path | None, policy: list[str] | None, options: dict[str, Any], *, find_rate: str, json: Path | None
+    trace: Path | None,
+    policy: list[str] | None,
+    options: dict[str, Any],
+    *,
+    find_rate: str,
+    html: Path | None,
+    json: Path | None,
 ) -> None:
     """Find and show; raises ValueError for options that will not do."""
     _check_served(options, json)
-    show(json, find_rates(trace, policy, limits=find_rate, **options))
+    show(json, find_rates(trace, policy, limits=find_rate, **options), html=html)
 
 
 def _check_served(options: dict[str, Any], json: Path | None) -> None:

@@ -12,10 +12,21 @@ from operator import itemgetter
 from typing import Any
 
 from ..base.errors import counted
-from .figure import Pictured
 from .intervals import ONE_SEED, Interval
-from .panels import AnyPanel, HeatMap
-from .pictures import SweptFigures, kept_by_position, ranking
+from .page import Pictured
+from .panels import (
+    HeatMap,
+    Ranking,
+    Section,
+    SweptFigures,
+    acceptance_by_level,
+    kept_by_position,
+    quality_against_speed,
+    ranking,
+    regrets,
+    speed_ups_by_tag,
+    waterfalls,
+)
 from .quality import Quality
 from .regret import Regret
 from .resampled import LEAST_REQUESTS
@@ -589,7 +600,7 @@ class Sweep(Pictured):
         """A row for each chain and batch; columns as in docs/compare.md, `sweep[]`, and `windows_MEMBER`."""
         return flat_rows(self._cells())
 
-    def panels(self) -> Sequence[AnyPanel]:
+    def sections(self) -> Sequence[Section]:
         """Speed-up by windows and batch; tokens per second where that of the target alone is not known."""
         knows = all(comparison.baseline is not None for comparison in self.comparisons.values())
         rows = {batch: {row.policy: row for row in one.rows} for batch, one in self.comparisons.items()}
@@ -609,7 +620,11 @@ class Sweep(Pictured):
         swept = SweptFigures(
             chains=chains, batches=list(self.comparisons), figure=figure, best=best, unit=unit, least=least
         )
-        return swept.panels()
+        return [Section(topic="policies", tables=tuple(self.tables()), panels=tuple(swept.panels()))]
+
+    def configuration(self) -> Mapping[str, Any]:
+        """What was compared on."""
+        return self.meta
 
     def headline(self) -> str:
         """What was replayed; how cells are marked."""
@@ -708,31 +723,6 @@ def _speed_ups(by_tag: ByTag, speed_ups: Mapping[str, float] | None) -> list[str
     return ["unknown" if speed_ups is None else f"{speed_ups[tag]:.2f}x" for tag in by_tag.tags]
 
 
-def _tag_panels(by_tag: ByTag) -> list[HeatMap]:
-    """Speed-up by policy and tag; none where the target alone is not known."""
-    found = {policy: by_tag.speed_ups(policy) for policy in by_tag.policies}
-    known = {policy: speed_ups for policy, speed_ups in found.items() if speed_ups is not None}
-    if not known:
-        return []
-    tags, policies = by_tag.tags, list(known)
-    return [
-        HeatMap(
-            title="Speed-up by tag",
-            x_label="framed: the best of a tag, hatched: slower than the target alone",
-            y_label="",
-            columns=tuple(tag or "no tag" for tag in tags),
-            rows=tuple(policies),
-            values=tuple(tuple(known[policy][tag] for tag in tags) for policy in policies),
-            value_label="speed-up over the target alone",
-            marked=frozenset(
-                (max(range(len(policies)), key=lambda place: known[policies[place]][tag]), column)
-                for column, tag in enumerate(tags)
-            ),
-            least=1.0,
-        )
-    ]
-
-
 def regret_table(regret: Regret, *, by_tag: bool) -> Grid:
     """One row per policy: seconds per token over those of the reference, and by tag over the best static policy.
 
@@ -812,27 +802,63 @@ class Comparison(Pictured):
         unknown = {field.name: None for field in fields(Quality)}
         return flat_rows([{**row, "quality": row["quality"] or unknown} for row in rows])
 
-    def panels(self) -> Sequence[AnyPanel]:
-        """Speed-ups with intervals, what is kept by position, and speed-ups by tag where they were asked for."""
+    def sections(self) -> Sequence[Section]:
+        """Speed-ups with intervals, what is kept by member and position, and the views that were asked for."""
+        ranked = self.runs.ranked()
+        runnable = [row for row in ranked if row.policy not in self.oracles]
+        speeds, unit = self._speeds()
+        quality = quality_table(ranked)
+        further, by_member = detail_tables(self.runs)
+        tags = None if self.by_tag is None else self._ranked(self.by_tag)
+        found = [
+            Section(topic="policies", tables=(comparison_table(self.runs), further), panels=(self._ranking(),)),
+            Section(
+                topic="acceptance",
+                tables=(by_member,),
+                panels=(*kept_by_position(runnable), *acceptance_by_level(runnable)),
+            ),
+        ]
+        if tags is not None:
+            found.append(Section(topic="tags", tables=(tag_table(tags),), panels=tuple(speed_ups_by_tag(tags))))
+        if self.why is not None:
+            drawn = waterfalls({name: one for name, one in self.why.policies.items() if name not in self.oracles})
+            found.append(Section(topic="waterfall", tables=(why_table(self.why),), panels=tuple(drawn)))
+        if quality is not None:
+            drawn = quality_against_speed(ranked, speeds, unit)
+            found.append(Section(topic="quality", tables=(quality,), panels=tuple(drawn)))
+        if self.regret is not None:
+            losses = regret_table(self.regret, by_tag=self.by_tag is not None)
+            found.append(Section(topic="regret", tables=(losses,), panels=(regrets(self.regret),)))
+        if self.on_device is not None:
+            found.append(Section(topic="device", tables=(device_range_table(self.on_device),)))
+        return found
+
+    def configuration(self) -> Mapping[str, Any]:
+        """What was compared on."""
+        return self.meta
+
+    def _speeds(self) -> tuple[dict[str, float], str]:
+        """Speed-up by policy and what that is; tokens per second where that of the target alone is not known."""
+        speed_ups = {row.policy: self.runs.speed_up(row) for row in self.runs.ranked()}
+        known = {policy: speed for policy, speed in speed_ups.items() if speed is not None}
+        if len(known) == len(speed_ups):
+            return known, "speed-up over the target alone"
+        return {row.policy: self.runs.output_tokens_per_s(row) for row in self.runs.ranked()}, "output tokens/s"
+
+    def _ranking(self) -> Ranking:
         ranked = self.runs.ranked()
         knows = self.runs.baseline is not None
         _, tied, _ = _standing(self.runs, self.oracles)
+        speeds, unit = self._speeds()
         figures = {}
         for row in ranked:
-            speed_up, sure = self.runs.speed_up(row), self.runs.speed_up_interval(row)
-            if speed_up is None:
-                speed_up, sure = self.runs.output_tokens_per_s(row), self.runs.output_tokens_per_s_interval(row)
-            elif not _is_sure(self.runs, row):
-                sure = None
-            figures[self._called(row)] = (speed_up, None if sure is None else sure.bounds)
+            sure = self.runs.speed_up_interval(row) if knows else self.runs.output_tokens_per_s_interval(row)
+            known = sure is not None and (not knows or _is_sure(self.runs, row))
+            figures[self._called(row)] = (speeds[row.policy], sure.bounds if known and sure is not None else None)
         best = [self._called(row) for row in ranked if row.policy == self.best or row in tied]
-        title = "Speed-up over the target alone" if knows else "Output tokens/s"
         told = "filled: the best, and what cannot be told apart from it" if tied else "filled: the best"
         shown: dict[str, Any] = {"reference": 1.0, "unit": "x"} if knows else {"style": ",.1f"}
-        first = ranking(title, figures, filled=best, told=told, **shown)
-        runnable = [row for row in ranked if row.policy not in self.oracles]
-        tags = [] if self.by_tag is None else _tag_panels(self._ranked(self.by_tag))
-        return [first, *kept_by_position(runnable), *tags]
+        return ranking(f"{unit[:1].upper()}{unit[1:]}", figures, filled=best, told=told, **shown)
 
     def headline(self) -> str:
         """What was replayed and how."""

@@ -1,7 +1,9 @@
-"""Panels drawn with matplotlib."""
+"""Panels drawn with matplotlib: a figure of several, or one by itself for a page."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -10,9 +12,10 @@ import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path as Outline
 
-from .panels import AnyPanel, HeatMap, Panel, Ranking, Series
+from .panels import AnyPanel, HeatMap, Panel, Ranking, Series, Spans
 
 # By suffix: neither a date nor the version that drew it.
 METADATA = {
@@ -32,12 +35,29 @@ NAME_ROW_IN, CELL_ROW_IN, AROUND_IN = 0.21, 0.3, 1.0  # of a ranking, a heat map
 MOST_HALF_LETTERS = 20  # of all columns of a heat map in half the width, each taking two more
 MOST_MARKS = 40  # of a line, beyond which they would hide it
 MOST_TICKS = 7  # of a logarithmic axis, whose places themselves are shown; beyond that powers of ten
+LANE_HATCHES = ("", "/", "\\", "-", "|")  # an SVG holds every line of them
+BAR_HALF = 0.36  # of a row, half of what a bar takes
 SHADES = "cividis"  # from dark to light, the same to all eyes
 BARS_SHARE = 0.8  # of a category's width
 SHORT_NAME = 20  # letters of a name in a legend of four columns
 TITLE_LETTERS = 44  # of a line of a panel's title
 MOST_UPRIGHT = 48  # letters that category names may take side by side in half the width
 STYLE = Path(__file__).with_name("figures.mplstyle")
+PAGE_WIDTH_IN, PAGE_WIDE_IN = 4.5, 6.6  # of a panel by itself, and of one that needs room
+MOST_NAME = 24  # letters of a line of a name beside a panel of a page
+# Colours of a page, which changes them with its light: text becomes that of the page, the others its variables.
+INK, FAINT = "#010203", "#d0d1d2"
+PAGE_STYLE = {
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": FAINT,
+    "axes.facecolor": "none",
+}
+POINTS_PER_IN = 72
 
 
 def save_figure(figure: Figure, path: Path, suffix: str) -> None:
@@ -77,6 +97,9 @@ def _drawn(panels: tuple[AnyPanel, ...], title: str) -> Figure:
                 _rank(axes, panel)
             elif isinstance(panel, HeatMap):
                 _shade(axes, panel, limits[panel.value_label])
+            elif isinstance(panel, Spans):
+                bars = _span(axes, panel)
+                axes.legend(handles=bars, loc="lower right", frameon=False)
             else:
                 marks |= _draw(axes, panel, names)
                 if own_legends and len(panel.series) > 1:
@@ -105,7 +128,7 @@ def _in_rows(panels: Sequence[AnyPanel]) -> list[list[AnyPanel]]:
     has_room = False
     for panel in panels:
         letters = sum(len(name) + 2 for name in panel.columns) if isinstance(panel, HeatMap) else 0
-        wide = isinstance(panel, Ranking) or letters > MOST_HALF_LETTERS
+        wide = isinstance(panel, Ranking | Spans) or letters > MOST_HALF_LETTERS
         if has_room and not wide:
             rows[-1].append(panel)
             has_room = False
@@ -120,7 +143,129 @@ def _height_in(panel: AnyPanel) -> float:
         return AROUND_IN + NAME_ROW_IN * len(panel.names)
     if isinstance(panel, HeatMap):
         return max(PANEL_HEIGHT_IN * 0.75, AROUND_IN + CELL_ROW_IN * len(panel.rows))
+    if isinstance(panel, Spans):
+        return AROUND_IN + NAME_ROW_IN * len(panel.rows)
     return PANEL_HEIGHT_IN
+
+
+Point = tuple[float, float, str]  # where it stands, in points from the left and from the top, and its words
+
+
+def drawn_alone(panel: AnyPanel) -> tuple[str, tuple[float, float], list[Point]]:
+    """One panel for a page: its SVG, (width, height) in points, and the points of its series.
+
+    The SVG has no title and no address outside itself; its ids are its own only within it.
+    """
+    with style.context([STYLE, PAGE_STYLE]):
+        wide = isinstance(panel, Spans) or (isinstance(panel, HeatMap) and _in_rows([panel, panel])[0] == [panel])
+        legend_rows = int(isinstance(panel, Spans) and len({span.kind for span in panel.spans}) > 1)
+        if isinstance(panel, Panel) and len(panel.series) > 1:
+            columns = 2 if max(len(series.name) for series in panel.series) <= SHORT_NAME else 1
+            legend_rows = -(-len(panel.series) // columns)
+        size = PAGE_WIDE_IN if wide else PAGE_WIDTH_IN, _height_in(panel) + LEGEND_ROW_IN * legend_rows
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        if isinstance(panel, Ranking):
+            _rank(axes, panel)
+            axes.set_yticks(range(len(panel.names)), [fill(name, MOST_NAME) for name in panel.names])
+        elif isinstance(panel, HeatMap):
+            _shade(axes, panel, _limits([panel])[panel.value_label])
+        elif isinstance(panel, Spans):
+            bars = _span(axes, panel)
+            if legend_rows:
+                figure.legend(handles=bars, loc="outside lower center", ncols=len(bars), frameon=False)
+        else:
+            names = list(dict.fromkeys(series.name for series in panel.series))
+            marks = _draw(axes, panel, names)
+            if panel.categories:
+                _name_categories(axes, panel.categories, wide=False)
+            if legend_rows:
+                figure.legend(
+                    [marks[name] for name in names], names, loc="outside lower center", ncols=columns, frameon=False
+                )
+        axes.set_title("")
+        axes.set_xlabel(fill(axes.get_xlabel(), TITLE_LETTERS + 16))
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata=METADATA[".svg"], transparent=True)
+        height = size[1] * POINTS_PER_IN
+        scale = POINTS_PER_IN / figure.dpi
+        points = []
+        for x, y, words in _points(panel):
+            right, up = axes.transData.transform((x, y)) * scale
+            points.append((float(right), height - float(up), words))
+    return _for_page(text.getvalue(), shaded=isinstance(panel, HeatMap)), (size[0] * POINTS_PER_IN, height), points
+
+
+_PLACES = re.compile(r' (?:d|x|y|transform)="[^"]*"')
+_LONG = re.compile(r"(\.\d\d)\d+")
+
+
+def _for_page(svg: str, *, shaded: bool) -> str:
+    """What stands within the SVG, in colours of the page, but for those of a map; places to a hundredth of a point."""
+    inner = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
+    inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
+    inner = re.sub(r"\s*\n\s*", "\n", _PLACES.sub(lambda place: _LONG.sub(r"\1", place[0]), inner))
+    if not shaded:
+        for place, colour in enumerate(COLOURS):
+            inner = inner.replace(colour.lower(), "currentColor" if colour == "#000000" else f"var(--series-{place})")
+        inner = inner.replace("#ffffff", "var(--paper)")
+    return inner.replace(INK, "currentColor").replace(FAINT, "var(--faint)").replace("xlink:href", "href")
+
+
+def _points(panel: AnyPanel) -> Iterator[tuple[float, float, str]]:
+    """What a reader may point at, with its words; lines of many points are read from their table."""
+    if isinstance(panel, Ranking):
+        for place, (name, value, bounds) in enumerate(zip(panel.names, panel.values, panel.bounds, strict=True)):
+            sure = "" if bounds is None else f" ({bounds[0]:{panel.style}} to {bounds[1]:{panel.style}})"
+            yield value, place, f"{name}: {value:{panel.style}}{panel.unit}{sure}"
+    elif isinstance(panel, Panel):
+        for place, series in enumerate(panel.series):
+            shift = BARS_SHARE * ((place + 0.5) / len(panel.series) - 0.5) if panel.kind == "bar" else 0.0
+            thinned = range(0, len(series.x), max(1, len(series.x) * len(panel.series) // MOST_MARKS))
+            for at in thinned:
+                x, y = series.x[at], series.y[at]
+                where = panel.categories[int(x)] if panel.categories else f"{x:.4g} {panel.x_label}"
+                half = f" ± {series.error[at]:.3g}" if series.error is not None else ""
+                yield x + shift, y, f"{series.name}: {y:.4g}{half} {panel.y_label} at {where}"
+
+
+def _span(axes: Axes, panel: Spans) -> list[PathPatch]:
+    """Rows from top to bottom; kinds differ by colour and hatch. Returns their marks for a legend."""
+    axes.set_title(fill(panel.title, TITLE_LETTERS * 2))
+    axes.set_xlabel(panel.x_label)
+    axes.set_yticks(range(len(panel.rows)), panel.rows)
+    axes.set_ylim(len(panel.rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    marks = []
+    for place, kind in enumerate(panel.kinds):
+        own = [span for span in panel.spans if span.kind == kind]
+        if not own:
+            continue
+        corners = [
+            corner
+            for span in own
+            for corner in (
+                (span.start, span.row - BAR_HALF),
+                (span.start, span.row + BAR_HALF),
+                (span.end, span.row + BAR_HALF),
+                (span.end, span.row - BAR_HALF),
+                (span.start, span.row - BAR_HALF),
+            )
+        ]
+        # One path for all of a kind: a patch for each takes ten times the room.
+        codes = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY] * len(own)
+        bars = PathPatch(Outline(corners, codes), edgecolor="white", linewidth=0.3, label=kind)
+        bars.set(facecolor=COLOURS[place % len(COLOURS)], hatch=LANE_HATCHES[place % len(LANE_HATCHES)])
+        axes.add_patch(bars)
+        marks.append(bars)
+    axes.autoscale_view(scaley=False)
+    if panel.style:
+        for span in panel.spans:
+            text, at = f"{span.end - span.start:{panel.style}}", (span.end, span.row)
+            axes.annotate(text, at, xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5)
+        axes.margins(x=0.1)
+    return marks
 
 
 def _rank(axes: Axes, panel: Ranking) -> None:

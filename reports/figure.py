@@ -1,6 +1,8 @@
-"""Panels as one figure, SVG, PNG or PDF; the one door to matplotlib. The same panels give the same bytes."""
+"""Panels as one figure, SVG, PNG or PDF, or one in a page; the one door to matplotlib.
 
-from abc import abstractmethod
+The same panels give the same bytes.
+"""
+
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +12,6 @@ from typing import TYPE_CHECKING
 from ..base.errors import ArgumentError, install_hint
 from ..base.files import whole_file
 from .panels import AnyPanel
-from .tables import Printed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,19 +48,34 @@ def write_figure(panels: Sequence[AnyPanel], path: Path, title: str = "") -> Non
         OSError: no folder to stand in, or a folder itself.
     """
     check_figure(path)
-    _write(_drawn(panels, title), path)
+    write_drawn(figure_of(panels, title), path)
 
 
-def _write(figure: "Figure", path: Path) -> None:
+def write_drawn(figure: "Figure", path: Path) -> None:
+    """Write what `figure_of` drew; raises as `write_figure`."""
     with whole_file(path) as part:
         _drawing().save_figure(figure, part, path.suffix)
 
 
-def _drawn(panels: Sequence[AnyPanel], title: str) -> "Figure":
+def figure_of(panels: Sequence[AnyPanel], title: str) -> "Figure":
+    """Panels as a figure of matplotlib; raises ArgumentError for none, and as `write_figure`."""
+    if not panels:
+        raise ArgumentError("`figure` has nothing to show: no request was answered")
     if len(panels) > MOST_PANELS:
         raise ArgumentError(f"`figure` has room for {MOST_PANELS} panels, got {len(panels)}: ask for less at a time")
     found: Figure = _drawing().drawn(tuple(panels), title)
     return found
+
+
+def drawn_alone(panel: AnyPanel) -> tuple[str, tuple[float, float], list[tuple[float, float, str]]]:
+    """One panel for a page, as `drawing.drawn_alone` says; raises ModuleNotFoundError as `check_figure`."""
+    found: tuple[str, tuple[float, float], list[tuple[float, float, str]]] = _drawing().drawn_alone(panel)
+    return found
+
+
+def needs_matplotlib() -> None:
+    """Raises ModuleNotFoundError, which says how to install it, where there is none."""
+    _drawing()
 
 
 def _drawing() -> ModuleType:
@@ -68,30 +84,3 @@ def _drawing() -> ModuleType:
     from . import drawing  # noqa: PLC0415 - an optional dependency, at its one door
 
     return drawing
-
-
-class Pictured(Printed):
-    """A result that is a figure as well."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def panels(self) -> Sequence[AnyPanel]:
-        """What the figure shows."""
-
-    @abstractmethod
-    def headline(self) -> str:
-        """What it is of, in a line."""
-
-    def plot(self, figure: str | Path | None = None) -> "Figure":
-        """The figure of matplotlib, which notebooks show; with `figure` it is written as well (.svg, .png, .pdf).
-
-        Raises:
-            ArgumentError, ModuleNotFoundError, OSError: as `write_figure`.
-        """
-        path = None if figure is None else Path(figure)
-        check_figure(path)
-        found = _drawn(self.panels(), self.headline())
-        if path is not None:
-            _write(found, path)
-        return found

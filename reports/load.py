@@ -12,10 +12,9 @@ from typing import Any
 from ..base.errors import counted
 from ..policies.chain_text import BASELINE
 from .cost_range import gain, gain_range, is_better_at_ends, ranges_table
-from .figure import Pictured
 from .intervals import Interval, enough_values, mean_interval, paired
-from .panels import AnyPanel, Panel, Series
-from .pictures import ranking
+from .page import Pictured
+from .panels import AnyPanel, Panel, Section, Series, ranking
 from .serving import Promises
 from .serving_tables import (
     LATENCIES,
@@ -314,7 +313,7 @@ class LoadComparison(Pictured):
                     rows.append({"rate": one.rate, "policy": row.about.policy, **run})
         return flat_rows(rows)
 
-    def panels(self) -> Sequence[AnyPanel]:
+    def sections(self) -> Sequence[Section]:
         """How much sooner requests leave than under the first policy (`plain` if it is there), by rate; and when."""
         policies = list(dict.fromkeys(row.about.policy for one in self.rates for row in one.rows))
         first = "plain" if "plain" in policies else policies[0]
@@ -336,7 +335,22 @@ class LoadComparison(Pictured):
                 for policy in policies
             }
             found.append(_against_rate(title, unit, values))
-        return [panel for panel in found if panel is not None]
+        first_table, *others = self.tables(detail=True)
+        latencies = Section(topic="latency", tables=tuple(others))
+        drawn = tuple(panel for panel in found if panel is not None)
+        return [Section(topic="load", tables=(first_table,), panels=drawn), latencies]
+
+    def answer(self) -> Sequence[str]:
+        """Who is best where; of one policy what it is."""
+        return self.lines() or [f"one policy: {self.rates[0].rows[0].about.policy}; nothing to compare it with"]
+
+    def configuration(self) -> Mapping[str, Any]:
+        """What was compared on."""
+        return self.meta
+
+    def partial(self) -> str:
+        """How many runs an interrupt left out."""
+        return f"{counted(self.num_missing, 'run')} left out" if self.num_missing else ""
 
     def headline(self) -> str:
         """What was compared on."""

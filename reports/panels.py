@@ -1,15 +1,32 @@
-"""Sets of axes, as figures show them, and how far simulated seconds are from measured ones.
+"""What figures and pages show: panels as plain data, and those of results. `drawing.py` draws them.
 
-Letters: P points, R rows, C columns.
+Letters: P points, R rows, C columns, S spans.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isfinite
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .intervals import Interval
+from .regret import Regret
+from .seconds_by_tag import ByTag
+from .summary import Summary
+from .tables import Grid
 from .validation import Cell
+from .waterfall import LOSSES, Waterfall
+
+MOST_LINES = 6  # policies whose positions are drawn: more lines cannot be told apart
+MOST_CHAINS = 15  # of a sweep that is no grid
+INTERVAL = "bars: 95% interval over requests"
+MOST_WATERFALLS = 3  # policies
+QUANTILES = 101  # points of a distribution
+MOST_INSTANTS = 200  # of a line over time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +133,48 @@ class HeatMap:
         _check_finite(f"heat map {self.title!r}", known)
 
 
-AnyPanel = Panel | Ranking | HeatMap
+class Span(NamedTuple):
+    """A bar from one value to another."""
+
+    row: int
+    start: float
+    end: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Bars by row, from left to right; raises ValueError as `Panel`, and for a row or a kind that is none."""
+
+    title: str
+    x_label: str
+    rows: tuple[str, ...]  # `[R]`, from top to bottom
+    spans: tuple[Span, ...]  # `[S]`, at least one; later ones lie above those before
+    kinds: tuple[str, ...]  # all there may be, in the order of their colours
+    style: str = ""  # of the length of each span beside it; empty: none is written
+
+    def __post_init__(self) -> None:
+        if not self.spans:
+            raise ValueError(f"spans {self.title!r}: there must be one, got none")
+        unknown = [span.kind for span in self.spans if span.kind not in self.kinds]
+        if unknown:
+            raise ValueError(f"spans {self.title!r}: kind must be one of {', '.join(self.kinds)}, got {unknown[0]}")
+        strays = [span.row for span in self.spans if not 0 <= span.row < len(self.rows)]
+        if strays:
+            raise ValueError(f"spans {self.title!r}: row must be an index of {len(self.rows)}, got {strays[0]}")
+        _check_finite(f"spans {self.title!r}", [end for span in self.spans for end in (span.start, span.end)])
+
+
+AnyPanel = Panel | Ranking | HeatMap | Spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a result: its tables and what is drawn of it."""
+
+    topic: str  # one of `page.TOPICS`, which orders them and says where others come from
+    tables: tuple[Grid, ...] = ()
+    panels: tuple[AnyPanel, ...] = ()
 
 
 def _check_finite(where: str, values: Iterable[float]) -> None:
@@ -149,6 +207,302 @@ def by_category(
         categories=tuple(map(str, categories)),
         series=series_of(range(len(categories)), y),
     )
+
+
+def kept_by_position(rows: Sequence[Summary]) -> list[AnyPanel]:
+    """How often a round keeps the drafted token at each position; rows are fastest first. Empty where nobody drafts."""
+    drafting = [row for row in rows if len(row.accepted_histogram) > 1 and not row.levels[-1].trees]
+    series = []
+    for row in drafting[:MOST_LINES]:
+        rounds = sum(row.accepted_histogram)
+        at_least = list(accumulate(reversed(row.accepted_histogram)))[::-1][1:]
+        positions = tuple(float(place) for place in range(1, len(at_least) + 1))
+        series.append(Series(name=row.policy, x=positions, y=tuple(count / rounds for count in at_least)))
+    if not series:
+        return []
+    fastest = f", {MOST_LINES} fastest" if len(drafting) > MOST_LINES else ""
+    return [
+        Panel(
+            title=f"Drafted tokens the target keeps, by position{fastest}",
+            x_label="position in the draft",
+            y_label="share of rounds",
+            series=tuple(series),
+        )
+    ]
+
+
+def seconds_by_member(rows: Sequence[Summary]) -> HeatMap:
+    """Where the seconds of each run went; members that took none are left out."""
+    members = [level.name for level in rows[0].levels]
+    ran = [place for place in range(len(members)) if any(row.levels[place].duration_s for row in rows)]
+    return HeatMap(
+        title="Where the seconds go",
+        x_label="member",
+        y_label="",
+        columns=tuple(members[place] for place in ran),
+        rows=tuple(row.policy for row in rows),
+        values=tuple(tuple(row.levels[place].share_of_seconds for place in ran) for row in rows),
+        value_label="share of the seconds",
+        style=".0%",
+    )
+
+
+def acceptance_by_level(rows: Sequence[Summary]) -> list[AnyPanel]:
+    """What share of the drafted tokens that it judged each member keeps; none where nobody judges, or trees."""
+    judging = [row for row in rows if any(level.judged for level in row.levels) and not row.levels[-1].trees]
+    names = [level.name for level in judging[0].levels] if judging else []
+    columns = [place for place in range(len(names)) if any(row.levels[place].judged for row in judging)]
+    if not columns:
+        return []
+    found = [[row.levels[place] for place in columns] for row in judging]
+    return [
+        HeatMap(
+            title="Drafted tokens that each member keeps",
+            x_label="member that judges",
+            y_label="",
+            columns=tuple(names[place] for place in columns),
+            rows=tuple(row.policy for row in judging),
+            values=tuple(
+                tuple(level.accepted / level.judged if level.judged else None for level in levels) for levels in found
+            ),
+            value_label="share of what it is given",
+            style=".0%",
+        )
+    ]
+
+
+def waterfalls(policies: Mapping[str, Waterfall | None]) -> list[AnyPanel]:
+    """From the speed-up of perfect acceptance at no cost down to what is left, of the first policies."""
+    known = [(policy, found) for policy, found in policies.items() if found is not None]
+    return [
+        Spans(
+            title=f"Where the gain of {policy} goes",
+            x_label="speed-up over the target alone",
+            rows=("perfect", *LOSSES, "speed-up"),
+            spans=tuple(_falls(found)),
+            kinds=("speed-up", "lost", "gained"),
+            style=".2f",
+        )
+        for policy, found in known[:MOST_WATERFALLS]
+    ]
+
+
+def _falls(found: Waterfall) -> Iterable[Span]:
+    yield Span(0, 0.0, found.perfect, "speed-up")
+    left = found.perfect
+    for row, loss in enumerate(LOSSES, start=1):
+        after = left - found.losses[loss]
+        yield Span(row, min(left, after), max(left, after), "lost" if after <= left else "gained")
+        left = after
+    yield Span(len(LOSSES) + 1, 0.0, found.speed_up, "speed-up")
+
+
+def quality_against_speed(rows: Sequence[Summary], speeds: Mapping[str, float], unit: str) -> list[AnyPanel]:
+    """Speed by how often a text leaves the target's own, a mark for each policy; none without a lossy one."""
+    known = [
+        (row.policy, row.quality.divergences_per_1000)
+        for row in rows
+        if row.quality is not None and row.quality.divergences_per_1000 is not None
+    ]
+    if not any(row.quality is not None and row.quality.lossy for row in rows) or not known:
+        return []
+    return [
+        Panel(
+            title="Quality against speed",
+            x_label="divergences from the target's own text, per 1,000 tokens",
+            y_label=unit,
+            kind="scatter",
+            series=tuple(Series(name=policy, x=(rate,), y=(speeds[policy],)) for policy, rate in known),
+        )
+    ]
+
+
+def speed_ups_by_tag(by_tag: ByTag) -> list[HeatMap]:
+    """Speed-up by policy and tag; none where the target alone is not known."""
+    found = {policy: by_tag.speed_ups(policy) for policy in by_tag.policies}
+    known = {policy: speed_ups for policy, speed_ups in found.items() if speed_ups is not None}
+    if not known:
+        return []
+    tags, policies = by_tag.tags, list(known)
+    return [
+        HeatMap(
+            title="Speed-up by tag",
+            x_label="framed: the best of a tag, hatched: slower than the target alone",
+            y_label="",
+            columns=tuple(tag or "no tag" for tag in tags),
+            rows=tuple(policies),
+            values=tuple(tuple(known[policy][tag] for tag in tags) for policy in policies),
+            value_label="speed-up over the target alone",
+            marked=frozenset(
+                (max(range(len(policies)), key=lambda place: known[policies[place]][tag]), column)
+                for column, tag in enumerate(tags)
+            ),
+            least=1.0,
+        )
+    ]
+
+
+def regrets(regret: Regret) -> Ranking:
+    """Seconds per token over those of the oracle, the least first."""
+    figures = {
+        policy: (100 * over, None) for policy, over in sorted(regret.over_reference.items(), key=lambda one: one[1])
+    }
+    title = f"Seconds per token over {regret.reference}"
+    return ranking(title, figures, reference=0.0, style="+.1f", unit="%")
+
+
+def distributions(title: str, values: Mapping[str, NDArray[np.float64]], unit: str) -> list[AnyPanel]:
+    """The share of values that are at most x, by name; none where nobody has any."""
+    shares = np.linspace(0.0, 1.0, QUANTILES)
+    known = {name: np.quantile(own, shares) for name, own in values.items() if len(own)}
+    if not known:
+        return []
+    least, most = (pick(float(own[end]) for own in known.values()) for pick, end in ((min, 0), (max, -1)))
+    series = tuple(
+        Series(name=name, x=tuple(own.tolist()), y=tuple((100 * shares).tolist())) for name, own in known.items()
+    )
+    wide = least > 0 and most > 20 * least
+    return [Panel(title=title, x_label=unit, y_label="% of requests at most", series=series, log_x=wide)]
+
+
+def over_time(name: str, at_s: NDArray[np.float64], values: NDArray[np.float64]) -> Series:
+    """Values that each hold from their instant on; of many instants the largest of each of equal spans."""
+    if len(at_s) <= MOST_INSTANTS:
+        return Series(name=name, x=tuple(at_s.tolist()), y=tuple(map(float, values.tolist())))
+    edges = np.linspace(at_s[0], at_s[-1], MOST_INSTANTS + 1)[:-1]
+    starts = np.searchsorted(at_s, edges, side="right") - 1  # what holds where a span begins is in it
+    most = np.maximum.reduceat(values, starts)
+    most[:-1] = np.maximum(most[:-1], values[starts[1:]])  # and so is what holds where it ends
+    return Series(name=name, x=tuple(edges.tolist()), y=tuple(most.astype(float).tolist()))
+
+
+def ranking(
+    title: str,
+    figures: Mapping[str, tuple[float, tuple[float, float] | None]],
+    *,
+    filled: Iterable[str] = (),
+    told: str = "",
+    bars: str = INTERVAL,
+    reference: float | None = None,
+    style: str = ".2f",
+    unit: str = "",
+) -> Ranking:
+    """Names with their figures and what `bars` says; `filled` are those of which `told` says what they are."""
+    names = list(figures)
+    marks = frozenset(names.index(name) for name in filled)
+    known = any(bounds is not None for _, bounds in figures.values())
+    return Ranking(
+        title=title,
+        x_label="; ".join([*([bars] if known else []), *([told] if marks else [])]),
+        names=tuple(names),
+        values=tuple(value for value, _ in figures.values()),
+        bounds=tuple(bounds for _, bounds in figures.values()),
+        filled=marks,
+        reference=reference,
+        style=style,
+        unit=unit,
+    )
+
+
+Windows = Mapping[str, int]  # by member
+Cells = Sequence[tuple[str | None, int]]  # a chain, None for none, and a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptFigures:
+    """Figures of chains by batch, as panels."""
+
+    chains: Mapping[str, Windows]  # by chain
+    batches: Sequence[int]
+    # of a chain at a batch, with its interval; None where it was not run there
+    figure: Callable[[str, int], tuple[float, Interval | None] | None]
+    best: Mapping[int, str]  # chain by batch
+    unit: str
+    least: float | None  # below it a figure is a loss; None: nobody knows
+
+    def panels(self) -> list[AnyPanel]:
+        """Windows by batch, or by the window of another member; chains that are no grid as a ranking."""
+        found: list[AnyPanel] = []
+        for members in dict.fromkeys(tuple(windows) for windows in self.chains.values()):
+            chains = {name: windows for name, windows in self.chains.items() if tuple(windows) == members}
+            varied = [one for one in members if len({windows[one] for windows in chains.values()}) > 1]
+            first = next(iter(chains.values()))
+            shape = "/".join([*(f"{one}:{'window' if one in varied else first[one]}" for one in members), "target"])
+            if len(varied) == 1 and len(self.batches) > 1:
+                found.append(self._by_batch(chains, varied[0], shape))
+            elif len(varied) == 1:
+                found.append(self._by_window(chains, varied[0], shape))
+            elif len(varied) == 2:
+                found += [self._by_windows(chains, varied, shape, batch) for batch in self.batches]
+            else:
+                found += [self._ranked(chains, shape, batch) for batch in self.batches]
+        return found
+
+    def _at(self, batch: int) -> str:
+        return f", batch {batch:,}" if len(self.batches) > 1 else ""
+
+    def _value(self, chain: str | None, batch: int) -> float | None:
+        found = None if chain is None else self.figure(chain, batch)
+        return None if found is None else found[0]
+
+    def _map(self, title: str, member: str, y_label: str, columns: Sequence[int], rows: Mapping[str, Cells]) -> HeatMap:
+        """Of cells by row, which is called so."""
+        return HeatMap(
+            title=title,
+            x_label=f"window of {member}, tokens",
+            y_label=y_label,
+            columns=tuple(map(str, columns)),
+            rows=tuple(rows),
+            values=tuple(tuple(self._value(*cell) for cell in row) for row in rows.values()),
+            value_label=self.unit,
+            marked=frozenset(
+                (row, column)
+                for row, cells in enumerate(rows.values())
+                for column, (chain, batch) in enumerate(cells)
+                if chain == self.best[batch]
+            ),
+            least=self.least,
+        )
+
+    def _by_batch(self, chains: Mapping[str, Windows], member: str, shape: str) -> HeatMap:
+        by_window = {windows[member]: name for name, windows in chains.items()}
+        columns = sorted(by_window)
+        rows = {f"{batch:,}": [(by_window[window], batch) for window in columns] for batch in self.batches}
+        return self._map(shape, member, "requests at a time", columns, rows)
+
+    def _by_windows(self, chains: Mapping[str, Windows], members: Sequence[str], shape: str, batch: int) -> HeatMap:
+        one, other = members
+        names = {(windows[other], windows[one]): name for name, windows in chains.items()}
+        columns, lines = (sorted({windows[member] for windows in chains.values()}) for member in (one, other))
+        rows = {str(line): [(names.get((line, column)), batch) for column in columns] for line in lines}
+        return self._map(f"{shape}{self._at(batch)}", one, f"window of {other}, tokens", columns, rows)
+
+    def _by_window(self, chains: Mapping[str, Windows], member: str, shape: str) -> Panel:
+        (batch,) = self.batches
+        points = sorted((windows[member], self.figure(name, batch)) for name, windows in chains.items())
+        known = [(window, *found) for window, found in points if found is not None]
+        halves = [interval.half_width for _, _, interval in known if interval is not None]
+        sure = len(halves) == len(known)
+        series = Series(
+            name=shape,
+            x=tuple(float(window) for window, _, _ in known),
+            y=tuple(value for _, value, _ in known),
+            error=tuple(halves) if sure else None,
+        )
+        x_label = f"window of {member}, tokens" + f" ({INTERVAL})" * sure
+        return Panel(title=shape, x_label=x_label, y_label=self.unit, series=(series,))
+
+    def _ranked(self, chains: Mapping[str, Windows], shape: str, batch: int) -> Ranking:
+        figures = {name: found for name in chains if (found := self.figure(name, batch)) is not None}
+        names = sorted(figures, key=lambda name: -figures[name][0])
+        more = f", {MOST_CHAINS} fastest of {len(names)}" if len(names) > MOST_CHAINS else ""
+        shown = {}
+        for name in names[:MOST_CHAINS]:
+            value, interval = figures[name]
+            shown[name] = value, None if interval is None else interval.bounds
+        best = [name for name in shown if name == self.best[batch]]
+        title = f"{self.unit[:1].upper()}{self.unit[1:]}, {shape}{self._at(batch)}{more}"
+        return ranking(title, shown, filled=best, told="filled: the fastest of all chains", reference=self.least)
 
 
 def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from ..base.errors import ArgumentError, counted
+from ..base.errors import counted
 from ..runs.serving import ServingAbout, ServingLog, ServingMeta
 from ..traces.workloads.arrival import PS_PER_S
 from ..traces.workloads.summary import Distribution, WorkloadSummary
-from .figure import Pictured
 from .intervals import Interval, mean_interval
-from .panels import AnyPanel, by_category
-from .pictures import ranking
+from .page import Pictured
+from .panels import AnyPanel, Section, by_category, ranking
 from .serving import Promises, ServingMetrics, metrics_of
 from .tables import Grid, facts, flat_rows, shown, table
 
@@ -510,8 +509,59 @@ class ServingReport(Pictured):
                 rows.append({**setting, **run})
         return flat_rows(rows)
 
-    def panels(self) -> Sequence[AnyPanel]:
+    def sections(self) -> Sequence[Section]:
         """Latencies of each run; of several also how many tokens a second came out."""
+        served, *others = self.tables()
+        *classes, latencies, load, members = others
+        return [
+            Section(topic="policies", tables=(served, *classes)),
+            Section(topic="latency", tables=(latencies,), panels=tuple(self._drawn())),
+            Section(topic="over_time", tables=(load,)),
+            Section(topic="acceptance", tables=(members,)),
+        ]
+
+    def answer(self) -> Sequence[str]:
+        """Which row is the best by throughput and by latency, where there are several; what came of each."""
+        best = []
+        for words, figure, most in (
+            ("most output tokens/s", "output_tokens_per_s", True),
+            ("least E2E at the 99th percentile", "e2e_s_p99", False),
+        ):
+            known = [(mean, row) for row in self.rows if (mean := row.mean(figure)) is not None]
+            if len(known) == len(self.rows) > 1:
+                row = (max if most else min)(known, key=lambda one: one[0])[1]
+                best.append(f"{words}: {' '.join(names_of(self.rows, row).values()) or row.about.policy}")
+        told = [f"{'; '.join(best)}"] if best else []
+        return [*told, *(self._in_words(row) for row in self.rows)]
+
+    def configuration(self) -> Mapping[str, Any]:
+        """What was asked of each row."""
+        asked = {}
+        for row in self.rows:
+            seeds = [run.meta.about.seed for run in row.runs]
+            name = " ".join(names_of(self.rows, row).values()) or row.about.policy
+            asked[name] = {**row.about.model_dump(exclude={"notes", "seed"}), "seeds": seeds}
+        return asked if len(asked) > 1 else next(iter(asked.values()))
+
+    def partial(self) -> str:
+        """The first run that was stopped."""
+        stopped = [run for row in self.rows for run in row.runs if run.meta.stopped]
+        return f"{stopped[0].folder} stopped: {stopped[0].meta.stopped}" if stopped else ""
+
+    def _in_words(self, row: SeedRow) -> str:
+        runs = [run.metrics for run in row.runs]
+        finished, asked = (sum(getattr(run, name) for run in runs) for name in ("finished", "requests"))
+        parts = [f"{row.about.policy}: {finished:,} of {counted(asked, 'request')} finished"]
+        speed = row.mean("output_tokens_per_s")
+        parts += [] if speed is None else [f"{speed:,.1f} output tokens/s"]
+        for name, figure in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s")):
+            middle, tail = (row.mean(f"{figure}_{part}") for part in ("p50", "p99"))
+            if middle is not None and tail is not None:
+                parts.append(f"{name} {milliseconds(middle)} ms, p99 {milliseconds(tail)}")
+        kept = row.mean("slo_share") if self.promised.any else None
+        return "; ".join([*parts, *([] if kept is None else [f"{kept:.1%} kept the promises"])])
+
+    def _drawn(self) -> list[AnyPanel]:
         names = [" ".join(names_of(self.rows, row).values()) or row.about.policy for row in self.rows]
         found: list[AnyPanel] = []
         for title, figure in DRAWN_LATENCIES.items():
@@ -528,8 +578,6 @@ class ServingReport(Pictured):
             speeds = {name: row.mean("output_tokens_per_s") for name, row in zip(names, self.rows, strict=True)}
             fast = {name: (speed, None) for name, speed in speeds.items() if speed is not None}
             found += [ranking("Output tokens/s", fast, style=",.1f")] if fast else []
-        if not found:
-            raise ArgumentError("`figure` needs a finished request, got none")
         return found
 
     def headline(self) -> str:

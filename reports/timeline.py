@@ -24,6 +24,7 @@ from ..runs.log import Columns, RunLog
 from ..runs.observed import ObservedRun
 from ..runs.operations import READ
 from ..runs.serving import UNKNOWN, ServingLog
+from .panels import AnyPanel, Panel, Series, Span, Spans, over_time
 
 SUFFIXES = (".json", ".json.gz")
 PS_PER_NS, NS_PER_S = 1000, 10**9
@@ -508,3 +509,116 @@ def _microseconds(ns: Ints) -> pa.Array:
     """Nanoseconds as microseconds with three decimals, exactly."""
     whole, rest = pa.array(ns // 1000).cast(pa.string()), pa.array(ns % 1000).cast(pa.string())
     return pc.binary_join_element_wise(whole, pc.utf8_lpad(rest, 3, "0"), ".")
+
+
+STAGES = ("wait", "prefill", "decode")
+WORK = ("prefill", "draft", "verify", "decode", "verify, prefill", "decode, prefill")
+MOST_LANES = 16  # requests
+MOST_OPERATIONS = 240
+MOST_REPLICAS = 4
+
+
+def swim_lanes(run: str, events: TimelineRun) -> list[AnyPanel]:
+    """The slowest request and those that arrived around it, and what members did while they were there.
+
+    None of a run in which no request ended.
+    """
+    requests = events.requests
+    took = np.where(requests["ended"] == UNKNOWN, -1, requests["ended"] - requests["arrived"])
+    took[requests["outcome"] != ""] = -1
+    if not len(took) or took.max() < 0:
+        return []
+    slowest = int(took.argmax())
+    order = np.argsort(requests["arrived"], kind="stable")
+    place = int(np.flatnonzero(order == slowest)[0])
+    first = max(0, min(place - MOST_LANES // 2, len(order) - MOST_LANES))
+    chosen = order[first : first + MOST_LANES]
+    names = tuple(
+        f"{requests['request_id'][index]}{' (slowest)' if index == slowest else ''}" for index in chosen.tolist()
+    )
+    found: list[AnyPanel] = [
+        Spans(
+            title=f"{run}: the slowest request and those that arrived around it",
+            x_label="s since the start of the run",
+            rows=names,
+            spans=tuple(span for row, index in enumerate(chosen.tolist()) for span in _stages(events, row, index)),
+            kinds=STAGES,
+        )
+    ]
+    if events.ops is not None and events.rows is not None and len(events.ops["kind"]):
+        begun = int(requests["scheduled"][slowest])
+        window = max(begun, 0), int(requests["ended"][slowest])
+        found += _lanes_of_members(run, events, events.ops, events.rows, window, str(requests["request_id"][slowest]))
+    return found
+
+
+def _stages(events: TimelineRun, row: int, index: int) -> Iterator[Span]:
+    """What a request did from its arrival to its end; stages that it did not come to last until its end."""
+    requests = events.requests
+    at = [int(requests[name][index]) for name in ("arrived", "scheduled", "first", "ended")]
+    end = events.end_ns if at[3] == UNKNOWN else at[3]
+    arrived, scheduled, first = (end if instant == UNKNOWN else instant for instant in at[:3])
+    for kind, since, until in zip(STAGES, (arrived, scheduled, first), (scheduled, first, end), strict=True):
+        if until > since:
+            yield Span(row, since / NS_PER_S, until / NS_PER_S, kind)
+
+
+def _lanes_of_members(
+    run: str, events: TimelineRun, ops: Columns, rows: Columns, window: tuple[int, int], request: str
+) -> list[AnyPanel]:
+    """The first operations of every member in a window of time, ns, that a request was there."""
+    ran = _of_operations(events, ops, rows, 0)
+    within = np.flatnonzero((ops["end"] > window[0]) & (ops["start"] < window[1]) & (ops["end"] > ops["start"]))
+    within = within[np.argsort(ops["start"][within], kind="stable")][:MOST_OPERATIONS]
+    if not len(within):
+        return []
+    lanes = {
+        lane: row
+        for row, lane in enumerate(sorted({(int(ops["replica"][op]), -int(ops["level"][op])) for op in within}))
+    }
+    several = len({replica for replica, _ in lanes}) > 1
+    return [
+        Spans(
+            title=f"{run}: what members did while {request} was there, {len(within):,} operations",
+            x_label="s since the start of the run",
+            rows=tuple(
+                f"{events.replicas[replica]}: {events.members[-level]}" if several else events.members[-level]
+                for replica, level in lanes
+            ),
+            spans=tuple(
+                Span(
+                    lanes[int(ops["replica"][op]), -int(ops["level"][op])],
+                    float(ops["start"][op]) / NS_PER_S,
+                    float(ops["end"][op]) / NS_PER_S,
+                    str(json.loads(ran.name[op])),
+                )
+                for op in within.tolist()
+            ),
+            kinds=WORK,
+        )
+    ]
+
+
+def counter_panels(runs: Mapping[str, TimelineRun]) -> list[AnyPanel]:
+    """Every counter over time, one panel for each, with a line for each run and replica."""
+    series: dict[str, list[Series]] = {}
+    for run, events in runs.items():
+        for counter in events.counters:
+            if counter.replica >= MOST_REPLICAS or not len(counter.at_ns):
+                continue
+            parts = [run] if len(runs) > 1 else []
+            parts += [events.replicas[counter.replica]] if len(events.replicas) > 1 else []
+            line = over_time(", ".join(parts) or counter.name, counter.at_ns / NS_PER_S, counter.values)
+            series.setdefault(counter.name, []).append(line)
+    most = (
+        f", first {MOST_REPLICAS} replicas" if any(len(one.replicas) > MOST_REPLICAS for one in runs.values()) else ""
+    )
+    return [
+        Panel(
+            title=f"{name[:1].upper()}{name[1:]}{most}",
+            x_label="s since the start of the run",
+            y_label=name.partition(",")[0],
+            series=tuple(lines),
+        )
+        for name, lines in series.items()
+    ]

@@ -17,10 +17,9 @@ from ..decoding.seen import Start, start_of
 from ..decoding.session import READER
 from ..policies.about import about_of, check_tags
 from ..reports.comparison import quality_table, start_words
-from ..reports.figure import Pictured
 from ..reports.intervals import Interval
-from ..reports.panels import AnyPanel
-from ..reports.pictures import kept_by_position, ranking, seconds_by_member
+from ..reports.page import Pictured
+from ..reports.panels import AnyPanel, Section, acceptance_by_level, kept_by_position, ranking, seconds_by_member
 from ..reports.resampled import RequestShares, Resampled
 from ..reports.run_table import prefix_lines, run_table
 from ..reports.summary import Summary, summarise_run
@@ -157,9 +156,17 @@ class Decoded(Pictured):
         summary = self.summary
         return [*([] if summary is None else prefix_lines(summary)), *told, *self.score_lines()]
 
-    def panels(self) -> Sequence[AnyPanel]:
-        """What is kept by position, and where the seconds went; raises ArgumentError if no request was answered."""
-        return _panels_of([self])
+    def sections(self) -> Sequence[Section]:
+        """What is kept by position, and where the seconds went; nothing if no request was answered."""
+        return [Section(topic="acceptance", tables=tuple(self.tables()), panels=tuple(_panels_of([self])))]
+
+    def answer(self) -> Sequence[str]:
+        """What came of it, then `lines`."""
+        return [*(grid.title for grid in self.tables()), *self.lines()]
+
+    def configuration(self) -> Mapping[str, Any]:
+        """What was run."""
+        return self.log.meta
 
     def headline(self) -> str:
         """What was run."""
@@ -397,16 +404,25 @@ class DecodedByPolicy(Pictured):
         remarks = [INTERVAL] if any(INTERVAL_CELL in row for row in rows) else []
         return [table(rows, title=title, remarks=remarks), *([] if quality is None else [quality])]
 
-    def panels(self) -> Sequence[AnyPanel]:
-        """Tokens per second from the least to the most of all rounds, then as of one run; raises likewise."""
+    def sections(self) -> Sequence[Section]:
+        """Tokens per second from the least to the most of all rounds, then as of one run."""
         names = [run.log.meta["policy"] for run in self.runs]
-        panels = _panels_of(self.runs)
-        if not self.speeds:
-            return panels
-        rounds = dict(zip(names, zip(*self.speeds, strict=True), strict=True))
-        figures = {name: (median(own), (min(own), max(own))) for name, own in rounds.items()}
-        bars = f"bars: least to most of {counted(self.num_rounds, 'round')}"
-        return [ranking("Output tokens/s", figures, bars=bars, style=",.1f"), *panels]
+        drawn: list[AnyPanel] = []
+        if self.speeds:
+            rounds = dict(zip(names, zip(*self.speeds, strict=True), strict=True))
+            figures = {name: (median(own), (min(own), max(own))) for name, own in rounds.items()}
+            bars = f"bars: least to most of {counted(self.num_rounds, 'round')}"
+            drawn.append(ranking("Output tokens/s", figures, bars=bars, style=",.1f"))
+        tables = tuple(self.tables())
+        return [
+            Section(topic="policies", tables=tables[:1], panels=tuple(drawn)),
+            Section(topic="acceptance", panels=tuple(_panels_of(self.runs))),
+            Section(topic="quality", tables=tables[1:]),
+        ]
+
+    def partial(self) -> str:
+        """Whether an interrupt left rounds out."""
+        return f"{self.num_rounds} of {self.asked_rounds} rounds" if self.is_cut_short else ""
 
     def headline(self) -> str:
         """What was run."""
@@ -450,9 +466,7 @@ class DecodedByPolicy(Pictured):
 
 def _panels_of(runs: Sequence[Decoded]) -> list[AnyPanel]:
     rows = [summary for run in runs if (summary := run.summary) is not None]
-    if not rows:
-        raise ArgumentError("`figure` needs an answered request, got none")
-    return [*kept_by_position(rows), seconds_by_member(rows)]
+    return [*kept_by_position(rows), *acceptance_by_level(rows), *([seconds_by_member(rows)] if rows else [])]
 
 
 def decode_each(

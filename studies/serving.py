@@ -17,7 +17,7 @@ from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of, members_run_by
 from ..reports.cost_range import ranges_table
-from ..reports.panels import AnyPanel, Panel, Series
+from ..reports.panels import Panel, Section, Series, over_time
 from ..reports.sections import latency_intervals
 from ..reports.serving import Promises, ServiceLevels, by_class, metrics_of
 from ..reports.serving_tables import MeasuredRun, SeedRow, ServingReport, names_of, seed_rows
@@ -524,11 +524,12 @@ class Simulated(ServingReport):
         found = ranges_table([(names_of(self.rows, row), row) for row in self.rows])
         return [*ServingReport.tables(self), *([] if found is None else [found])]
 
-    def panels(self) -> Sequence[AnyPanel]:
+    def sections(self) -> Sequence[Section]:
         """Latencies, and how many requests ran and waited when, in all replicas."""
         series = self.log.series
         lines = tuple(_over_time(series, name) for name in ("running", "waiting"))
-        return [*ServingReport.panels(self), Panel(title="Requests", x_label="s", y_label="requests", series=lines)]
+        drawn = Panel(title="Requests", x_label="s", y_label="requests", series=lines)
+        return [*ServingReport.sections(self), Section(topic="over_time", panels=(drawn,))]
 
     @property
     def interrupted(self) -> bool:
@@ -546,8 +547,7 @@ def _over_time(series: Columns, name: str) -> Series:
     is_next = series["replica"][1:] == series["replica"][:-1]
     changes[1:] -= np.where(is_next, series[name][:-1], 0)
     order = np.argsort(series["at_ps"], kind="stable")
-    at_s = series["at_ps"][order] / PS_PER_S
-    return Series(name=name, x=tuple(at_s.tolist()), y=tuple(map(float, np.cumsum(changes[order]).tolist())))
+    return over_time(name, series["at_ps"][order] / PS_PER_S, np.cumsum(changes[order]))
 
 
 @takes(SimulateOptions)

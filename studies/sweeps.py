@@ -111,7 +111,7 @@ def _grid_of(folder: Path) -> SweepGrid:
         raise TraceFormatError(path, "content", "must be a grid that a sweep wrote", str(error)) from None
 
 
-def _cells_of(folder: Path) -> Iterator[tuple[SweepCell, CellFound | None]]:
+def cells_of(folder: Path) -> Iterator[tuple[SweepCell, CellFound | None]]:
     """Every cell of the grid in its order, and what came of it."""
     grid, store = _grid_of(folder), CellStore(folder)
     for cell in tracked(grid.cells(), "reading", total=len(grid), unit="cells"):
@@ -134,7 +134,7 @@ def collect(folder: str | Path, out: str | Path | None = None) -> pa.Table:
     """
     path = Path(folder) / TABLE if out is None else Path(out)
     rows, missing = list[dict[str, Any]](), 0
-    for cell, found in _cells_of(Path(folder)):
+    for cell, found in cells_of(Path(folder)):
         missing += found is None
         if found is not None:
             rows.append({**cell.keywords, **(found.figures or {}), ERROR: found.failed})
@@ -172,7 +172,7 @@ def best_cells(
     Raises:
         ValueError: no folder of a sweep, or a name that no cell has.
     """
-    played = [(cell.keywords, found) for cell, found in _cells_of(Path(folder))]
+    played = [(cell.keywords, found) for cell, found in cells_of(Path(folder))]
     rows = [(keywords, found.figures) for keywords, found in played if found is not None]
     return best_settings(
         rows,

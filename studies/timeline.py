@@ -16,9 +16,9 @@ from ..reports.timeline import (
     events_of_serving,
     write_timeline,
 )
-from ..runs.log import check_run_folder, read_run_log
-from ..runs.observed import is_observed, read_observed
-from ..runs.serving import read_serving
+from ..runs.log import RunLog, check_run_folder, read_run_log
+from ..runs.observed import ObservedRun, is_observed, read_observed
+from ..runs.serving import ServingLog, read_serving
 from ..traces.folder import META, check_outside, kind_of
 from .options import TimelineOptions, checked, takes
 
@@ -98,7 +98,7 @@ def timeline(
     folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
     if not folders:
         raise ArgumentError("`runs` must name at least one folder, got none")
-    events = {name: _events(folder) for name, folder in zip(_names(folders), folders, strict=True)}
+    events = {name: events_of(read_run(folder)) for name, folder in zip(names_of(folders), folders, strict=True)}
     counts = write_timeline(events, path, from_s=from_s, until_s=until_s)
     return Timeline(path=path, num_bytes=path.stat().st_size, runs=events, num_events=counts)
 
@@ -110,21 +110,34 @@ def check_timeline(path: Path) -> None:
     check_outside(path)
 
 
-def _events(folder: Path) -> TimelineRun:
+AnyRun = ServingLog | RunLog | ObservedRun
+
+
+def read_run(folder: Path) -> AnyRun:
+    """A run of either world; raises TraceFormatError for a folder that is no sound one."""
     check_run_folder(folder, "a run")
     if is_observed(folder):
-        return events_of_observed(read_observed(folder))
+        return read_observed(folder)
     # What a run log says of its kind is the recording's.
     is_served = (folder / META).is_file() and kind_of(folder) == "serving"
-    return events_of_serving(read_serving(folder)) if is_served else events_of_log(read_run_log(folder))
+    return read_serving(folder) if is_served else read_run_log(folder)
 
 
-def _names(folders: Sequence[Path]) -> list[str]:
-    """The last part of each folder, or as much of it as tells them apart."""
+def events_of(run: AnyRun) -> TimelineRun:
+    """What happened in a run."""
+    if isinstance(run, ObservedRun):
+        return events_of_observed(run)
+    return events_of_serving(run) if isinstance(run, ServingLog) else events_of_log(run)
+
+
+def names_of(folders: Sequence[Path], argument: str = "runs") -> list[str]:
+    """The last part of each folder, or as much of it as tells them apart; raises ArgumentError for one given twice."""
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
     if len(set(names)) < len(names):
         again = next(name for name in names if names.count(name) > 1)
-        raise ArgumentError(f"`runs` must be different folders, got {again} {counted(names.count(again), 'time')}")
+        raise ArgumentError(
+            f"`{argument}` must be different folders, got {again} {counted(names.count(again), 'time')}"
+        )
     return names

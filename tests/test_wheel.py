@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DATA = ("pools", "recordings")
-BESIDE_CODE = (".pyi", ".toml", ".mplstyle", ".typed")
+BESIDE_CODE = (".html", ".pyi", ".toml", ".mplstyle", ".typed")
 OUTSIDE = ("tests", "benchmarks", "examples", "docs", "laboratory", "build", "dist")
 UNFINISHED = (".part", ".work")
 

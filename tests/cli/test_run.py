@@ -109,6 +109,16 @@ def test_a_request_that_fails_leaves_the_others_and_exits_with_one(place):
     assert [json.loads(line)["finish_reason"] for line in lines] == ["length", "error"]
 
 
+def test_without_an_answer_there_is_nothing_to_draw(place):
+    write_lines(place / "prompts.jsonl", {"id": "long", "prompt": "word " * 100})
+    result = paceline(*ran("--kv-limit-mib", 1.5, "--figure", "f.svg"))
+    assert result.code == 2
+    *failed, refusal = result.err.splitlines()
+    assert any(line.startswith("paceline: failed: request long: ") for line in failed)
+    assert refusal == "paceline: error: --figure has nothing to show: no request was answered"
+    assert not (place / "f.svg").exists()
+
+
 def test_an_interrupt_keeps_what_is_finished(place, monkeypatch):
     class Interrupted(Plain):
         calls = 0

@@ -36,6 +36,7 @@ from unittest.mock import patch
 
 import paceline
 import pyarrow.parquet as pq
+from paceline.reports.page import PAGE
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -111,7 +112,8 @@ class Masks:
         if isinstance(value, str):
             return self.line(value)
         if isinstance(value, dict):
-            return {inner: self.json(held, inner) for inner, held in value.items()}
+            # A page says again what stands beside it.
+            return {inner: self.json(held, inner) for inner, held in value.items() if inner != PAGE}
         return [self.json(item, key) for item in value] if isinstance(value, list) else value
 
 

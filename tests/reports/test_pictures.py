@@ -9,8 +9,7 @@ import pytest
 from paceline.base.errors import ArgumentError
 from paceline.reports import figure as figures
 from paceline.reports.figure import MOST_PANELS, write_figure
-from paceline.reports.panels import HeatMap, Panel, Ranking
-from paceline.reports.pictures import kept_by_position, ranking
+from paceline.reports.panels import HeatMap, Panel, Ranking, kept_by_position, ranking
 from paceline.reports.summary import LevelSummary, Spread, Summary
 
 from ..cli.command_line import done, refused
@@ -33,7 +32,7 @@ def compared(recording):
 
 
 def test_a_comparison_ranks_its_speed_ups(compared):
-    first, kept, tags = compared.panels()
+    first, kept, by_level, tags, quality = compared.panels()
     rows = compared.runs.ranked()
     assert first.names == tuple(f"{row.policy} (lossy)" if row.policy == "typical" else row.policy for row in rows)
     assert first.values == tuple(compared.runs.speed_up(row) for row in rows)
@@ -44,6 +43,11 @@ def test_a_comparison_ranks_its_speed_ups(compared):
         assert bounds == compared.runs.speed_up_interval(row).bounds
     assert {series.name for series in kept.series} == {"draft:4/target", "confident", "typical"}
     assert tags.columns == tuple(compared.by_tag.tags)
+    target = dict(zip(by_level.rows, (row[-1] for row in by_level.values), strict=True))
+    assert target == {row.policy: row.draft_acceptance_rate for row in rows if row.policy != "plain"}
+    (typical,) = [series for series in quality.series if series.name == "typical"]
+    row = next(row for row in rows if row.policy == "typical")
+    assert (typical.x, typical.y) == ((row.quality.divergences_per_1000,), (compared.runs.speed_up(row),))
     place = tags.rows.index("draft:4/target")
     assert tags.values[place] == tuple(compared.by_tag.speed_ups("draft:4/target").values())
     for column in range(len(tags.columns)):
@@ -213,7 +217,7 @@ def test_a_figure_is_the_same_again(compared, tmp_path, suffix):
 def test_plot_gives_a_figure_and_writes_only_where_asked(compared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = compared.plot()
-    assert len(found.axes) == 4  # three panels and a scale
+    assert len(found.axes) == 7  # five panels and two scales
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,291 @@
+"""Runs, comparisons and sweeps as one HTML page: `paceline report`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.errors import ArgumentError, counted
+from ..base.files import write_whole
+from ..reports.page import ReportPage, flat_settings, html_page, page_from, page_of
+from ..reports.panels import (
+    AnyPanel,
+    Panel,
+    Section,
+    Series,
+    acceptance_by_level,
+    distributions,
+    kept_by_position,
+    ranking,
+    seconds_by_member,
+)
+from ..reports.run_table import run_table
+from ..reports.serving import Promises, latency_seconds
+from ..reports.serving_tables import ServingReport, seed_rows
+from ..reports.summary import Summary, summarise_run
+from ..reports.tables import Grid, shown, table
+from ..reports.timeline import counter_panels, swim_lanes
+from ..runs.log import RunLog
+from ..runs.observed import ObservedRun
+from ..runs.serving import UNKNOWN, ServingLog
+from ..traces.errors import TraceFormatError
+from ..traces.folder import check_outside
+from .observe import shown_run
+from .serving import measured_run
+from .sweeps import GRID, cells_of
+from .timeline import events_of, names_of, read_run
+
+LATENCIES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "Whole request", "queue": "Queue"}
+MOST_CELLS = 2_000  # rows of a table that a browser sorts at once
+HIT_SPANS = 40  # of a run, whose prefix hits are counted together
+PS_PER_S = 10**12
+
+
+def report(inputs: str | Path | Sequence[str | Path], out: str | Path) -> Path:
+    """Write one HTML page of runs, comparisons and sweeps; it asks no other address for anything.
+
+    Args:
+        inputs: folders that `simulate --out`, `run --out`, `compare --log`, `observe --out` or `sweep` wrote, and
+            files that `compare`, `simulate` or `run` wrote with `--json`. Served runs stand side by side, and so do
+            runs of one policy each.
+        out: the file, which ends in .html; one that is there is replaced.
+
+    Returns:
+        `out`.
+
+    Raises:
+        ArgumentError: no input, one of them twice, or a file of another kind.
+        TraceFormatError: a folder that is no sound run.
+        ValueError: a file that holds no page, one of another version, or an input that is not whole; one line.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    path = Path(out)
+    if path.suffix != ".html":
+        raise ArgumentError(f"`out` must end in .html, got {str(path)!r}")
+    check_outside(path)
+    places = [Path(inputs)] if isinstance(inputs, str | Path) else [Path(one) for one in inputs]
+    if not places:
+        raise ArgumentError("`inputs` must name at least one, got none")
+    names = dict(zip(places, names_of(places, "inputs"), strict=True))
+    pages: list[ReportPage] = []
+    served: dict[str, ServingLog] = {}
+    replayed: dict[str, RunLog] = {}
+    for place, name in names.items():
+        if place.is_file():
+            pages.append(page_from(_json_of(place), str(place)))
+        elif (place / GRID).is_file():
+            pages.append(_page_of_sweep(place))
+        else:
+            run = read_run(place)
+            if isinstance(run, ObservedRun):
+                pages.append(_page_of_observed(name, run))
+            elif isinstance(run, ServingLog):
+                served[name] = run
+            else:
+                replayed[name] = run
+    pages += [_page_of_served(served)] if served else []
+    pages += [_page_of_replayed(replayed)] if replayed else []
+    write_whole(path, html_page(pages))
+    return path
+
+
+def _json_of(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise TraceFormatError(path, "content", "must be JSON, or a folder be named", str(error)) from None
+    if not isinstance(found, dict):
+        raise TraceFormatError(path, "content", "must be an object, as --json writes it", type(found).__name__)
+    return found
+
+
+def _page_of_served(logs: Mapping[str, ServingLog]) -> ReportPage:
+    """Served runs side by side: figures, distributions of latencies, what was held when, the slowest requests."""
+    for name, log in logs.items():
+        if log.meta.stopped:
+            raise ValueError(f"{name}: must be a whole run, got a partial one ({log.meta.stopped})")
+    measured = [measured_run(log, name, Promises(), alone=True) for name, log in logs.items()]
+    found = ServingReport(rows=seed_rows(measured), promised=Promises())
+    page = page_of(found, "paceline metrics " + " ".join(logs))
+    latencies = [
+        panel
+        for key, title in LATENCIES.items()
+        for panel in distributions(
+            title, {name: latency_seconds(log, key, np.ones_like(log.finished)) for name, log in logs.items()}, "s"
+        )
+    ]
+    events = {name: events_of(log) for name, log in logs.items()}
+    over = [*counter_panels(events), *_hits(logs)]
+    lanes = [panel for name, run in events.items() for panel in swim_lanes(name, run)]
+    return _with(page, latency=latencies, over_time=over, timeline=lanes)
+
+
+def _hits(logs: Mapping[str, ServingLog]) -> list[AnyPanel]:
+    """The share of prompt tokens that the target's prefix cache held, by time; none where nothing was held."""
+    series = []
+    for name, log in logs.items():
+        requests = log.requests
+        begun = requests["scheduled_at_ps"] != UNKNOWN
+        cached, asked = requests["cached_tokens"][begun, -1], requests["prompt_tokens"][begun]
+        if not cached.any():
+            continue
+        at_s: NDArray[np.float64] = requests["scheduled_at_ps"][begun] / PS_PER_S
+        edges = np.linspace(0.0, float(at_s.max()), HIT_SPANS + 1)
+        of_span = np.clip(np.searchsorted(edges, at_s, side="left") - 1, 0, HIT_SPANS - 1)
+        sums = [np.bincount(of_span, weights=own, minlength=HIT_SPANS) for own in (cached, asked)]
+        known = np.flatnonzero(sums[1])
+        middles = (edges[known] + edges[known + 1]) / 2
+        shares = 100 * sums[0][known] / sums[1][known]
+        series.append(Series(name=name, x=tuple(middles.tolist()), y=tuple(shares.tolist())))
+    title = "Prompt tokens that the target's prefix cache held"
+    return [Panel(title=title, x_label="s, when scheduled", y_label="%", series=tuple(series))] if series else []
+
+
+def _page_of_replayed(logs: Mapping[str, RunLog]) -> ReportPage:
+    """Runs of one policy each, of a replay or of real models."""
+    rows = {name: summarise_run(log) for name, log in logs.items() if len(log.requests["request_id"])}
+    for name, log in logs.items():
+        if name not in rows or all(log.requests["failed"] != ""):
+            raise ValueError(f"{name}: must hold an answered request, got none")
+    summaries = list(rows.values())
+    tables = tuple(run_table(row) for row in summaries)
+    speeds = {f"{name}: {row.policy}": (row.output_tokens_per_s, None) for name, row in rows.items()}
+    fastest = sorted(summaries, key=lambda row: -row.output_tokens_per_s)
+    events = {name: events_of(log) for name, log in logs.items()}
+    page = ReportPage(
+        title="; ".join(f"{name}: {_of_what(log)}" for name, log in logs.items()),
+        answer=tuple(_in_words(name, row) for name, row in rows.items()),
+        sections=(
+            Section(
+                topic="policies",
+                tables=(_side_by_side(rows),),
+                panels=(ranking("Output tokens/s", speeds, style=",.1f"),) if len(rows) > 1 else (),
+            ),
+            Section(
+                topic="acceptance",
+                tables=tables,
+                panels=(*kept_by_position(fastest), *acceptance_by_level(fastest), seconds_by_member(fastest)),
+            ),
+        ),
+        configuration=dict(
+            sorted(setting for name, log in logs.items() for setting in flat_settings(log.meta, f"{name}: "))
+        ),
+    )
+    took = {name: _seconds_of(log, "finished_at_s") for name, log in logs.items()}
+    first = {name: _seconds_of(log, "first_token_at_s") for name, log in logs.items()}
+    latencies = [*distributions(LATENCIES["ttft"], first, "s"), *distributions(LATENCIES["e2e"], took, "s")]
+    lanes = [panel for name, run in events.items() for panel in swim_lanes(name, run)]
+    return _with(page, latency=latencies, over_time=counter_panels(events), timeline=lanes)
+
+
+def _seconds_of(log: RunLog, until: str) -> NDArray[np.float64]:
+    seconds: NDArray[np.float64] = (log.requests[until] - log.requests["arrived_at_s"])[log.requests["failed"] == ""]
+    return seconds[np.isfinite(seconds)]
+
+
+def _of_what(log: RunLog) -> str:
+    meta = log.meta
+    measured = meta.get("world") == "runtime"
+    source = f"pool {meta['pool']}, measured" if measured else f"recording {meta.get('trace')}, replayed"
+    return f"{source}, {meta['policy']}, {counted(len(log.requests['request_id']), 'request')}, batch {meta['batch']}"
+
+
+def _in_words(name: str, row: Summary) -> str:
+    return (
+        f"{name}: {row.policy} wrote {row.output_tokens_per_s:,.1f} tokens/s; acceptance length "
+        f"{row.acceptance_length:.2f}; TTFT {1e3 * row.ttft_s.p50:,.1f} ms, p99 {1e3 * row.ttft_s.p99:,.1f}; "
+        f"TPOT {1e3 * row.tpot_s.p50:,.2f} ms, p99 {1e3 * row.tpot_s.p99:,.2f}"
+    )
+
+
+def _side_by_side(rows: Mapping[str, Summary]) -> Grid:
+    return table(
+        [
+            {
+                "run": name,
+                "policy": row.policy,
+                "tokens/s": f"{row.output_tokens_per_s:,.1f}",
+                "accept. length": f"{row.acceptance_length:.2f}",
+                "accepted share": shown(row.draft_acceptance_rate, ".1%", unknown="-"),
+                "target calls /token": f"{row.target_calls_per_token:.3f}",
+                "TTFT ms": _in_ms(row.ttft_s.p50),
+                "TTFT p99": _in_ms(row.ttft_s.p99),
+                "TPOT ms": _in_ms(row.tpot_s.p50),
+                "TPOT p99": _in_ms(row.tpot_s.p99),
+                "requests": f"{row.requests:,}",
+                "failed": f"{row.failed:,}",
+            }
+            for name, row in rows.items()
+        ],
+        texts=["policy"],
+        remarks=["TTFT and TPOT: p50"],
+    )
+
+
+def _in_ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.2f}"
+
+
+def _page_of_observed(name: str, run: ObservedRun) -> ReportPage:
+    """A server as its client saw it."""
+    if run.meta.stopped:
+        raise ValueError(f"{name}: must be a whole run, got a partial one ({run.meta.stopped})")
+    events = events_of(run)
+    page = page_of(shown_run(run))
+    requests = events.requests
+    seconds = {
+        title: (requests[until] - requests["arrived"])[(requests[until] != UNKNOWN) & (requests["outcome"] == "")] / 1e9
+        for title, until in ((LATENCIES["ttft"], "first"), (LATENCIES["e2e"], "ended"))
+    }
+    latencies = [panel for title, own in seconds.items() for panel in distributions(title, {name: own}, "s")]
+    return _with(page, latency=latencies, over_time=counter_panels({name: events}), timeline=swim_lanes(name, events))
+
+
+def _page_of_sweep(folder: Path) -> ReportPage:
+    """Every cell of a sweep: what was varied and its figures."""
+    cells = list(cells_of(folder))
+    missing = sum(found is None for _, found in cells)
+    if missing:
+        raise ValueError(
+            f"{folder}: must be a whole sweep, got {missing:,} of {counted(len(cells), 'cell')} not played"
+        )
+    if len(cells) > MOST_CELLS:
+        raise ValueError(f"{folder}: must have at most {MOST_CELLS:,} cells, got {len(cells):,}; see `paceline best`")
+    rows: list[dict[str, Any]] = [
+        {**cell.keywords, **(found.figures or {}), "error": found.failed} for cell, found in cells if found is not None
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    # What is the same in all cells is told once.
+    varied = [name for name in names if len({str(row.get(name)) for row in rows}) > 1]
+    texts = [name for name in varied if not all(isinstance(row.get(name), int | float | None) for row in rows)]
+    failed = sum(row["error"] != "" for row in rows)
+    return ReportPage(
+        title=f"sweep {folder}",
+        answer=(
+            f"{counted(len(rows), 'cell')} played, {failed:,} failed. Sort the table by a figure; "
+            f"`paceline best {folder} --objective FIGURE` takes means over seeds and says which are best.",
+        ),
+        sections=(
+            Section(
+                topic="policies",
+                tables=(table([{name: _cell(row.get(name)) for name in varied} for row in rows], texts=texts),),
+            ),
+        ),
+        configuration=dict(flat_settings({name: rows[0].get(name) for name in names if name not in varied})),
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+
+
+def _with(page: ReportPage, **panels: Sequence[AnyPanel]) -> ReportPage:
+    """The page with panels more, by topic."""
+    more = tuple(Section(topic=topic, panels=tuple(found)) for topic, found in panels.items() if found)
+    return replace(page, sections=(*page.sections, *more))

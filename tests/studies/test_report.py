@@ -1,0 +1,108 @@
+"""Runs of both worlds, comparisons and sweeps become pages, whose pictures say what was in the runs."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import paceline
+import pytest
+from paceline.reports.panels import Panel, Spans
+from paceline.reports.timeline import counter_panels, swim_lanes
+from paceline.runs.serving import read_serving
+from paceline.studies.timeline import events_of, read_run
+
+from ..cli.command_line import done, refused
+from ..reports.test_page import checked
+
+SERVED = ["simulate", "--workload", "poisson:rate=900,requests=30", "--cluster", "h100"]
+GRID = 'policies = ["plain", "draft:2/target"]\n'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two served runs, one of them with its operations, and the logs of two replays."""
+    path = tmp_path_factory.mktemp("runs")
+    done(*SERVED, "--policy", "draft:4/target", "--events", "--out", path / "chain")
+    done(*SERVED, "--policy", "plain", "--out", path / "plain")
+    done("compare", "--policy", "draft:4/target", "--policy", "plain", "--log", path / "logs")
+    return path
+
+
+def page(folder, tmp_path, *inputs):
+    html = paceline.report([folder / one for one in inputs], tmp_path / "page.html").read_text(encoding="utf-8")
+    return html, " ".join(checked(html).texts)
+
+
+def test_served_runs_stand_side_by_side(folder, tmp_path):
+    _, text = page(folder, tmp_path, "chain", "plain")
+    report = paceline.metrics([folder / "chain", folder / "plain"])
+    for grid in report.tables():
+        assert all(cell.strip() in text for row in grid.rows for cell in row)
+    assert text.count("the slowest request and those that arrived around it") == 2
+    assert "what members did while" in text
+    for title in ("Time to first token", "Queue", "Running requests", "KV tokens, target"):
+        assert title in text
+    best = max(report.rows, key=lambda row: row.mean("output_tokens_per_s")).about.policy
+    assert f"most output tokens/s: {best}" in text
+    assert "regret (compare --regret)" in text
+
+
+def test_replays_stand_side_by_side(folder, tmp_path):
+    names = sorted(path.name for path in (folder / "logs").iterdir())
+    _, text = page(folder, tmp_path, *(f"logs/{name}" for name in names))
+    for name in names:
+        found = paceline.reports.summarise_run(read_run(folder / "logs" / name))
+        assert f"{found.policy} wrote {found.output_tokens_per_s:,.1f} tokens/s" in text
+    assert "recording pico, replayed" in text
+
+
+def test_swim_lanes_hold_the_slowest_request_in_its_stages(folder):
+    log = read_serving(folder / "chain")
+    lanes, members = swim_lanes("chain", events_of(log))
+    assert isinstance(lanes, Spans)
+    took = log.requests["ended_at_ps"] - log.requests["arrived_at_ps"]
+    slowest = int(took.argmax())
+    (row,) = [row for row, name in enumerate(lanes.rows) if name.endswith("(slowest)")]
+    assert lanes.rows[row] == f"{log.requests['request_id'][slowest]} (slowest)"
+    own = [span for span in lanes.spans if span.row == row]
+    assert sum(span.end - span.start for span in own) == pytest.approx(took[slowest] / 1e12, rel=1e-6)
+    assert [span.kind for span in own] in (["wait", "prefill", "decode"], ["prefill", "decode"])
+    # Operations of a member do not lie above each other.
+    for row in range(len(members.rows)):
+        ends = sorted((span.start, span.end) for span in members.spans if span.row == row)
+        assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(ends))
+
+
+def test_counters_keep_their_peaks(folder):
+    log = read_serving(folder / "plain")
+    panels = {panel.title: panel for panel in counter_panels({"plain": events_of(log)})}
+    assert all(isinstance(panel, Panel) for panel in panels.values())
+    assert max(panels["Running requests"].series[0].y) == log.series["running"].max()
+    assert max(panels["Waiting requests"].series[0].y) == log.series["waiting"].max()
+    assert np.isfinite(panels["KV tokens, target"].series[0].x).all()
+
+
+def test_a_sweep_is_a_table_of_its_cells_once_it_is_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("grid.toml").write_text(GRID)
+    done("sweep", "grid.toml", "--out", "cells", "--shard", "1/2", "--jobs", "1")
+    assert refused("report", "cells", "--out", "r.html") == (
+        "cells: must be a whole sweep, got 1 of 2 cells not played"
+    )
+    done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
+    done("report", "cells", "--out", "r.html")
+    text = " ".join(checked(Path("r.html").read_text()).texts)
+    assert "2 cells played, 0 failed" in text
+    assert "draft:2/target" in text
+
+
+def test_a_run_that_was_stopped_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done(*SERVED, "--policy", "plain", "--horizon-seconds", "0.01", "--out", "cut", "--json", "cut.json")
+    why = json.loads(Path("cut.json").read_text())["rows"][0]["runs"][0]["stopped"]
+    assert refused("report", "cut", "--out", "r.html") == f"cut: must be a whole run, got a partial one ({why})"
+    assert refused("report", "cut.json", "--out", "r.html").startswith(
+        "cut.json: must be of a whole run, got a partial"
+    )
+    assert not Path("r.html").exists()
