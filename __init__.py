@@ -23,6 +23,7 @@ MODULES = {
     "open_recording": "studies.setting",
     "prepare": "runtime.prepare",
     "recommend": "studies.recommend",
+    "recommend_under_load": "studies.recommend_under_load",
     "record": "studies.record",
     "settings": "studies.engine_settings",
     "simulate": "studies.serving",

@@ -23,8 +23,8 @@ from ..studies.options import (
     SeedsOptions,
 )
 from ..studies.setting import open_recording
-from .options import WORKLOAD, FindRateOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
-from .output import FigureOption, JsonOption, check_figure_path, check_json_path, show
+from .options import WORKLOAD, FindRateOption, FromOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
+from .output import FigureOption, JsonOption, check_figure_path, check_json_path, refuse_beside, show, show_again
 
 ChainsOption = Annotated[
     list[str] | None,
@@ -39,6 +39,7 @@ ChainsOption = Annotated[
 def compare(
     *,
     trace: TraceOption = None,
+    from_: FromOption = None,
     policy: PoliciesOption = None,
     replay: ReplayOptions,
     batch: Annotated[
@@ -68,13 +69,23 @@ def compare(
 
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
+    if from_ is not None:
+        mine = {"trace": trace, "policy": policy, "batch": batch != "1", "detail": detail, "sweep": sweep, "rate": rate}
+        mine |= {"figure": figure, "workload": workload, "find_rate": find_rate, "cluster": cluster}
+        refuse_beside("--from", **mine, **given(replay), **given(repeats), **given(mix), **given(parts), **given(load))
+        refuse_beside("--from", **given(placement), **given(prefixes), **given(kept))
+        from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
+
+        check_json_path(json)
+        show_again(json, compare_again(from_))
+        return
     log = None if kept.log is None else Path(kept.log)
     check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
     check_figure_path(figure, log)
     under = {**vars(replay), **vars(repeats)}
     beside = {**vars(prefixes), **vars(parts), **vars(placement)}
     if workload is not None:
-        _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
+        refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
         # Here: what serves takes about as long to import as all that compares without it.
         from .serving import show_found_rates, show_under_load  # noqa: PLC0415
 
@@ -82,7 +93,7 @@ def compare(
         if find_rate is None:
             show_under_load(trace, policy, under | vars(kept), rate=rate, detail=detail, figure=figure, json=json)
             return
-        _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **vars(kept))
+        refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **vars(kept))
         show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
         return
     alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
@@ -90,7 +101,7 @@ def compare(
         raise ArgumentError(f"`{name}` goes with `workload`")
     sizes = batches(batch)
     if sweep:
-        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
+        refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
         show(json, sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), figure=figure)
         return
     if len(sizes) > 1:
@@ -99,14 +110,6 @@ def compare(
         open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(kept)
     )
     show(json, found, partial(found.tables, detail=detail), figure=figure)
-
-
-def _refuse_beside(option: str, **values: object) -> None:
-    """Refuse options that another one would ignore; raises ArgumentError for the first that was given."""
-    first = next((name for name, value in values.items() if value), None)
-    if first is not None:
-        advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
-        raise ArgumentError(f"`{first}` has no part in {option}{advice}")
 
 
 def batches(text: str) -> tuple[int, ...]:

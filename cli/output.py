@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..base.errors import with_options
+from ..base.errors import ArgumentError, with_options
 from ..base.files import place_of, write_whole
 from ..reports.figure import Pictured, check_figure
+from ..reports.ledger import Again
 from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_line, print_tables, prose_of
 from ..traces.folder import check_outside
 from .errors import json_stream, keep_for_json
@@ -54,6 +55,21 @@ def show(
     print_tables(console, named)
     for line in found.lines():
         print_line(console, line)
+
+
+def refuse_beside(option: str, **values: object) -> None:
+    """Refuse options that another one would ignore; raises ArgumentError for the first that was given."""
+    first = next((name for name, value in values.items() if value), None)
+    if first is not None:
+        advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
+        raise ArgumentError(f"`{first}` has no part in {option}{advice}")
+
+
+def show_again(json: Path | None, found: Again) -> None:
+    """Show a candidate of a recommendation that was run again; exit 1 where its figures are others than there."""
+    show(json, found)
+    if not found.equal:
+        raise typer.Exit(1)
 
 
 def show_table(json: Path | None, data: dict[str, Any], table: Grid) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ..base.errors import ArgumentError, counted
+from ..base.options import given
 from ..runs.observed import is_observed
 from ..studies.load import cluster as show_cluster
 from ..studies.load import compare_under_load, describe_workload
@@ -14,6 +15,7 @@ from ..studies.observe import Asking, shown_run
 from ..studies.observe import observe as drive_server
 from ..studies.options import LoadOptions, ReplayOptions, SeedsOptions, SimulateOptions, TimelineOptions
 from ..studies.rates import find_rates
+from ..studies.recommend_again import simulate_again
 from ..studies.serving import BrokenWorkloadError
 from ..studies.serving import metrics as metrics_of_runs
 from ..studies.serving import simulate as serve_workload
@@ -23,7 +25,7 @@ from ..studies.what_if import what_if
 from ..traces.workloads import WorkloadOptions
 from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
-from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, TraceOption, named_recording
+from .options import CLUSTER, WORKLOAD, FromOption, ModelsOption, RateOption, SloOption, TraceOption, named_recording
 from .output import (
     FigureOption,
     JsonOption,
@@ -31,7 +33,9 @@ from .output import (
     check_file_path,
     check_json_path,
     check_new_folder,
+    refuse_beside,
     show,
+    show_again,
 )
 from .typed import option_of, promised, rates
 
@@ -72,8 +76,8 @@ def metrics(
         return
     if len(runs) > 1:
         raise ValueError(f"{observed[0]}: an observed run stands alone, got {len(runs)} runs")
-    for name, given in (("slo", slo), ("figure", figure)):
-        if given:
+    for name, value in (("slo", slo), ("figure", figure)):
+        if value:
             raise ArgumentError(f"`{name}` is for simulated runs, {observed[0]} was observed")
     show(json, shown_run(observed[0]))
 
@@ -134,8 +138,9 @@ def observe(
 
 def simulate(
     *,
-    workload: Annotated[str, typer.Option(metavar="FILE|SPEC", help=WORKLOAD)],
-    cluster: Annotated[str, typer.Option(metavar="FILE|DEVICE", help=CLUSTER)],
+    workload: Annotated[str | None, typer.Option(metavar="FILE|SPEC", help=f"What is served. {WORKLOAD}")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"What serves. {CLUSTER}")] = None,
+    from_: FromOption = None,
     policy: Annotated[
         list[str] | None, typer.Option(help="One, as --policy of compare, for replicas that have none of their own.")
     ] = None,
@@ -152,6 +157,14 @@ def simulate(
 
     Ctrl-C stops the run and keeps what was simulated, and so does a row of the workload that is wrong.
     """
+    if from_ is not None:
+        mine = {"workload": workload, "cluster": cluster, "policy": policy, "trace": trace, "out": out, "rate": rate}
+        refuse_beside("--from", **mine, events=events, figure=figure, **given(load), **given(replay))
+        check_json_path(json)
+        show_again(json, simulate_again(from_))
+        return
+    if workload is None or cluster is None:
+        raise ValueError("simulate takes --workload and --cluster, as in --cluster h100, or --from FILE#N")
     name = _at_most_one(policy)
     if events and out is None:
         raise ArgumentError("`events` goes with `out`, the folder that keeps them")
