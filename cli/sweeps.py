@@ -77,7 +77,8 @@ def best(
         ),
     ],
     subject_to: Annotated[
-        list[str] | None, typer.Option(metavar="FIGURE<X", help="A bound, with <, <=, > or >=; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="LIMITS", help="'p99_ttft < 0.5, speed_up > 1', with <, <=, > or >=; repeatable."),
     ] = None,
     by: Annotated[
         list[str] | None, typer.Option(metavar="KEYWORD", help="The best for each value of this, as rate; repeatable.")

@@ -9,38 +9,10 @@ from math import log
 from typing import Any
 
 from .intervals import Interval, enough_values, geometric_interval, paired
+from .limits import Limit
 from .load import not_told_apart
-from .serving_tables import LATENCIES, PARTS, styled, what_was_asked
+from .serving_tables import styled, what_was_asked
 from .tables import Grid, Printed, flat_rows, table
-
-# Flat names of figures by the names that are typed, p99_ttft.
-OF_LATENCY = {f"{part}_{name.lower()}": f"{figure}_{part}" for name, figure in LATENCIES.items() for part in PARTS}
-OF_GOODPUT = {"slo_share": "slo_share"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """What is asked of a run: a figure on one side of a bound."""
-
-    name: str  # of `OF_LATENCY` or `OF_GOODPUT`
-    bound: float  # seconds, or a share
-
-    @property
-    def figure(self) -> str:
-        """Its flat name."""
-        return {**OF_LATENCY, **OF_GOODPUT}[self.name]
-
-    @property
-    def above(self) -> bool:
-        """Whether the figure must be above the bound; else below."""
-        return self.name in OF_GOODPUT
-
-    def kept(self, value: float) -> bool:
-        """Whether a value is on the right side."""
-        return value > self.bound if self.above else value < self.bound
-
-    def __str__(self) -> str:
-        return f"{self.name} {'>' if self.above else '<'} {self.bound:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +123,7 @@ class HighestRates(Printed):
         """The documented form (docs/serving.md)."""
         return {
             **self.meta,
-            "limits": [{"figure": one.figure, "above" if one.above else "below": one.bound} for one in self.limits],
+            "limits": [one.to_json() for one in self.limits],
             "policies": [self._row_to_json(row) for row in self.rows],
             "looked_at": list(self.looked_at),
             "quickest": self.quickest,

@@ -4,20 +4,18 @@ A setting is all of a cell but its seed; its figures are means over seeds. A set
 is at least as good by every objective, and better by one (Pareto).
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import ge, gt, le, lt
+from operator import ge
 from statistics import fmean
 from typing import Any
 
 from ..base.errors import ArgumentError, counted, known_are
 from .intervals import Interval, OverTags, mean_interval
+from .limits import TYPED, Limit, figure_named, limits_of
 from .tables import Grid, Printed, table
 
 LEAST = "min:"  # before an objective of which less is better
-COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
-_LIMIT = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*([-+0-9.eE]{1,24})\s*")
 SEED, ERROR = "seed", "error"
 MOST_SHOWN = 40  # rows of a front that are printed
 
@@ -78,38 +76,20 @@ class Objective:
     most: bool  # whether more is better
 
     @classmethod
-    def parse(cls, text: str) -> "Objective":
-        """Read `FIGURE`, of which more is better, or `min:FIGURE`."""
-        return cls(figure=text.removeprefix(LEAST), most=not text.startswith(LEAST))
+    def parse(cls, text: str, known: Collection[str]) -> "Objective":
+        """Read `FIGURE`, of which more is better, or `min:FIGURE`; raises ArgumentError for none of the known ones."""
+        figure = figure_named(text.removeprefix(LEAST), known, argument="objective")
+        return cls(figure=figure, most=not text.startswith(LEAST))
+
+    @property
+    def name(self) -> str:
+        """Of the figure, as it is typed."""
+        return TYPED.get(self.figure, self.figure)
 
     @property
     def text(self) -> str:
         """As it is typed."""
-        return self.figure if self.most else f"{LEAST}{self.figure}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureBound:
-    """A bound on a figure."""
-
-    figure: str
-    sign: str  # of `COMPARISONS`
-    value: float
-
-    @classmethod
-    def parse(cls, text: str) -> "FigureBound":
-        """Read `ttft_s_p99<0.5`; raises ArgumentError for another form."""
-        found = _LIMIT.fullmatch(text)
-        try:
-            assert found is not None
-            return cls(figure=found[1], sign=found[2], value=float(found[3]))
-        except (AssertionError, ValueError):
-            raise ArgumentError(f"`subject_to` must read FIGURE<NUMBER, with <, <=, > or >=, got {text!r}") from None
-
-    @property
-    def text(self) -> str:
-        """As it is typed."""
-        return f"{self.figure}{self.sign}{self.value:g}"
+        return self.name if self.most else f"{LEAST}{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +118,7 @@ class BestSettings(Printed):
     """The settings on the front, by the values of `by` that each group has."""
 
     objectives: tuple[Objective, ...]
-    limits: tuple[FigureBound, ...]
+    limits: tuple[Limit, ...]
     by: tuple[str, ...]
     varied: tuple[str, ...]  # keywords of which the sweep has several values
     found: tuple[SettingFigures, ...]  # of one group after the other, the best by the first objective first
@@ -147,14 +127,14 @@ class BestSettings(Printed):
     def tables(self) -> Sequence[Grid]:
         """A row for each."""
         aims = ", ".join(one.text for one in self.objectives)
-        limits = f"; {', '.join(one.text for one in self.limits)}" if self.limits else ""
+        limits = f"; {', '.join(map(str, self.limits))}" if self.limits else ""
         title = f"{'the best by' if len(self.objectives) == 1 else 'the front of'} {aims}{limits}"
+        figures = dict.fromkeys([aim.figure for aim in self.objectives] + [limit.figure for limit in self.limits])
         rows, ends = [], set()
         for place, one in enumerate(self.found[:MOST_SHOWN]):
             named = [*self.by, *(name for name in self.varied if name not in self.by)]
             shown = {name: str(one.setting.get(name, "")) for name in named if name in self.varied or name in self.by}
-            figures = dict.fromkeys([aim.figure for aim in self.objectives] + [limit.figure for limit in self.limits])
-            rows.append(shown | {figure: one.shown(figure) for figure in figures})
+            rows.append(shown | {TYPED.get(figure, figure): one.shown(figure) for figure in figures})
             group = [one.setting.get(name) for name in self.by]
             if place and self.by and group != [self.found[place - 1].setting.get(name) for name in self.by]:
                 ends.add(place - 1)
@@ -168,7 +148,10 @@ class BestSettings(Printed):
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
-        asked = {"objectives": [one.text for one in self.objectives], "subject_to": [one.text for one in self.limits]}
+        asked = {
+            "objectives": [one.text for one in self.objectives],
+            "subject_to": [one.to_json() for one in self.limits],
+        }
         return {**asked, "by": list(self.by), "settings": self.to_dicts(), "remarks": list(self.remarks)}
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -193,7 +176,7 @@ def best_settings(
     Args:
         rows: keywords and figures of each cell; None of one that failed.
         objectives: see `Objective`, at least one.
-        subject_to: see `FigureBound`; all of them are kept.
+        subject_to: see `limits_of`; all of them are kept.
         by: keywords; settings are compared with those that have the same values of them.
         varied: keywords of which there are several values.
         missing: cells that were not played.
@@ -203,7 +186,6 @@ def best_settings(
     """
     if not objectives:
         raise ArgumentError("`objective` must name a figure, got none")
-    aims, limits = tuple(map(Objective.parse, objectives)), tuple(map(FigureBound.parse, subject_to))
     settings: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any] | None]]] = {}
     for keywords, figures in rows:
         setting = {name: value for name, value in keywords.items() if name != SEED}
@@ -214,9 +196,12 @@ def best_settings(
         if None not in seeds
     ]
     known = dict.fromkeys(name for one in whole for seed in one.seeds for name in seed)
-    for option, name in [("objective", one.figure) for one in aims] + [("subject_to", one.figure) for one in limits]:
-        if whole and name not in known:
-            raise ArgumentError(f"`{option}` must name a figure of the cells, {known_are(name, known)}, got {name!r}")
+    if not known:
+        raise ArgumentError(
+            f"`folder` has {counted(len(settings), 'setting')}, and none of which all cells have figures"
+        )
+    aims = tuple(Objective.parse(text, known) for text in objectives)
+    limits = tuple(limit for text in subject_to for limit in limits_of(text, known, argument="subject_to"))
     keywords = dict.fromkeys(name for setting, _ in settings.values() for name in setting)
     for name in by:
         if name not in keywords:
@@ -246,9 +231,9 @@ def best_settings(
     )
 
 
-def _keeps(one: SettingFigures, limit: FigureBound) -> bool:
+def _keeps(one: SettingFigures, limit: Limit) -> bool:
     mean = one.mean(limit.figure)
-    return mean is not None and COMPARISONS[limit.sign](mean, limit.value)
+    return mean is not None and limit.kept(mean)
 
 
 def front(settings: Sequence[SettingFigures], objectives: Sequence[Objective]) -> list[SettingFigures]:

@@ -4,7 +4,6 @@ At one seed all policies meet the same requests, scaled to a rate, so what chanc
 Logarithms are halved: a rate is found to `PRECISION` of itself.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
@@ -12,9 +11,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..base.errors import ArgumentError, known_are, repeated
+from ..base.errors import ArgumentError
 from ..base.terminal import Progress, held_interrupts
-from ..reports.rates import OF_GOODPUT, OF_LATENCY, Crossing, HighestRate, HighestRates, Limit, three_digits
+from ..reports.limits import SHARE, Limit, service_limits
+from ..reports.rates import Crossing, HighestRate, HighestRates, three_digits
 from ..reports.serving_tables import MeasuredRun
 from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
@@ -31,38 +31,6 @@ FIRST_STEP, NEXT_STEP = 4.0, 1.2  # factors by which rates are tried, where noth
 IDLE = 0.002  # requests in the batch, on average: at a lower rate each would be as much alone
 BURST = 0.01  # of a run, in which all requests come: at a higher rate they would come as much at once
 CROSSINGS_FROM = 1 / 64  # of the highest rate
-_LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*(\S+?)\s*", re.ASCII)
-
-
-def limits_of(text: str) -> tuple[Limit, ...]:
-    """What a text asks for, as "p99_ttft < 1, p99_tpot < 0.03"; raises ArgumentError for what is none."""
-    found = []
-    for part in text.split(","):
-        parts = _LIMIT.fullmatch(part)
-        if parts is None:
-            raise ArgumentError(f"`limits` must be NAME < SECONDS, as in 'p99_ttft < 1, p99_tpot < 0.03', got {part!r}")
-        name, side, bound = parts.groups()
-        if name not in {**OF_LATENCY, **OF_GOODPUT}:
-            known = known_are(name, (*OF_LATENCY, *OF_GOODPUT))
-            raise ArgumentError(f"`limits` knows no figure {name!r}: {known}")
-        limit = Limit(name=name, bound=_bound(name, bound))
-        if (side == ">") is not limit.above:
-            raise ArgumentError(f"`limits` must be as in '{limit}': {name} has its bound on that side, got {part!r}")
-        found.append(limit)
-    if twice := repeated(limit.name for limit in found):
-        raise ArgumentError(f"`limits` must name a figure once, got {twice[0]} twice")
-    return tuple(found)
-
-
-def _bound(name: str, text: str) -> float:
-    try:
-        bound = float(text)
-    except ValueError:
-        bound = 0.0
-    most = 1.0 if name in OF_GOODPUT else 1e9
-    if not 0 < bound < most:
-        raise ArgumentError(f"`limits` {name} must have a bound in (0, {most:g}), got {text!r}")
-    return bound
 
 
 class NoRateError(ArgumentError):
@@ -222,7 +190,7 @@ def find_rates(
         KeyboardInterrupt: nothing is kept of what was found until then.
     """
     asked = checked(FindRatesOptions, options | {"workload": workload, "cluster": cluster, "limits": limits})
-    wanted = limits_of(limits)
+    wanted = service_limits(limits, argument="limits")
     setting = serving_setting(recording, workload, cluster, asked)
     _check(setting, asked, wanted)
     tables = setting.tables(setting.replay.seed)
@@ -281,7 +249,7 @@ def _check(setting: ServingSetting, asked: FindRatesOptions, limits: Sequence[Li
         whose = "`horizon_s`" if asked.horizon_s is not None else f"horizon_s of {setting.cluster.name}"
         rule = "must be left out where rates are found: it would cut what makes a rate too high"
         raise ArgumentError(f"{whose} {rule}, got {setting.horizon_s:g}")
-    of_goodput = any(limit.name in OF_GOODPUT for limit in limits)
+    of_goodput = any(limit.figure == SHARE for limit in limits)
     if setting.promised.any and not of_goodput:
         raise ArgumentError("`slo` goes with a limit on slo_share, as in 'slo_share > 0.9', got none")
     if of_goodput and not setting.promised.any:

@@ -1,0 +1,137 @@
+"""Limits on figures, as they are typed: "p99_ttft < 1, p99_tpot <= 0.03"; one grammar for every command.
+
+A figure is called as `--json` and Parquet files call it (`ttft_s_p99`, `speed_up`), and a latency also as the field
+does, `p99_ttft`. Bounds are in the figure's own unit: seconds, shares, a number per second.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from math import inf, isfinite
+from operator import ge, gt, le, lt
+from typing import Any
+
+from ..base.errors import ArgumentError, known_are, repeated
+from .serving_tables import LATENCIES, PARTS
+
+SIGNS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
+# Flat names of latencies by the names that are typed, p99_ttft.
+OF_LATENCY = {f"{part}_{name.lower()}": f"{figure}_{part}" for name, figure in LATENCIES.items() for part in PARTS}
+TYPED = {figure: name for name, figure in OF_LATENCY.items()}
+SHARE = "slo_share"  # of requests that met every promise
+_LIMIT = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=|<|>)\s*([^\s<>=]+)\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What is asked of a figure: one side of a bound."""
+
+    figure: str  # its flat name, ttft_s_p99
+    sign: str  # of `SIGNS`
+    bound: float  # finite
+
+    @property
+    def name(self) -> str:
+        """As it is typed: p99_ttft."""
+        return TYPED.get(self.figure, self.figure)
+
+    def kept(self, value: float) -> bool:
+        """Whether a value is on the right side."""
+        return SIGNS[self.sign](value, self.bound)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {"figure": self.figure, "sign": self.sign, "bound": self.bound}
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.sign} {self.bound:g}"
+
+
+def figure_named(name: str, known: Collection[str], *, argument: str) -> str:
+    """The flat name of a figure that is typed as p99_ttft or ttft_s_p99.
+
+    Args:
+        name: as it was typed.
+        known: flat names that may be asked for.
+        argument: whose value it is, for the error.
+
+    Raises:
+        ArgumentError: none of `known`; says which is meant, where one is near.
+    """
+    figure = OF_LATENCY.get(name, name)
+    if figure in known:
+        return figure
+    spelt = [TYPED.get(one, one) for one in known]
+    if name.upper() in LATENCIES or name.lower() in LATENCIES:
+        parts = [one for one in spelt if one.endswith(f"_{name.lower()}")]
+        near = f"say which one: {' or '.join(parts)}" if parts else known_are(name, spelt)
+    else:
+        same = next((one for one in spelt if _words(one) == _words(name)), None)
+        near = known_are(name, spelt) if same is None else f"did you mean {same}?"
+    raise ArgumentError(f"`{argument}` knows no figure {name!r}: {near}")
+
+
+def _words(name: str) -> set[str]:
+    """Of a name in any order, without units."""
+    return set(name.lower().split("_")) - {"s", "ms", ""}
+
+
+def limits_of(text: str, known: Collection[str], *, argument: str) -> tuple[Limit, ...]:
+    """What a text asks for: NAME < NUMBER with <, <=, > or >=, several behind commas.
+
+    Args:
+        text: as it was typed.
+        known: flat names of the figures that may be asked for.
+        argument: whose value it is, for errors.
+
+    Raises:
+        ArgumentError: another form, an unknown figure, a bound that is no number; says the part that is wrong.
+    """
+    found = []
+    for part in text.split(","):
+        parts = _LIMIT.fullmatch(part)
+        if parts is None:
+            raise ArgumentError(
+                f"`{argument}` must be NAME < NUMBER, with <, <=, > or >=, as in 'p99_ttft < 1, p99_tpot < 0.03', "
+                f"got {part!r}"
+            )
+        name, sign, bound = parts.groups()
+        figure = figure_named(name, known, argument=argument)
+        found.append(Limit(figure=figure, sign=sign, bound=_number(bound, name, argument)))
+    return tuple(found)
+
+
+def _number(text: str, name: str, argument: str) -> float:
+    try:
+        bound = float(text)
+    except ValueError:
+        bound = inf
+    if not isfinite(bound) or not text.isascii() or "_" in text:
+        unit = ", in seconds" if name in OF_LATENCY else ""
+        raise ArgumentError(f"`{argument}` {name} must have a number as its bound{unit}, got {text!r}")
+    return bound
+
+
+def service_limits(text: str, *, argument: str) -> tuple[Limit, ...]:
+    """A service level: latencies that stay below a bound in seconds, `slo_share` above one; each once.
+
+    "p99_ttft < 1, p99_tpot < 0.03": mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e or queue.
+
+    Args:
+        text: as it was typed; see `limits_of`.
+        argument: whose value it is, for errors.
+
+    Raises:
+        ArgumentError: another form, figure or side, a bound that no run can keep or break, a figure twice.
+    """
+    found = limits_of(text, [*OF_LATENCY.values(), SHARE], argument=argument)
+    for limit in found:
+        side, most = (">", 1.0) if limit.figure == SHARE else ("<", 1e9)
+        if limit.sign[0] != side:
+            raise ArgumentError(f"`{argument}` {limit.name} must have {side} before its bound, got '{limit}'")
+        if not (0 < limit.bound < most or (limit.sign == ">=" and limit.bound == most)):
+            end = "1, or >= 1" if side == ">" else f"{most:g}"
+            raise ArgumentError(f"`{argument}` {limit.name} must have a bound > 0 and < {end}, got {limit.bound:g}")
+    if twice := repeated(limit.name for limit in found):
+        raise ArgumentError(f"`{argument}` must name a figure once, got {twice[0]} twice")
+    return found
