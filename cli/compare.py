@@ -24,7 +24,16 @@ from ..studies.options import (
 )
 from ..studies.setting import open_recording
 from .options import WORKLOAD, FindRateOption, FromOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
-from .output import FigureOption, JsonOption, check_figure_path, check_json_path, refuse_beside, show, show_again
+from .output import (
+    FigureOption,
+    JsonOption,
+    check_figure_path,
+    check_json_path,
+    refuse_beside,
+    refuse_others,
+    show,
+    show_again,
+)
 
 ChainsOption = Annotated[
     list[str] | None,
@@ -38,6 +47,7 @@ ChainsOption = Annotated[
 
 def compare(
     *,
+    context: typer.Context,
     trace: TraceOption = None,
     from_: FromOption = None,
     policy: PoliciesOption = None,
@@ -70,24 +80,15 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     if from_ is not None:
-        mine = {"trace": trace, "policy": policy, "batch": batch != "1", "detail": detail, "sweep": sweep, "rate": rate}
-        mine |= {"figure": figure, "workload": workload, "find_rate": find_rate, "cluster": cluster}
-        refuse_beside("--from", **mine, **given(replay), **given(repeats), **given(mix), **given(parts), **given(load))
-        refuse_beside("--from", **given(placement), **given(prefixes), **given(kept))
-        from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
-
-        check_json_path(json)
-        show_again(json, compare_again(from_))
+        _compare_again(context, from_, json)
         return
     log = None if kept.log is None else Path(kept.log)
     check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
     check_figure_path(figure, log)
-    under = {**vars(replay), **vars(repeats)}
-    beside = {**vars(prefixes), **vars(parts), **vars(placement)}
+    under, beside = {**vars(replay), **vars(repeats)}, {**vars(prefixes), **vars(parts), **vars(placement)}
     if workload is not None:
         refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1")
-        # Here: what serves takes about as long to import as all that compares without it.
-        from .serving import show_found_rates, show_under_load  # noqa: PLC0415
+        from .serving import show_found_rates, show_under_load  # noqa: PLC0415 - takes as long as all that is above
 
         under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
@@ -96,9 +97,7 @@ def compare(
         refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **vars(kept))
         show_found_rates(trace, policy, under, find_rate=find_rate, json=json)
         return
-    alone = {"rate": rate, "find_rate": find_rate, "cluster": cluster}
-    for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
-        raise ArgumentError(f"`{name}` goes with `workload`")
+    _refuse_without_workload(load, rate=rate, find_rate=find_rate, cluster=cluster)
     sizes = batches(batch)
     if sweep:
         refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=replay.on, log=log)
@@ -110,6 +109,20 @@ def compare(
         open_recording(trace), policy, batch=sizes[0], **under, **beside, **vars(mix), **vars(kept)
     )
     show(json, found, partial(found.tables, detail=detail), figure=figure)
+
+
+def _refuse_without_workload(load: LoadOptions, **alone: object) -> None:
+    for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
+        raise ArgumentError(f"`{name}` goes with `workload`")
+
+
+def _compare_again(context: typer.Context, candidate: str, json: Path | None) -> None:
+    """A candidate of a recommendation, which no other option goes with; raises ArgumentError for one that was given."""
+    from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
+
+    refuse_others(context, "--from", but=("from_", "json"))
+    check_json_path(json)
+    show_again(json, compare_again(candidate))
 
 
 def batches(text: str) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,6 +63,14 @@ def refuse_beside(option: str, **values: object) -> None:
     if first is not None:
         advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
         raise ArgumentError(f"`{first}` has no part in {option}{advice}")
+
+
+def refuse_others(context: typer.Context, option: str, *, but: Collection[str]) -> None:
+    """Refuse all options that were typed, but for some; raises ArgumentError for the first."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in but and source is not None and source.name == "COMMANDLINE":
+            raise ArgumentError(f"`{name}` has no part in {option}")
 
 
 def show_again(json: Path | None, found: Again) -> None:

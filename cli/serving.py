@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from ..base.errors import ArgumentError, counted
-from ..base.options import given
 from ..runs.observed import is_observed
 from ..studies.load import cluster as show_cluster
 from ..studies.load import compare_under_load, describe_workload
@@ -33,7 +32,7 @@ from .output import (
     check_file_path,
     check_json_path,
     check_new_folder,
-    refuse_beside,
+    refuse_others,
     show,
     show_again,
 )
@@ -138,6 +137,7 @@ def observe(
 
 def simulate(
     *,
+    context: typer.Context,
     workload: Annotated[str | None, typer.Option(metavar="FILE|SPEC", help=f"What is served. {WORKLOAD}")] = None,
     cluster: Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"What serves. {CLUSTER}")] = None,
     from_: FromOption = None,
@@ -158,8 +158,7 @@ def simulate(
     Ctrl-C stops the run and keeps what was simulated, and so does a row of the workload that is wrong.
     """
     if from_ is not None:
-        mine = {"workload": workload, "cluster": cluster, "policy": policy, "trace": trace, "out": out, "rate": rate}
-        refuse_beside("--from", **mine, events=events, figure=figure, **given(load), **given(replay))
+        refuse_others(context, "--from", but=("from_", "json"))
         check_json_path(json)
         show_again(json, simulate_again(from_))
         return

@@ -26,7 +26,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class LedgerLine:
     """One line of the ledger."""
 
     number: int  # from 1
@@ -40,12 +40,12 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class RecommendationLedger:
     """All candidates, and what it takes to run them again."""
 
     asked: Mapping[str, Any]  # `recording` and the keywords of the call
     inputs: Mapping[str, str]  # a hash of each file that was read, by the text that names it
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[LedgerLine, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The part of `recommendation.json` that is read again."""
@@ -62,7 +62,7 @@ class Recommended(Printed):
     """A decision with its ledger."""
 
     __slots__ = ()
-    ledger: Ledger
+    ledger: RecommendationLedger
 
     def write(self, path: str | Path) -> None:
         """Write `recommendation.json`; one that is there is replaced."""

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
 from .comparison import comparison_title, shared_remarks, told_apart
-from .ledger import Candidate, Ledger, Recommended, Standing
+from .ledger import LedgerLine, RecommendationLedger, Recommended, Standing
 from .side_by_side import SideBySide
 from .summary import Summary
 from .tables import Grid, flat_rows, table
@@ -111,7 +111,7 @@ class Recommendation(Recommended):
     setting: Pasteable | None  # to paste; None where something is not decided
     advice: tuple[str, ...]  # what to measure then
     compared: tuple[SideBySide, ...]  # by number of running requests, what the figures are of
-    ledger: Ledger
+    ledger: RecommendationLedger
 
     def tables(self) -> Sequence[Grid]:
         """A row for each number of running requests."""
@@ -151,7 +151,7 @@ class Recommendation(Recommended):
 
 def replayed_candidates(
     batches: Sequence[AtBatch], told_on: Sequence[SideBySide], *, first: int
-) -> tuple[Candidate, ...]:
+) -> tuple[LedgerLine, ...]:
     """The lines of a ledger for replays without arrivals, numbered from `first` on; those refused stand last."""
     found = [
         (each.batch, one.policy, Standing.feasible, _standing_of(each, one), {**asdict(one), "batch": each.batch})
@@ -164,7 +164,7 @@ def replayed_candidates(
             if reason:
                 found.append((each.batch, policy, Standing.refused, reason, {}))
     return tuple(
-        Candidate(number=number, policy=policy, batch=batch, standing=standing, reason=reason, figures=figures)
+        LedgerLine(number=number, policy=policy, batch=batch, standing=standing, reason=reason, figures=figures)
         for number, (batch, policy, standing, reason, figures) in enumerate(found, start=first)
     )
 

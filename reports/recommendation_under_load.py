@@ -4,13 +4,14 @@ Candidates are chosen on one half of the recorded requests; every figure here is
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from .intervals import Interval, geometric_interval, paired
-from .ledger import Candidate, Ledger, Recommended, Standing
-from .rates import Limit, three_digits, with_ends
+from .ledger import LedgerLine, RecommendationLedger, Recommended, Standing
+from .limits import Limit
+from .rates import three_digits, with_ends
 from .recommendation import Pasteable, Recommendation, recommendation_table
 from .serving_tables import SeedRow, what_was_asked
 from .tables import Grid, Printed, flat_rows, table
@@ -23,7 +24,8 @@ class HighestKept:
     """The highest rate at which a candidate keeps all limits."""
 
     rate: Interval | None  # arrivals per second; None: none was found
-    reason: str  # why none was found; "" of one that was
+    reason: str = ""  # why none was found; "" of one that was
+    at_any: bool = False  # whether they are kept at every rate: the workload is too short to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class ServedCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
+class PaysUpTo:
     """Up to which rate of arrivals speculation pays; in words, and as a number where one is known."""
 
     words: str
@@ -66,12 +68,12 @@ class RecommendationUnderLoad(Recommended):
     open_because: str  # why no setting is named although one is chosen; "" where one is
     present: str | None  # the policy that is set now
     observed: Printed | None  # the present setting, simulated and observed
-    crossing: Crossing | None  # None where nothing is asked, or nothing drafts
+    crossing: PaysUpTo | None  # None where nothing is asked, or nothing drafts
     setting: Pasteable | None  # to paste
     advice: tuple[str, ...]
     by_batch: Recommendation | None  # K by running requests without arrivals; None: no cost of one device
     remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
-    ledger: Ledger
+    ledger: RecommendationLedger
 
     def tables(self) -> Sequence[Grid]:
         """Candidates; K by running requests; the present setting as it was observed."""
@@ -81,7 +83,8 @@ class RecommendationUnderLoad(Recommended):
         best = {(place, None) for place, one in enumerate(self.candidates) if one.policy == self.chosen}
         found = [table(map(self._cells, self.candidates), title="; ".join(title), remarks=self._remarks(), bold=best)]
         if self.by_batch is not None:
-            found.append(recommendation_table(self.by_batch))
+            grid = recommendation_table(self.by_batch)
+            found.append(replace(grid, remarks=tuple(one for one in grid.remarks if one not in self.remarks)))
         return [*found, *(self.observed.tables() if self.observed is not None else ())]
 
     def _remarks(self) -> list[str]:
@@ -112,7 +115,9 @@ class RecommendationUnderLoad(Recommended):
             cells["KV tokens"] = "" if one.kv_tokens is None else f"{one.kv_tokens:,}"
         if one.highest is not None:
             rate = one.highest.rate
-            cells["highest rate"] = "none" if rate is None else with_ends(rate, three_digits)
+            cells["highest rate"] = (
+                ("any" if one.highest.at_any else "none") if rate is None else with_ends(rate, three_digits)
+            )
         return cells
 
     def lines(self) -> Sequence[str]:
@@ -152,7 +157,7 @@ class RecommendationUnderLoad(Recommended):
         """The documented form (docs/recommend.md), the ledger in it."""
         return {
             "meta": self.meta,
-            "limits": [{"figure": one.figure, "above" if one.above else "below": one.bound} for one in self.limits],
+            "limits": [one.to_json() for one in self.limits],
             "rate": self.rate,
             "served": [_to_json(one) for one in self.candidates],
             "chosen": self.chosen,
@@ -202,7 +207,7 @@ def missed(row: SeedRow, limits: Sequence[Limit]) -> str:
     found = [f"{rejected:g} requests a run are rejected"] if rejected else []
     for limit in limits:
         values = [value for value in row.by_seed(limit.figure).values() if value is not None]
-        worst = (min if limit.above else max)(values) if values else None
+        worst = max(values, default=None)
         if worst is None:
             found.append(f"no request has a {limit.name}")
         elif not limit.kept(worst):
@@ -210,10 +215,10 @@ def missed(row: SeedRow, limits: Sequence[Limit]) -> str:
     return "; ".join(found)
 
 
-def served_lines(candidates: Sequence[ServedCandidate]) -> tuple[Candidate, ...]:
+def served_lines(candidates: Sequence[ServedCandidate]) -> tuple[LedgerLine, ...]:
     """The lines of the ledger, numbered from 1."""
     return tuple(
-        Candidate(
+        LedgerLine(
             number=number,
             policy=one.policy,
             batch=None,

@@ -14,7 +14,7 @@ from typing import Any
 from ..base.errors import ArgumentError, check_within
 from ..base.files import DEFAULT_RECORDING
 from ..reports.comparison import Sweep
-from ..reports.ledger import Candidate, Ledger
+from ..reports.ledger import LedgerLine, RecommendationLedger
 from ..reports.recommendation import AtBatch, DraftLength, Recommendation, replayed_candidates
 from ..sim.cost.engines import BARE, DEFAULT_ENGINE
 from ..traces.recording import Recording
@@ -92,8 +92,8 @@ def present_of(recording: Recording, drafter: str, asked: int | None) -> int | N
 
 
 def ledger_of(
-    call: str, recording: Recording | str | Path | None, asked: Mapping[str, Any], candidates: tuple[Candidate, ...]
-) -> Ledger:
+    call: str, recording: Recording | str | Path | None, asked: Mapping[str, Any], candidates: tuple[LedgerLine, ...]
+) -> RecommendationLedger:
     """The ledger of a call, with hashes of the files that its texts name.
 
     A recording that was opened before has no path: it must be given again where a candidate is run again.
@@ -101,7 +101,7 @@ def ledger_of(
     where = DEFAULT_RECORDING if recording is None else recording if isinstance(recording, str | Path) else None
     said: Mapping[str, Any] = json.loads(json.dumps({"call": call, "recording": where, **asked}, default=str))
     hashes = inputs_of(texts_in([said, [one.policy for one in candidates]]))
-    return Ledger(
+    return RecommendationLedger(
         asked=said, inputs={text: one for text, one in hashes.items() if text != CODE_OF}, candidates=candidates
     )
 

@@ -18,12 +18,13 @@ from ..decoding.steps import PolicyError
 from ..policies.about import members_run_by
 from ..policies.chain_text import BASELINE
 from ..reports.ledger import Standing
-from ..reports.rates import HighestRates, Limit, three_digits
+from ..reports.limits import SHARE, Limit, service_limits
+from ..reports.rates import HighestRates, three_digits
 from ..reports.recommendation import Recommendation, replayed_candidates
 from ..reports.recommendation_under_load import (
     IN_SYSTEM,
-    Crossing,
     HighestKept,
+    PaysUpTo,
     RecommendationUnderLoad,
     ServedCandidate,
     missed,
@@ -46,7 +47,7 @@ from .options import (
     checked,
     takes,
 )
-from .rates import NoRateError, find_rates, limits_of
+from .rates import NoRateError, find_rates
 from .recommend import (
     MEASURE,
     check_lengths,
@@ -206,13 +207,8 @@ def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoa
 
 def _limits(slo: str | None) -> tuple[Limit, ...]:
     """What must be kept; raises ArgumentError, which names `slo`."""
-    if slo is None:
-        return ()
-    try:
-        found = limits_of(slo)
-    except ArgumentError as error:
-        raise ArgumentError(str(error).replace("`limits`", "`slo`")) from None
-    if goodput := next((limit for limit in found if limit.above), None):
+    found = () if slo is None else service_limits(slo, argument="slo")
+    if goodput := next((limit for limit in found if limit.figure == SHARE), None):
         raise ArgumentError(f"`slo` must name latencies here, as in 'p99_ttft < 1', got {goodput}")
     return found
 
@@ -430,12 +426,13 @@ def _kv_tokens(setting: ServingSetting, runs: frozenset[str] | None) -> int | No
 
 def _highest(question: _Question, policy: str) -> HighestKept:
     try:
-        return HighestKept(rate=question.highest([policy]).rows[0].rate, reason="")
+        return HighestKept(rate=question.highest([policy]).rows[0].rate)
     except NoRateError as error:
-        return HighestKept(rate=None, reason=str(error).removeprefix("`limits` "))
+        reason = str(error).removeprefix("`limits` ")
+        return HighestKept(rate=None, reason=reason, at_any="holds at every rate" in reason)
 
 
-def _crossing(question: _Question, chosen: str | None, candidates: Sequence[ServedCandidate]) -> Crossing | None:
+def _crossing(question: _Question, chosen: str | None, candidates: Sequence[ServedCandidate]) -> PaysUpTo | None:
     """Up to which rate the choice, or else the best that drafts, is sooner than the target alone."""
     drafting = [one.policy for one in candidates if one.policy != BASELINE and one.row is not None]
     best = chosen if chosen not in (None, BASELINE) else next(iter(drafting), None)
@@ -443,23 +440,24 @@ def _crossing(question: _Question, chosen: str | None, candidates: Sequence[Serv
         return None
     try:
         found = question.highest([BASELINE, best])
-    except NoRateError:
-        return None
+    except NoRateError as error:
+        reason = str(error).removeprefix("`limits` ")
+        return PaysUpTo(words=f"up to which rate {best} pays is not known: {reason}", rate=None)
     low, high = map(three_digits, found.looked_at)
     if len(found.rows) < 2:
-        return Crossing(words=f"only {found.best} keeps the limits at any rate", rate=None)
+        return PaysUpTo(words=f"only {found.best} keeps the limits at any rate", rate=None)
     last = found.crossings[-1] if found.crossings else None
     if last is None and found.quickest == best:
-        return Crossing(words=f"{best} pays at every rate looked at, {low} to {high} arrivals/s", rate=None)
+        return PaysUpTo(words=f"{best} pays at every rate looked at, {low} to {high} arrivals/s", rate=None)
     if last is None:
-        return Crossing(words=f"{best} pays at no rate looked at, {low} to {high} arrivals/s", rate=None)
+        return PaysUpTo(words=f"{best} pays at no rate looked at, {low} to {high} arrivals/s", rate=None)
     if last.above == best:
-        return Crossing(words=f"{best} pays up to the highest rate looked at, {high} arrivals/s", rate=None)
+        return PaysUpTo(words=f"{best} pays up to the highest rate looked at, {high} arrivals/s", rate=None)
     if last.rate is None:
-        return Crossing(words=f"seeds differ in whether {best} stops paying below {high} arrivals/s", rate=None)
+        return PaysUpTo(words=f"seeds differ in whether {best} stops paying below {high} arrivals/s", rate=None)
     stops = f"{best} stops paying at {three_digits(last.rate.mean)} arrivals/s"
     ends = f" ({three_digits(last.rate.low)} to {three_digits(last.rate.high)})" if last.rate.half_width else ""
-    return Crossing(words=stops + ends, rate=last.rate.mean)
+    return PaysUpTo(words=stops + ends, rate=last.rate.mean)
 
 
 def _setting(
@@ -468,9 +466,11 @@ def _setting(
     """What to paste, and what to do where nothing is named."""
     if choice.policy is None or choice.open_because:
         return None, (MEASURE,) if choice.by_cost else ()
-    if choice.policy not in schedules:
-        best = next((name for name in ranked if name in schedules), None)
-        can = "" if best is None else f"; the best it can is {best}: give it as `present`, or leave the policy out"
-        return None, (f"no setting of an engine is known for {choice.policy}{can}",)
-    setting, refusal = pasted(schedules[choice.policy], question.asked, question.settings[1].replay, question.drafter)
-    return setting, () if refusal is None else (refusal,)
+    best = next((name for name in ranked if name in schedules), None)
+    if best is None:
+        return None, (f"no engine is known to run {choice.policy}, and no K keeps the limits",)
+    notes = (
+        () if best == choice.policy else (f"no engine is known to run {choice.policy}; the best that one can: {best}",)
+    )
+    setting, refusal = pasted(schedules[best], question.asked, question.settings[1].replay, question.drafter)
+    return setting, (*notes, *([] if refusal is None else [refusal]))

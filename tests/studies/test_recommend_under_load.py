@@ -38,7 +38,7 @@ def asked(cost):
 
 @pytest.fixture(scope="module")
 def found(recording, asked):
-    return recommend_under_load(recording, slo="p99_ttft < 1, p99_tpot < 0.05", present=1, **asked)
+    return recommend_under_load(recording, slo="p99_ttft < 0.1, p99_tpot < 0.05", present=1, **asked)
 
 
 def test_the_choice_is_the_best_of_a_full_sweep(found, recording, asked):
