@@ -3,14 +3,16 @@
 import json
 
 import pytest
-from paceline import compare_under_load, open_recording, recommend, recommend_under_load
+from paceline import compare_under_load, open_recording, recommend, recommend_under_load, simulate
 from paceline.base.errors import ArgumentError
+from paceline.runs.observed import write_observed
 from paceline.studies.recommend_again import compare_again, simulate_again
 from paceline.studies.tune import parted
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.errors import TraceFormatError
 
 from ..cli.command_line import done, refused
+from .test_validated import observed
 
 LOAD = "poisson:requests=40"
 
@@ -141,6 +143,18 @@ def test_a_bare_device_names_no_setting(recording):
     assert any("paceline observe URL" in line for line in found.lines())
     by_name = {one.policy: one for one in found.candidates}
     assert by_name["plain"].kv_tokens > by_name["draft:1/target"].kv_tokens > 0, "a drafter takes memory"
+
+
+def test_the_present_setting_is_held_against_what_was_observed(recording, asked, tmp_path):
+    """A run that the simulator made itself, told as a client's, is simulated without an error."""
+    given = {name: asked[name] for name in ("cluster", "cost", "rate")}
+    made = simulate("poisson:requests=15", "draft:1/target", recording, **given)
+    write_observed(observed(made.log), tmp_path / "run")
+    short = {**asked, "workload": "poisson:requests=10", "most": 1, "seeds": 1}
+    found = recommend_under_load(recording, observed=tmp_path / "run", present=1, **short)
+    assert found.observed.within
+    assert "the present setting, simulated and observed:" in found.lines()
+    assert found.to_json()["observed"] is not None
 
 
 @pytest.mark.parametrize(
