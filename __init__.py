@@ -23,6 +23,7 @@ MODULES = {
     "open_recording": "studies.setting",
     "prepare": "runtime.prepare",
     "recommend": "studies.recommend",
+    "recommend_under_load": "studies.recommend_under_load",
     "record": "studies.record",
     "report": "studies.report",
     "settings": "studies.engine_settings",

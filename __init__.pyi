@@ -9,6 +9,7 @@ from .reports.intervals import OverTags
 from .reports.load import LoadComparison
 from .reports.rates import HighestRates
 from .reports.recommendation import Recommendation
+from .reports.recommendation_under_load import RecommendationUnderLoad
 from .reports.sweeps import Tuned
 from .reports.what_if import WhatIf
 from .runtime.generate import generate as generate
@@ -48,6 +49,7 @@ __all__ = [
     "open_recording",
     "prepare",
     "recommend",
+    "recommend_under_load",
     "record",
     "report",
     "settings",
@@ -197,6 +199,46 @@ def recommend(
     weights: str | None = None,
     batches: Sequence[int] | None = None,
 ) -> Recommendation: ...
+def recommend_under_load(
+    recording: Recording | str | Path | None = None,
+    policies: Sequence[str] = (),
+    *,
+    workload: str | Path,
+    cluster: str | Path,
+    time_scale: float | None = None,
+    limit: int | None = None,
+    max_prompt_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    max_wait_s: float | None = None,
+    zero_tokens: str = "refuse",
+    tag: str | None = None,
+    cost: str | Path | None = None,
+    engine: str | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    split: float = 0.5,
+    split_seed: int = 0,
+    drafter: str | None = None,
+    most: int = 8,
+    present: int | None = None,
+    paste_into: str | None = None,
+    weights: str | None = None,
+    rate: float | None = None,
+    slo: str | None = None,
+    observed: str | Path | None = None,
+) -> RecommendationUnderLoad: ...
 def settings(
     engine: str,
     drafter: str | Sequence[str],

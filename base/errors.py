@@ -35,6 +35,7 @@ OPTIONS |= {
     "limits": "find_rate",
     "chains": "sweep",
     "changes": "change",
+    "candidate": "from",
 }
 # What rules of files ask for; whatever else they have in backquotes is a field of the file.
 _OF_RULES = re.compile("`(line|models|names|output_tokens|replace|requests|windows|workload|zero_tokens)`")

@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from ..base.errors import LABORATORY, install_hint, needs_torch
 from ..base.terminal import quiet
 from ..runtime.launched import launched
+from .panels import PanelledCommand, SectionedGroup
 
 TOGETHER = "run"  # what several processes can do together
 
@@ -148,7 +150,7 @@ def _group(name: str, purpose: str, commands: Mapping[str, TyperCommand]) -> Typ
 
 def _command_of(name: str, function: Function) -> TyperCommand:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(name)(_imported(*_module("typed:spelled_out"))(function))
+    app.command(name, cls=PanelledCommand)(_imported(*_module("typed:spelled_out"))(function))
     made = get_command(app)
     assert isinstance(made, TyperCommand)
     return made
@@ -205,6 +207,7 @@ COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "agree": "models:agree",
     "profile": "seconds:profile",
     "settings": "engine_settings:settings",
+    "doctor": "doctor:doctor",
     "validate": "seconds:validate",
     "arena": LaboratoryCommand(
         "arena", "Play policies in cells of recording, ladder of costs and load, beside the best static chain of each."
@@ -243,10 +246,12 @@ POOL: Mapping[str, str | LaboratoryCommand] = {
     "search-slim": "pool:search_slim",
     "forced": "pool:forced",
 }
+PLUGIN = {"new": "plugin:new"}
 GROUPS: tuple[tuple[str, str, Mapping[str, str | LaboratoryCommand]], ...] = (
     ("trace", "Look at recordings, check them, import or make some.", TRACE),
     ("policy", "What policies there are, whether one keeps the contract, and fitting those that need it.", POLICY),
     ("pool", "Pools of real models.", POOL),
+    ("plugin", "Packages of your own policies and routers.", PLUGIN),
 )
 EXPERIMENT = LaboratoryCommand("experiment", "Experiments on the shipped pool and recording, or on yours.")
 
@@ -268,11 +273,12 @@ def paceline(
 
 
 def command() -> Callable[..., object]:
-    """The whole command line as one callable."""
+    """The whole command line as one callable, which shells can complete."""
+    completion_init()
     app = typer.Typer(
         name="paceline",
+        cls=SectionedGroup,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )

@@ -1,6 +1,5 @@
 """`paceline compare`: policies side by side on one recording."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,8 +25,19 @@ from ..studies.options import (
     WhyOptions,
 )
 from ..studies.setting import open_recording
-from .options import WORKLOAD, FindRateOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
-from .output import FigureOption, HtmlOption, JsonOption, check_figure_path, check_html_path, check_json_path, show
+from .options import WORKLOAD, FindRateOption, FromOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
+from .output import (
+    FigureOption,
+    HtmlOption,
+    JsonOption,
+    check_figure_path,
+    check_html_path,
+    check_json_path,
+    refuse_beside,
+    refuse_others,
+    show,
+    show_again,
+)
 
 ChainsOption = Annotated[
     list[str] | None,
@@ -41,7 +51,9 @@ ChainsOption = Annotated[
 
 def compare(
     *,
+    context: typer.Context,
     trace: TraceOption = None,
+    from_: FromOption = None,
     policy: PoliciesOption = None,
     replay: ReplayOptions,
     batch: Annotated[
@@ -74,6 +86,9 @@ def compare(
 
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
+    if from_ is not None:
+        _compare_again(context, from_, json)
+        return
     log = None if kept.log is None else Path(kept.log)
     check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
     check_figure_path(figure, log)
@@ -82,21 +97,20 @@ def compare(
     under = {**vars(replay), **vars(repeats)}
     beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
-        _refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1", **given(reorder))
-        # Here: what serves takes about as long to import as all that compares without it.
-        from .serving import show_found_rates, show_under_load  # noqa: PLC0415
+        refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1", **given(reorder))
+        from .serving import show_found_rates, show_under_load  # noqa: PLC0415 - takes as long as all that is above
 
         under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
             show_under_load(trace, policy, under | more, rate=rate, detail=detail, **written)
             return
-        _refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **more)
+        refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **more)
         show_found_rates(trace, policy, under, find_rate=find_rate, html=html, json=json)
         return
-    _refuse_alone(given(load) | {"rate": rate, "find_rate": find_rate, "cluster": cluster})
+    _refuse_without_workload(load, rate=rate, find_rate=find_rate, cluster=cluster)
     sizes = batches(batch)
     if sweep:
-        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on, **given(reorder))
+        refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on, **given(reorder))
         show(found=sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), **written)
         return
     if len(sizes) > 1:
@@ -106,19 +120,18 @@ def compare(
     show(found=compared, tables=partial(compared.tables, detail=detail), **written)
 
 
-def _refuse_alone(values: Mapping[str, object]) -> None:
-    """Refuse what only a workload has a use for; raises ArgumentError for the first that was given."""
-    for name, value in values.items():
-        if value is not None:
-            raise ArgumentError(f"`{name}` goes with `workload`")
+def _refuse_without_workload(load: LoadOptions, **alone: object) -> None:
+    for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
+        raise ArgumentError(f"`{name}` goes with `workload`")
 
 
-def _refuse_beside(option: str, **values: object) -> None:
-    """Refuse options that another one would ignore; raises ArgumentError for the first that was given."""
-    first = next((name for name, value in values.items() if value), None)
-    if first is not None:
-        advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
-        raise ArgumentError(f"`{first}` has no part in {option}{advice}")
+def _compare_again(context: typer.Context, candidate: str, json: Path | None) -> None:
+    """A candidate of a recommendation, which no other option goes with; raises ArgumentError for one that was given."""
+    from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
+
+    refuse_others(context, "--from", but=("from_", "json"))
+    check_json_path(json)
+    show_again(json, compare_again(candidate))
 
 
 def batches(text: str) -> tuple[int, ...]:

@@ -35,6 +35,14 @@ FindRateOption = Annotated[
         "mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e, queue, in seconds, or slo_share > 0.9.",
     ),
 ]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="FILE#N",
+        help="Run candidate N of a recommendation.json (recommend --out) again, by itself; exit 1 if figures differ.",
+    ),
+]
 GivenClusterOption = Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")]
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]
 LimitOption = Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)]

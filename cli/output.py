@@ -4,16 +4,17 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..base.errors import with_options
+from ..base.errors import ArgumentError, with_options
 from ..base.files import place_of, write_whole
 from ..reports.figure import check_figure, needs_matplotlib
+from ..reports.ledger import Again
 from ..reports.page import PAGE, Pictured, ReportPage, html_page, page_of
 from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_line, print_tables, prose_of
 from ..traces.folder import check_outside
@@ -67,6 +68,29 @@ def show(
 def _page(found: Printed) -> ReportPage:
     """With the command that was typed."""
     return page_of(found, shlex.join(["paceline", *sys.argv[1:]]))
+
+
+def refuse_beside(option: str, **values: object) -> None:
+    """Refuse options that another one would ignore; raises ArgumentError for the first that was given."""
+    first = next((name for name, value in values.items() if value), None)
+    if first is not None:
+        advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
+        raise ArgumentError(f"`{first}` has no part in {option}{advice}")
+
+
+def refuse_others(context: typer.Context, option: str, *, but: Collection[str]) -> None:
+    """Refuse all options that were typed, but for some; raises ArgumentError for the first."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in but and source is not None and source.name == "COMMANDLINE":
+            raise ArgumentError(f"`{name}` has no part in {option}")
+
+
+def show_again(json: Path | None, found: Again) -> None:
+    """Show a candidate of a recommendation that was run again; exit 1 where its figures are others than there."""
+    show(json, found)
+    if not found.equal:
+        raise typer.Exit(1)
 
 
 def show_table(json: Path | None, data: dict[str, Any], table: Grid) -> None:

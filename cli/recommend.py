@@ -1,13 +1,19 @@
-"""`paceline recommend`: from a recording to a draft length by running requests, and the setting to paste."""
+"""`paceline recommend`: from a recording to a draft length by running requests or by load, and the setting to paste."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..studies.options import DraftLengthOptions, MixOptions, ReplayOptions, SeedsOptions
+from ..base.errors import ArgumentError
+from ..base.options import given
+from ..reports.ledger import Recommended
+from ..studies.options import DraftLengthOptions, MixOptions, ReplayOptions, SeedsOptions, ServiceLevelOptions
 from ..studies.recommend import recommend as recommended
-from .options import TraceOption
-from .output import JsonOption, check_json_path, show
+from ..studies.recommend_under_load import recommend_under_load
+from ..traces.workloads.arrival import WorkloadChanges
+from .options import WORKLOAD, GivenClusterOption, PoliciesOption, TraceOption
+from .output import JsonOption, check_file_path, check_json_path, show
 
 
 def recommend(
@@ -21,16 +27,48 @@ def recommend(
         ),
     ] = None,
     lengths: DraftLengthOptions,
+    workload: Annotated[
+        str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
+    ] = None,
+    cluster: GivenClusterOption = None,
+    levels: ServiceLevelOptions,
+    policy: PoliciesOption = None,
+    changes: WorkloadChanges,
     mix: MixOptions,
     replay: ReplayOptions,
     repeats: SeedsOptions,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the ledger, recommendation.json: every candidate with its figures and one reason, for "
+            "simulate --from FILE#N and compare --from FILE#N."
+        ),
+    ] = None,
     json: JsonOption = None,
 ) -> None:
     """Find the best draft length at each number of running requests, and print the setting to paste.
 
-    Speculation switched off is always a candidate. The choice is made on one half of the requests and its gain is that
-    of the other half. Where requests or cost do not tell drafting from none, no setting is named, but what to measure.
+    With --workload: of those that keep --slo at --rate, the one that serves requests soonest. Speculation switched off
+    is always a candidate. The choice is made on one half of the requests and its gain is that of the other half. Where
+    requests or cost do not tell drafting from none, no setting is named, but what to measure.
     """
-    check_json_path(json, trace)
-    options = {name: value for record in (lengths, mix, replay, repeats) for name, value in vars(record).items()}
-    show(json, recommended(trace, batches=batch, **options))
+    check_json_path(json, trace, out)
+    if out is not None:
+        check_file_path("--out", out)
+    options = {name: value for record in (lengths, replay, repeats) for name, value in vars(record).items()}
+    if workload is None:
+        beside = {**given(levels), **given(changes), "policies": policy, "cluster": cluster}
+        for name in (name for name, value in beside.items() if value is not None):
+            raise ArgumentError(f"`{name}` goes with `workload`")
+        found: Recommended = recommended(trace, batches=batch, **vars(mix), **options)
+    else:
+        if cluster is None:
+            raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
+        for name in [*given(mix), *([] if batch is None else ["batches"])]:
+            raise ArgumentError(f"`{name}` has no part in --workload")
+        found = recommend_under_load(
+            trace, policy or (), workload=workload, cluster=cluster, **vars(levels), **vars(changes), **options
+        )
+    if out is not None:
+        found.write(out)
+    show(json, found)

@@ -14,6 +14,7 @@ from ..studies.observe import Asking, shown_run
 from ..studies.observe import observe as drive_server
 from ..studies.options import LoadOptions, ReplayOptions, SeedsOptions, SimulateOptions, TimelineOptions
 from ..studies.rates import find_rates
+from ..studies.recommend_again import simulate_again
 from ..studies.report import report as report_of
 from ..studies.serving import BrokenWorkloadError
 from ..studies.serving import metrics as metrics_of_runs
@@ -24,7 +25,7 @@ from ..studies.what_if import what_if
 from ..traces.workloads import WorkloadOptions
 from ..traces.workloads.arrival import WorkloadChanges
 from .errors import Interrupted
-from .options import CLUSTER, WORKLOAD, ModelsOption, RateOption, SloOption, TraceOption, named_recording
+from .options import CLUSTER, WORKLOAD, FromOption, ModelsOption, RateOption, SloOption, TraceOption, named_recording
 from .output import (
     FigureOption,
     JsonOption,
@@ -33,8 +34,10 @@ from .output import (
     check_html_path,
     check_json_path,
     check_new_folder,
+    refuse_others,
     say,
     show,
+    show_again,
 )
 from .typed import option_of, promised, rates
 
@@ -75,8 +78,8 @@ def metrics(
         return
     if len(runs) > 1:
         raise ValueError(f"{observed[0]}: an observed run stands alone, got {len(runs)} runs")
-    for name, given in (("slo", slo), ("figure", figure)):
-        if given:
+    for name, value in (("slo", slo), ("figure", figure)):
+        if value:
             raise ArgumentError(f"`{name}` is for simulated runs, {observed[0]} was observed")
     show(json, shown_run(observed[0]))
 
@@ -153,8 +156,10 @@ def observe(
 
 def simulate(
     *,
-    workload: Annotated[str, typer.Option(metavar="FILE|SPEC", help=WORKLOAD)],
-    cluster: Annotated[str, typer.Option(metavar="FILE|DEVICE", help=CLUSTER)],
+    context: typer.Context,
+    workload: Annotated[str | None, typer.Option(metavar="FILE|SPEC", help=f"What is served. {WORKLOAD}")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"What serves. {CLUSTER}")] = None,
+    from_: FromOption = None,
     policy: Annotated[
         list[str] | None, typer.Option(help="One, as --policy of compare, for replicas that have none of their own.")
     ] = None,
@@ -171,6 +176,13 @@ def simulate(
 
     Ctrl-C stops the run and keeps what was simulated, and so does a row of the workload that is wrong.
     """
+    if from_ is not None:
+        refuse_others(context, "--from", but=("from_", "json"))
+        check_json_path(json)
+        show_again(json, simulate_again(from_))
+        return
+    if workload is None or cluster is None:
+        raise ValueError("simulate takes --workload and --cluster, as in --cluster h100, or --from FILE#N")
     name = _at_most_one(policy)
     if events and out is None:
         raise ArgumentError("`events` goes with `out`, the folder that keeps them")

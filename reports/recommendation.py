@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
 from .comparison import comparison_title, shared_remarks, told_apart
+from .ledger import LedgerLine, RecommendationLedger, Recommended, Standing
 from .side_by_side import SideBySide
 from .summary import Summary
-from .tables import Grid, Printed, flat_rows, table
+from .tables import Grid, flat_rows, table
 
 
 class Pasteable(Protocol):
@@ -100,7 +101,7 @@ class AtBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Recommendation(Printed):
+class Recommendation(Recommended):
     """Draft lengths by running requests; prints as `paceline recommend` does."""
 
     meta: dict[str, Any]  # as of a sweep, of the requests that had no part in the choice
@@ -110,6 +111,7 @@ class Recommendation(Printed):
     setting: Pasteable | None  # to paste; None where something is not decided
     advice: tuple[str, ...]  # what to measure then
     compared: tuple[SideBySide, ...]  # by number of running requests, what the figures are of
+    ledger: RecommendationLedger
 
     def tables(self) -> Sequence[Grid]:
         """A row for each number of running requests."""
@@ -133,6 +135,7 @@ class Recommendation(Printed):
             "batches": [asdict(each) for each in self.batches],
             "setting": None if self.setting is None else self.setting.to_json(),
             "advice": list(self.advice),
+            **self.ledger.to_json(),
         }
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -144,6 +147,34 @@ class Recommendation(Printed):
                 for one in each.candidates
             ]
         )
+
+
+def replayed_candidates(
+    batches: Sequence[AtBatch], told_on: Sequence[SideBySide], *, first: int
+) -> tuple[LedgerLine, ...]:
+    """The lines of a ledger for replays without arrivals, numbered from `first` on; those refused stand last."""
+    found = [
+        (each.batch, one.policy, Standing.feasible, _standing_of(each, one), {**asdict(one), "batch": each.batch})
+        for each in batches
+        for one in each.candidates
+    ]
+    for each, compared in zip(batches, told_on, strict=True):
+        for line in compared.meta["left_out"]:
+            policy, _, reason = line.partition(" is left out: ")
+            if reason:
+                found.append((each.batch, policy, Standing.refused, reason, {}))
+    return tuple(
+        LedgerLine(number=number, policy=policy, batch=batch, standing=standing, reason=reason, figures=figures)
+        for number, (batch, policy, standing, reason, figures) in enumerate(found, start=first)
+    )
+
+
+def _standing_of(each: AtBatch, one: DraftLength) -> str:
+    if one is each.own:
+        return "the fastest on the requests that the choice was made on"
+    if one.draft_tokens in each.tied:
+        return f"cannot be told apart from K = {each.chosen} by these requests or this cost"
+    return f"{one.tokens_per_s / each.own.tokens_per_s:.3f} of the tokens per second of K = {each.chosen}"
 
 
 def recommendation_table(found: Recommendation) -> Grid:

@@ -312,6 +312,35 @@ class WhatIfOptions(SeedsOptions, ServingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServiceLevelOptions:
+    """What is served, and what is asked of it, where a draft length is recommended under load."""
+
+    rate: float | None = opt(
+        None, "Of --workload: mean arrivals per second that it is scaled to, > 0; default: its own."
+    )
+    slo: str | None = opt(
+        None,
+        "Of --workload: what must be kept at this rate, as in 'p99_ttft < 1, p99_tpot < 0.05', in seconds, as "
+        "--find-rate of compare takes it. The highest rate that keeps it is found for every candidate.",
+        metavar="LIMITS",
+    )
+    observed: str | Path | None = opt(
+        None,
+        "Of --workload: a run of your server at the present setting (observe --out, a benchmark's result), which "
+        "the present setting is simulated on and held against.",
+        metavar="RUN",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendUnderLoadOptions(ServiceLevelOptions, DraftLengthOptions, SeedsOptions, ReplayOptions, WorkloadChanges):
+    """The keywords of `recommend_under_load`; `start` may be "prefill" only."""
+
+    workload: str | Path
+    cluster: str | Path
+
+
+@dataclass(frozen=True, kw_only=True)
 class TimelineOptions:
     """The keywords of `timeline`."""
 

@@ -5,23 +5,31 @@ What the requests or the cost do not decide is not decided here: then no setting
 Letters: K tokens drafted in a round, B running requests.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import ArgumentError, check_within
+from ..base.files import DEFAULT_RECORDING
 from ..reports.comparison import Sweep
-from ..reports.recommendation import AtBatch, DraftLength, Recommendation
+from ..reports.ledger import LedgerLine, RecommendationLedger
+from ..reports.recommendation import AtBatch, DraftLength, Recommendation, replayed_candidates
 from ..sim.cost.engines import BARE, DEFAULT_ENGINE
 from ..traces.recording import Recording
 from .compare import sweep
 from .engine_settings import ENGINES, EngineSettings, settings
-from .options import RecommendOptions, SweepOptions, checked, takes
+from .grids import CODE_OF, inputs_of, texts_in
+from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, takes
 from .setting import Setting, setting_of
 from .tune import parted
 
 LONGEST = 32  # K that is tried
+MEASURE = (
+    "measure your server, without speculation and with it: paceline observe URL --out plain, then paceline "
+    "validate --observed RUN --calibrate plain, or give --cost FILE.json with its seconds (docs/costs.md)"
+)
 
 
 @takes(RecommendOptions)
@@ -40,33 +48,66 @@ def recommend(
         CostRangeError: seconds that the cost does not know.
     """
     asked = checked(RecommendOptions, options)
-    check_within("`split`", asked.split, "(0, 1)")
-    check_within("`most`", asked.most, f"[1, {LONGEST}]")
-    check_within("`present`", asked.present or 0, f"[0, {LONGEST}]")
+    check_lengths(asked)
     setting = setting_of(recording, asked)
-    drafter = _drafter(setting.recording, asked.drafter)
+    drafter = drafter_of(setting.recording, asked.drafter)
+    present = present_of(setting.recording, drafter, asked.present)
     halves = parted(setting.recording, asked.split, asked.split_seed)
     batches = _batches(asked, halves)
-    text = f"{drafter}:1..{max(asked.most, asked.present or 1)}/{setting.recording.about.target}"
+    text = f"{drafter}:1..{max(asked.most, present or 1)}/{setting.recording.about.target}"
     # The halves have the shapes already.
     replayed = {
         one.name: getattr(asked, one.name) for one in fields(SweepOptions) if one.name not in ("models", "batches")
     }
     tuned, others = (sweep(half, text, batches=batches, **replayed) for half in halves)
-    found = tuple(_at(batch, tuned, others, asked.present) for batch in batches)
-    setting_found, refusal = _setting(found, asked, setting, drafter)
+    found = tuple(_at(batch, tuned, others, present) for batch in batches)
+    compared = tuple(others.comparisons[batch] for batch in batches)
+    unsettled = any(each.open_between for each in found)
+    setting_found, refusal = (None, None) if unsettled else pasted(schedule_of(found), asked, setting, drafter)
     return Recommendation(
         meta={**others.meta, "requests_tuned_on": len(halves[0].requests), "requests": len(halves[1].requests)},
         drafter=drafter,
-        present=asked.present,
+        present=present,
         batches=found,
         setting=setting_found,
         advice=(*_advice(found), *([] if refusal is None else [refusal])),
-        compared=tuple(others.comparisons[batch] for batch in batches),
+        compared=compared,
+        ledger=ledger_of("recommend", recording, vars(asked), replayed_candidates(found, compared, first=1)),
     )
 
 
-def _drafter(recording: Recording, asked: str | None) -> str:
+def check_lengths(asked: DraftLengthOptions) -> None:
+    """Raises ArgumentError for an option out of its range, or an engine that is not known."""
+    if asked.paste_into not in (None, *ENGINES):
+        raise ArgumentError(f"`paste_into` must be one of {', '.join(ENGINES)}, got {asked.paste_into!r}")
+    check_within("`split`", asked.split, "(0, 1)")
+    check_within("`most`", asked.most, f"[1, {LONGEST}]")
+    check_within("`present`", asked.present or 0, f"[0, {LONGEST}]")
+
+
+def present_of(recording: Recording, drafter: str, asked: int | None) -> int | None:
+    """K that is set now: as asked, else what a log says that it was; None: nobody knows, or a longer one than tried."""
+    known = recording.about.windows.get(drafter)
+    return asked if asked is not None or known is None or known > LONGEST else known
+
+
+def ledger_of(
+    call: str, recording: Recording | str | Path | None, asked: Mapping[str, Any], candidates: tuple[LedgerLine, ...]
+) -> RecommendationLedger:
+    """The ledger of a call, with hashes of the files that its texts name.
+
+    A recording that was opened before has no path: it must be given again where a candidate is run again.
+    """
+    where = DEFAULT_RECORDING if recording is None else recording if isinstance(recording, str | Path) else None
+    said: Mapping[str, Any] = json.loads(json.dumps({"call": call, "recording": where, **asked}, default=str))
+    hashes = inputs_of(texts_in([said, [one.policy for one in candidates]]))
+    return RecommendationLedger(
+        asked=said, inputs={text: one for text, one in hashes.items() if text != CODE_OF}, candidates=candidates
+    )
+
+
+def drafter_of(recording: Recording, asked: str | None) -> str:
+    """The member that drafts: as asked, else the smallest model, else what looks up; raises ArgumentError for none."""
     about = recording.about
     known = [*about.lookups, *(model for model in about.models if model != about.target)]
     if asked is not None:
@@ -102,24 +143,23 @@ def _at(batch: int, tuned: Sweep, others: Sweep, present: int | None) -> AtBatch
     return AtBatch.of(batch, chosen_on, told_on, candidates=candidates, chosen=best, windows=windows, present=present)
 
 
-def _setting(
-    found: Sequence[AtBatch], asked: RecommendOptions, setting: Setting, drafter: str
-) -> tuple[EngineSettings | None, str | None]:
-    """What to paste, where every batch is decided; and why the engine cannot do it, where it cannot."""
-    engine = asked.paste_into or _engine_of(setting)
-    if engine not in ENGINES:
-        raise ArgumentError(f"`paste_into` must be one of {', '.join(ENGINES)}, got {engine!r}")
-    if any(each.open_between for each in found):
-        return None, None
+def schedule_of(found: Sequence[AtBatch]) -> dict[int, int]:
+    """K by running requests, where it changes; from a single request on, whatever the least number replayed is."""
     schedule: dict[int, int] = {}
     for each in found:
         if not schedule or list(schedule.values())[-1] != each.chosen:
-            schedule[each.batch] = each.chosen
+            schedule[each.batch if schedule else 1] = each.chosen
+    return schedule
+
+
+def pasted(
+    schedule: Mapping[int, int], asked: DraftLengthOptions, setting: Setting, drafter: str
+) -> tuple[EngineSettings | None, str | None]:
+    """What to paste for K by running requests; and why the engine cannot do it, where it cannot."""
+    engine = asked.paste_into or _engine_of(setting)
     weights = asked.weights or ("ngram" if drafter in setting.recording.about.lookups else f"model={drafter}")
-    first = found[0].batch
     try:
-        # From a single request on, whatever the least number is that was replayed.
-        return settings(engine, weights, schedule={1 if at == first else at: k for at, k in schedule.items()}), None
+        return settings(engine, weights, schedule=schedule), None
     except ArgumentError as error:
         return None, f"{engine} cannot do this: {error}"
 
@@ -138,10 +178,7 @@ def _advice(found: Sequence[AtBatch]) -> list[str]:
         return []
     lines = []
     if any(each.open_by_cost for each in unsettled):
-        lines.append(
-            "measure your server, without speculation and with it: paceline observe URL --out plain, then paceline "
-            "validate --observed RUN --calibrate plain, or give --cost FILE.json with its seconds (docs/costs.md)"
-        )
+        lines.append(MEASURE)
     if any(not each.open_by_cost for each in unsettled):
         lines.append("record more requests: these do not tell drafting from none")
     return lines

@@ -1,7 +1,7 @@
 """A recording as its users see it, whichever its form: tries of contexts, or rounds of an engine's log."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -33,6 +33,8 @@ class AboutRecording:
     notes: tuple[str, ...] = ()  # what is exact and what is unknown
     sampling: str | None = None  # how tokens were chosen; None where no log says
     remarks: tuple[str, ...] = ()  # what the reader of its figures has to know, a line each
+    # By drafter the most tokens that it drafted in a round, where a log says so: what was set when it was written.
+    windows: Mapping[str, int] = field(default_factory=dict)
     from_features: str = ""  # name of the member that drafts from the target's states; "" if none is recorded as such
 
     @property

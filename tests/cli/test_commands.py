@@ -60,7 +60,8 @@ def by_name():
 def test_what_runs_no_command_imports_none(asked):
     loaded = loaded_by(asked)
     assert not loaded & HEAVY
-    assert {name for name in loaded if name.startswith("paceline.cli.")} == {"paceline.cli.app", "paceline.cli.errors"}
+    own = {"paceline.cli.app", "paceline.cli.errors", "paceline.cli.panels"}
+    assert {name for name in loaded if name.startswith("paceline.cli.")} == own
 
 
 def test_a_command_imports_what_it_needs():

@@ -1,6 +1,7 @@
 """Draft lengths that are known are found, what is not decided is not named, and settings are those of engines."""
 
 import json
+import random
 
 import pytest
 from paceline import open_recording, recommend
@@ -8,6 +9,7 @@ from paceline.base.errors import ArgumentError
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..cli.command_line import done, refused
+from ..traces.importers.foreign_files import summary
 
 SHARE = 0.8  # of tokens that the draft foresees
 DRAFT_S, TARGET_S, ROW_S = 0.1, 1.0, 0.05
@@ -29,14 +31,32 @@ def cost(tmp_path_factory):
     return path
 
 
+def rate(length, batch, *, share=SHARE, draft_s=DRAFT_S, row_s=ROW_S):
+    """Tokens a second of a row, of rounds that all rows of a batch take together."""
+    tokens = (1 - share ** (length + 1)) / (1 - share)
+    return tokens / (TARGET_S + row_s * batch * (length + 1) + draft_s * length)
+
+
 def expected(batch, most=8):
-    """The best K, of rounds that all rows of a batch take together: tokens a second of a row."""
+    """The best K."""
+    return max(range(most + 1), key=lambda length: rate(length, batch))
 
-    def rate(length):
-        tokens = (1 - SHARE ** (length + 1)) / (1 - SHARE)
-        return tokens / (TARGET_S + ROW_S * batch * (length + 1) + DRAFT_S * length)
 
-    return max(range(most + 1), key=rate)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_schedules_of_random_traffics_are_found(seed, tmp_path):
+    """Shares and seconds are drawn; what is chosen is within 1% of the best by what is known, at every batch."""
+    rng = random.Random(seed)
+    known = {"share": rng.uniform(0.4, 0.9), "draft_s": rng.uniform(0.02, 0.3), "row_s": rng.uniform(0.005, 0.1)}
+    path = tmp_path / "drawn.json"
+    target = {"intercept_s": TARGET_S, "per_new_token_s": known["row_s"]}
+    path.write_text(json.dumps({"draft": {"intercept_s": known["draft_s"]}, "target": target}))
+    uniform = {"depth_decay": 0.0, "shared_difficulty": 0.0}
+    made = make_trace(SyntheticSpec(requests=240, tokens=96, acceptance=(known["share"],), seed=seed, **uniform))
+    found = recommend(made, cost=path, batches=[1, 8, 32], most=6)
+    for each in found.batches:
+        rates = {one.draft_tokens: rate(one.draft_tokens, each.batch, **known) for one in each.candidates}
+        assert rates[each.chosen] >= 0.99 * max(rates.values())
+        assert each.own.tokens_per_s >= 0.99 * max(one.tokens_per_s for one in each.candidates)
 
 
 def test_a_schedule_that_is_known_is_found(made, cost):
@@ -140,3 +160,13 @@ def test_an_imported_log_names_its_engine():
     found = recommend(open_recording("pico"), drafter="ngram", batches=[1], most=4)
     assert found.drafter == "ngram"
     assert found.setting is None or str(found.setting.decision.drafter) == "ngram"
+
+
+def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):
+    log = tmp_path / "served.jsonl"
+    log.write_text("".join(f"{json.dumps(summary(f'r{number}', [4, 3, 2, 6]))}\n" for number in range(8)))
+    done("trace", "import", "vllm-summary", log, "--out", tmp_path / "log.trace")
+    shapes = ["target=llama-3.1-8b", "drafter=eagle3"]
+    found = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1])
+    assert found.present == 3
+    assert found.batches[0].over_present is not None

@@ -39,6 +39,7 @@ class RoundsRecording:
             lookups=self._lookups(),
             drafts_only=True,
             costs=(TIMED,) if self.timed else (),
+            windows={one.name: one.window for one in meta.drafters if one.window is not None},
             all_defaults=False,
             hardware=meta.hardware,
             source=meta.source,

@@ -1,0 +1,106 @@
+"""The ledger of a recommendation: every candidate with what became of it, its figures and one reason.
+
+Written as `recommendation.json`, from which each candidate can be run again (`studies.recommend_again`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ..base.files import write_whole
+from .tables import Grid, Printed
+
+FORMAT, VERSION = "paceline-recommendation", 1
+
+
+class Standing(StrEnum):
+    """What became of a candidate."""
+
+    feasible = "feasible"  # it can be set, whether or not it is the best
+    infeasible = "infeasible"  # memory, or a limit that it misses
+    refused = "refused"  # its seconds or its decisions are not known
+    failed = "failed"  # the policy broke the contract
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLine:
+    """One line of the ledger."""
+
+    number: int  # from 1
+    policy: str  # as `compare` takes it
+    batch: int | None  # requests that ran at a time, in a replay without arrivals; None of a served workload
+    standing: Standing
+    reason: str  # one, in words
+    figures: Mapping[str, Any] = field(default_factory=dict)  # by flat name; of a served workload means over seeds
+    # Of a served workload, by seed; those of `paceline metrics` at the first seed.
+    by_seed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendationLedger:
+    """All candidates, and what it takes to run them again."""
+
+    asked: Mapping[str, Any]  # `recording` and the keywords of the call
+    inputs: Mapping[str, str]  # a hash of each file that was read, by the text that names it
+    candidates: tuple[LedgerLine, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The part of `recommendation.json` that is read again."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "asked": dict(self.asked),
+            "inputs": dict(self.inputs),
+            "candidates": [asdict(one) for one in self.candidates],
+        }
+
+
+class Recommended(Printed):
+    """A decision with its ledger."""
+
+    __slots__ = ()
+    ledger: RecommendationLedger
+
+    def write(self, path: str | Path) -> None:
+        """Write `recommendation.json`; one that is there is replaced."""
+        write_whole(Path(path), json.dumps(self.to_json(), indent=1, sort_keys=True) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Again(Printed):
+    """What came of a candidate that was run again; prints as its own result, then whether the figures are equal."""
+
+    found: Printed
+    candidate: str  # FILE#N
+    differing: Mapping[str, tuple[Any, Any]]  # figures that are not equal: (now, in the ledger)
+
+    @property
+    def equal(self) -> bool:
+        """Whether every figure is that of the ledger, to the bit."""
+        return not self.differing
+
+    def tables(self) -> Sequence[Grid]:
+        """Its own."""
+        return self.found.tables()
+
+    def lines(self) -> Sequence[str]:
+        """Its own, and the verdict."""
+        if self.equal:
+            return [*self.found.lines(), f"all figures are those of {self.candidate}"]
+        name, (now, then) = next(iter(self.differing.items()))
+        return [
+            *self.found.lines(),
+            f"{len(self.differing)} figures are NOT those of {self.candidate}, as {name}: {now} now, {then} there",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Its own, with `again`."""
+        differing = {name: list(pair) for name, pair in self.differing.items()}
+        return {**self.found.to_json(), "again": {"candidate": self.candidate, "differing": differing}}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Its own."""
+        return self.found.to_dicts()

@@ -1,0 +1,242 @@
+"""A decision under load: which draft length serves a workload soonest and keeps what is asked of it, and what misses.
+
+Candidates are chosen on one half of the recorded requests; every figure here is of the other half.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from .intervals import Interval, geometric_interval, paired
+from .ledger import LedgerLine, RecommendationLedger, Recommended, Standing
+from .limits import Limit
+from .rates import three_digits, with_ends
+from .recommendation import Pasteable, Recommendation, recommendation_table
+from .serving_tables import SeedRow, what_was_asked
+from .tables import Grid, Printed, flat_rows, table
+
+IN_SYSTEM = "in_system_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighestKept:
+    """The highest rate at which a candidate keeps all limits."""
+
+    rate: Interval | None  # arrivals per second; None: none was found
+    reason: str = ""  # why none was found; "" of one that was
+    at_any: bool = False  # whether they are kept at every rate: the workload is too short to tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedCandidate:
+    """A policy that serves the workload at the rate asked for."""
+
+    policy: str
+    standing: Standing
+    reason: str  # of its standing
+    row: SeedRow | None  # its runs; None where there is none
+    over_plain: Interval | None  # mean time in the system of the target alone over its own, seed by seed
+    range_of_cost: tuple[float, float] | None  # of that ratio, at the ends of what is known of the cost
+    kv_tokens: int | None  # that the target's keys and values have room for, beside what the policy runs
+    highest: HighestKept | None = None  # None where nothing is asked
+
+    @property
+    def in_system_s(self) -> float | None:
+        """Mean time in the system, mean over seeds."""
+        return None if self.row is None else self.row.mean(IN_SYSTEM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaysUpTo:
+    """Up to which rate of arrivals speculation pays; in words, and as a number where one is known."""
+
+    words: str
+    rate: float | None  # arrivals per second, above which the target alone has the least time in the system
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RecommendationUnderLoad(Recommended):
+    """Candidates that serve a workload; prints as `paceline recommend --workload` does."""
+
+    meta: dict[str, Any]  # as of `compare` under load, of the requests that had no part in the choice
+    limits: tuple[Limit, ...]  # all must be kept; none where nothing is asked
+    rate: float | None  # arrivals per second; None: the workload's own
+    candidates: tuple[ServedCandidate, ...]  # the least time in the system first
+    chosen: str | None  # a policy; None where none keeps the limits
+    tied: tuple[str, ...]  # others that cannot be told apart from it
+    open_because: str  # why no setting is named although one is chosen; "" where one is
+    present: str | None  # the policy that is set now
+    observed: Printed | None  # the present setting, simulated and observed
+    crossing: PaysUpTo | None  # None where nothing is asked, or nothing drafts
+    setting: Pasteable | None  # to paste
+    advice: tuple[str, ...]
+    by_batch: Recommendation | None  # K by running requests without arrivals; None: no cost of one device
+    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
+    ledger: RecommendationLedger
+
+    def tables(self) -> Sequence[Grid]:
+        """Candidates; K by running requests; the present setting as it was observed."""
+        title = [f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")]
+        title += [*([] if self.rate is None else [f"{self.rate:g} arrivals/s"]), *what_was_asked(self.meta["setting"])]
+        title += [", ".join(map(str, self.limits))] if self.limits else []
+        best = {(place, None) for place, one in enumerate(self.candidates) if one.policy == self.chosen}
+        found = [table(map(self._cells, self.candidates), title="; ".join(title), remarks=self._remarks(), bold=best)]
+        if self.by_batch is not None:
+            grid = recommendation_table(self.by_batch)
+            found.append(replace(grid, remarks=tuple(one for one in grid.remarks if one not in self.remarks)))
+        return [*found, *(self.observed.tables() if self.observed is not None else ())]
+
+    def _remarks(self) -> list[str]:
+        told = (
+            f"{self.meta['requests_tuned_on']:,} recorded requests, figures are of the other {self.meta['requests']:,}"
+        )
+        said = [
+            f"chosen on {told}",
+            "gain: mean time in the system of the target alone over the candidate's, at the same arrivals; "
+            "in brackets: 95% interval over seeds",
+        ]
+        return [*said, *self.remarks]
+
+    def _cells(self, one: ServedCandidate) -> dict[str, str]:
+        cells = {"candidate": one.policy, "": one.standing if self.limits else ""}
+        if not self.limits:
+            del cells[""]
+        for limit in self.limits:
+            value = None if one.row is None else one.row.mean(limit.figure)
+            cells[f"{limit.name} s"] = "" if value is None else f"{value:.4g}"
+        seconds = one.in_system_s
+        cells["in system s"] = "" if seconds is None else f"{seconds:.4g}"
+        cells["gain"] = "" if one.over_plain is None else with_ends(one.over_plain, _ratio)
+        if any(other.range_of_cost is not None for other in self.candidates):
+            ends = one.range_of_cost
+            cells["range of cost"] = "" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
+        if any(other.kv_tokens is not None for other in self.candidates):
+            cells["KV tokens"] = "" if one.kv_tokens is None else f"{one.kv_tokens:,}"
+        if one.highest is not None:
+            rate = one.highest.rate
+            cells["highest rate"] = (
+                ("any" if one.highest.at_any else "none") if rate is None else with_ends(rate, three_digits)
+            )
+        return cells
+
+    def lines(self) -> Sequence[str]:
+        """The choice, what misses by how much, up to which rate it pays, and the setting."""
+        found = [self._decision()]
+        found += [f"{one.policy} is {one.standing}: {one.reason}" for one in self.candidates if self._is_told(one)]
+        found += [] if self.crossing is None else [self.crossing.words]
+        if self.observed is not None:
+            found += ["the present setting, simulated and observed:", *self.observed.lines()]
+        if self.setting is None:
+            return [*found, *self.advice]
+        return [*found, *self.advice, "", *self.setting.lines()]
+
+    def _is_told(self, one: ServedCandidate) -> bool:
+        """Not where plenty miss for the same reason and another is chosen: the ledger has all of them."""
+        return one.standing is not Standing.feasible and (
+            self.chosen is None or one.policy == self.present or one.standing is not Standing.infeasible
+        )
+
+    def _decision(self) -> str:
+        limits = ", ".join(map(str, self.limits))
+        if self.chosen is None:
+            return f"no candidate keeps {limits} at this rate, so no setting is named"
+        own = next(one for one in self.candidates if one.policy == self.chosen)
+        said = f"best: {self.chosen}" + (f" keeps {limits}" if self.limits else "")
+        if own.over_plain is not None and self.chosen != "plain":
+            said += f"; {_ratio(own.over_plain.mean)}x as soon as the target alone"
+        if self.present is not None and self.present != self.chosen:
+            now = next(one for one in self.candidates if one.policy == self.present)
+            if now.row is not None and own.row is not None:
+                said += f", {_ratio(ratio_of(now.row, own.row).mean)}x as soon as the present {self.present}"
+        if self.tied:
+            said += f"; as good for all that these seeds tell: {', '.join(self.tied)}"
+        return said + (f"; no setting is named: {self.open_because}" if self.open_because else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/recommend.md), the ledger in it."""
+        return {
+            "meta": self.meta,
+            "limits": [one.to_json() for one in self.limits],
+            "rate": self.rate,
+            "served": [_to_json(one) for one in self.candidates],
+            "chosen": self.chosen,
+            "tied": list(self.tied),
+            "open_because": self.open_because,
+            "present": self.present,
+            "observed": None if self.observed is None else self.observed.to_json(),
+            "crossing": None if self.crossing is None else asdict(self.crossing),
+            "setting": None if self.setting is None else self.setting.to_json(),
+            "advice": list(self.advice),
+            "batches": None if self.by_batch is None else self.by_batch.to_json()["batches"],
+            "remarks": list(self.remarks),
+            **self.ledger.to_json(),
+        }
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each candidate."""
+        return flat_rows([_to_json(one) | {"chosen": one.policy == self.chosen} for one in self.candidates])
+
+
+def _to_json(one: ServedCandidate) -> dict[str, Any]:
+    highest = one.highest
+    return {
+        "policy": one.policy,
+        "standing": str(one.standing),
+        "reason": one.reason,
+        "in_system_s": one.in_system_s,
+        "gain": None if one.over_plain is None else one.over_plain.mean,
+        "gain_ci": None if one.over_plain is None else list(one.over_plain.bounds),
+        "gain_range": None if one.range_of_cost is None else list(one.range_of_cost),
+        "kv_tokens": one.kv_tokens,
+        "highest_rate": None if highest is None or highest.rate is None else highest.rate.mean,
+        "highest_rate_ci": None if highest is None or highest.rate is None else list(highest.rate.bounds),
+        "highest_rate_reason": "" if highest is None else highest.reason,
+    }
+
+
+def ratio_of(other: SeedRow, own: SeedRow) -> Interval:
+    """Mean time in the system of `other` over that of `own`, seed by seed: above 1 where `own` is sooner."""
+    pairs = paired(other.by_seed(IN_SYSTEM), own.by_seed(IN_SYSTEM))
+    return geometric_interval([theirs / ours for theirs, ours in pairs])
+
+
+def missed(row: SeedRow, limits: Sequence[Limit]) -> str:
+    """By how much limits are missed at the worst seed, and requests that were rejected; "" where all is kept."""
+    rejected = fmean(row.by_seed("rejected").values())
+    found = [f"{rejected:g} requests a run are rejected"] if rejected else []
+    for limit in limits:
+        values = [value for value in row.by_seed(limit.figure).values() if value is not None]
+        worst = max(values, default=None)
+        if worst is None:
+            found.append(f"no request has a {limit.name}")
+        elif not limit.kept(worst):
+            found.append(f"{limit.name} is {worst:.4g}, {worst / limit.bound:.3g} times the limit {limit.bound:g}")
+    return "; ".join(found)
+
+
+def served_lines(candidates: Sequence[ServedCandidate]) -> tuple[LedgerLine, ...]:
+    """The lines of the ledger, numbered from 1."""
+    return tuple(
+        LedgerLine(
+            number=number,
+            policy=one.policy,
+            batch=None,
+            standing=one.standing,
+            reason=one.reason,
+            figures={
+                name: value for name, value in _to_json(one).items() if name not in ("policy", "standing", "reason")
+            },
+            by_seed={} if one.row is None else {str(run.meta.about.seed): _plain(run.flat) for run in one.row.runs},
+        )
+        for number, one in enumerate(candidates, start=1)
+    )
+
+
+def _plain(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers, as JSON holds them."""
+    return {name: value for name, value in flat.items() if isinstance(value, int | float | None)}
+
+
+def _ratio(number: float) -> str:
+    return f"{number:.2f}"

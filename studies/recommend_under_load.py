@@ -1,0 +1,476 @@
+"""From a recording, a workload and a service level to a decision: which draft length to set, or none, at this rate.
+
+Candidates are the target alone, every K, K by running requests as `recommend` finds it, and policies that are named.
+All serve the same arrivals. The choice is made on one half of the recorded requests: of those that keep the limits,
+the one with the least mean time in the system. What is said of it is measured on the other half.
+Letters: K tokens drafted in a round.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import ArgumentError
+from ..base.terminal import Progress, held_interrupts
+from ..decoding.steps import PolicyError
+from ..policies.about import members_run_by
+from ..policies.chain_text import BASELINE
+from ..reports.ledger import Standing
+from ..reports.limits import SHARE, Limit, service_limits
+from ..reports.rates import HighestRates, three_digits
+from ..reports.recommendation import Recommendation, replayed_candidates
+from ..reports.recommendation_under_load import (
+    IN_SYSTEM,
+    HighestKept,
+    PaysUpTo,
+    RecommendationUnderLoad,
+    ServedCandidate,
+    missed,
+    ratio_of,
+    served_lines,
+)
+from ..reports.serving_tables import SeedRow
+from ..reports.tables import Printed
+from ..sim.cost.base import CostRangeError
+from ..sim.cost.roofline import device_sheet
+from ..sim.serving.cluster_file import MemoryRuleError
+from ..traces.recording import Recording
+from .compare import built
+from .engine_settings import EngineSettings
+from .load import LoadRuns, check_policies, meta_of
+from .options import (
+    FindRatesOptions,
+    RecommendOptions,
+    RecommendUnderLoadOptions,
+    checked,
+    takes,
+)
+from .rates import NoRateError, find_rates
+from .recommend import (
+    MEASURE,
+    check_lengths,
+    drafter_of,
+    ledger_of,
+    pasted,
+    present_of,
+    recommend,
+    schedule_of,
+)
+from .serving import ServingSetting, notes_on, serving_setting
+from .setting import NamedPolicy, named_policies, open_recording
+from .tune import parted
+from .validate_observed import validate_observed
+
+UNDER_LOAD = "recommend_under_load"  # the call, in a ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What is asked, of which halves."""
+
+    asked: RecommendUnderLoadOptions
+    limits: tuple[Limit, ...]
+    recording: Recording
+    drafter: str
+    present: int | None  # K
+    halves: tuple[Recording, Recording]  # chosen on, and reported on
+    settings: tuple[ServingSetting, ServingSetting]
+
+    @property
+    def replayed_at(self) -> str | None:
+        """What seconds cost where no requests arrive: as asked, or the device of the cluster; None of a file."""
+        cluster = str(self.asked.cluster)
+        return str(self.asked.cost) if self.asked.cost is not None else cluster if cluster in device_sheet() else None
+
+    @property
+    def lengths(self) -> range:
+        """K that are tried, but for 0."""
+        return range(1, max(self.asked.most, self.present or 1) + 1)
+
+    def chain(self, length: int) -> str:
+        """The policy of a K."""
+        return f"{self.drafter}:{length}/{self.recording.about.target}" if length else BASELINE
+
+    def highest(self, policies: Sequence[str]) -> HighestRates:
+        """On the requests that are reported on; raises as `find_rates`."""
+        return find_rates(self.halves[1], list(policies), **vars(serving_options(self.asked)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """Runs of the candidates on one half, at one cost."""
+
+    rows: Mapping[str, SeedRow]
+    lost: Mapping[str, tuple[Standing, str]]  # what became of policies without a row
+    notes: Sequence[str]
+
+    def feasible(self, limits: Sequence[Limit]) -> list[str]:
+        """Policies that keep all limits, the least time in the system first."""
+        kept = [name for name, row in self.rows.items() if not missed(row, limits)]
+        return sorted(kept, key=lambda name: self.rows[name].mean(IN_SYSTEM) or 0.0)
+
+
+@takes(RecommendUnderLoadOptions)
+def recommend_under_load(
+    recording: Recording | str | Path | None = None,
+    policies: Sequence[str] = (),
+    *,
+    workload: str | Path,
+    cluster: str | Path,
+    **options: Any,  # noqa: ANN401 - see `RecommendUnderLoadOptions`
+) -> RecommendationUnderLoad:
+    """Which draft length serves a workload soonest and keeps a service level, how sure that is, and what to paste.
+
+    Args:
+        recording: that acceptance is drawn from, request by request; None: the default one.
+        policies: further candidates, as `compare` takes them.
+        workload: a file of requests, or a generator's text, which leaves its rate to `rate`.
+        cluster: a TOML file, or a device of the sheet.
+        options: see `RecommendUnderLoadOptions`.
+
+    Raises:
+        ValueError: an argument that will not do, in one line; a recording without a drafter.
+        KeyboardInterrupt: nothing is kept of what was run until then.
+    """
+    asked = checked(RecommendUnderLoadOptions, {**options, "workload": workload, "cluster": cluster})
+    question = _question(recording, asked)
+    named = named_policies(list(dict.fromkeys([*map(question.chain, (0, *question.lengths)), *policies])))
+    reported = question.settings[1]
+    check_policies(reported, named, reported.tables(asked.seed))
+    if question.limits:
+        _refuse_early(question)
+    observed = _observed(question)
+    by_batch = _by_batch(question)
+    schedules = {question.chain(length): {1: length} for length in (0, *question.lengths)}
+    if by_batch is not None and len(schedule := schedule_of(by_batch.batches)) > 1:
+        table = "/".join(f"{start}:{length}" for start, length in schedule.items())
+        named += named_policies([f"off-under-load,table={table},draft={question.drafter}"])
+        schedules[named[-1].name] = schedule
+    first, other, ends = _all_served(question, named)
+    ranked = first.feasible(question.limits)
+    choice = _chosen(question, ranked, first, other, ends)
+    candidates = _candidates(question, named, first, other, ends)
+    setting, advice = _setting(question, choice, ranked, schedules)
+    lines = served_lines(candidates)
+    if by_batch is not None:
+        lines += replayed_candidates(by_batch.batches, by_batch.compared, first=len(lines) + 1)
+    return RecommendationUnderLoad(
+        meta=meta_of(reported)
+        | dict(zip(("requests_tuned_on", "requests"), map(_count, question.halves), strict=True)),
+        limits=question.limits,
+        rate=asked.rate,
+        candidates=candidates,
+        chosen=choice.policy,
+        tied=choice.tied,
+        open_because=choice.open_because,
+        present=None if question.present is None else question.chain(question.present),
+        observed=observed,
+        crossing=_crossing(question, choice.policy, candidates),
+        setting=setting,
+        advice=advice,
+        by_batch=by_batch,
+        remarks=tuple(dict.fromkeys([*other.notes, *_unasked(question, by_batch)])),
+        ledger=ledger_of(UNDER_LOAD, recording, {**vars(asked), "replayed_at": question.replayed_at}, lines),
+    )
+
+
+def _count(recording: Recording) -> int:
+    return len(recording.requests)
+
+
+def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoadOptions) -> _Question:
+    """Raises ArgumentError for what will not do."""
+    check_lengths(asked)
+    limits = _limits(asked.slo)
+    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
+    drafter = drafter_of(opened, asked.drafter)
+    present = present_of(opened, drafter, asked.present)
+    if asked.observed is not None and present is None:
+        raise ArgumentError(f"`observed` goes with `present`, the K that was set then, got {asked.observed} alone")
+    first, second = parted(opened, asked.split, asked.split_seed)
+    serving = serving_options(asked)
+    return _Question(
+        asked=asked,
+        limits=limits,
+        recording=opened,
+        drafter=drafter,
+        present=present,
+        halves=(first, second),
+        settings=(
+            serving_setting(first, asked.workload, asked.cluster, serving),
+            serving_setting(second, asked.workload, asked.cluster, serving),
+        ),
+    )
+
+
+def _limits(slo: str | None) -> tuple[Limit, ...]:
+    """What must be kept; raises ArgumentError, which names `slo`."""
+    found = () if slo is None else service_limits(slo, argument="slo")
+    if goodput := next((limit for limit in found if limit.figure == SHARE), None):
+        raise ArgumentError(f"`slo` must name latencies here, as in 'p99_ttft < 1', got {goodput}")
+    return found
+
+
+def serving_options(asked: RecommendUnderLoadOptions) -> FindRatesOptions:
+    """What every run takes, in the words of `find_rates`; nothing is promised, and so `slo` is left out."""
+    known = {one.name for one in fields(FindRatesOptions)} - {"slo"}
+    given = {name: value for name, value in vars(asked).items() if name in known}
+    return FindRatesOptions(**given, limits=asked.slo or "")
+
+
+def _refuse_early(question: _Question) -> None:
+    """What will not do where rates are found is refused before the long runs; raises ArgumentError."""
+    try:
+        question.highest([BASELINE])
+    except NoRateError:  # the target alone keeps the limits at no rate, or at every one: another may not
+        return
+
+
+def _observed(question: _Question) -> Printed | None:
+    """The present setting, simulated on the requests of an observed run and held against it."""
+    asked = question.asked
+    if asked.observed is None:
+        return None
+    models = asked.models or ()
+    shapes = [f"{name}={one}" for name, one in models.items()] if isinstance(models, Mapping) else list(models)
+    return validate_observed(
+        asked.observed,
+        cluster=asked.cluster,
+        policy=question.chain(question.present or 0),
+        recording=question.recording.with_shapes(shapes) if shapes else question.recording,
+        cost=None if asked.cost is None else str(asked.cost),
+        seed=asked.seed,
+    )
+
+
+def _by_batch(question: _Question) -> Recommendation | None:
+    """K by running requests, where one cost is that of the cluster: its device's, or the one asked for."""
+    asked = question.asked
+    if question.replayed_at is None:
+        return None
+    known = {one.name for one in fields(RecommendOptions)}
+    return recommend(
+        question.recording,
+        **{name: value for name, value in vars(asked).items() if name in known} | {"cost": question.replayed_at},
+    )
+
+
+def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
+    """What the reader may miss."""
+    found = []
+    if by_batch is None:
+        found.append("K by running requests is no candidate: give `cost`, or a device as `cluster`")
+    if not question.limits:
+        found.append(
+            "give `slo` for the highest rate that each keeps, and the rate from which speculation stops paying"
+        )
+    return found
+
+
+def _all_served(question: _Question, policies: Sequence[NamedPolicy]) -> tuple[_Served, _Served, tuple[_Served, ...]]:
+    """On the half that is chosen on, on the other one, and there at the ends of what is known of the cost."""
+    first, other = question.settings
+    settings = [first, other, *_at_ends(other)]
+    with held_interrupts() as interrupts, Progress("serving", len(settings) * len(policies), unit="rows") as progress:
+        found = []
+        for setting in settings:
+            tables = setting.tables(setting.replay.seed)
+            runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+            found.append(_served(runs, policies, question.asked.rate))
+    return found[0], found[1], tuple(found[2:])
+
+
+def _at_ends(setting: ServingSetting) -> list[ServingSetting]:
+    """The setting at the first seed at either end of what is known of the cost; none where that is unknown."""
+    replicas = setting.cluster.replicas
+    once = replace(setting, replay=replace(setting.replay, seeds=1))
+    ends = [replica.cost.ends() for replica in replicas]
+    return [
+        replace(
+            once,
+            cluster=replace(
+                setting.cluster,
+                replicas=tuple(replace(replica, cost=cost) for replica, cost in zip(replicas, costs, strict=True)),
+            ),
+        )
+        for costs in zip(*ends, strict=False)  # none where one of them knows none
+    ]
+
+
+def _served(runs: LoadRuns, policies: Sequence[NamedPolicy], rate: float | None) -> _Served:
+    """Raises KeyboardInterrupt."""
+    rows, lost = dict[str, SeedRow](), dict[str, tuple[Standing, str]]()
+    for policy in policies:
+        try:
+            found = [row for one in runs.at_rates([rate], [policy]) for row in one.rows]
+        except CostRangeError as error:
+            lost[policy.name] = Standing.refused, str(error)
+        except PolicyError as error:
+            lost[policy.name] = Standing.failed, str(error)
+        except MemoryRuleError as error:
+            lost[policy.name] = Standing.infeasible, str(error)
+        else:
+            if not found:
+                raise KeyboardInterrupt
+            rows[policy.name] = found[0]
+    return _Served(rows=rows, lost=lost, notes=[*notes_on(runs.setting), *(runs.notes if rows else ())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """What is chosen, and why it may not be set."""
+
+    policy: str | None
+    tied: tuple[str, ...] = ()  # others that cannot be told apart from it
+    open_because: str = ""
+    by_cost: bool = False
+
+
+def _chosen(
+    question: _Question, ranked: Sequence[str], first: _Served, other: _Served, ends: Sequence[_Served]
+) -> _Choice:
+    """The first of the ranked, if it holds on the other half, and is told from the target alone."""
+    if not ranked:
+        return _Choice(policy=None)
+    best = ranked[0]
+    ratios = {name: ratio_of(first.rows[name], first.rows[best]) for name in ranked[1:]}
+    tied = tuple(name for name, ratio in ratios.items() if ratio.low <= 1)
+    standing, why = _standing(question.limits, best, first, other)
+    if standing is not Standing.feasible:
+        return _Choice(policy=best, tied=tied, open_because=f"on the other half of the requests {why}")
+    if best == BASELINE or BASELINE in tied:
+        drafting = [name for name in tied if name != BASELINE] if best == BASELINE else [best]
+        if drafting:
+            why = f"these seeds do not tell {drafting[0]} from {BASELINE}: more requests or --seeds would"
+            return _Choice(policy=best, tied=tied, open_because=why)
+    rivals = [BASELINE] if best != BASELINE else ranked[1:]
+    for name in rivals:
+        if any(_soonest((best, name), end) == name for end in (other, *ends)):
+            why = f"the cost does not tell {best} from {name}"
+            return _Choice(policy=best, tied=tied, open_because=why, by_cost=bool(ends))
+    return _Choice(policy=best, tied=tied)
+
+
+def _soonest(names: tuple[str, str], served: _Served) -> str:
+    """The one with the least time in the system; the first of equal ones, and of those without a run."""
+    return min(names, key=lambda name: _seconds(served.rows.get(name)))
+
+
+def _seconds(row: SeedRow | None) -> float:
+    found = None if row is None else row.mean(IN_SYSTEM)
+    return inf if found is None else found
+
+
+def _candidates(
+    question: _Question, policies: Sequence[NamedPolicy], first: _Served, other: _Served, ends: Sequence[_Served]
+) -> tuple[ServedCandidate, ...]:
+    """Every policy, the least time in the system first; those without a run last."""
+    plain, setting = other.rows.get(BASELINE), question.settings[1]
+    tables = setting.tables(setting.replay.seed)
+    found = []
+    for policy in policies:
+        row = other.rows.get(policy.name)
+        over = None if row is None or plain is None else ratio_of(plain, row)
+        at_ends = [
+            ratio_of(end.rows[BASELINE], end.rows[policy.name]).mean
+            for end in ends
+            if policy.name in end.rows and BASELINE in end.rows
+        ]
+        known = [] if over is None or policy.name == BASELINE else [over.mean, *at_ends]
+        standing, reason = _standing(question.limits, policy.name, first, other)
+        runs = members_run_by(built(tables, policy, lossless=setting.replay.lossless))
+        found.append(
+            ServedCandidate(
+                policy=policy.name,
+                standing=standing,
+                reason=reason,
+                row=row,
+                over_plain=over,
+                range_of_cost=(min(known), max(known)) if at_ends and known else None,
+                kv_tokens=_kv_tokens(setting, runs),
+                highest=_highest(question, policy.name) if question.limits and row is not None else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: _seconds(one.row)))
+
+
+def _standing(limits: Sequence[Limit], policy: str, first: _Served, other: _Served) -> tuple[Standing, str]:
+    """Feasible is what keeps the limits on both halves."""
+    for half, where in ((other, ""), (first, "on the requests that the choice was made on ")):
+        if policy in half.lost:
+            return half.lost[policy]
+        if why := missed(half.rows[policy], limits):
+            return Standing.infeasible, where + why
+    return Standing.feasible, f"keeps {', '.join(map(str, limits))}" if limits else "serves every request"
+
+
+def _kv_tokens(setting: ServingSetting, runs: frozenset[str] | None) -> int | None:
+    """Tokens that the target has room for in the first replica; None where no memory is known, or nothing fits."""
+    target = setting.recording.about.target
+    try:
+        memory = setting.cluster.replicas[0].running(runs).memory
+    except MemoryRuleError:
+        return None
+    return next(
+        (
+            one.kv.num_tokens
+            for device in memory
+            for one in device.members
+            if one.name == target and one.shape is not None
+        ),
+        None,
+    )
+
+
+def _highest(question: _Question, policy: str) -> HighestKept:
+    try:
+        return HighestKept(rate=question.highest([policy]).rows[0].rate)
+    except NoRateError as error:
+        reason = str(error).removeprefix("`limits` ")
+        return HighestKept(rate=None, reason=reason, at_any="holds at every rate" in reason)
+
+
+def _crossing(question: _Question, chosen: str | None, candidates: Sequence[ServedCandidate]) -> PaysUpTo | None:
+    """Up to which rate the choice, or else the best that drafts, is sooner than the target alone."""
+    drafting = [one.policy for one in candidates if one.policy != BASELINE and one.row is not None]
+    best = chosen if chosen not in (None, BASELINE) else next(iter(drafting), None)
+    if not question.limits or best is None:
+        return None
+    try:
+        found = question.highest([BASELINE, best])
+    except NoRateError as error:
+        reason = str(error).removeprefix("`limits` ")
+        return PaysUpTo(words=f"up to which rate {best} pays is not known: {reason}", rate=None)
+    low, high = map(three_digits, found.looked_at)
+    if len(found.rows) < 2:
+        return PaysUpTo(words=f"only {found.best} keeps the limits at any rate", rate=None)
+    last = found.crossings[-1] if found.crossings else None
+    if last is None and found.quickest == best:
+        return PaysUpTo(words=f"{best} pays at every rate looked at, {low} to {high} arrivals/s", rate=None)
+    if last is None:
+        return PaysUpTo(words=f"{best} pays at no rate looked at, {low} to {high} arrivals/s", rate=None)
+    if last.above == best:
+        return PaysUpTo(words=f"{best} pays up to the highest rate looked at, {high} arrivals/s", rate=None)
+    if last.rate is None:
+        return PaysUpTo(words=f"seeds differ in whether {best} stops paying below {high} arrivals/s", rate=None)
+    stops = f"{best} stops paying at {three_digits(last.rate.mean)} arrivals/s"
+    ends = f" ({three_digits(last.rate.low)} to {three_digits(last.rate.high)})" if last.rate.half_width else ""
+    return PaysUpTo(words=stops + ends, rate=last.rate.mean)
+
+
+def _setting(
+    question: _Question, choice: _Choice, ranked: Sequence[str], schedules: Mapping[str, Mapping[int, int]]
+) -> tuple[EngineSettings | None, tuple[str, ...]]:
+    """What to paste, and what to do where nothing is named."""
+    if choice.policy is None or choice.open_because:
+        return None, (MEASURE,) if choice.by_cost else ()
+    best = next((name for name in ranked if name in schedules), None)
+    if best is None:
+        return None, (f"no engine is known to run {choice.policy}, and no K keeps the limits",)
+    notes = (
+        () if best == choice.policy else (f"no engine is known to run {choice.policy}; the best that one can: {best}",)
+    )
+    setting, refusal = pasted(schedules[best], question.asked, question.settings[1].replay, question.drafter)
+    return setting, (*notes, *([] if refusal is None else [refusal]))

@@ -1,0 +1,185 @@
+"""Under load: the best of a full sweep is found, what misses says by how much, and every candidate can be run again."""
+
+import json
+
+import pytest
+from paceline import compare_under_load, open_recording, recommend, recommend_under_load, simulate
+from paceline.base.errors import ArgumentError
+from paceline.runs.observed import write_observed
+from paceline.studies.recommend_again import compare_again, simulate_again
+from paceline.studies.tune import parted
+from paceline.traces import SyntheticSpec, make_trace
+from paceline.traces.errors import TraceFormatError
+
+from ..cli.command_line import done, refused
+from .test_validated import observed
+
+LOAD = "poisson:requests=40"
+
+
+@pytest.fixture(scope="module")
+def cost(tmp_path_factory):
+    """A forward of the target takes 10 ms, and 0.5 ms for each token fed; one of the draft 1 ms."""
+    path = tmp_path_factory.mktemp("cost") / "known.json"
+    target = {"intercept_s": 0.010, "per_new_token_s": 0.0005}
+    path.write_text(json.dumps({"draft": {"intercept_s": 0.001}, "target": target}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    path = tmp_path_factory.mktemp("made") / "made.trace"
+    done("trace", "make", path, "--requests", 40, "--tokens", 40, "--models", "draft,target", "--acceptance", 0.8)
+    return path
+
+
+@pytest.fixture(scope="module")
+def asked(cost):
+    return {"workload": LOAD, "cluster": "h100", "cost": str(cost), "rate": 2.0, "most": 3, "seeds": 2}
+
+
+@pytest.fixture(scope="module")
+def found(recording, asked):
+    return recommend_under_load(recording, slo="p99_ttft < 0.1, p99_tpot < 0.05", present=1, **asked)
+
+
+def test_the_choice_is_the_best_of_a_full_sweep(found, recording, asked):
+    """On the requests that had no part in it, to 1%, and its figures are those of a comparison there."""
+    half = parted(open_recording(recording), 0.5, 0)[1]
+    given = {name: asked[name] for name in ("workload", "cluster", "cost", "seeds")}
+    policies = [one.policy for one in found.candidates]
+    (swept,) = compare_under_load(half, policies, rates=[2.0], **given).rates
+    seconds = {row.about.policy: row.mean("in_system_s") for row in swept.rows}
+    assert {one.policy: one.in_system_s for one in found.candidates} == seconds
+    assert seconds[found.chosen] <= 1.01 * min(seconds.values())
+    assert {"plain", *(f"draft:{k}/target" for k in range(1, 4))} <= seconds.keys()
+    assert found.setting is not None
+    assert found.crossing is not None
+    assert all(one.standing == "feasible" for one in found.candidates)
+    assert all(one.highest.rate.mean > 2.0 for one in found.candidates), "each keeps the limits at this rate"
+    assert "x as soon as the present draft:1/target" in next(iter(found.lines()))
+
+
+def test_every_candidate_runs_again_to_the_bit(found, tmp_path):
+    path = tmp_path / "recommendation.json"
+    found.write(path)
+    ledger = json.loads(path.read_text())["candidates"]
+    assert [one["number"] for one in ledger] == list(range(1, len(ledger) + 1))
+    for one in (ledger[0], ledger[1], next(each for each in ledger if each["policy"] == "plain"), ledger[-1]):
+        name = f"{path}#{one['number']}"
+        again = compare_again(name)
+        assert again.equal, again.differing
+        if one["batch"] is None:
+            assert simulate_again(name).equal
+    assert "all figures are those of" in done("simulate", "--from", f"{path}#1")
+    assert "all figures are those of" in done("compare", "--from", f"{path}#{len(ledger)}")
+    ledger[0]["by_seed"]["0"]["ttft_s_p99"] += 1e-9
+    changed = json.loads(path.read_text()) | {"candidates": ledger}
+    path.write_text(json.dumps(changed))
+    assert set(simulate_again(f"{path}#1").differing) == {"ttft_s_p99"}
+
+
+def test_a_batch_candidate_runs_again(recording, cost, tmp_path):
+    path = tmp_path / "recommendation.json"
+    recommend(recording, cost=str(cost), batches=[1, 4], most=2).write(path)
+    for one in json.loads(path.read_text())["candidates"]:
+        assert compare_again(f"{path}#{one['number']}").equal
+    with pytest.raises(ArgumentError, match="was replayed without arrivals: paceline compare --from"):
+        simulate_again(f"{path}#1")
+    cost_text = cost.read_text()
+    cost.write_text(cost_text + "\n")
+    try:
+        with pytest.raises(ArgumentError, match=r"was made of another .*known\.json than there is now"):
+            compare_again(f"{path}#1")
+    finally:
+        cost.write_text(cost_text)
+
+
+def test_what_nobody_keeps_says_by_how_much(recording, asked):
+    """The target alone needs 10.5 ms a token."""
+    found = recommend_under_load(recording, slo="p50_tpot < 0.001", **{**asked, "most": 2})
+    assert (found.chosen, found.setting) == (None, None)
+    head, *others = found.lines()
+    assert head == "no candidate keeps p50_tpot < 0.001 at this rate, so no setting is named"
+    (plain,) = (line for line in others if line.startswith("plain is infeasible: p50_tpot is 0.01"))
+    assert plain.endswith("times the limit 0.001")
+    assert all(one.highest.rate is None and "holds at no rate" in one.highest.reason for one in found.candidates)
+
+
+def test_policies_that_break_stand_in_the_ledger(tmp_path, asked):
+    """One policy fails at its first step; a recording in memory must be given again."""
+    policy = tmp_path / "broken.py"
+    policy.write_text(
+        "class Broken:\n    def __init__(self, pool): pass\n    def learn(self, outcome): pass\n"
+        "    def decide(self, seen): return None\n"
+    )
+    made = make_trace(SyntheticSpec(requests=20, tokens=24, acceptance=(0.8,)))
+    given = {**asked, "most": 1, "seeds": 1, "workload": "poisson:requests=10"}
+    found = recommend_under_load(made, [f"{policy}:Broken"], **given)
+    (broken,) = (one for one in found.candidates if "Broken" in one.policy)
+    assert broken.standing == "failed"
+    assert "not a step" in broken.reason
+    assert any("Broken is failed: policy" in line for line in found.lines())
+    (line,) = (one for one in found.ledger.candidates if "Broken" in one.policy)
+    assert not line.by_seed
+    found.write(tmp_path / "r.json")
+    with pytest.raises(ArgumentError, match="was never run"):
+        simulate_again(f"{tmp_path / 'r.json'}#{line.number}")
+    best = next(one.number for one in found.ledger.candidates if one.policy == "plain")
+    with pytest.raises(ArgumentError, match="`recording` must be given"):
+        simulate_again(f"{tmp_path / 'r.json'}#{best}")
+    assert simulate_again(f"{tmp_path / 'r.json'}#{best}", made).equal
+
+
+def test_a_bare_device_names_no_setting(recording):
+    """Its rounds are known between bounds wider than what speculation gains."""
+    shapes = ["target=llama-3.1-8b", "draft=llama-3.2-3b"]
+    given = {"workload": "poisson:requests=40", "cluster": "h100", "models": shapes, "rate": 1.0, "most": 1, "seeds": 1}
+    found = recommend_under_load(recording, **given)
+    low, high = next(one.range_of_cost for one in found.candidates if one.policy == "draft:1/target")
+    assert low < 1 < high
+    assert found.setting is None
+    assert "the cost does not tell" in next(iter(found.lines()))
+    assert any("paceline observe URL" in line for line in found.lines())
+    by_name = {one.policy: one for one in found.candidates}
+    assert by_name["plain"].kv_tokens > by_name["draft:1/target"].kv_tokens > 0, "a drafter takes memory"
+
+
+def test_the_present_setting_is_held_against_what_was_observed(recording, asked, tmp_path):
+    """A run that the simulator made itself, told as a client's, is simulated without an error."""
+    given = {name: asked[name] for name in ("cluster", "cost", "rate")}
+    made = simulate("poisson:requests=15", "draft:1/target", recording, **given)
+    write_observed(observed(made.log), tmp_path / "run")
+    short = {**asked, "workload": "poisson:requests=10", "most": 1, "seeds": 1}
+    found = recommend_under_load(recording, observed=tmp_path / "run", present=1, **short)
+    assert found.observed.within
+    assert "the present setting, simulated and observed:" in found.lines()
+    assert found.to_json()["observed"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--workload", LOAD), "--workload goes with --cluster"),
+        (("--slo", "p99_ttft < 1"), "--slo goes with --workload"),
+        (("--workload", LOAD, "--cluster", "h100", "--batch", 2), "--batch has no part in --workload"),
+        (("--workload", LOAD, "--cluster", "h100", "--slo", "p99_tft < 1"), "--slo knows no figure 'p99_tft'"),
+        (("--workload", LOAD, "--cluster", "h100", "--slo", "slo_share > 0.9"), "--slo must name latencies here"),
+        (("--workload", LOAD, "--cluster", "h100", "--observed", "run"), "--observed goes with --present"),
+        (("--workload", LOAD, "--cluster", "h100", "--paste-into", "tgi"), "--paste-into must be one of vllm"),
+    ],
+)
+def test_what_will_not_do(words, told):
+    assert told in refused("recommend", *words)
+
+
+def test_what_is_no_ledger(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text("{}")
+    with pytest.raises(TraceFormatError, match="format: must be 'paceline-recommendation'"):
+        compare_again(f"{path}#1")
+    for text in ("other.json", "#1", f"{path}#x"):
+        with pytest.raises(ArgumentError, match="must be FILE#N"):
+            compare_again(text)
+    assert "--trace has no part in --from" in refused("compare", "--from", f"{path}#1", "--trace", "pico")
+    assert "simulate takes --workload and --cluster" in refused("simulate", "--policy", "plain")
