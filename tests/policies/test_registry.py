@@ -377,7 +377,7 @@ def test_more_than_is_allowed_is_counted_before_it_is_made():
 
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("policies", "policies-load", "policies-lossy", "specrouter", "working-ahead", "oracles")
+PAGES = ("policies", "policies-load", "policies-lossy", "specrouter", "checks")
 # A name, and what it is found by; or several of them, such as "SpecRouter, arXiv:2505.07680".
 PAPERS = re.compile(r"[^,;]+(, (arXiv:\d{4}\.\d{5}|\w+ \d{4}))?(; [^,;]+, arXiv:\d{4}\.\d{5})*")
 
@@ -401,7 +401,7 @@ def test_every_policy_has_a_section_and_every_section_a_policy():
 # The lossy page gives some of them in words.
 @pytest.mark.parametrize(
     "name",
-    sorted(set(own_policies()) & set(sections("policies", "policies-load", "specrouter", "working-ahead", "oracles"))),
+    sorted(set(own_policies()) & set(sections("policies", "policies-load", "specrouter", "checks"))),
 )
 def test_options_and_defaults_are_those_of_the_code(name):
     section = sections(*PAGES)[name]
