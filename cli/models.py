@@ -412,11 +412,11 @@ def prompts(
     form: Annotated[str, typer.Argument(metavar="FORM", help=f"Of the file: {', '.join(FORMS)}.")],
     file: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The task's own files, also as .gz.")],
     out: Annotated[Path, typer.Option(help="JSONL to write, a line a question.")],
-    limit: Annotated[int | None, typer.Option(help="Only the first so many of each file.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Only this many of each file, the first ones.", min=1)] = None,
 ) -> None:
     """Turn files of GSM8K, MGSM, HumanEval, MT-Bench or Spec-Bench into prompts, with what tells right answers.
 
-    questions are those of MT-Bench and Spec-Bench: first turns only, as a second one goes on from an answer.
+    questions are those of MT-Bench and Spec-Bench: first turns only, as a second one continues an answer.
     """
     check_file_path("--out", out)
     found = tuple(prompt for path in file for prompt in read_task(form, path)[:limit])

@@ -45,14 +45,14 @@ FromOption = Annotated[
 ]
 GivenClusterOption = Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")]
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]
-LimitOption = Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)]
+LimitOption = Annotated[int | None, typer.Option(help="Only this many prompts, the first ones.", min=1)]
 MaxNewTokensOption = Annotated[int, typer.Option(help="Longest answer.", min=1)]
 RolloutsOption = Annotated[
     str | None,
     typer.Option(
         metavar="N@DEPTH/...",
-        help="Several answers to each prompt that branch: 4@0/2@32 starts four paths at the prompt, each of which goes "
-        "on as two after 32 tokens of answer. For coupled and rejection sampling.",
+        help="Several answers to each prompt that branch: 4@0/2@32 starts four paths at the prompt, each of which "
+        "splits in two after 32 tokens of answer. For coupled and rejection sampling.",
     ),
 ]
 _POOL_HELP = "A pool.toml, its folder, or the name of a shipped pool; default: pico."
@@ -123,7 +123,7 @@ class GivenSampling:
         float | None, typer.Option(help="Sample from the most probable tokens that hold this share, in (0, 1].")
     ] = None
     top_k: Annotated[
-        int | None, typer.Option(help="Sample from so many of the most probable tokens, >= 1; before --top-p.")
+        int | None, typer.Option(help="Number of the most probable tokens to sample from, >= 1; before --top-p.")
     ] = None
 
     modes: ClassVar[str] = "coupled or rejection"  # beside greedy

@@ -159,7 +159,7 @@ def fit(
     window: Annotated[int, typer.Option(help="Longest draft of the rounds that are fitted to.", min=1)] = 16,
     json: JsonOption = None,
 ) -> None:
-    """Fit what a policy has to know beforehand to a recording, and say how it does on a quarter of its requests."""
+    """Fit what a policy has to know in advance to a recording, and say how it does on a quarter of its requests."""
     if name != FITTED:
         raise ValueError(f"NAME must be a policy that is fitted beforehand, {FITTED}, got {name!r}")
     path = recording_path(trace)

@@ -181,7 +181,7 @@ def search_slim(
         int | None, typer.Option(help="Of these drawn evenly, before the search learns; default: a third.")
     ] = None,
     max_new_tokens: MaxNewTokensOption = 64,
-    limit: Annotated[int, typer.Option(help="Only the first so many prompts.", min=1)] = 48,
+    limit: Annotated[int, typer.Option(help="Only this many prompts, the first ones.", min=1)] = 48,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     threads: ThreadsOption = 1,
     chat: ChatOption = False,

@@ -95,7 +95,7 @@ def _check_tokenizer(recording: Recording, path: Path, pool: Path) -> None:
 
 
 def make(*, out: Annotated[Path, typer.Argument(help="The .trace folder to write.")], recording: SyntheticSpec) -> None:
-    """Write a synthetic recording with the acceptance you ask for; it is labelled synthetic wherever it is shown."""
+    """Write a synthetic recording with the acceptance you ask for; it is labelled synthetic where it is shown."""
     check_new_folder("OUT", out, what="a recording")
     spec = replace(recording, name=out.name.removesuffix(".trace"))
     write_trace(make_trace(spec), out)

@@ -46,7 +46,7 @@ class _Rounds:
         float, typer.Option(help="Largest change of seconds while they are measured, as a share; beyond it, refuse.")
     ] = 0.1
     restart: Annotated[
-        bool, typer.Option("--restart", help="Do not go on where an interrupted profile of the last hour was.")
+        bool, typer.Option("--restart", help="Do not continue an interrupted profile of the last hour.")
     ] = False
 
 
@@ -106,7 +106,7 @@ def profile(
     debug: DebugOption = False,
     json: JsonOption = None,
 ) -> None:
-    """Measure what this machine takes for a pool's operations, for --cost here: forwards by shape, and all besides."""
+    """Measure what this machine takes for a pool's operations, for --cost here: forwards by shape, and all else."""
     mode = sampling.given()
     check_json_path(json, out, prompts, trace, file)
     if check:

@@ -42,7 +42,7 @@ def sweep(
 ) -> None:
     """Play every cell of a grid, a call of compare or simulate each, and keep it in a file of its own.
 
-    A cell that stands in the folder is not played again: the same command goes on after Ctrl-C or a kill. Exit 1 if a
+    A cell that stands in the folder is not played again: the same command continues after Ctrl-C or a kill. Exit 1 if a
     cell failed.
     """
     check_json_path(json, grid, out)
@@ -98,7 +98,7 @@ def tune(
             help="With ranges: adaptive,most=2..12, draft:1..8/target, my.py:Ewma,alpha=0.01..1:log,kind=a|b."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the trials and their trail; the same command goes on in it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the trials and their trail; the same command continues in it.")],
     search: SearchOptions,
     trace: TraceOption = None,
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,

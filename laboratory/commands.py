@@ -54,9 +54,9 @@ class _Asked:
         typer.Option(metavar="PATTERN", help="RECORDING/LADDER/LOAD with * for anything, as */batch-1; default: all."),
     ] = None
     policy: PoliciesOption = None
-    add_policy: Annotated[
-        list[str] | None, typer.Option(help="As --policy, besides the default field; repeatable.")
-    ] = None
+    add_policy: Annotated[list[str] | None, typer.Option(help="As --policy, beside the default field; repeatable.")] = (
+        None
+    )
     seeds: Annotated[
         int, typer.Option(help="Orders of the requests; the first is the recorded one.", min=1, max=MOST_SEEDS)
     ] = 2
@@ -97,7 +97,7 @@ def arena(
 ) -> None:
     """Play policies in cells of recording, ladder of costs and load, beside the best static chain of each.
 
-    Results are kept: a run that was cut short goes on from them. Exit 1 if a run failed.
+    Results are kept: a run that was cut short continues from them. Exit 1 if a run failed.
     """
     check_json_path(json, asked.work, *(check_page(page) if page is not None else ()))
     split = read_split(asked.split_file or SPLIT_FILE)
@@ -158,7 +158,7 @@ def arena_models(
     recording: Annotated[str, typer.Argument(help="Of the arena, of a trained pool, such as mixed.")],
     *,
     batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,8",
-    requests: Annotated[int, typer.Option(min=1, help="The first so many of the recording.")] = 48,
+    requests: Annotated[int, typer.Option(min=1, help="This many of the recording, the first ones.")] = 48,
     runs: Annotated[int, typer.Option(min=1, help="Of the models, all cells in turn; the median counts.")] = 3,
     cost: Annotated[str, typer.Option(help="As of validate: here (the newest profile), FILE.profile, ...")] = "here",
     work: Annotated[

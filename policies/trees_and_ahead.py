@@ -128,7 +128,12 @@ def _refuse_beside(given: str, **options: object) -> None:
 
 
 class Dsi(Pearl):
-    """Two levels; the least lookahead with which one target keeps up. Options as of `Pearl`."""
+    """Two levels; the least lookahead with which one target keeps up.
+
+    Args:
+        pool: the members.
+        draft, window, start, most, memory, costs: as of `pearl`.
+    """
 
     about = About(paper="DSI, arXiv:2405.14105", lossless=True, members=A_DRAFTER, works_ahead=True)
 

@@ -1,6 +1,6 @@
 """The figures of one serving run: of all its requests, of each class, member and replica, of host memory and the link.
 
-docs/serving-metrics.md defines each. Letters: N runs of gaps, K ranks, R requests.
+docs/glossary.md defines each. Letters: N runs of gaps, K ranks, R requests.
 """
 
 from collections import Counter
@@ -328,7 +328,7 @@ class Promises:
         return f"SLO {'; '.join(parts)}" if parts else ""
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/serving-metrics.md)."""
+        """The documented form (docs/glossary.md)."""
         by_name = {name: levels.promised for name, levels in self.classes.items()}
         return {"slo": self.others.promised, "slo_by_class": by_name}
 
@@ -441,7 +441,7 @@ class ServingMetrics(Figures):
     host: HostMetrics | None = None  # memory of hosts, of all replicas; None where none has any
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/serving-metrics.md): `classes`, `members`, `replicas` by name."""
+        """The documented form (docs/glossary.md): `classes`, `members`, `replicas` by name."""
         found = asdict(self)
         for key in ("transfers", "host"):
             if found[key] is None:

@@ -496,7 +496,7 @@ class ServingReport(Pictured):
         return []
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/serving-metrics.md)."""
+        """The documented form (docs/glossary.md)."""
         return {**self.promised.to_json(), "rows": [row.to_json() for row in self.rows]}
 
     def to_dicts(self) -> list[dict[str, Any]]:

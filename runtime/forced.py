@@ -270,7 +270,7 @@ def named_config(
     place = file.parent / text
     place = place / CONFIG_FILE if place.is_dir() else place
     if not place.is_file():
-        known = known_are(text, preset_names(), where="docs/forced.md")
+        known = known_are(text, preset_names(), where="docs/validation.md")
         raise PoolFileError(file, field, f"must be a {CONFIG_FILE}, its folder or a preset ({known})", text)
     return *read_config(place, context_tokens=context_tokens), place
 

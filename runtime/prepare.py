@@ -119,7 +119,7 @@ def prepare(
 ) -> "Prepared":
     """Check models and choose how they run, once: the result goes into `generate()` as `custom_generate`.
 
-    Every call of `generate(custom_generate=paceline.generate)` makes its pool anew. No model is changed here either.
+    Every call of `generate(custom_generate=paceline.generate)` makes its pool again. No model is changed here either.
 
     Args:
         model: the target, whose `generate()` will be called.

@@ -3,7 +3,7 @@
 Two processes take part, `code_process` says how; the verdict is that of the one which never held the code. bubblewrap
 with a filter of system calls keeps them apart from the machine: inside there are Python's standard library and `/usr`,
 both read-only, and one empty folder in memory that may be written; no network, no process but its own, no `/proc`, no
-environment, no privilege. docs/code-tests.md says what is promised, and what is not.
+environment, no privilege. docs/runtime.md says what is promised, and what is not.
 """
 
 import ast

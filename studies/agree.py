@@ -336,12 +336,12 @@ class Agreements(Printed):
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/agree.md): `meta`, the verdict, and per policy its `Agreement`, and near ties."""
+        """The documented form (docs/validation.md): `meta`, the verdict, per policy its `Agreement`, and near ties."""
         rows = [asdict(one) | {"near_ties": near} for one, near in zip(self.policies, self.near_ties, strict=True)]
         return {"meta": dict(self.meta), "agree": self.agree, "policies": rows}
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each policy; columns as in docs/agree.md, `policies[]`, with the number of near ties."""
+        """A row for each policy; columns as in docs/validation.md, `policies[]`, with the number of near ties."""
         return flat_rows([row | {"near_ties": len(row["near_ties"])} for row in self.to_json()["policies"]])
 
 

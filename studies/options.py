@@ -203,7 +203,7 @@ class SearchOptions(SplitOptions):
     """How values are searched for, and on which requests."""
 
     trials: int | None = opt(
-        None, "So many values, which Optuna chooses (extra `search`); default: every one of the ranges.", least=1
+        None, "Number of values, which Optuna chooses (extra `search`); default: every one of the ranges.", least=1
     )
     over_tags: OverTags | str = opt("mean", "Tokens per second: the mean over tags, or those of the worst tag.")
 
@@ -221,7 +221,7 @@ class DraftLengthOptions(SplitOptions):
 
     drafter: str | None = opt(None, "Member that drafts; default: the only one, else the smallest model.")
     most: int = opt(8, "Longest draft that is tried, K; 0 (no speculation) always is.", least=1, most=32)
-    present: int | None = opt(None, "K that is set now, which choices are held against; 0: none.", least=0, most=32)
+    present: int | None = opt(None, "K that is set now, which choices are compared with; 0: none.", least=0, most=32)
     paste_into: str | None = opt(
         None, "Engine whose settings are printed, as of `settings`; default: that of the seconds.", metavar="ENGINE"
     )
@@ -269,7 +269,7 @@ class SimulateOptions(ServingOptions):
     cluster: str | Path
     rate: float | None = opt(None, "Mean arrivals per second that the workload is scaled to, > 0; default: its own.")
     out: str | Path | None = opt(None, "New folder for the run.")
-    events: bool = opt(False, "Keep every operation, for the timeline: the run is worked out step by step, and slower.")
+    events: bool = opt(False, "Keep every operation, for the timeline: the run is computed step by step, and slower.")
 
 
 @dataclass(frozen=True, kw_only=True)

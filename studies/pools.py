@@ -186,7 +186,7 @@ class ForcedPoolMade(Printed):
     members: tuple[LoadedMember, ...]  # as they will be loaded, without weights
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/forced.md)."""
+        """The documented form (docs/validation.md)."""
         return {"pool": self.content.name, "forced": True, "out": str(self.file), "members": self.to_dicts()}
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -320,7 +320,7 @@ def _text_of(values: Mapping[str, Any]) -> str:
     for member in values["members"]:
         lines = [f"{key} = {_inline(value)}" for key, value in member.items()]
         blocks.append("\n[[members]]\n" + "".join(f"{line}\n" for line in lines))
-    return "# Random weights: decisions come from a recording (docs/forced.md).\n" + head + "".join(blocks)
+    return "# Random weights: decisions come from a recording (docs/validation.md).\n" + head + "".join(blocks)
 
 
 def _inline(value: object) -> str:

@@ -59,7 +59,7 @@ def record(
         reach: most tokens off the trunk, 0 to 2**31 - 1; 16 if None.
         run: most of them by a member after a larger one's, 0 to 2**31 - 1; 8 if None.
         trees: token trees whose contexts are kept too, each a member and a shape as `draft:4x2x1`, `draft:0+0.0+1` or
-            `draft:beam=4,depth=5`; see docs/token-trees.md.
+            `draft:beam=4,depth=5`; see docs/policies.md.
         name: of the recording; the name of `out` without its suffix if None.
         costs: also keep seconds per forward on this machine.
         profile: where they come from: "none" measures them now, "here" is the newest profile of these models on this

@@ -64,7 +64,7 @@ Run = ServingLog | str | Path
 
 
 def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> ServingReport:
-    """Latencies, throughput, goodput, memory and acceptance of serving runs (docs/serving-metrics.md defines them).
+    """Latencies, throughput, goodput, memory and acceptance of serving runs (docs/glossary.md defines them).
 
     Args:
         runs: one or several: folders that `paceline simulate --out` wrote, or logs. Those that differ in their seed

@@ -107,7 +107,7 @@ class SyntheticSpec:
     # how much a model's probability tells of agreement, > 0: where agreement has rate a, it is drawn from
     # Beta(confidence * a, confidence * (1 - a)). It is calibrated (where it says p it agrees with rate p), and the more
     # telling the smaller this number. Gap and entropy follow from it and from chance, and say no more.
-    confidence: float = opt(2.0, "The smaller, the more a model's probability tells of agreement.")
+    confidence: float = opt(2.0, "The smaller, the better a model's probability predicts agreement.")
     vocab_size: int = opt(32000, "Number of token ids.")  # >= 64
     reach: int = opt(16, "Most tokens off the trunk.")  # most tokens off the trunk, >= 0
     # most consecutive tokens of a member after a larger one's, >= 0

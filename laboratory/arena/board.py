@@ -638,8 +638,8 @@ more; `others` is the fastest other policy of the cell that is lossless. `beyond
 chain after the first 1,000 tokens: where it passes and the cell is missed, the start is what was lost.
 """
 REGRET = """\
-Seconds that a policy takes more than an [oracle](oracles.md), as a share of the oracle's, in the mean over
-{count}: one request at a time, {ladders},
+Seconds that a policy takes more than an [oracle](checks.md#oracles-and-regret), as a share of the oracle's, in the
+mean over {count}: one request at a time, {ladders},
 recordings of every continuation, the recorded order. An oracle plans each answer from the recording: `oracle-chain`
 among chains of up to three members, `oracle-window` among windows of the smallest model alone, so that policies with
 more to choose from may be faster.

@@ -166,7 +166,7 @@ class ReplicaBooks:
 
 
 class Role(StrEnum):
-    """Of a replica; docs/disaggregation.md."""
+    """Of a replica; docs/cluster.md."""
 
     both = "both"
     prefill = "prefill"

@@ -20,6 +20,7 @@ PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.py)`")
 MADE = {"by_the_coin.py", "mistakes.py", "my_router.py"}  # the page that names one makes it
 PYPROJECT = "".join((ROOT / place / "pyproject.toml").read_text(encoding="utf-8") for place in ("", "laboratory"))
 DOTTED = re.compile(r"\bpaceline((?:\.[A-Za-z_]\w*)+)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 CLASS = re.compile(r"`((?:[A-Z][a-z]+){2,})\b")
 
 
@@ -217,6 +218,21 @@ def test_what_is_named_is_there(page, code, words):
     groups = {entries.partition('"')[0] for entries in PYPROJECT.split('[project.entry-points."paceline')[1:]}
     assert [name for name in DOTTED.findall(text) if name not in groups and not found(name, code)] == []
     assert [name for name in CLASS.findall(text) if name not in words] == []
+
+
+def anchors(page):
+    """What a link may name in a page, as GitHub makes it of headings."""
+    headings = re.findall("^#{1,6} (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for place, heading in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if not place.startswith("http"):
+            linked = page.parent / place if place else page
+            assert linked.exists(), place
+            assert not heading or heading in anchors(linked), f"{place}#{heading}"
 
 
 def test_a_page_makes_the_files_that_it_shows_and_what_is_out_of_date_is_told_and_written_anew(tmp_path):

@@ -1,4 +1,4 @@
-"""Runs small enough to do in the head: two requests by hand, and the four of docs/serving-metrics.md."""
+"""Runs small enough to do in the head: two requests by hand, and the four of docs/glossary.md."""
 
 from io import StringIO
 

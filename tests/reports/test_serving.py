@@ -203,7 +203,7 @@ def test_a_class_of_all_requests_has_the_figures_of_the_run(run, name, same):
 
 
 def test_a_run_by_hand():
-    """docs/serving-metrics.md: a and c are chat, b is batch, d has no class and is promised nothing."""
+    """docs/glossary.md: a and c are chat, b is batch, d has no class and is promised nothing."""
     log = of_classes(worked_log(), ["chat", "batch", "chat", ""])
     promised = Promises(classes={"chat": ServiceLevels(ttft=2.5), "batch": ServiceLevels(e2e=2)})
     found = metrics_of(log, promised)

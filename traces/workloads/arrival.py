@@ -198,11 +198,11 @@ class WorkloadChanges:
     """Scaling and truncation that every job under load takes."""
 
     time_scale: float | None = opt(None, "Multiply all times by this; not beside --rate.")
-    limit: int | None = opt(None, "Keep the first so many arrivals.")
+    limit: int | None = opt(None, "Keep this many arrivals, the first ones.")
     max_prompt_tokens: int | None = opt(None, "Cut longer prompts to this.")
     max_output_tokens: int | None = opt(None, "Cut longer outputs to this.")
     max_wait_s: float | None = opt(None, "Cut longer waits within sessions to this.", flag="--max-wait-seconds")
-    zero_tokens: str = opt("refuse", "What becomes of requests without a token.", metavar="|".join(ZERO_TOKENS))
+    zero_tokens: str = opt("refuse", "What to do with requests without a token.", metavar="|".join(ZERO_TOKENS))
     tag: str | None = opt(None, "Give this tag to all requests.")
 
 

@@ -1,4 +1,4 @@
-"""The code of docs/rebuilding.md, which knows nothing of paceline, makes the same noise, lookups and texts."""
+"""The code of docs/checks.md, which knows nothing of paceline, makes the same noise, lookups and texts."""
 
 import json
 import re
@@ -28,7 +28,7 @@ PICO = ROOT / "pools" / "pico"
 @pytest.fixture(scope="module")
 def rebuilt():
     """The names that the page's code defines."""
-    page = (ROOT / "docs" / "rebuilding.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
     names = {}
     for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         assert "paceline" not in block
