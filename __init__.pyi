@@ -214,6 +214,7 @@ def recommend_under_load(
     tag: str | None = None,
     cost: str | Path | None = None,
     engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
     scale: Mapping[str, float] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,

@@ -89,11 +89,8 @@ def compare(
     if from_ is not None:
         _compare_again(context, from_, json)
         return
-    log = None if kept.log is None else Path(kept.log)
-    check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
-    check_figure_path(figure, log)
-    check_html_path("--html", html, log, figure, json)
     written: dict[str, Any] = {"figure": figure, "html": html, "json": json}
+    _check_written(kept, replay.cost, **written)
     under = {**vars(replay), **vars(repeats)}
     beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
@@ -118,6 +115,15 @@ def compare(
     under |= {**beside, **vars(mix), **vars(reorder), **more}
     compared = compare_policies(open_recording(trace), policy, batch=sizes[0], **under)
     show(found=compared, tables=partial(compared.tables, detail=detail), **written)
+
+
+def _check_written(
+    kept: LogOptions, cost: str | Path | None, *, figure: Path | None, html: Path | None, json: Path | None
+) -> None:
+    log = None if kept.log is None else Path(kept.log)
+    check_json_path(json, log, figure, *([] if cost is None else [Path(cost)]))
+    check_figure_path(figure, log)
+    check_html_path("--html", html, log, figure, json)
 
 
 def _refuse_without_workload(load: LoadOptions, **alone: object) -> None:

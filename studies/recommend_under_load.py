@@ -272,7 +272,8 @@ def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
 def _all_served(question: _Question, policies: Sequence[NamedPolicy]) -> tuple[_Served, _Served, tuple[_Served, ...]]:
     """On the half that is chosen on, on the other one, and there at the ends of what is known of the cost."""
     first, other = question.settings
-    settings = [first, other, *_at_ends(other)]
+    once = replace(other, replay=replace(other.replay, seeds=1))
+    settings = [first, other, *once.ends()]
     with held_interrupts() as interrupts, Progress("serving", len(settings) * len(policies), unit="rows") as progress:
         found = []
         for setting in settings:
@@ -280,23 +281,6 @@ def _all_served(question: _Question, policies: Sequence[NamedPolicy]) -> tuple[_
             runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
             found.append(_served(runs, policies, question.asked.rate))
     return found[0], found[1], tuple(found[2:])
-
-
-def _at_ends(setting: ServingSetting) -> list[ServingSetting]:
-    """The setting at the first seed at either end of what is known of the cost; none where that is unknown."""
-    replicas = setting.cluster.replicas
-    once = replace(setting, replay=replace(setting.replay, seeds=1))
-    ends = [replica.cost.ends() for replica in replicas]
-    return [
-        replace(
-            once,
-            cluster=replace(
-                setting.cluster,
-                replicas=tuple(replace(replica, cost=cost) for replica, cost in zip(replicas, costs, strict=True)),
-            ),
-        )
-        for costs in zip(*ends, strict=False)  # none where one of them knows none
-    ]
 
 
 def _served(runs: LoadRuns, policies: Sequence[NamedPolicy], rate: float | None) -> _Served:
@@ -453,11 +437,11 @@ def _crossing(question: _Question, chosen: str | None, candidates: Sequence[Serv
         return PaysUpTo(words=f"{best} pays at no rate looked at, {low} to {high} arrivals/s", rate=None)
     if last.above == best:
         return PaysUpTo(words=f"{best} pays up to the highest rate looked at, {high} arrivals/s", rate=None)
-    if last.rate is None:
-        return PaysUpTo(words=f"seeds differ in whether {best} stops paying below {high} arrivals/s", rate=None)
-    stops = f"{best} stops paying at {three_digits(last.rate.mean)} arrivals/s"
-    ends = f" ({three_digits(last.rate.low)} to {three_digits(last.rate.high)})" if last.rate.half_width else ""
-    return PaysUpTo(words=stops + ends, rate=last.rate.mean)
+    ends = ", which may be chance"
+    if last.low is not None and last.high is not None:
+        ends = f" ({three_digits(last.low)} to {three_digits(last.high)})" if last.high > last.low else ""
+    words = f"{best} stops paying at {three_digits(last.rate)} arrivals/s{ends}"
+    return PaysUpTo(words=words, rate=last.rate)
 
 
 def _setting(
