@@ -89,8 +89,7 @@ def compare(
     if from_ is not None:
         _compare_again(context, from_, json)
         return
-    written: dict[str, Any] = {"figure": figure, "html": html, "json": json}
-    _check_written(kept, replay.cost, **written)
+    written = _checked(kept, replay.cost, figure=figure, html=html, json=json)
     under = {**vars(replay), **vars(repeats)}
     beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
@@ -105,25 +104,26 @@ def compare(
         show_found_rates(trace, policy, under, find_rate=find_rate, html=html, json=json)
         return
     _refuse_without_workload(load, rate=rate, find_rate=find_rate, cluster=cluster)
-    sizes = batches(batch)
     if sweep:
         refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on, **given(reorder))
-        show(found=sweep_chains(open_recording(trace), sweep, batches=sizes, **under, **vars(mix)), **written)
+        show(found=sweep_chains(open_recording(trace), sweep, batches=batches(batch), **under, **vars(mix)), **written)
         return
-    if len(sizes) > 1:
+    if len(sizes := batches(batch)) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
     under |= {**beside, **vars(mix), **vars(reorder), **more}
     compared = compare_policies(open_recording(trace), policy, batch=sizes[0], **under)
     show(found=compared, tables=partial(compared.tables, detail=detail), **written)
 
 
-def _check_written(
+def _checked(
     kept: LogOptions, cost: str | Path | None, *, figure: Path | None, html: Path | None, json: Path | None
-) -> None:
+) -> dict[str, Any]:
+    """Where to write, as `show` takes it."""
     log = None if kept.log is None else Path(kept.log)
     check_json_path(json, log, figure, *([] if cost is None else [Path(cost)]))
     check_figure_path(figure, log)
     check_html_path("--html", html, log, figure, json)
+    return {"figure": figure, "html": html, "json": json}
 
 
 def _refuse_without_workload(load: LoadOptions, **alone: object) -> None:

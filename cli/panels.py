@@ -8,7 +8,7 @@ from typer.core import TyperCommand, TyperGroup
 # What each command is for. `tests/cli/test_panels.py` looks that every one stands in a section, and once.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Compare": ("recommend", "compare", "sweep", "collect", "best", "tune", "arena"),
-    "Serve": ("simulate", "whatif", "workload", "cluster", "metrics", "timeline", "observe"),
+    "Serve": ("simulate", "whatif", "workload", "cluster", "metrics", "timeline", "report", "observe"),
     "Record": ("trace", "prompts", "record"),
     "Models": ("run", "agree", "validate", "profile", "pool", "arena-models", "experiment"),
     "Kit": ("policy", "plugin", "settings", "doctor"),
@@ -18,7 +18,18 @@ MOST_IN_ONE = 20  # options of a command that stand in one section
 REPLAY = "Replay"
 PANELS: Mapping[str, tuple[str, ...]] = {
     "Seconds": (
-        *("cost", "engine", "scale", "tensor_parallel", "extrapolate", "models", "on", "measured_on", "decide_s"),
+        *(
+            "cost",
+            "engine",
+            "efficiency",
+            "scale",
+            "tensor_parallel",
+            "extrapolate",
+            "models",
+            "on",
+            "measured_on",
+            "decide_s",
+        ),
         "allow_foreign_profile",
     ),
     "Load": (

@@ -327,7 +327,7 @@ class ServiceLevelOptions:
     observed: str | Path | None = opt(
         None,
         "Of --workload: a run of your server at the present setting (observe --out, a benchmark's result), which "
-        "the present setting is simulated on and held against.",
+        "the present setting is simulated on and compared with.",
         metavar="RUN",
     )
 

@@ -243,7 +243,7 @@ def few(pool):
 def test_compare(trace):
     told = lines("compare", "--trace", trace, "--policy", "draft:20/target", "--seeds", 9, "--json", "-")
     assert "paceline: replaying: 0 of 2 policies, draft:20/target, " in told
-    assert ", seed " in told
+    assert ", run " in told
 
 
 def test_import(tmp_path):

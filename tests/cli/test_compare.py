@@ -295,7 +295,7 @@ NO_SIGNALS = "needs signals of tokens, which recording log does not hold"
         (("--seeds", "0"), "--seeds"),
         (("--measured-on", "h100"), "--measured-on goes with --on DEVICE, got --measured-on h100"),
         (("--on", "h200"), "--on h200 needs the device of the sheet that timed was measured on"),
-        (("--on", "h200", "--measured-on", "h100", "--tensor-parallel", "2"), "--tensor-parallel is for devices"),
+        (("--on", "h200", "--measured-on", "h100", "--tensor-parallel", "2"), "--tensor-parallel goes with a device"),
     ],
 )  # fmt: skip
 def test_what_rounds_cannot_answer_is_refused(log, args, told):

@@ -44,7 +44,7 @@ PAGES = HERE / "pages"
 INPUTS = HERE / "inputs"
 EXAMPLE = HERE.parents[1] / "examples" / "my_policy.py"
 SHIPPED = ("examples", "pools", "recordings")  # links to these lie in the folder of a group
-LONGEST_JSON, LONGEST_TEXT, LONGEST_LINE = 10_000, 4_000, 100  # characters
+LONGEST_JSON, LONGEST_TEXT, LONGEST_LINE = 8_000, 4_000, 100  # characters
 FIXED = {
     **{"COLUMNS": "100", "LINES": "40", "TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC", "OMP_NUM_THREADS": "1"},
     **{"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8"},
@@ -111,6 +111,8 @@ class Masks:
             return "MASKED"
         if isinstance(value, str):
             return self.line(value)
+        if isinstance(value, float):
+            return float(f"{value:.9g}")  # other processors add up in another order
         if isinstance(value, dict):
             # A page says again what stands beside it.
             return {inner: self.json(held, inner) for inner, held in value.items() if inner != PAGE}
@@ -202,7 +204,9 @@ def _entry(line: str, folder: Path) -> Iterator[str]:
     yield f"{line}\n"
     if line.startswith(">>> "):
         value = eval(line.removeprefix(">>> "), {"paceline": paceline})
-        yield Masks(folder, measured=False).text(value if isinstance(value, str) else shown_json(value))
+        masks = Masks(folder, measured=False)
+        shown = value if isinstance(value, str) else shown_json(masks.json(json.loads(json.dumps(value))))
+        yield masks.text(shown)
         return
     words = shlex.split(line.removeprefix("$ "))
     name = next(place for place, word in enumerate(words) if "=" not in word)

@@ -197,7 +197,13 @@ def seeded(*further, baseline=100.0):
     runs = {"draft": [shares([100] * 6, [100 / speed] * 6) for speed in (200.0, *further)]}
     if baseline is not None:
         runs["plain"] = [shares([100] * 6, [100 / baseline] * 6)]
-    return SideBySide(meta=META, baseline=alone, rows=(row,), repeats={"draft": repeats}, resampled=Resampled(runs))
+    return SideBySide(
+        meta=META | {"seeds": 1 + len(further)},
+        baseline=alone,
+        rows=(row,),
+        repeats={"draft": repeats},
+        resampled=Resampled(runs),
+    )
 
 
 def first_table(found):

@@ -90,7 +90,7 @@ def test_one_policy_and_a_path_do_as_well(recording, folder):
         ({1: "plain"}, {}, "^`policies` must have names that are texts, got 1$"),
         ({"plain": CHAINS[0]}, {}, "^`policies` must leave the name plain to paceline's own policy of that name$"),
         ({"oracle-chain": CHAINS[0]}, {"regret": True}, "^`policies` must leave the name oracle-chain to"),
-        (CHAINS, {"nope": 1}, "^no keyword `nope`; there are cost, engine, scale, "),
+        (CHAINS, {"nope": 1}, "^no keyword `nope`; there are cost, engine, efficiency, scale, "),
         (CHAINS, {"batch": 1.5}, "^`batch` must be a valid integer, got 1.5$"),
         (CHAINS, {"batch": 0}, "^`batch` must be a whole number from 1 to 1,000,000, got 0$"),
         (CHAINS, {"seeds": 0}, r"^`seeds` must be in \[1, 1000\], got 0$"),
