@@ -186,7 +186,8 @@ def test_prints_what_stands_beside_it(script, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == script.with_suffix(".out").read_text(encoding="utf-8")
-    assert not run.stderr
+    # On a slow machine progress is told.
+    assert [line for line in run.stderr.splitlines() if not line.startswith("paceline: replaying: ")] == []
 
 
 def test_the_readme_shows_what_the_example_prints():
