@@ -220,7 +220,12 @@ class DraftLengthOptions(SplitOptions):
     """Which draft lengths are tried, and what is printed of the choice."""
 
     drafter: str | None = opt(None, "Member that drafts; default: the only one, else the smallest model.")
-    most: int = opt(8, "Longest draft that is tried, K; 0 (no speculation) always is.", least=1, most=32)
+    most: int | None = opt(
+        None,
+        "Longest draft that is tried, K; 0 (no speculation) always is. Default: 8, of a log at most its longest.",
+        least=1,
+        most=32,
+    )
     present: int | None = opt(None, "K that is set now, which choices are compared with; 0: none.", least=0, most=32)
     paste_into: str | None = opt(
         None, "Engine whose settings are printed, as of `settings`; default: that of the seconds.", metavar="ENGINE"

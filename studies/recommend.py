@@ -25,7 +25,7 @@ from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked
 from .setting import Setting, setting_of
 from .tune import parted
 
-LONGEST = 32  # K that is tried
+LONGEST, USUAL = 32, 8  # K that is tried, at most and where nobody says
 MEASURE = (
     "measure your server, without speculation and with it: paceline observe URL --out plain, then paceline "
     "validate --observed RUN --calibrate plain, or give --cost FILE.json with its seconds (docs/costs.md)"
@@ -54,7 +54,8 @@ def recommend(
     present = present_of(setting.recording, drafter, asked.present)
     halves = parted(setting.recording, asked.split, asked.split_seed)
     batches = _batches(asked, halves)
-    text = f"{drafter}:1..{max(asked.most, present or 1)}/{setting.recording.about.target}"
+    longest = longest_of(setting.recording, drafter, asked.most, present)
+    text = f"{drafter}:1..{longest}/{setting.recording.about.target}"
     # The halves have the shapes already.
     replayed = {
         one.name: getattr(asked, one.name) for one in fields(SweepOptions) if one.name not in ("models", "batches")
@@ -65,7 +66,12 @@ def recommend(
     unsettled = any(each.open_between for each in found)
     setting_found, refusal = (None, None) if unsettled else pasted(schedule_of(found), asked, setting, drafter)
     return Recommendation(
-        meta={**others.meta, "requests_tuned_on": len(halves[0].requests), "requests": len(halves[1].requests)},
+        meta={
+            **others.meta,
+            "remarks": [*others.meta["remarks"], *limited_by(setting.recording, drafter, asked.most)],
+            "requests_tuned_on": len(halves[0].requests),
+            "requests": len(halves[1].requests),
+        },
         drafter=drafter,
         present=present,
         batches=found,
@@ -81,7 +87,7 @@ def check_lengths(asked: DraftLengthOptions) -> None:
     if asked.paste_into not in (None, *ENGINES):
         raise ArgumentError(f"`paste_into` must be one of {', '.join(ENGINES)}, got {asked.paste_into!r}")
     check_within("`split`", asked.split, "(0, 1)")
-    check_within("`most`", asked.most, f"[1, {LONGEST}]")
+    check_within("`most`", 1 if asked.most is None else asked.most, f"[1, {LONGEST}]")
     check_within("`present`", asked.present or 0, f"[0, {LONGEST}]")
 
 
@@ -89,6 +95,31 @@ def present_of(recording: Recording, drafter: str, asked: int | None) -> int | N
     """K that is set now: as asked, else what a log says that it was; None: nobody knows, or a longer one than tried."""
     known = recording.about.windows.get(drafter)
     return asked if asked is not None or known is None or known > LONGEST else known
+
+
+def longest_of(recording: Recording, drafter: str, most: int | None, present: int | None) -> int:
+    """The longest draft that is tried: as asked, else 8 and the present one, of a log at most its longest.
+
+    Raises:
+        ArgumentError: longer than any draft of the log, which does not know what would be kept.
+    """
+    known = recording.about.longest.get(drafter)
+    longest = max(min(USUAL, known or USUAL) if most is None else most, present or 1)
+    if known is not None and longest > known:
+        name = "present" if longest == present else "most"
+        raise ArgumentError(
+            f"`{name}` must be at most {known}, the longest draft of {drafter} in {recording.about.name}, got "
+            f"{longest}: what a longer one keeps is not known; let the server draft {longest}, and import that"
+        )
+    return longest
+
+
+def limited_by(recording: Recording, drafter: str, most: int | None) -> list[str]:
+    """What a reader has to know where the log had no draft as long as is tried elsewhere, and nobody said which."""
+    known = recording.about.longest.get(drafter, USUAL)
+    if most is not None or known >= USUAL:
+        return []
+    return [f"K up to {known}, the longest draft of the log: what a longer one keeps is not known"]
 
 
 def ledger_of(

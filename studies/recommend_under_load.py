@@ -53,6 +53,8 @@ from .recommend import (
     check_lengths,
     drafter_of,
     ledger_of,
+    limited_by,
+    longest_of,
     pasted,
     present_of,
     recommend,
@@ -87,7 +89,7 @@ class _Question:
     @property
     def lengths(self) -> range:
         """K that are tried, but for 0."""
-        return range(1, max(self.asked.most, self.present or 1) + 1)
+        return range(1, longest_of(self.recording, self.drafter, self.asked.most, self.present) + 1)
 
     def chain(self, length: int) -> str:
         """The policy of a K."""
@@ -259,7 +261,7 @@ def _by_batch(question: _Question) -> Recommendation | None:
 
 def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
     """What the reader may miss."""
-    found = []
+    found = limited_by(question.recording, question.drafter, question.asked.most)
     if by_batch is None:
         found.append("K by running requests is no candidate: give `cost`, or a device as `cluster`")
     if not question.limits:

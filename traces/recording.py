@@ -35,6 +35,8 @@ class AboutRecording:
     remarks: tuple[str, ...] = ()  # what the reader of its figures has to know, a line each
     # By drafter the most tokens that it drafted in a round, where a log says so: what was set when it was written.
     windows: Mapping[str, int] = field(default_factory=dict)
+    # By drafter the longest draft of a log: of a longer one it does not know what is kept.
+    longest: Mapping[str, int] = field(default_factory=dict)
     from_features: str = ""  # name of the member that drafts from the target's states; "" if none is recorded as such
 
     @property

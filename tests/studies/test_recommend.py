@@ -170,3 +170,17 @@ def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):
     found = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1])
     assert found.present == 3
     assert found.batches[0].over_present is not None
+    assert {one.draft_tokens for one in found.batches[0].candidates} == {0, 1, 2, 3}
+    assert "K up to 3, the longest draft of the log" in "".join(found.meta["remarks"])
+
+
+@pytest.mark.parametrize("name", ["most", "present"])
+def test_a_longer_draft_than_those_of_the_log_is_refused(tmp_path, name):
+    log = tmp_path / "served.jsonl"
+    log.write_text("".join(f"{json.dumps(summary(f'r{number}', [4, 3, 2, 6]))}\n" for number in range(8)))
+    done("trace", "import", "vllm-summary", log, "--out", tmp_path / "log.trace")
+    rule = (
+        f"`{name}` must be at most 3, the longest draft of drafter in log, got 4: what a longer one keeps is not known"
+    )
+    with pytest.raises(ArgumentError, match=rule):
+        recommend(tmp_path / "log.trace", cost="h100", batches=[1], **{name: 4})

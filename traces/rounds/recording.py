@@ -40,6 +40,7 @@ class RoundsRecording:
             drafts_only=True,
             costs=(TIMED,) if self.timed else (),
             windows={one.name: one.window for one in meta.drafters if one.window is not None},
+            longest={one.name: self.window(one) for one in meta.drafters},
             all_defaults=False,
             hardware=meta.hardware,
             source=meta.source,
