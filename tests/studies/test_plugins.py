@@ -31,7 +31,9 @@ def has_own_builder():
     return tuple(map(int, version[:2])) >= BUILDS
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "policy" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_a_new_package_installs_and_passes_its_own_test(kind, tmp_path):
     """In a folder of installed packages that holds nothing else; paceline and pytest are those that run here."""
     name = f"my-{kind}"
