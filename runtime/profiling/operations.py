@@ -182,8 +182,8 @@ def _decided(
 
 
 def _tokens_each(measured: MeasuredMembers, num_chains: int) -> int:
-    """Tokens of a request, fewer where the target is slow, as if it wrote them one by one."""
-    token_s = min(shape.seconds for shape in measured.even.of(measured.names[-1]))
+    """Tokens of a request, fewer where models are slow, as if each of them ran once for every token."""
+    token_s = sum(min(shape.seconds for shape in measured.even.of(name)) for name in measured.names)
     rounds = num_chains * sum(max(_LEAST_REQUESTS, batch) / batch for batch in (1, *_BATCHES))
     return max(_LEAST_TOKENS, min(_MOST_TOKENS, int(_SECONDS / (token_s * rounds))))
 

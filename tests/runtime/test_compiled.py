@@ -266,6 +266,8 @@ def test_a_machine_that_cannot_compile_is_told():
         compiled(tiny_decoder(num_hidden_layers=1), never)
 
 
+# torch's compiler warns of itself: of scripts that are deprecated, and of number formats.
+@pytest.mark.filterwarnings("default")
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_graphs_of_cuda_give_the_text_of_the_modules(tiny_pool):
