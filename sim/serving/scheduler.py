@@ -197,7 +197,7 @@ class Scheduler:
             request = first.request
             if request is None:
                 request = first.request = self._open_request(first)
-            if self._estimate is not None and not self._has_room(request, self._estimate):
+            if not self._has_room(request):
                 break
             tokens = self._memory.admit(request, left)
             if not tokens:
@@ -215,12 +215,21 @@ class Scheduler:
             left -= tokens
         return chunks
 
-    def _has_room(self, request: ServedRequest, estimate: AdmissionEstimate) -> bool:
-        """Whether so much is free as is guessed to be needed; who would run alone may enter in any case."""
-        running, reading = self.batch.running, self.batch.prefilling
-        decoding = [_written(one) for one in running if one not in reading]
-        more = estimate.tokens_for(_written(request), decoding, map(_written, reading))
-        return not running or self._memory.has_room(request, request.num_text + more)
+    def _has_room(self, request: ServedRequest) -> bool:
+        """Whether enough is free for a request to enter, beside what `ReplicaMemory.admit` asks for.
+
+        One that would run alone lacks only what requests hold whose keys and values are being sent. Unless engines enter
+        with a first chunk, it waits for them rather than read its text again and again and never get to a token.
+        """
+        running, reading, estimate = self.batch.running, self.batch.prefilling, self._estimate
+        if not running:
+            more = 0 if self._limits.admission == Admission.first_chunk else 1
+        elif estimate is None:
+            more = 0
+        else:
+            decoding = [_written(one) for one in running if one not in reading]
+            more = estimate.tokens_for(_written(request), decoding, map(_written, reading))
+        return not more or self._memory.has_room(request, request.num_text + more)
 
     def _hold(self, request: ServedRequest, level: int, num_tokens: int, now_ps: int) -> bool:
         """Let a request hold blocks, if need be those of others; False: it has to go itself, and is put back."""
