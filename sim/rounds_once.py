@@ -150,10 +150,6 @@ class TrieWalk:
         tokens = self._tokens
         return 0 if tokens and tokens[-1] in self._eos else self._budget - self._position - len(tokens)
 
-    def step(self, due: Due) -> Lead:
-        """What comes of a step; what is pending then stays so until `stand`."""
-        return self._draft(due, self.room) if due.window else self._judge(due)
-
     def _draft(self, due: Due, room: int) -> Lead:
         tokens, places, eos = self._tokens, self._places, self._eos
         asked, before = min(due.window, room), len(tokens)

@@ -218,8 +218,8 @@ class Scheduler:
     def _has_room(self, request: ServedRequest) -> bool:
         """Whether enough is free for a request to enter, beside what `ReplicaMemory.admit` asks for.
 
-        One that would run alone lacks only what requests hold whose keys and values are being sent. Unless engines enter
-        with a first chunk, it waits for them rather than read its text again and again and never get to a token.
+        One that would run alone lacks only what texts hold that are being sent. Unless a first chunk is enough, it
+        waits for them: else it would read its text again and again and never get to a token.
         """
         running, reading, estimate = self.batch.running, self.batch.prefilling, self._estimate
         if not running:
