@@ -228,9 +228,8 @@ class AskedPolicy:
         """A verification has run, of `num_rows` requests in all."""
         sums, load = self.judged_sums[level], self.load
         for request, judged in zip(rows, results):  # noqa: B905 - as above
-            outcome = request.judged(
-                cast(Verify, request.step), level, judged, duration_s=duration_s, num_rows=num_rows
-            )
+            step = request.step
+            outcome = request.judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)  # type: ignore[arg-type]
             load.context_tokens += outcome.num_emitted
             self.num_modelled += judged.num_modelled
             sums[0] += 1

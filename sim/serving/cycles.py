@@ -128,7 +128,9 @@ class Cycles:
             ps, done = forward_ps(names[level], count, new, held), 1
             if lengths:
                 done = max(lengths)[0]
-                ps += later_forwards(forward_ps, names[level], lengths)[0]
+                ps += sum(
+                    [repeats * each_ps for _, repeats, each_ps in later_forwards(forward_ps, names[level], lengths)]
+                )
             ops.append((level, ps, 0, done))
         return Cycle(texts, texts + 1, ops)
 

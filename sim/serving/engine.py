@@ -16,6 +16,7 @@ from ...runs.operations import READ, RanRow
 from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from .asked import AskedPolicy
+from .charges import to_ps
 from .flights import Flights
 from .limits import Admission
 from .memory import FirstBlocks, first_blocks_of
@@ -23,7 +24,6 @@ from .replica import ReplicaBooks, ReplicaSpec, ServedFrom
 from .replica_memory import ReplicaMemory
 from .requests import READS, ServedRequest, Waiting
 from .routers import CachedTokens, ReplicaSignals
-from .running import to_ps, to_s
 from .scheduler import Scheduler
 from .world import ServedWorld
 
@@ -143,16 +143,16 @@ class Replica:
     @property
     def num_waiting(self) -> int:
         """Requests that wait, those that were put back among them."""
-        return len(self._batch.waiting)
+        return len(self._batch.waiting) + self._batch.elsewhere
 
     @property
     def num_emitted(self) -> int:
-        """See `ServedReplica`."""
+        """Tokens that came out."""
         return self._books.num_emitted
 
     @property
     def num_cycled(self) -> int:
-        """See `ServedReplica`."""
+        """Of `num_emitted`, how many came after the first pass of a recorded answer."""
         return self._books.num_cycled
 
     @property
@@ -250,14 +250,17 @@ class Replica:
             self._flights.look()
 
     def _planned(self, now_ps: int) -> Going | None:
-        start_ps = now_ps
+        asked, start_ps = self._asked, now_ps
         while True:
             op, self._kept = self._kept, None
             if op is None:
-                op, start_ps = self._next_op(start_ps)
-            elif self._asked.committed:
+                start_s = start_ps / PS_PER_S
+                op = asked.next_op(start_s)
+                if self._decide_s:
+                    start_ps += round((asked.load.now_s - start_s) / self._decide_s) * self._decide_ps
+            if asked.committed:
                 self._note_committed(start_ps)
-            if self._asked.finished:  # by a Commit
+            if asked.finished:  # by a Commit
                 self._kept = op
                 return Going(self._target, VERIFIES, [], (), 0, [], 0, 0, 0.0, 1.0, start_ps, start_ps)
             if op is None or op[0] == self._target:
@@ -282,8 +285,10 @@ class Replica:
         asked = self._asked
         if num_forwards or rows:
             ran = None if self._operations is None else ran_rows(going)
-            load, num_rows = asked.load, len(rows)
+            load, num_rows, busy = asked.load, len(rows), self._books.busy[level]
             load.now_s = end_ps / PS_PER_S
+            busy[0] += end_ps - start_ps if num_forwards else 0
+            busy[1] += num_forwards
             if num_rows:
                 load.free_kv_share = free_share
                 load.batch[level], load.duration_s[level] = num_rows, duration_s
@@ -295,8 +300,6 @@ class Replica:
                 asked.judged(level, rows[:num_judged] if num_ending else rows, results, duration_s, num_rows)
                 if num_ending:
                     asked.prefilled(rows[num_judged:], results[num_judged:], duration_s, num_rows)
-            if num_forwards:
-                self._recorder.busy(self._index, level, end_ps - start_ps, num_forwards)
             if level == self._target:
                 self._commit_step(going)
                 if chunks:
@@ -304,8 +307,9 @@ class Replica:
                     load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
             if ran is not None:
                 self._note_ran(going, ran)
-        if not drafts:
-            self._tell_judged()
+        if level < self._target:  # nobody came or went, and blocks were held before
+            self._books.noted_ps = end_ps
+            return
         if asked.finished:
             self._end_finished(end_ps)
         asked.load.free_kv_share = self._memory.free_share
@@ -320,17 +324,6 @@ class Replica:
         self._operations.ran(self._index, going.level, kind, span_ps, (going.num_forwards, going.new_tokens), rows)
 
     # -- operations
-
-    def _next_op(self, now_ps: int) -> tuple[tuple[int, bool, list[ServedRequest]] | None, int]:
-        """The operation that is wanted next, and when everybody has been asked."""
-        asked = self._asked
-        now_s = now_ps / PS_PER_S
-        op = asked.next_op(now_s)
-        if self._decide_s:
-            now_ps += round((asked.load.now_s - now_s) / self._decide_s) * self._decide_ps
-        if asked.committed:
-            self._note_committed(now_ps)
-        return op, now_ps
 
     def _note_committed(self, now_ps: int) -> None:
         for request in self._asked.committed:
@@ -367,7 +360,7 @@ class Replica:
         duration_ps = caught_up_ps + world.duration_ps
         # fmt: off
         return Going(
-            level, drafts, rows, results.rows, 0, [], num_forwards, new_tokens, to_s(duration_ps),
+            level, drafts, rows, results.rows, 0, [], num_forwards, new_tokens, duration_ps / PS_PER_S,
             self._memory.free_share, start_ps, start_ps + duration_ps,
         )
         # fmt: on
@@ -465,13 +458,6 @@ class Replica:
         self._told = True
         self._shared.reached(requests, at_ps)
 
-    def _tell_judged(self) -> None:
-        for level, sums in enumerate(self._asked.judged_sums):
-            if sums[0]:
-                num_rows, drafted, accepted, own = sums
-                sums[:] = 0, 0, 0, 0
-                self._recorder.judged(level, drafted, accepted, own, num_rows)
-
     def _opened(self, waiting: Waiting) -> ServedRequest:
         """The request that is looked at for the first time."""
         request = self._shared.session(waiting.arrival, waiting.serial)
@@ -479,15 +465,17 @@ class Replica:
         return request
 
     def close_books(self, until_ps: int) -> None:
-        """See `ServedReplica`."""
+        """Tell the recorder what it is told once: the run ends then, and what runs may be half done."""
         going = self._going or (self._flights and self._flights.going)
         if going:
-            self._books.cut(going, until_ps)
+            self._books.cut(going.level, going.num_forwards, going.start_ps, going.end_ps, until_ps)
         if self._going and self._operations is not None and self._going.start_ps < until_ps:
             cut = [(request, text, row._replace(tokens=0, accepted=0)) for request, text, row in ran_rows(self._going)]
             self._note_ran(self._going, cut, until_ps)
         if self._flights is not None:
             self._flights.close()
+        for level, (num_rows, drafted, accepted, own) in enumerate(self._asked.judged_sums):
+            self._recorder.judged(level, drafted, accepted, own, num_rows)
         self._books.close(self._requests.values(), until_ps)
 
 

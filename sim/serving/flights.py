@@ -16,12 +16,12 @@ from ...traces.workloads.arrival import PS_PER_S
 from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
+from .charges import to_s
 from .cycles import Cycle, Cycles, sized, steps_before
 from .flown import LACKS_MUCH, MOST_ROWS, FlownRounds, FlownRow
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .requests import NEVER, READS, AnswerLengths, ServedRequest
-from .running import to_s
 from .scheduler import Scheduler
 from .world import ServedWorld
 

@@ -378,15 +378,16 @@ class Batch:
         running: in the order in which they were admitted, `[-1]` the latest.
         prefilling: those of them whose text the target has not read to its end, in the same order.
         waiting_tokens: of the texts of those that wait.
+        elsewhere: how many others wait for blocks, or for keys and values that are sent.
     """
 
-    __slots__ = ("_admissions", "prefilling", "running", "waiting", "waiting_tokens")
+    __slots__ = ("_admissions", "elsewhere", "prefilling", "running", "waiting", "waiting_tokens")
 
     def __init__(self) -> None:
         self.waiting: deque[Waiting] = deque()
         self.running: list[ServedRequest] = []
         self.prefilling: dict[ServedRequest, None] = {}
-        self.waiting_tokens = 0
+        self.waiting_tokens = self.elsewhere = 0
         self._admissions = 0
 
     @property
