@@ -17,9 +17,8 @@ from .charges import row_draft_forwards, total_s
 from .context_tables import RequestTables
 from .contexts import ReplayWorld, TrieTables
 from .cost.base import CostModel
-from .played_round import Automaton, Fixed, Lead
 from .replay_tables import RecordedWorld, ReplayTables
-from .rounds_once import TrieWalk
+from .rounds_once import Automaton, Fixed, Lead, TrieWalk
 
 MOST_WAITING = 1 << 13  # operations before they are written down
 MOST_PRICED = 1 << 17  # seconds that are kept before they are asked for anew

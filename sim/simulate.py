@@ -30,9 +30,9 @@ from ..traces.meta import MOST_SECONDS
 from .closed_loops import ClosedLoop, WalkedRun, why_looped
 from .contexts import ReplayWorld, TrieTables
 from .cost.base import CostModel, CostRangeError
-from .played_round import ByPendingView
 from .recorded import DevicePlacement
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
+from .rounds_once import ByPendingView
 
 
 def device_process(

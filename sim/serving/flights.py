@@ -17,8 +17,7 @@ from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
 from .charges import to_s
-from .cycles import Cycle, Cycles, sized, steps_before
-from .flown import LACKS_MUCH, MOST_ROWS, FlownRounds, FlownRow
+from .flown import LACKS_MUCH, MOST_ROWS, Cycle, Cycles, FlownRounds, FlownRow, sized, steps_before
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .requests import NEVER, READS, AnswerLengths, ServedRequest
