@@ -215,7 +215,18 @@ class Dispatcher:
         self._signals: Sequence[ReplicaSignals] | None = None
         self._first_blocks: dict[tuple[int, int], list[tuple[int, Container[int]]]] = {}  # by sizes
         self._cached_tokens_of: tuple[CachedTokens, ...] = tuple(replica.cached_tokens for replica in self._replicas)
+        self._numbers: Sequence[int] = range(len(self._replicas))
+        self._later: Dispatcher | None = None
         self.take_snapshot()
+
+    def before(self, later: "Dispatcher", numbers: Sequence[int]) -> "Dispatcher":
+        """Stand before replicas that hand over: `numbers` are those of its own in the run, `later` picks who decodes.
+
+        Returns:
+            This one; when it takes a snapshot, `later` does.
+        """
+        self._later, self._numbers = later, tuple(numbers)
+        return self
 
     def next_snapshot_ps(self, now_ps: int) -> int | None:
         """When the first snapshot after now is due; None where signals are never stale."""
@@ -223,6 +234,11 @@ class Dispatcher:
 
     def take_snapshot(self) -> None:
         """Take the signals of all replicas as they are now; those that are never stale are asked for when looked at."""
+        self._take_own()
+        if self._later is not None:
+            self._later.take_snapshot()
+
+    def _take_own(self) -> None:
         self._taken += 1
         if not self._stale_ps:
             self._signals = None
@@ -238,7 +254,7 @@ class Dispatcher:
             RouterError: the router raised, or picked what is no replica.
         """
         if self.looks:
-            self.take_snapshot()
+            self._take_own()
         try:
             picked = self._router.pick(arrival, _Seen(self, arrival))
         except RouterError:
@@ -246,7 +262,7 @@ class Dispatcher:
         except BaseException as error:  # foreign code
             pass_interrupt(error)
             raise RouterError(f"{self._named(arrival)}: pick raised {told(error)}") from error
-        return self._checked(picked, arrival)
+        return self._numbers[self._checked(picked, arrival)]
 
     def _checked(self, picked: object, arrival: Arrival) -> int:
         if type(picked) is int and 0 <= picked < len(self._replicas):

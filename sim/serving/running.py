@@ -29,6 +29,7 @@ from ...base.errors import ArgumentError
 from ...traces.workloads.arrival import MOST_PS, Arrival, Workload
 from .engine import Replica
 from .requests import DrawnRequests
+from .routers import Dispatcher
 
 SNAPSHOT, ARRIVALS = EventPriority(-1), EventPriority(0)
 
@@ -275,27 +276,6 @@ class RunningReplicas:
 _AT_ONCE = 64
 
 
-class Dispatches(Protocol):
-    """Says who gets a request; see `routers.Dispatcher`."""
-
-    @property
-    def looks(self) -> bool:
-        """Whether replicas have to be as they are when a request arrives."""
-        ...
-
-    def next_snapshot_ps(self, now_ps: int) -> int | None:
-        """When the first snapshot after now is due; None where signals are never stale."""
-        ...
-
-    def take_snapshot(self) -> None:
-        """Take the signals of replicas as they are now."""
-        ...
-
-    def pick(self, arrival: Arrival) -> int:
-        """The number of the replica for a request."""
-        ...
-
-
 class Arrivals:
     """Processes of a run.
 
@@ -317,7 +297,7 @@ class Arrivals:
         env: simpy.Environment,
         moment: Moment,
         workload: Workload,
-        dispatcher: Dispatches,
+        dispatcher: Dispatcher,
         replicas: RunningReplicas,
         watcher: Watcher,
         drawn: DrawnRequests,
