@@ -1,21 +1,9 @@
-"""From a replica that prefills to one that decodes: who takes a request, and when its keys and values are there.
+"""Replicas that prefill for others, replicas that decode, and the link between them.
 
-A link that is shared by all who send over it: first come, first served.
-
-When a prefill has ended a router picks the replica that decodes. The request waits there for blocks and for a place in
-the batch; then what that replica's prefix cache does not hold of the text crosses the link. Until it has, the blocks of
-the replica that prefilled are held, too.
-
-A replica that decodes what others have prefilled.
-
-A request that is handed over waits for blocks of its whole text and for a place in the batch, then for its keys and
-values; it joins the batch at the start of the first cycle after that. One that was put back is prefilled here.
-
-A replica that prefills: a request leaves it with its first token, its blocks when they have been sent.
-
-Whether the replicas of a run can hand over to one another.
-
-Handovers of one run: its clock, its events, and who takes new requests.
+When a prefill has ended a router picks the replica that decodes. The request waits there for blocks of its whole text
+and for a place in the batch; then what that replica's prefix cache does not hold of the text crosses the link, first
+come, first served. Until it has, the blocks of the replica that prefilled are held, too. The request joins the batch at
+the start of the first cycle after that. One that was put back is prefilled where it decodes.
 """
 
 from collections import Counter, deque
@@ -139,13 +127,7 @@ class Handover:
 
 
 class Handovers:
-    """Mutated by the replicas of a run, and by its events.
-
-    Args:
-        transfer: how keys and values are sent.
-        events: of the run.
-        recorder: of the run.
-    """
+    """Mutated by the replicas of a run, and by its events."""
 
     def __init__(self, transfer: Transfer, events: "RunEvents", recorder: ServingRecorder) -> None:
         self._link = Link(transfer)
@@ -214,14 +196,7 @@ class Handovers:
 
 
 class DecodeReplica(Replica):
-    """As `Replica`; see `Handovers`, which calls `expect` and `received`.
-
-    Args:
-        index: among the replicas of the run.
-        spec: what it is.
-        shared: what it shares with the others.
-        handovers: told when keys and values may be sent.
-    """
+    """As `Replica`; see `Handovers`, which calls `expect` and `received`."""
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, handovers: Handovers) -> None:
         super().__init__(index, spec, shared, may_lag=False)
@@ -288,14 +263,7 @@ class DecodeReplica(Replica):
 
 
 class PrefillReplica(Replica):
-    """As `Replica`, whose policy is never asked.
-
-    Args:
-        index: among the replicas of the run.
-        spec: what it is.
-        shared: what it shares with the others.
-        handovers: take what it has prefilled.
-    """
+    """As `Replica`, whose policy is never asked."""
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, handovers: Handovers) -> None:
         super().__init__(index, spec, shared, may_lag=False)

@@ -1,13 +1,10 @@
-"""The clock of simulated serving: whole picoseconds inside, seconds at the edges. What operations take on it.
+"""The clock of simulated serving, and what operations take on it: whole picoseconds inside, seconds at the edges.
 
 Sums of integers are the same in any order, so a closed form of many steps ends at the same instant as the steps.
-Whole picoseconds of forwards, the same integers step by step and where steps are added up.
 
 Where a cost has lines by the tokens held, picoseconds lie on lines as well: whole ones at the start of a piece, and
 whole ones for each token more. A piece is short enough that this rounding takes or adds at most `MOST_ERROR` of a
 forward, and half a picosecond. Elsewhere each forward's seconds are rounded once.
-
-Picoseconds of a replica's operations: of each forward, in whole ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,11 +54,7 @@ class PsLine(NamedTuple):
 
 
 class ForwardLines:
-    """The lines of a cost in picoseconds.
-
-    Args:
-        cost: which has lines.
-    """
+    """The lines of a cost in picoseconds."""
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
@@ -90,9 +83,6 @@ class ForwardLines:
 
 class WholeSeconds(WrappedCost):
     """A cost whose forwards are what `ForwardLines` says; all else is that of the cost. Exact below 2^51 picoseconds.
-
-    Args:
-        cost: which has lines.
 
     Attributes:
         lines: of its forwards.

@@ -63,12 +63,6 @@ class Going(NamedTuple):
 class Replica:
     """Serves requests. Whoever drives it calls `plan`, lets the time pass, and calls `commit`; `arrive` at any time.
 
-    Args:
-        index: among the replicas of the run.
-        spec: what it is.
-        shared: what it shares with the others.
-        may_lag: see below.
-
     Attributes:
         end_ps: of what was planned.
         may_lag: whether it may be let run later than the others, and in whole cycles; see `RunningReplicas`.

@@ -64,18 +64,6 @@ class UnderWay:
 class Flights:
     """Flies the requests of one replica.
 
-    Args:
-        pool: the members.
-        rounds: of the policy.
-        asked: the policy, whose ready requests are taken up.
-        scheduler: of the replica.
-        memory: of the replica.
-        books: of the replica.
-        world: of the replica.
-        budget: tokens that a forward is fed at most.
-        lengths: of recorded answers.
-        runs_alone: whether the policy runs the target alone.
-
     Attributes:
         going: what runs.
         has_flown: whether any cycle of a request was carried out here.

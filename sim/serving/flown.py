@@ -134,11 +134,6 @@ class FlownRow:
 class FlownRounds:
     """The rounds of one policy, each made when somebody comes to it.
 
-    Args:
-        pool: the members.
-        rounds: of the policy.
-        num_free: model-free members, which come first in the pool.
-
     Attributes:
         levels: members that take part and have caches, as far as is known.
         lacking: by number, tokens that the cache of each of `levels` lacks.
@@ -284,13 +279,6 @@ class Cycle:
 
 class Cycles:
     """The cycles of one replica; the books are told of what members were busy with.
-
-    Args:
-        pool: the members.
-        charges: seconds of operations.
-        num_free: model-free members, which come first in the pool.
-        budget: tokens that a forward is fed at most.
-        busy: `[L]` picoseconds and forwards of each member, which grow.
 
     Attributes:
         by_key: those that are known of rows of one pattern, by the sums of these; see `known`.

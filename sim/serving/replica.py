@@ -28,13 +28,6 @@ Reached: TypeAlias = Callable[[Iterable[ServedRequest], int], None]
 class ReplicaBooks:
     """Tells the recorder of a run.
 
-    Args:
-        index: of the replica.
-        recorder: of the run.
-        batch: of the replica.
-        memory: of the replica.
-        reached: told of answers that others of their sessions wait for, and when.
-
     Attributes:
         num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
         noted_ps: when the latest of what was written down happened.

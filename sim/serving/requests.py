@@ -1,16 +1,8 @@
-"""The session of a served request: as long as its workload says, in what a recorded request answers, again and again.
-
-How long the target's own answers to recorded requests are: of these a served request repeats one.
-
-Which recorded request a served one replays: drawn by its id, so that every policy and router meets the same luck.
+"""A served request, which recorded request it replays, and the queues of a replica in which it waits and runs.
 
 A **segment** is one recorded answer. A request that wants more tokens than that starts it anew; drafts stop at a
 segment's end as at an answer's end, and an end-of-sequence token ends a segment, not the request. What came before
 the segment counts as prompt, so that all lengths stay right.
-
-Who waits, who runs, and in which order: the two queues of a replica.
-
-How many tokens those who run may still write, as SGLang guesses it before it admits a request.
 """
 
 from collections import deque
@@ -33,12 +25,7 @@ from ..recorded import RecordedAnswers, Replayed
 
 
 class AnswerLengths:
-    """Plays each request once, when it is first asked for.
-
-    Args:
-        pool: members of the recording.
-        answers: of the recording.
-    """
+    """Plays each request once, when it is first asked for."""
 
     def __init__(self, pool: Pool, answers: RecordedAnswers) -> None:
         self._pool = pool

@@ -1,32 +1,15 @@
-"""What stands between arrivals and replicas: signals, stale or not, and the router that reads them.
-
-The contract of a router: which replica serves a request that has just arrived.
-
-Letters: R replicas, numbered from 0 in the order of the cluster file.
-
-Signals of replicas as they are now, each asked for when it is looked at: mostly a router looks at few.
+"""Which replica serves a request that has just arrived: routers, their contract, and the signals that they see.
 
 With `stale_ps` at 0 a router sees replicas as they are when a request arrives. Else it sees the newest snapshot: they
 are taken at 0, `stale_ps`, 2 x `stale_ps` ..., each before any request of that instant is routed. Whoever drives the
-run asks for the instant of the next one, and takes it. Letters: R replicas.
+run asks for the instant of the next one, and takes it.
 
-Each replica in turn, whatever its load.
-
-How loaded replicas are, and the least loaded of some: what several routers share.
-
-Letters: R replicas.
-
-The replica with the least load.
-
-The replica that has most of the prompt in its prefix cache.
-
-The less loaded of two replicas drawn at random.
-
-Routers as a user names them: `RouterSpec.parse(text)`, then `build(setting)` for every run.
+Users name a router, and `RouterSpec.parse(text)`, then `build(setting)` for every run, makes it:
 
     NAME | NAME,key=value,... | NAME(key=value,...) | path/to/file.py:Class,... | package.module:Class,...
 
-Other packages register theirs in the entry-point group `paceline.routers`.
+Other packages register theirs in the entry-point group `paceline.routers`. Letters: R replicas, numbered from 0 in the
+order of the cluster file.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -136,11 +119,7 @@ class Telling(Protocol):
 
 
 class LazySignals(Sequence[ReplicaSignals]):
-    """`[R]`, valid as long as nothing happens to the replicas.
-
-    Args:
-        replicas: `[R]`, in order.
-    """
+    """`[R]`, valid as long as nothing happens to the replicas."""
 
     __slots__ = ("_known", "_replicas")
 

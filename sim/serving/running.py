@@ -1,16 +1,6 @@
-"""Requests as they come: those of the workload, those that follow others of their session, and who gets each.
+"""Lets replicas and requests happen in their order: processes and events of SimPy around replicas that know no clock.
 
-Events of one instant in an order of their own: SimPy's, with a rank.
-
-Snapshots for routers come first, then arrivals in the order of the workload, then replicas by index.
-
-A replica, and how far it has run.
-
-Whoever looks on while a served run goes: told how far it is, and asked whether it is to stop.
-
-What time it is in a run, and whose turn: of what happens at one instant, replicas come by index, after arrivals.
-
-The replicas of a run: some are let run when somebody looks at them, for others SimPy has events.
+Of one instant, snapshots for routers come first, then arrivals in the order of the workload, then replicas by index.
 
 A replica shares nothing with the others while it runs, so it may run later than they do: until a request comes to it,
 a router looks, or the run stops. Only where a request that ends brings forth another one, or where what a replica does
@@ -72,9 +62,6 @@ NEVER_PS = 2 * MOST_PS  # later than any run
 
 class RunningReplica:
     """Lets a replica run, from one end of what it planned to the next, and no further than asked.
-
-    Args:
-        replica: which.
 
     Attributes:
         next_ps: when it does something next: what runs ends, or a request wakes it up. NEVER_PS while it has nothing to
@@ -190,14 +177,7 @@ class Moment:
 
 
 class RunningReplicas:
-    """Mutated as they run.
-
-    Args:
-        env: has the events.
-        moment: of the run.
-        replicas: in their order.
-        after_each: called after all that a replica has done in its turn; may raise.
-    """
+    """The replicas of a run and their events. `after_each` is called after what one did in its turn, and may raise."""
 
     def __init__(
         self, env: simpy.Environment, moment: Moment, replicas: Sequence[Replica], after_each: Callable[[], None]
@@ -278,15 +258,6 @@ _AT_ONCE = 64
 
 class Arrivals:
     """Processes of a run.
-
-    Args:
-        env: has the events.
-        moment: of the run.
-        workload: whose requests come.
-        dispatcher: says who gets them.
-        replicas: get them.
-        watcher: may stop the run.
-        drawn: knows the tags of the recording.
 
     Attributes:
         is_broken: whether a row of the workload ended the run: it cannot be read, or cannot be served.
