@@ -298,12 +298,6 @@ class RoundCharges(Charges):
     draft that replay cuts there is charged as what was asked for, up to the window of the engine's rounds, and so is
     its verification. A draft or verification that was not recorded takes the means, as the same drafter's rounds of the
     same request compare to them (`CostModel.round_scale`). Of several requests together nothing was recorded.
-
-    Args:
-        cost: knows recorded rounds.
-        pool: the members in level order.
-        meta: of the recording.
-        states: by request; what these say of seconds is mutated.
     """
 
     def __init__(self, cost: CostModel, pool: Pool, meta: RoundsMeta, states: Mapping[str, "RequestRounds"]) -> None:

@@ -1,13 +1,10 @@
-"""A recording of contexts replayed without a loop, under a policy that only pending tokens decide.
+"""A recording of contexts replayed one by one without a loop, under a policy that only pending tokens decide.
 
-What `simulate` does by loop, session and policy is done here in bulk: rounds are walked in the tries, and written down
-many at once. One request at a time is walked from its start to its end. Of several, what runs next, who shares an
-operation and who is admitted when are as in `decoding.loop.Loop` and `simulate`. The log is the same to the bit.
+What `simulate` does by loop, session and policy is done here in bulk: rounds are walked in the tries from the start of
+a request to its end, and written down many at once. The log is the same to the bit.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -16,13 +13,12 @@ from ..decoding.results import DRAFT, VERIFY, Forward
 from ..decoding.session import Session
 from ..policies.about import decides_by_pending
 from ..runs.log import RunLedger
-from .charges import row_draft_forwards, rows_draft_forwards, total_s
+from .charges import row_draft_forwards, total_s
 from .context_tables import RequestTables
 from .contexts import ReplayWorld, TrieTables
-from .cost.base import CostModel, held_together
-from .played_round import Automaton, Due, Fixed, Lead, Pending
+from .cost.base import CostModel
 from .replay_tables import RecordedWorld, ReplayTables
-from .rounds_once import TrieWalk, check_progress
+from .rounds_once import Automaton, Fixed, Lead, TrieWalk
 
 MOST_WAITING = 1 << 13  # operations before they are written down
 MOST_PRICED = 1 << 17  # seconds that are kept before they are asked for anew
@@ -152,60 +148,6 @@ def _row(lead: Lead, forwards: list[Forward]) -> _Row:
     # fmt: on
 
 
-_OP = ("kind", "level", "num_rows", "num_forwards", "new_tokens", "start_s", "duration_s")
-_STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted", "modelled", "prefill", "refused")
-
-
-class BatchRows:
-    """Takes operations in the order in which they run, and tells the ledger of operations and steps."""
-
-    def __init__(self, ledger: RunLedger) -> None:
-        self._ledger = ledger
-        self._kinds: list[tuple[int, ...]] = []
-        self._kind_of: dict[Lead, int] = {}
-        self._ops: list[tuple[float, ...]] = []
-        self._steps: list[int] = []
-        self._requests: list[int] = []
-
-    def add(self, op: tuple[int, int, int, int, int, float, float], leads: list[Lead], requests: list[int]) -> None:
-        """An operation, as the fields of an `OpRecord`; of each row what came of it and whose it is, by admission."""
-        kind_of = self._kind_of
-        for lead in leads:
-            if lead not in kind_of:
-                kind_of[lead] = len(self._kinds)
-                self._kinds.append(_step(op[0], lead))
-        self._ops.append(op)
-        self._steps += [kind_of[lead] for lead in leads]
-        self._requests += requests
-        if len(self._steps) >= MOST_WAITING:
-            self.flush()
-
-    def flush(self) -> None:
-        """Tell the ledger of all that waits."""
-        if not self._ops:
-            return
-        ops = dict(zip(_OP, map(np.array, zip(*self._ops, strict=True)), strict=True))
-        steps = dict(zip(_STEP, np.array(self._kinds)[self._steps].T, strict=True))
-        op = np.repeat(np.arange(len(self._ops)), ops["num_rows"])
-        # The same addition that moved the clock on.
-        end_s = (ops["start_s"] + ops["duration_s"])[op]
-        steps |= {"op": op, "request": np.array(self._requests), "end_s": end_s, "escalated": np.zeros_like(op)}
-        self._ledger.note_block(ops, steps)
-        for waiting in (self._ops, self._steps, self._requests):
-            waiting.clear()
-
-
-def _step(kind: int, lead: Lead) -> tuple[int, ...]:
-    op = lead.op
-    judged = 0 if op.drafts else op.judged
-    # fmt: off
-    return (
-        kind, op.level, op.window, op.drafted, judged, op.accepted, op.own, lead.emitted, op.modelled,
-        lead.due.prefill, int(op.accepted < judged),
-    )
-    # fmt: on
-
-
 def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: RecordedWorld, cost: CostModel) -> str:
     """Why a run has to go through the loop, in words; "" if its rounds can be walked."""
     if not decides_by_pending(policy):
@@ -287,125 +229,3 @@ class ClosedLoop:
             position += last.emitted
             state = last.after
         session.emitted = recorded.trunk_tokens[:position]
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    session: Session  # of the world
-    recorded: RequestTables  # what it replays
-    walk: TrieWalk  # where it stands
-    index: int  # by order of admission
-    state: Pending  # what is pending
-    position: int = 0  # tokens committed
-    idle: int = 0  # steps in a row of which nothing came
-
-
-_Item = tuple[_Running, Due]
-
-
-class BatchedLoop:
-    """Requests of a recording, `batch` >= 1 of them at a time."""
-
-    def __init__(self, run: WalkedRun, batch: int) -> None:
-        self._run, self._batch = run, batch
-        self._names, self._num_free = run.tables.pool.names, run.tables.num_free
-        self._automaton = run.automaton()
-        self._rows = BatchRows(run.ledger)
-        self._now_s = 0.0
-        self._num_admitted = 0
-        self._whole = True
-        self._ready: list[_Running] = []
-        # By level, drafts before verifications: the operation that runs next has the least key.
-        self._waiting: dict[int, list[_Item]] = {}
-
-    def run(self, prefill_before: tuple[bool, ...], outputs: dict[str, list[int]] | None) -> bool:
-        """See `ClosedLoop.run`."""
-        sessions = self._run.world.sessions(prefill_before)
-        self._admit(sessions, self._batch)
-        while self._whole:
-            self._ask()
-            if not self._waiting:
-                break
-            items = self._waiting.pop(min(self._waiting))
-            done = self._carry_out(items)
-            for running in done:
-                session = running.session
-                session.emitted = running.recorded.trunk_tokens[: running.position]
-                self._run.world.close(session)
-                if outputs is not None:
-                    outputs[session.request_id] = session.emitted
-            self._admit(sessions, len(done))
-        self._rows.flush()
-        return self._whole
-
-    def _admit(self, sessions: Iterator[Session], count: int) -> None:
-        for session in islice(sessions, count):
-            recorded = self._run.tables.of(session.request_id)
-            self._run.world.open(session)
-            walk = TrieWalk(self._automaton, self._run.world)
-            self._whole = walk.begin(session, recorded) and self._whole
-            now_s = self._now_s
-            self._run.ledger.note_admitted(
-                session.request_id, tag=session.tag, num_prompt=session.num_prompt, arrived_at_s=now_s, now_s=now_s
-            )
-            running = _Running(session, recorded, walk, self._num_admitted, self._automaton.bare)
-            self._num_admitted += 1
-            if session.prefills_first:
-                self._join(running, self._automaton.prefill)
-            else:
-                self._ready.append(running)
-
-    def _ask(self) -> None:
-        decide_s = self._run.decide_s
-        for running in self._ready:
-            self._now_s += decide_s
-            state, has_room = running.state, running.walk.room > 0
-            due = (state.open if has_room else state.full) or self._automaton.due(state, has_room=has_room)
-            self._join(running, due)
-        self._ready.clear()
-
-    def _join(self, running: _Running, due: Due) -> None:
-        self._waiting.setdefault(2 * due.level + (0 if due.window else 1), []).append((running, due))
-
-    def _carry_out(self, items: list[_Item]) -> list[_Running]:
-        """Run an operation; returns the requests that have ended, the others are ready again."""
-        automaton = self._automaton
-        leads = [automaton.prefilled if due.prefill else running.walk.step(due) for running, due in items]
-        kind, level, forwards, seconds = self._priced(items, leads)
-        num_forwards = sum([repeats for _, fed, repeats, _ in forwards if fed])
-        new_tokens = sum([repeats * fed for _, fed, repeats, _ in forwards])
-        op = (kind, level, len(items), num_forwards, new_tokens, self._now_s, seconds)
-        self._rows.add(op, leads, [running.index for running, _ in items])
-        self._now_s += seconds
-        ended = []
-        for (running, _), lead in zip(items, leads, strict=True):
-            running.state = lead.after
-            if lead.idle or running.idle:
-                running.idle = running.idle + 1 if lead.idle else 0
-                check_progress(running.idle)
-            if lead.emitted:
-                running.position += lead.emitted
-                if running.position >= running.walk.length:
-                    ended.append(running)
-                    continue
-                running.walk.stand(running.position, running.session.budget)
-            self._ready.append(running)
-        return ended
-
-    def _priced(self, items: list[_Item], leads: list[Lead]) -> tuple[int, int, list[Forward], float]:
-        """(kind, level, forwards, seconds) of an operation."""
-        level, drafts, cost = leads[0].op.level, leads[0].op.drafts, self._run.cost
-        name = self._names[level]
-        if level < self._num_free:
-            return DRAFT, level, [], cost.lookup_s * len(items)
-        fed = [
-            (*lead.fed(running.session.num_prompt + running.position), lead.op.drafted)
-            for (running, _), lead in zip(items, leads, strict=True)
-        ]
-        if drafts:
-            alone = len(fed) == 1
-            forwards = row_draft_forwards(cost, name, *fed[0]) if alone else rows_draft_forwards(cost, name, fed)
-            return DRAFT, level, forwards, total_s(forwards)
-        new, held = sum([row[0] for row in fed]), held_together(cost, name, [row[1] for row in fed])
-        seconds = cost.forward_s(name, num_rows=len(fed), new_tokens=new, context_tokens=held)
-        return VERIFY, level, [(len(fed), new, 1, seconds)], seconds

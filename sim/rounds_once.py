@@ -4,23 +4,317 @@ A round then follows from the recorded request, the position in its answer where
 decisions are drawn for the recorded request too. The room counts only where it cuts something: a round that had room
 for all that was wanted serves all that have as much.
 
-Rounds are walked in the request's trie: no session and no policy is asked where all that comes up is recorded. What the
-trie does not say at once (a stop rule, a lookup, a context beyond the record) the answers are asked, as in any replay.
+The policy becomes an automaton: it is asked about a state once, however often a request comes to it, and sees its
+pending tokens alone. States also hold what each member's cache holds, which follows from the steps: so what an
+operation is fed is known of a transition once and for all. Letters: L levels.
+
+Rounds are walked in the request's trie where all that comes up is recorded. What the trie does not say at once (a stop
+rule, a lookup, a context beyond the record) the answers are asked, as in any replay.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..decoding.legal_steps import IDLE_STEPS, Policy
+from ..decoding.legal_steps import IDLE_STEPS, Policy, check_step
 from ..decoding.pool import Pool
+from ..decoding.results import made
+from ..decoding.rules import NO_SIGNAL, Signal
+from ..decoding.seen import Observation, ServerLoad
 from ..decoding.session import Session
-from ..decoding.steps import Draft, PolicyError, Verify
-from ..policies.about import decides_by_pending
+from ..decoding.steps import Draft, Outcome, PolicyError, Step, Verify
+from ..policies.about import check_runs, decides_by_pending, members_run_by
 from .context_tables import RequestTables
 from .contexts_answers import UNKNOWN, TrieAnswers
-from .played_round import MOST, Automaton, Due, Fixed, Lead, Pending, PlayedRound, play
-from .recorded import RecordedAnswers, Replayed, UnrecordedContextError
+from .recorded import RecordedAnswers, Replayed
+
+SHOWN = ("found_nothing", "has_room", "num_pending", "pool", "waiting")
+_ITS_OWN = frozenset(("_session", *SHOWN))
+
+
+class ByPendingView(Observation):
+    """A view of one request that shows what `About.by_pending` allows.
+
+    Raises:
+        ValueError: from reading anything else of it; the loop says whose policy it was.
+    """
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> object:
+        if name in _ITS_OWN or name.startswith("__"):
+            return super().__getattribute__(name)
+        raise ValueError(
+            f"a policy that says by_pending may look at {', '.join(SHOWN)} of what it sees, and not at {name}"
+        )
+
+
+class FixedOp(NamedTuple):
+    """One operation of the request."""
+
+    level: int  # of the member that runs
+    drafts: bool  # whether it drafts; else it verifies
+    window: int  # tokens that the step wants, 0 of a verification
+    asked: int  # of these, how many there is room for
+    drafted: int  # tokens that came of it
+    pending: int  # tokens before it
+    first: int  # index of the first pending token that a verification judges; of a draft `pending`
+    # Tokens of a verification, both as in `steps.Outcome`
+    accepted: int
+    own: int
+    modelled: int  # decisions that were modelled rather than replayed
+
+    @property
+    def judged(self) -> int:
+        """Pending tokens that a verification looks at."""
+        return self.pending - self.first
+
+
+class PlayedRound(NamedTuple):
+    """Everything from one commit by the target to the next. A value: equal rounds are one object in `FixedRounds`."""
+
+    ops: tuple[FixedOp, ...]  # at least one; the last is a verification by the target, and the only one
+    committed: int  # tokens that come out, >= 1
+    ends: bool  # whether the segment ends with it
+    # room with which, and with any more, it would have come out the same; more than it had where the room cut it
+    needs: int
+
+    @classmethod
+    def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "PlayedRound":
+        """The round of these operations."""
+        # With no more room than for what it commits, the segment would end.
+        needs = max(committed + 1, *(op.pending + max(op.window, 1) for op in ops))
+        return cls(tuple(ops), committed, ends, needs)
+
+
+@dataclass(slots=True, eq=False)
+class Fixed:
+    """A policy that says `by_pending`, and what it is asked with."""
+
+    policy: Policy  # asked
+    name: str  # of it, for errors
+    pool: Pool  # its members
+    drafter: str = ""  # that it drafts with, once it has; "" before
+    runs: frozenset[str] | None = field(init=False)  # members that it says it runs
+
+    def __post_init__(self) -> None:
+        self.runs = members_run_by(self.policy)
+
+    def check(self, step: object, request_id: str) -> None:
+        """Refuse what `by_pending` rules out, or `runs`; raises PolicyError."""
+        try:
+            check_runs(self.runs, step)
+        except ValueError as error:
+            raise PolicyError(self.name, request_id, step, str(error)) from error
+        if isinstance(step, Draft):
+            self.drafter = self.drafter or step.model
+            if step.model == self.drafter:
+                return
+            rule = f"all its drafts are by one member, {self.drafter} so far"
+        elif getattr(getattr(step, "rule", None), "lossless", False):
+            return
+        else:
+            rule = "its steps are drafts and verifications by lossless rules"
+        raise PolicyError(self.name, request_id, step, f"a policy that says by_pending promises that {rule}")
+
+
+# Tokens that a member's cache holds, counted from the end of what is committed, which may be below it; None: none yet.
+Cached = tuple[int | None, ...]
+MOST = 1 << 20  # above any number of tokens of a step
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """What is pending, and what is due then."""
+
+    # Levels of who drafted and who judged each pending token
+    drafters: tuple[int, ...]
+    judges: tuple[int, ...]
+    cached: Cached  # `[L]` see `Cached`
+    found_nothing: bool  # whether the step before was a draft that came back empty
+    # What is due with and without room, once somebody came here with it
+    open: "Due | None" = None
+    full: "Due | None" = None
+
+
+@dataclass(slots=True, eq=False)
+class Due:
+    """A step that the policy wants in a state."""
+
+    state: Pending  # the state
+    step: Draft | Verify  # the step
+    level: int  # of the member
+    window: int  # tokens to draft; 0 of a verification
+    first: int  # index of the first token that is judged; of a draft how many are pending
+    walked: bool  # whether following a recorded trie says what comes of it, where all is recorded
+    prefill: int = 0  # 1 of the loop's own step
+    # by outcome, where it leads: `((modelled x MOST + asked) x MOST + drafted + accepted) x 2 + own`
+    leads: dict[int, "Lead"] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Lead:
+    """What came of a step, and where it leads; of one kind for all requests."""
+
+    due: Due  # the step
+    op: FixedOp  # in words of a round
+    emitted: int  # tokens that it committed
+    idle: bool  # whether nothing came of it
+    after: Pending  # the state then
+    new_tokens: int  # that its first forward is fed, those of the whole committed text on top where `whole`
+    held: int  # what the cache holds then, counted as `Cached`
+    whole: bool  # whether the cache holds nothing yet
+    # by committed tokens of the text, the row it is written down with and its seconds (`OpRows`)
+    priced: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def fed(self, num_committed: int) -> tuple[int, int]:
+        """(tokens that its first forward is fed, tokens that the cache holds then) after so many committed ones."""
+        return (self.new_tokens + num_committed, 0) if self.whole else (self.new_tokens, self.held + num_committed)
+
+
+class Automaton:
+    """States and steps as they are come to; `num_free` counts model-free members, which come first in the pool."""
+
+    def __init__(self, fixed: Fixed, num_free: int) -> None:
+        self._fixed = fixed
+        self._num_free = num_free
+        self._target = fixed.pool.target_level
+        self._states: dict[tuple[object, ...], Pending] = {}
+        self._steps: dict[tuple[object, ...], tuple[Draft | Verify, int]] = {}
+        self._bare = self._state((), (), (None,) * len(fixed.pool.members))
+        prefill = Verify(fixed.pool.target)
+        self._prefill = Due(self._bare, prefill, self._target, 0, 0, walked=True, prefill=1)
+
+    @property
+    def bare(self) -> Pending:
+        """Nothing is pending or held: a request that begins without a prefill."""
+        return self._bare
+
+    @property
+    def prefilled(self) -> Lead:
+        """What comes of the prefill."""
+        return self.lead(self._prefill, own=1)
+
+    @property
+    def prefill(self) -> Due:
+        """The target reads the prompt and writes the first token."""
+        return self._prefill
+
+    def due(self, state: Pending, *, has_room: bool) -> Due:
+        """What the policy wants; raises whatever it raises, or what is wrong with its step."""
+        found = state.open if has_room else state.full
+        if found is not None:
+            return found
+        key = (state.drafters, state.judges, state.found_nothing, has_room)
+        asked = self._steps.get(key)
+        if asked is None:
+            asked = self._steps[key] = self._ask(state, has_room)
+        step, level = asked
+        window = step.tokens if isinstance(step, Draft) else 0
+        first = len(state.judges) if window else self._first_unjudged(state, level)
+        walked = level >= self._num_free and not (isinstance(step, Draft) and step.stop is not None)
+        found = Due(state, step, level, window, first, walked)
+        if has_room:
+            state.open = found
+        else:
+            state.full = found
+        return found
+
+    def lead(
+        self, due: Due, *, asked: int = 0, drafted: int = 0, accepted: int = 0, own: int = 0, modelled: int = 0
+    ) -> Lead:
+        """Where an outcome leads; its fields as of `FixedOp`."""
+        key = ((modelled * MOST + asked) * MOST + drafted + accepted) * 2 + own
+        found = due.leads.get(key)
+        if found is None:
+            found = due.leads[key] = self._lead(due, asked, drafted, accepted, own, modelled)
+        return found
+
+    def _ask(self, state: Pending, has_room: bool) -> tuple[Draft | Verify, int]:
+        pool, count = self._fixed.pool, len(state.judges)
+        session = Session(
+            pool=pool, request_id="", tag="", prompt=(0,), budget=count + (1 if has_room else 0), eos=frozenset()
+        )
+        session.tokens, session.places = [0] * count, [0] * count
+        session.drafters, session.judges = list(state.drafters), list(state.judges)
+        if state.found_nothing:
+            draft = Draft(self._fixed.drafter, 1)
+            session.last = made(Outcome, ("", draft, 0, 0, 0, 0, 0, None, (), 0.0, 1, False, 0))
+        step: Step = self._fixed.policy.decide(ByPendingView(session, ServerLoad(len(pool.members)), _no_signal))
+        level = check_step(session, step)
+        self._fixed.check(step, "")
+        assert isinstance(step, Draft | Verify)
+        return step, level
+
+    def _first_unjudged(self, state: Pending, level: int) -> int:
+        if level == self._target:
+            return 0
+        return next((index for index, judge in enumerate(state.judges) if judge < level), len(state.judges))
+
+    def _lead(self, due: Due, asked: int, drafted: int, accepted: int, own: int, modelled: int) -> Lead:
+        state, level = due.state, due.level
+        pending = len(state.judges)
+        if due.window:
+            after, emitted = self._after_draft(due, drafted), 0
+        elif level == self._target:
+            after, emitted = self._after_commit(due, accepted, own), accepted + own
+        else:
+            after, emitted = self._after_judgement(due, accepted, own), 0
+        held, whole = state.cached[level], state.cached[level] is None
+        if not due.window and held is not None:
+            held = min(held, -1 if level == self._target else due.first - 1)
+        return Lead(
+            due=due,
+            op=FixedOp(level, due.window > 0, due.window, asked, drafted, pending, due.first, accepted, own, modelled),
+            emitted=emitted,
+            idle=not (drafted or own or emitted or due.first < pending),
+            after=after,
+            new_tokens=pending - (held or 0),
+            held=held or 0,
+            whole=whole,
+        )
+
+    def _after_draft(self, due: Due, drafted: int) -> Pending:
+        state, level = due.state, due.level
+        drafters, judges = state.drafters + (level,) * drafted, state.judges + (level,) * drafted
+        cached = state.cached
+        if drafted and level >= self._num_free:
+            cached = _replaced(cached, level, len(judges) - 1)
+        return self._state(drafters, judges, cached, found_nothing=not drafted)
+
+    def _after_judgement(self, due: Due, accepted: int, own: int) -> Pending:
+        state, level, kept = due.state, due.level, due.first + accepted
+        by_level = (level,) * own
+        judges = tuple(max(judge, level) for judge in state.judges[:kept])
+        cached = _replaced(_rolled_back(state.cached, kept), level, kept)
+        return self._state(state.drafters[:kept] + by_level, judges + by_level, cached)
+
+    def _after_commit(self, due: Due, accepted: int, own: int) -> Pending:
+        cached = _replaced(_rolled_back(due.state.cached, accepted), due.level, accepted)
+        emitted = accepted + own
+        return self._state((), (), tuple(None if held is None else held - emitted for held in cached))
+
+    def _state(
+        self, drafters: tuple[int, ...], judges: tuple[int, ...], cached: Cached, *, found_nothing: bool = False
+    ) -> Pending:
+        key = (drafters, judges, cached, found_nothing)
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = Pending(drafters, judges, cached, found_nothing)
+        return found
+
+
+def _replaced(cached: Cached, level: int, held: int) -> Cached:
+    return (*cached[:level], held, *cached[level + 1 :])
+
+
+def _rolled_back(cached: Cached, limit: int) -> Cached:
+    return tuple(None if held is None else min(held, limit) for held in cached)
+
+
+def _no_signal(session: Session, index: int) -> Signal:
+    return NO_SIGNAL
 
 
 class SteppedRequest:
@@ -29,23 +323,47 @@ class SteppedRequest:
     The answers know the request under `session_id`; `replayed` is how it begins.
     """
 
-    def __init__(self, fixed: Fixed, answers: RecordedAnswers, session_id: str, replayed: Replayed) -> None:
-        self._fixed = fixed
+    def __init__(
+        self, automaton: Automaton, pool: Pool, answers: RecordedAnswers, session_id: str, replayed: Replayed
+    ) -> None:
+        self._automaton, self._pool = automaton, pool
         self._answers = answers
         self._session_id = session_id
         self._replayed = replayed
-        self._step, self._level = Verify(fixed.pool.target), fixed.pool.target_level
+        self._step, self._level = Verify(pool.target), pool.target_level
         # The answer as far as it was asked for; a place more than tokens, the one before the first.
         self._tokens: list[int] = []
         self._places = [replayed.place]
 
     def round(self, position: int, room: int) -> PlayedRound:
-        """The round at a place of the answer; raises as `play`, and ValueError beyond the answer's end."""
+        """The round at a place of the answer; raises as `WalkedRequest.round`."""
         self._write(position)
         session = self.session(position + room)
         session.emitted = self._tokens[:position]
         session.place = self._places[position]
-        return play(self._fixed, session, self._answers)
+        answers, automaton, state = self._answers, self._automaton, self._automaton.bare
+        ops: list[FixedOp] = []
+        idle = 0
+        while True:
+            due = automaton.due(state, has_room=session.room > 0)
+            step, level = due.step, due.level
+            if isinstance(step, Draft):
+                asked = min(due.window, session.room)
+                free = level < answers.num_free
+                row = answers.looked_up(session, step) if free else answers.drafted(session, step, level)
+                outcome = session.drafted(step, level, row, duration_s=0.0, num_rows=1)
+                lead = automaton.lead(due, asked=asked, drafted=outcome.num_drafted, modelled=row.num_modelled)
+            else:
+                judged = answers.judged(session, step, level)
+                outcome = session.judged(step, level, judged, duration_s=0.0, num_rows=1)
+                accepted, own = outcome.num_accepted, outcome.num_own
+                lead = automaton.lead(due, accepted=accepted, own=own, modelled=judged.num_modelled)
+            ops.append(lead.op)
+            if outcome.num_emitted:
+                return PlayedRound.of(ops, outcome.num_emitted, outcome.done)
+            idle = idle + 1 if lead.idle else 0
+            check_progress(idle)
+            state = lead.after
 
     def tokens(self, position: int, count: int) -> list[int]:
         """What stands there in the answer."""
@@ -56,14 +374,14 @@ class SteppedRequest:
         """The request before it begins, with so many tokens to write."""
         replayed = self._replayed
         return Session(
-            pool=self._fixed.pool,
+            pool=self._pool,
             request_id=self._session_id,
             tag=replayed.tag,
             prompt=replayed.prompt,
             budget=budget,
             eos=replayed.eos,
             ending=replayed.ending,
-            prefill_before=(False,) * len(self._fixed.pool.members),
+            prefill_before=(False,) * len(self._pool.members),
         )
 
     def _write(self, count: int) -> None:
@@ -149,10 +467,6 @@ class TrieWalk:
         """Tokens that may still be drafted."""
         tokens = self._tokens
         return 0 if tokens and tokens[-1] in self._eos else self._budget - self._position - len(tokens)
-
-    def step(self, due: Due) -> Lead:
-        """What comes of a step; what is pending then stays so until `stand`."""
-        return self._draft(due, self.room) if due.window else self._judge(due)
 
     def _draft(self, due: Due, room: int) -> Lead:
         tokens, places, eos = self._tokens, self._places, self._eos
@@ -323,9 +637,8 @@ class FixedRounds:
     def __init__(self, *, policy: Policy, name: str, pool: Pool, answers: RecordedAnswers) -> None:
         if not decides_by_pending(policy):
             raise ValueError(f"policy {name} does not say that pending tokens alone decide (About.by_pending)")
-        self._fixed = Fixed(policy, name, pool)
-        self._answers = answers
-        self._automaton = Automaton(self._fixed, answers.num_free)
+        self._pool, self._answers = pool, answers
+        self._automaton = Automaton(Fixed(policy, name, pool), answers.num_free)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._num_kept = 0
@@ -333,11 +646,10 @@ class FixedRounds:
         self._equal: dict[PlayedRound, PlayedRound] = {}
         self._paths: KnownPaths = {}
 
-    def round(self, request_id: str, recorded_id: str, position: int, room: int) -> PlayedRound:
+    def round(self, recorded_id: str, position: int, room: int) -> PlayedRound:
         """The next round of a request whose answer stands at a place of a recorded one, with nothing pending.
 
         Args:
-            request_id: its own, for errors.
             recorded_id: of the recorded request that it replays.
             position: tokens of the recorded answer that it has committed, >= 0; 0 where its segment begins and no
                 prefill is due.
@@ -346,7 +658,7 @@ class FixedRounds:
         Raises:
             KeyError: the recording does not hold that request.
             ValueError: a position or room outside the recorded answer.
-            PolicyError, UnrecordedContextError: see `play`.
+            Exception: whatever is wrong with a step, with no word on whose it was.
         """
         known = self._known.get(recorded_id)
         if known is None:
@@ -359,9 +671,14 @@ class FixedRounds:
         if found is not None:
             return found
         played = self._opened(recorded_id)
-        found = self._keep(known, position, room, self._played(played, request_id, position, room))
+        budget = played.replayed.budget
+        if position < 0 or room < 1 or position + room > budget:
+            raise ValueError(
+                f"position must be >= 0, room >= 1 and both together at most {budget}, got {position} and {room}"
+            )
+        found = self._keep(known, position, room, (played.walked or played.stepped).round(position, room))
         if played.walked is not None:
-            self._go_on(known, played.walked, position + found.committed, played.replayed.budget)
+            self._go_on(known, played.walked, position + found.committed, budget)
         self._forget()
         return found
 
@@ -378,7 +695,7 @@ class FixedRounds:
         # Unlike that of any served request, or of other rounds on the same answers.
         session_id = f"\0{id(self)} {recorded_id}"
         replayed = self._answers.replay(session_id, recorded_id)
-        stepped = SteppedRequest(self._fixed, self._answers, session_id, replayed)
+        stepped = SteppedRequest(self._automaton, self._pool, self._answers, session_id, replayed)
         found = self._open[recorded_id] = _Open(replayed, session_id, stepped, self._walked(stepped, replayed))
         if len(self._open) > MOST_OPEN:
             _, gone = self._open.popitem(last=False)
@@ -394,28 +711,6 @@ class FixedRounds:
         if not walk.begin(session, recorded):
             return None
         return WalkedRequest(self._automaton, walk, recorded.trunk_tokens, self._paths)
-
-    def _played(self, played: _Open, request_id: str, position: int, room: int) -> PlayedRound:
-        budget = played.replayed.budget
-        if position < 0 or room < 1 or position + room > budget:
-            raise ValueError(
-                f"position must be >= 0, room >= 1 and both together at most {budget}, got {position} and {room}"
-            )
-        failed: Exception | None = None
-        if played.walked is not None:
-            try:
-                return played.walked.round(position, room)
-            except Exception as error:  # noqa: BLE001 - a policy may raise anything
-                failed = error
-        try:
-            found = played.stepped.round(position, room)  # says which step it was
-        except PolicyError as error:
-            raise PolicyError(error.policy, request_id, error.step, error.reason) from error
-        except UnrecordedContextError as error:
-            raise type(error)(request_id, *error.args[1:]) from error
-        if failed is not None:
-            raise failed
-        return found
 
     def _go_on(self, known: _Known, walked: WalkedRequest, position: int, budget: int) -> None:
         """Play what comes next to who has room enough, as long as nobody has been there."""

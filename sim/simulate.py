@@ -27,12 +27,12 @@ from ..policies.about import about_of
 from ..policies.oracles import Foresight, ForwardSeconds
 from ..runs.log import RunLedger, RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
-from .closed_loops import BatchedLoop, ClosedLoop, WalkedRun, why_looped
+from .closed_loops import ClosedLoop, WalkedRun, why_looped
 from .contexts import ReplayWorld, TrieTables
 from .cost.base import CostModel, CostRangeError
-from .played_round import ByPendingView
 from .recorded import DevicePlacement
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
+from .rounds_once import ByPendingView
 
 
 def device_process(
@@ -234,9 +234,8 @@ def simulate(
         raise ArgumentError(f"policy {name} is an oracle, which cannot foresee what a `prefix_cache` will hold")
     prefill_before = recording.prefill_before(scenario.begins)
     grant_foresight(policy, name, recording, scenario.cost, prefill_before, seed=scenario.seed, strict=scenario.strict)
-    log = (
-        None if stepwise or scenario.prefixes is not None else _walked(scenario, policy, name, prefill_before, outputs)
-    )
+    walks = scenario.batch == 1 and scenario.prefixes is None and not stepwise
+    log = _walked(scenario, policy, name, prefill_before, outputs) if walks else None
     return _looped(scenario, policy, name, prefill_before, outputs) if log is None else log
 
 
@@ -256,10 +255,9 @@ def _walked(
     assert isinstance(world, ReplayWorld)
     ledger, decide_s = RunLedger(), scenario.seconds_to_decide(policy)
     run = WalkedRun(policy=policy, name=name, tables=tables, world=world, cost=cost, decide_s=decide_s, ledger=ledger)
-    walks = ClosedLoop(run) if scenario.batch == 1 else BatchedLoop(run, scenario.batch)
     try:
         with paused_collector():
-            whole = walks.run(prefill_before, outputs)
+            whole = ClosedLoop(run).run(prefill_before, outputs)
     except Exception as error:  # noqa: BLE001 - a policy and a cost may raise anything
         failed = error
     else:

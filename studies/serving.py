@@ -29,11 +29,11 @@ from ..sim.cost.base import CostRangeError
 from ..sim.cost.by_name import scaled_by_name
 from ..sim.cost.roofline import device_sheet
 from ..sim.replay_tables import ReplayTables, tables_of
+from ..sim.serving.charges import to_ps
 from ..sim.serving.cluster import Cluster, Replica, open_cluster
 from ..sim.serving.replica import ReplicaSpec, Role
 from ..sim.serving.requests import Deadline
-from ..sim.serving.routers import Dispatcher, RouterSetting
-from ..sim.serving.running import ServedReplica, to_ps
+from ..sim.serving.routers import Dispatcher, RouterSetting, WatchedReplica
 from ..sim.serving.serve import BROKEN, INTERRUPTED, Dispatch, Served, serve
 from ..sim.simulate import seconds_to_decide
 from ..traces.recording import Recording
@@ -455,7 +455,7 @@ def _spec(setting: ServingSetting, tables: ReplayTables, replica: Replica, polic
 def _dispatch(setting: ServingSetting, seed: int) -> Dispatch:
     router, stale_ps = setting.cluster.router, to_ps(setting.cluster.stale_s)
 
-    def dispatch(replicas: Sequence[ServedReplica]) -> Dispatcher:
+    def dispatch(replicas: Sequence[WatchedReplica]) -> Dispatcher:
         built = router.build(RouterSetting(num_replicas=len(replicas), seed=seed))
         return Dispatcher(built, router.label, replicas, stale_ps)
 

@@ -40,11 +40,11 @@ from ..runtime.world import TorchWorld
 from ..sim.contexts import TrieTables
 from ..sim.cost.base import CostModel
 from ..sim.recorded import RecordedAnswers
+from ..sim.serving.charges import to_ps, to_s
 from ..sim.serving.cluster import Cluster, Replica, open_cluster
 from ..sim.serving.replica import MakeWorld, ReplicaSpec, Role
 from ..sim.serving.requests import DrawnRequests, ServedRequest
 from ..sim.serving.routers import Dispatcher, RouterSetting
-from ..sim.serving.running import to_ps, to_s
 from ..sim.serving.serve import Served, serve
 from ..sim.simulate import seconds_to_decide
 from ..traces.contexts.recording import TrieRecording

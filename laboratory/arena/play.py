@@ -26,8 +26,7 @@ from paceline.sim.replay_tables import ReplayTables, check_observed, in_order, t
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.requests import DrawnRequests
-from paceline.sim.serving.routers import Dispatcher, RoundRobin, RouterSetting
-from paceline.sim.serving.running import ServedReplica
+from paceline.sim.serving.routers import Dispatcher, RoundRobin, RouterSetting, WatchedReplica
 from paceline.sim.serving.serve import serve
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.recording import TrieRecording
@@ -170,7 +169,7 @@ def _limits(pool: Pool) -> EngineLimits:
     return EngineLimits(max_num_seqs=MOST_RUNNING, token_budget=TOKEN_BUDGET, kv=dict.fromkeys(kept, memory))
 
 
-def _dispatch(replicas: Sequence[ServedReplica]) -> Dispatcher:
+def _dispatch(replicas: Sequence[WatchedReplica]) -> Dispatcher:
     return Dispatcher(RoundRobin(RouterSetting(num_replicas=1, seed=0)), "round-robin", replicas, 0)
 
 

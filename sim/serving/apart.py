@@ -1,28 +1,16 @@
-"""From a replica that prefills to one that decodes: who takes a request, and when its keys and values are there.
+"""Replicas that prefill for others, replicas that decode, and the link between them.
 
-A link that is shared by all who send over it: first come, first served.
-
-When a prefill has ended a router picks the replica that decodes. The request waits there for blocks and for a place in
-the batch; then what that replica's prefix cache does not hold of the text crosses the link. Until it has, the blocks of
-the replica that prefilled are held, too.
-
-A replica that decodes what others have prefilled.
-
-A request that is handed over waits for blocks of its whole text and for a place in the batch, then for its keys and
-values; it joins the batch at the start of the first cycle after that. One that was put back is prefilled here.
-
-A replica that prefills: a request leaves it with its first token, its blocks when they have been sent.
-
-Whether the replicas of a run can hand over to one another.
-
-Handovers of one run: its clock, its events, and who takes new requests.
+When a prefill has ended a router picks the replica that decodes. The request waits there for blocks of its whole text
+and for a place in the batch; then what that replica's prefix cache does not hold of the text crosses the link, first
+come, first served. Until it has, the blocks of the replica that prefilled are held, too. The request joins the batch at
+the start of the first cycle after that. One that was put back is prefilled where it decodes.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import simpy
 
@@ -30,12 +18,12 @@ from ...base.errors import ArgumentError
 from ...runs.recorder import ServingRecorder
 from ...runs.serving import TransferTotals
 from ...traces.workloads.arrival import PS_PER_S, Arrival
+from .charges import to_ps
 from .engine import Going, Replica
-from .replica import Reached, ReplicaBooks, ReplicaSpec, Role, ServedFrom, Transfer
-from .replica_memory import ReplicaMemory
-from .requests import Batch, ServedRequest
+from .replica import ReplicaSpec, Role, ServedFrom, Transfer
+from .requests import ServedRequest
 from .routers import Dispatcher
-from .running import ARRIVALS, Moment, RankedEvent, ServedReplica, to_ps
+from .running import ARRIVALS, Moment, RankedEvent
 
 
 class _Sent(NamedTuple):
@@ -138,65 +126,25 @@ class Handover:
     prefilled_at_ps: int
 
 
-class Prefiller(Protocol):
-    """A replica that prefills, as handovers see it."""
-
-    def sent(self, session: ServedRequest, at_ps: int) -> None:
-        """Its keys and values are where they are decoded: their blocks are free."""
-        ...
-
-
-class Decoder(Protocol):
-    """A replica that decodes, as handovers see it."""
-
-    def refuses(self, arrival: Arrival) -> str:
-        """Why a request can never run; "" if it can."""
-        ...
-
-    def expect(self, handover: Handover, at_ps: int) -> None:
-        """A request waits for blocks."""
-        ...
-
-    def received(self, handover: Handover, at_ps: int) -> None:
-        """What was sent is there."""
-        ...
-
-
-class Events(Protocol):
-    """What drives a run."""
-
-    def at(self, at_ps: int, do: Callable[[], None]) -> None:
-        """Let something be done then, in the order of the calls among what is done at that instant."""
-        ...
-
-    @property
-    def wake(self) -> Callable[[int], None]:
-        """Lets a replica that found nothing to do look again, now."""
-        ...
-
-
 class Handovers:
-    """Mutated by the replicas of a run, and by its events.
+    """Mutated by the replicas of a run, and by its events."""
 
-    Args:
-        transfer: how keys and values are sent.
-        events: of the run.
-        recorder: of the run.
-    """
-
-    def __init__(self, transfer: Transfer, events: Events, recorder: ServingRecorder) -> None:
+    def __init__(self, transfer: Transfer, events: "RunEvents", recorder: ServingRecorder) -> None:
         self._link = Link(transfer)
         self._events = events
         self._recorder = recorder
         self._prefilled: dict[int, ServedRequest] = {}
-        self._prefillers: Mapping[int, Prefiller] = {}
-        self._decoders: tuple[tuple[int, Decoder], ...] = ()
+        self._prefillers: Mapping[int, PrefillReplica] = {}
+        self._decoders: tuple[tuple[int, DecodeReplica], ...] = ()
         self._dispatcher: Dispatcher | None = None
         self._held: dict[int, Handover] = {}  # who waits for blocks, by serial
         self._handed_over = self._held_ps = 0
 
     def connect(
-        self, prefillers: Mapping[int, Prefiller], decoders: Mapping[int, Decoder], dispatcher: Dispatcher
+        self,
+        prefillers: Mapping[int, "PrefillReplica"],
+        decoders: Mapping[int, "DecodeReplica"],
+        dispatcher: Dispatcher,
     ) -> None:
         """Say who hands over to whom.
 
@@ -247,62 +195,27 @@ class Handovers:
         self._events.wake(handover.decoder)
 
 
-class _Books(ReplicaBooks):
-    """As `ReplicaBooks`; some requests that wait stand in no queue of the batch."""
-
-    def __init__(
-        self,
-        index: int,
-        recorder: ServingRecorder,
-        batch: Batch,
-        memory: ReplicaMemory,
-        reached: Reached,
-        num_waiting: Callable[[], int],
-    ) -> None:
-        super().__init__(index, recorder, batch, memory, reached)
-        self._num_waiting = num_waiting
-
-    def note_state(self, at_ps: int, later: tuple[int, int] | None = None) -> None:
-        """See `ReplicaBooks`."""
-        running, used_blocks = len(self._batch.running), self._memory.used_blocks
-        self.recorder.state(self._index, at_ps, running, self._num_waiting(), used_blocks)
-
-
 class DecodeReplica(Replica):
-    """As `Replica`; see `Handovers`, which calls `expect` and `received`.
-
-    Args:
-        index: among the replicas of the run.
-        spec: what it is.
-        shared: what it shares with the others.
-        handovers: told when keys and values may be sent.
-    """
+    """As `Replica`; see `Handovers`, which calls `expect` and `received`."""
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, handovers: Handovers) -> None:
         super().__init__(index, spec, shared, may_lag=False)
-        memory, reached = self._memory, shared.reached
-        self._books = _Books(index, shared.recorder, self._batch, memory, reached, lambda: self.num_waiting)
         self._handovers = handovers
         self._most_running = spec.limits.max_num_seqs
         self._expected: deque[Handover] = deque()
         self._received: deque[ServedRequest] = deque()
-        self._num_coming = 0  # who holds blocks and does not run yet
         self._in_cycle = False
 
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait: put back, for blocks, for keys and values, or for the next cycle."""
-        return len(self._batch.waiting) + len(self._expected) + self._num_coming
-
     def expect(self, handover: Handover, at_ps: int) -> None:
-        """See `Decoder`."""
+        """A request waits for blocks."""
         self._expected.append(handover)
+        self._batch.elsewhere += 1
         self._requests[handover.session.request_id] = handover.session
         self._asked.load.num_waiting += 1
         self._books.note_state(at_ps)
 
     def received(self, handover: Handover, at_ps: int) -> None:
-        """See `Decoder`."""
+        """What was sent is there."""
         self._received.append(handover.session)
 
     def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
@@ -321,7 +234,7 @@ class DecodeReplica(Replica):
         """Requests whose keys and values are there run."""
         while self._received and len(self._batch.running) < self._most_running:
             session = self._received.popleft()
-            self._num_coming -= 1
+            self._batch.elsewhere -= 1
             self._batch.joined(session)
             self._memory.commit(session)
             self._asked.enter(session)
@@ -337,24 +250,20 @@ class DecodeReplica(Replica):
         going = super()._step(rows, now_ps, start_ps)
         batch, expected = self._batch, self._expected
         # Who was put back comes first: while one waits, nobody gets blocks that it lacks.
-        while expected and not batch.waiting and len(batch.running) + self._num_coming < self._most_running:
+        while expected and not batch.waiting and self._num_held() < self._most_running:
             num_tokens = self._memory.receive(expected[0].session)
             if num_tokens is None:
                 break
-            self._num_coming += 1
             self._handovers.begin(expected.popleft(), num_tokens, now_ps)
         return going
 
+    def _num_held(self) -> int:
+        """Requests that hold blocks, and run or will when their keys and values are there."""
+        return len(self._batch.running) + self._batch.elsewhere - len(self._expected)
+
 
 class PrefillReplica(Replica):
-    """As `Replica`, whose policy is never asked.
-
-    Args:
-        index: among the replicas of the run.
-        spec: what it is.
-        shared: what it shares with the others.
-        handovers: take what it has prefilled.
-    """
+    """As `Replica`, whose policy is never asked."""
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, handovers: Handovers) -> None:
         super().__init__(index, spec, shared, may_lag=False)
@@ -365,7 +274,7 @@ class PrefillReplica(Replica):
         return self._memory.refuses(arrival, answer_tokens=1) or self._handovers.refuses(arrival)
 
     def sent(self, session: ServedRequest, at_ps: int) -> None:
-        """See `Prefiller`."""
+        """Keys and values of a request are where they are decoded: their blocks are free."""
         self._memory.release(session.serial)
         self._books.note_state(at_ps)
 
@@ -403,7 +312,7 @@ def check_roles(replicas: Iterable[ReplicaSpec], transfer: Transfer | None) -> N
 
 
 class RunEvents:
-    """See `Events`; what is done at an instant comes in its turn among the requests that come then.
+    """What drives handovers; what is done at an instant comes in its turn among the requests that come then.
 
     Args:
         env: of the run.
@@ -417,7 +326,7 @@ class RunEvents:
         self.wake = wake
 
     def at(self, at_ps: int, do: Callable[[], None]) -> None:
-        """See `Events`."""
+        """Let something be done then, in the order of the calls among what is done at that instant."""
 
         def happen(_: simpy.Event) -> None:
             self._moment.now_ps = at_ps
@@ -426,46 +335,13 @@ class RunEvents:
         RankedEvent(self._env, at_ps, ARRIVALS, happen)
 
 
-class FirstDispatcher:
-    """Routes new requests to replicas that take them, and lets the router of handovers see when this one's does.
-
-    Args:
-        dispatcher: of these replicas.
-        indices: of them among all replicas of the run.
-        decoders: dispatcher of those that are handed requests.
-    """
-
-    def __init__(self, dispatcher: Dispatcher, indices: Sequence[int], decoders: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        self._indices = tuple(indices)
-        self._decoders = decoders
-
-    @property
-    def looks(self) -> bool:
-        """See `Dispatcher`."""
-        return self._dispatcher.looks
-
-    def next_snapshot_ps(self, now_ps: int) -> int | None:
-        """See `Dispatcher`."""
-        return self._dispatcher.next_snapshot_ps(now_ps)
-
-    def take_snapshot(self) -> None:
-        """See `Dispatcher`; of all replicas."""
-        self._dispatcher.take_snapshot()
-        self._decoders.take_snapshot()
-
-    def pick(self, arrival: Arrival) -> int:
-        """See `Dispatcher`; the number is one among all replicas."""
-        return self._indices[self._dispatcher.pick(arrival)]
-
-
 def connected(
-    handovers: Handovers, replicas: Sequence[ServedReplica], dispatch: Callable[[Sequence[ServedReplica]], Dispatcher]
-) -> FirstDispatcher:
+    handovers: Handovers, replicas: Sequence[Replica], dispatch: Callable[[Sequence[Replica]], Dispatcher]
+) -> Dispatcher:
     """Let the replicas of a run that prefill hand over to those that decode; returns who routes new requests."""
     prefillers = {index: replica for index, replica in enumerate(replicas) if isinstance(replica, PrefillReplica)}
     decoders = {index: replica for index, replica in enumerate(replicas) if isinstance(replica, DecodeReplica)}
     dispatcher = dispatch(list(decoders.values()))
     handovers.connect(prefillers, decoders, dispatcher)
     first = [index for index in range(len(replicas)) if index not in decoders]
-    return FirstDispatcher(dispatch([replicas[index] for index in first]), first, dispatcher)
+    return dispatch([replicas[index] for index in first]).before(dispatcher, first)

@@ -16,7 +16,7 @@ from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, 
 from ...decoding.pool import Pool
 from ...decoding.results import Drafted, Judged, made
 from ...decoding.seen import ServerLoad
-from ...decoding.steps import Commit, Draft, Outcome, PolicyError, Step, Verify
+from ...decoding.steps import Commit, Draft, Outcome, Step, Verify
 from ...decoding.world import check_known
 from ...policies.about import check_runs, members_run_by
 from .requests import ServedRequest, ServedView
@@ -206,7 +206,6 @@ class AskedPolicy:
             request.places += places
             request.drafters += by_level
             request.judges += by_level
-            request.agreed = -1
             if keeps and count:
                 request.cached[level] = request.num_text + len(request.tokens) - 1
             request.last = outcome = made(
@@ -229,9 +228,8 @@ class AskedPolicy:
         """A verification has run, of `num_rows` requests in all."""
         sums, load = self.judged_sums[level], self.load
         for request, judged in zip(rows, results):  # noqa: B905 - as above
-            outcome = request.judged(
-                cast(Verify, request.step), level, judged, duration_s=duration_s, num_rows=num_rows
-            )
+            step = request.step
+            outcome = request.judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)  # type: ignore[arg-type]
             load.context_tokens += outcome.num_emitted
             self.num_modelled += judged.num_modelled
             sums[0] += 1
@@ -265,10 +263,6 @@ class AskedPolicy:
         elif self.idle:
             self.idle.pop(request.request_id, None)
         self.ready.append(request)
-
-    def raised(self, outcome: Outcome, error: BaseException) -> PolicyError:
-        """What `learn` raised; an interrupt is raised on."""
-        return raised(self._name, outcome.request_id, outcome.step, "learn", error)
 
     def end(self, request: ServedRequest) -> None:
         """A request is done."""

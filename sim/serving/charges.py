@@ -1,24 +1,39 @@
-"""Whole picoseconds of forwards, the same integers step by step and where steps are added up.
+"""The clock of simulated serving, and what operations take on it: whole picoseconds inside, seconds at the edges.
+
+Sums of integers are the same in any order, so a closed form of many steps ends at the same instant as the steps.
 
 Where a cost has lines by the tokens held, picoseconds lie on lines as well: whole ones at the start of a piece, and
 whole ones for each token more. A piece is short enough that this rounding takes or adds at most `MOST_ERROR` of a
 forward, and half a picosecond. Elsewhere each forward's seconds are rounded once.
-
-Picoseconds of a replica's operations: of each forward, in whole ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
 from ...decoding.pool import Pool
 from ...decoding.results import Drafted, Forward
-from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem
 from ...traces.workloads.arrival import PS_PER_S
-from ..charges import OperationCharges, draft_forwards, later_held
+from ..charges import OperationCharges, draft_forwards
 from ..cost.base import ContextLine, CostModel, WrappedCost, held_together
-from .running import to_ps
+
+
+def to_ps(seconds: float) -> int:
+    """Picoseconds nearest to a number of seconds, ties to the even one; raises ValueError unless >= 0 and finite.
+
+    A float of seconds names each picosecond up to 2^51 of them, which is 37 minutes; above, its own steps are wider
+    than one (at a week 116 ps).
+    """
+    if not 0 <= seconds < inf:
+        raise ValueError(f"seconds must be >= 0 and finite, got {seconds!r}")
+    return round(seconds * PS_PER_S)
+
+
+def to_s(ps: int) -> float:
+    """The float of seconds nearest to a number of picoseconds."""
+    return ps / PS_PER_S
+
 
 MOST_ERROR = 5e-8
 ForwardPs = Callable[[str, int, int, int], int]  # picoseconds by model, rows, new tokens and tokens held
@@ -39,11 +54,7 @@ class PsLine(NamedTuple):
 
 
 class ForwardLines:
-    """The lines of a cost in picoseconds.
-
-    Args:
-        cost: which has lines.
-    """
+    """The lines of a cost in picoseconds."""
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
@@ -72,9 +83,6 @@ class ForwardLines:
 
 class WholeSeconds(WrappedCost):
     """A cost whose forwards are what `ForwardLines` says; all else is that of the cost. Exact below 2^51 picoseconds.
-
-    Args:
-        cost: which has lines.
 
     Attributes:
         lines: of its forwards.
@@ -106,7 +114,7 @@ def forward_ps_of(cost: CostModel) -> Callable[[str, int, int, int], int]:
     return forward_ps
 
 
-def later_forwards(forward_ps: ForwardPs, model: str, drafts: list[tuple[int, int]]) -> tuple[int, int]:
+def later_forwards(forward_ps: ForwardPs, model: str, drafts: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
     """The forwards of a draft after its first one, in which rows of different lengths take part.
 
     Args:
@@ -114,20 +122,18 @@ def later_forwards(forward_ps: ForwardPs, model: str, drafts: list[tuple[int, in
         model: that drafts.
         drafts: of each row how much it writes, >= 1, and its tokens before that.
 
-    Returns:
-        Picoseconds, and tokens fed.
+    Yields:
+        Rows, forwards with so many, and picoseconds of each.
     """
-    duration_ps, new_tokens, done = 0, 0, 1
+    done = 1
     while drafts:
         length, rows = min(drafts)[0], len(drafts)
         repeats = length - done
         if repeats:
             middle = sum([context for _, context in drafts]) + rows * (2 * done + repeats - 3) // 2
-            duration_ps += repeats * forward_ps(model, rows, rows, middle)
-            new_tokens += repeats * rows
+            yield rows, repeats, forward_ps(model, rows, rows, middle)
         done = length
         drafts = [one for one in drafts if one[0] > length]
-    return duration_ps, new_tokens
 
 
 def _whole(line: ContextLine, context_tokens: int) -> PsLine:
@@ -171,15 +177,11 @@ class ServingCharges:
         self._draft_ps = forward_ps_of(self._cost)
         self._verify_ps = [self._draft_ps] * pool.target_level + [forward_ps_of(target_cost or self._cost)]
         self._names = pool.names
-        models = pool.names[sum(member.model_free for member in pool.members) :]
+        self._plain = [not cost.longest and cost.draft_terms(name) is None for name in pool.names]
+        num_free = sum(member.model_free for member in pool.members)
         self.forward_ps = self._draft_ps
         self.lines = self._cost.lines if isinstance(self._cost, WholeSeconds) else None
-        self.are_forwards = (
-            target_cost is None
-            and not cost.knows_operations
-            and not cost.longest
-            and all(cost.draft_terms(name) is None for name in models)
-        )
+        self.are_forwards = target_cost is None and not cost.knows_operations and all(self._plain[num_free:])
         self._operations = OperationCharges(cost, pool, now_s) if cost.knows_operations else None
 
     def close(self, request_id: str) -> None:
@@ -198,10 +200,9 @@ class ServingCharges:
         if self._operations is not None:
             forwards, seconds = self._operations.draft(level, items, drafted)
             return forwards, to_ps(seconds)
-        model = self._names[level]
-        if len(items) == 1 and self._cost.draft_terms(model) is None:
-            return self._row_drafted(level, model, items[0][0], len(drafted[0].tokens))
-        forwards, duration_ps = draft_forwards(self._cost, model, items, drafted, level), 0
+        if self._plain[level]:
+            return self._plainly_drafted(level, items, drafted)
+        forwards, duration_ps = draft_forwards(self._cost, self._names[level], items, drafted, level), 0
         for _, _, repeats, each_s in forwards:
             duration_ps += repeats * to_ps(each_s)
         return forwards, duration_ps
@@ -211,20 +212,32 @@ class ServingCharges:
         if self._operations is not None:
             (forward,), seconds = self._operations.verify(level, items)
             return forward, to_ps(seconds)
-        fed = [session.feed(level, verify=True) for session, _ in items]
+        fed, name = [session.feed(level, verify=True) for session, _ in items], self._names[level]
         num_rows, new_tokens = len(fed), sum([new for new, _ in fed])
-        context_tokens = held_together(self._cost, self._names[level], [held for _, held in fed])
-        duration_ps = self._verify_ps[level](self._names[level], num_rows, new_tokens, context_tokens)
+        if self._plain[level]:
+            context_tokens = sum([held for _, held in fed])
+        else:
+            context_tokens = held_together(self._cost, name, [held for _, held in fed])
+        duration_ps = self._verify_ps[level](name, num_rows, new_tokens, context_tokens)
         return (num_rows, new_tokens, 1, duration_ps / PS_PER_S), duration_ps
 
-    def _row_drafted(self, level: int, model: str, session: Session, length: int) -> tuple[list[Forward], int]:
-        """The same forwards as of `draft_forwards`, which need not be asked for seconds first."""
-        if not length:
+    def _plainly_drafted(
+        self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]
+    ) -> tuple[list[Forward], int]:
+        """The same forwards as of `draft_forwards`, where a draft costs nothing but these."""
+        model, forward_ps = self._names[level], self._draft_ps
+        drafts, new_tokens, held_tokens = [], 0, 0
+        for (session, _), (tokens, *_) in zip(items, drafted):  # noqa: B905 - to be strict costs as much as the rest
+            if tokens:
+                new, held = session.feed(level, verify=False)
+                new_tokens += new
+                held_tokens += held
+                drafts.append((len(tokens), new + held))
+        if not drafts:
             return [], 0
-        new_tokens, held = session.feed(level, verify=False)
-        first_ps = self._draft_ps(model, 1, new_tokens, held)
-        first = (1, new_tokens, 1, first_ps / PS_PER_S)
-        if length == 1:
-            return [first], first_ps
-        later_ps = self._draft_ps(model, 1, 1, later_held(held + new_tokens, length))
-        return [first, (1, 1, length - 1, later_ps / PS_PER_S)], first_ps + (length - 1) * later_ps
+        duration_ps = forward_ps(model, len(drafts), new_tokens, held_tokens)
+        forwards = [(len(drafts), new_tokens, 1, duration_ps / PS_PER_S)]
+        for rows, repeats, each_ps in later_forwards(forward_ps, model, drafts):
+            duration_ps += repeats * each_ps
+            forwards.append((rows, rows, repeats, each_ps / PS_PER_S))
+        return forwards, duration_ps

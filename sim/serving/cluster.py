@@ -1,15 +1,4 @@
-"""From a cluster file, or the name of a device, and a recording to a cluster.
-
-A cluster that is ready to run: replicas with their limits and costs, and who routes.
-
-The devices that a cluster file may name: those of the sheet, and those whose figures it gives.
-
-Which members of a replica are offloaded to host memory, and how long their blocks take.
-
-Which replicas of a cluster file prefill for others, and the link between them.
-
-Seconds of members that lie on different devices: each as on its own.
-"""
+"""From a cluster file, or the name of a device, and a recording to replicas with limits and costs, and a router."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence

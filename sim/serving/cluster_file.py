@@ -1,8 +1,6 @@
-"""The file of a cluster, and what memory of its devices is left for keys and values.
+"""The file of a cluster (TOML), and what memory of its devices is left for keys and values.
 
-The cluster file: which replicas there are, on what devices, within what limits, and who routes. As TOML.
-
-How many blocks of keys and values fit beside the weights of a replica's members, and why so many.
+How many blocks fit beside the weights of a replica's members, and why so many:
 
     usable = N x floor(memory x memory_share)
     free   = usable - weights of every member on the device - N x activation_reserve_bytes - blocks that are given

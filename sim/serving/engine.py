@@ -15,17 +15,15 @@ from ...policies.about import decides_by_pending, members_run_by, runs_target_al
 from ...runs.operations import READ, RanRow
 from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
-from ..contexts_answers import TrieAnswers
 from .asked import AskedPolicy
+from .charges import to_ps
 from .flights import Flights
 from .limits import Admission
 from .memory import FirstBlocks, first_blocks_of
-from .quick import QuickSteps
-from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
+from .replica import ReplicaBooks, ReplicaSpec, ServedFrom
 from .replica_memory import ReplicaMemory
 from .requests import READS, ServedRequest, Waiting
 from .routers import CachedTokens, ReplicaSignals
-from .running import to_ps, to_s
 from .scheduler import Scheduler
 from .world import ServedWorld
 
@@ -65,12 +63,6 @@ class Going(NamedTuple):
 class Replica:
     """Serves requests. Whoever drives it calls `plan`, lets the time pass, and calls `commit`; `arrive` at any time.
 
-    Args:
-        index: among the replicas of the run.
-        spec: what it is.
-        shared: what it shares with the others.
-        may_lag: see below.
-
     Attributes:
         end_ps: of what was planned.
         may_lag: whether it may be let run later than the others, and in whole cycles; see `RunningReplicas`.
@@ -106,40 +98,17 @@ class Replica:
         self._kept: tuple[int, bool, list[ServedRequest]] | None = None
         self._going: Going | None = None
         self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, self._reached)
-        self._runs_ahead = (
-            isinstance(self._world, ServedWorld)
-            and self._world.is_plain
-            and not spec.decide_s
-            and spec.role == Role.both
-            and self._operations is None
-        )
         self._told = False
         self._flights = self._flights_of(spec) if may_lag else None
-        self._quick = self._quick_steps()
         self.end_ps = 0
-
-    def _quick_steps(self) -> QuickSteps | None:
-        """None where hardly any operation is as most are elsewhere."""
-        answers = self._shared.answers
-        if not (self._runs_ahead and type(answers) is TrieAnswers):
-            return None
-        assert isinstance(self._world, ServedWorld)
-        return QuickSteps(
-            pool=self._shared.pool,
-            asked=self._asked,
-            world=self._world,
-            scheduler=self._scheduler,
-            memory=self._memory,
-            books=self._books,
-            budget=self._budget,
-        )
 
     def _flights_of(self, spec: ReplicaSpec) -> Flights | None:
         """None of a policy whose rounds are not known before."""
-        guesses = spec.limits.admission == Admission.estimate  # of what requests have written
-        if not self._runs_ahead or guesses or not decides_by_pending(spec.policy):
+        world, guesses = self._world, spec.limits.admission == Admission.estimate  # of what requests have written
+        if not isinstance(world, ServedWorld) or not world.is_plain or spec.decide_s or guesses:
             return None
-        assert isinstance(self._world, ServedWorld)
+        if not decides_by_pending(spec.policy):
+            return None
         return Flights(
             pool=self._shared.pool,
             rounds=self._shared.rounds.of(spec.policy, spec.policy_name),
@@ -147,7 +116,7 @@ class Replica:
             scheduler=self._scheduler,
             memory=self._memory,
             books=self._books,
-            world=self._world,
+            world=world,
             budget=self._budget,
             lengths=self._shared.lengths,
             runs_alone=runs_target_alone(spec.policy),
@@ -168,16 +137,16 @@ class Replica:
     @property
     def num_waiting(self) -> int:
         """Requests that wait, those that were put back among them."""
-        return len(self._batch.waiting)
+        return len(self._batch.waiting) + self._batch.elsewhere
 
     @property
     def num_emitted(self) -> int:
-        """See `ServedReplica`."""
+        """Tokens that came out."""
         return self._books.num_emitted
 
     @property
     def num_cycled(self) -> int:
-        """See `ServedReplica`."""
+        """Of `num_emitted`, how many came after the first pass of a recorded answer."""
         return self._books.num_cycled
 
     @property
@@ -239,11 +208,6 @@ class Replica:
                 if self._flights.going is not None:
                     self._told, self.end_ps = False, self._flights.going.end_ps
                     return self.end_ps
-            may_run_on = self._runs_ahead and not self._told and self._kept is None
-            if may_run_on and now_ps < until_ps and self._scheduler.only_decodes:
-                now_ps, has_judged = self._run_on(now_ps, until_ps)
-                if has_judged and self._flights is not None and not self._told:
-                    continue
             going = self._going = self._planned(now_ps)
             told, self._told = self._told, False
             if going is None:
@@ -254,47 +218,6 @@ class Replica:
                 return end_ps
             self.commit()
             now_ps = end_ps
-
-    def _run_on(self, now_ps: int, until_ps: float) -> tuple[int, bool]:
-        """Carry out operations as most are, as long as they end before `until_ps`.
-
-        An operation that is not, or that ends later, is kept.
-
-        Returns:
-            When the last one ended, and whether that was one by the target, after which whole cycles may go on.
-        """
-        try:
-            return self._carried_out(now_ps, until_ps)
-        finally:  # whatever a policy raises, what was judged before is told
-            self._tell_judged()
-
-    def _carried_out(self, now_ps: int, until_ps: float) -> tuple[int, bool]:
-        asked, quick, target, has_caches = self._asked, self._quick, self._target, self._memory.has_caches
-        next_op, has_flights = asked.next_op, self._flights is not None
-        while True:
-            op = next_op(now_ps / PS_PER_S)
-            end_ps = -1
-            if quick is not None and op is not None and not asked.committed and not asked.finished:
-                if op[1]:
-                    end_ps = quick.draft(op, now_ps, until_ps)
-                elif op[0] == target:
-                    end_ps = quick.judge(op, now_ps, until_ps)
-            if end_ps < 0:
-                self._kept = op
-                return now_ps, False
-            now_ps = end_ps
-            if op is None or op[1]:
-                continue
-            if has_caches:
-                for request in op[2]:
-                    self._memory.commit(request)
-            if asked.finished or has_caches:
-                if asked.finished:
-                    self._end_finished(now_ps)
-                asked.load.free_kv_share = self._memory.free_share
-                self._books.note_state(now_ps)
-            if has_flights or self._told:
-                return now_ps, has_flights
 
     def _goes_round(self) -> bool:
         """Whether all who decode stand before a round, and nothing else is to be done first."""
@@ -321,14 +244,17 @@ class Replica:
             self._flights.look()
 
     def _planned(self, now_ps: int) -> Going | None:
-        start_ps = now_ps
+        asked, start_ps = self._asked, now_ps
         while True:
             op, self._kept = self._kept, None
             if op is None:
-                op, start_ps = self._next_op(start_ps)
-            elif self._asked.committed:
+                start_s = start_ps / PS_PER_S
+                op = asked.next_op(start_s)
+                if self._decide_s:
+                    start_ps += round((asked.load.now_s - start_s) / self._decide_s) * self._decide_ps
+            if asked.committed:
                 self._note_committed(start_ps)
-            if self._asked.finished:  # by a Commit
+            if asked.finished:  # by a Commit
                 self._kept = op
                 return Going(self._target, VERIFIES, [], (), 0, [], 0, 0, 0.0, 1.0, start_ps, start_ps)
             if op is None or op[0] == self._target:
@@ -353,8 +279,10 @@ class Replica:
         asked = self._asked
         if num_forwards or rows:
             ran = None if self._operations is None else ran_rows(going)
-            load, num_rows = asked.load, len(rows)
+            load, num_rows, busy = asked.load, len(rows), self._books.busy[level]
             load.now_s = end_ps / PS_PER_S
+            busy[0] += end_ps - start_ps if num_forwards else 0
+            busy[1] += num_forwards
             if num_rows:
                 load.free_kv_share = free_share
                 load.batch[level], load.duration_s[level] = num_rows, duration_s
@@ -366,8 +294,6 @@ class Replica:
                 asked.judged(level, rows[:num_judged] if num_ending else rows, results, duration_s, num_rows)
                 if num_ending:
                     asked.prefilled(rows[num_judged:], results[num_judged:], duration_s, num_rows)
-            if num_forwards:
-                self._recorder.busy(self._index, level, end_ps - start_ps, num_forwards)
             if level == self._target:
                 self._commit_step(going)
                 if chunks:
@@ -375,8 +301,9 @@ class Replica:
                     load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
             if ran is not None:
                 self._note_ran(going, ran)
-        if not drafts:
-            self._tell_judged()
+        if level < self._target:  # nobody came or went, and blocks were held before
+            self._books.noted_ps = end_ps
+            return
         if asked.finished:
             self._end_finished(end_ps)
         asked.load.free_kv_share = self._memory.free_share
@@ -391,17 +318,6 @@ class Replica:
         self._operations.ran(self._index, going.level, kind, span_ps, (going.num_forwards, going.new_tokens), rows)
 
     # -- operations
-
-    def _next_op(self, now_ps: int) -> tuple[tuple[int, bool, list[ServedRequest]] | None, int]:
-        """The operation that is wanted next, and when everybody has been asked."""
-        asked = self._asked
-        now_s = now_ps / PS_PER_S
-        op = asked.next_op(now_s)
-        if self._decide_s:
-            now_ps += round((asked.load.now_s - now_s) / self._decide_s) * self._decide_ps
-        if asked.committed:
-            self._note_committed(now_ps)
-        return op, now_ps
 
     def _note_committed(self, now_ps: int) -> None:
         for request in self._asked.committed:
@@ -438,7 +354,7 @@ class Replica:
         duration_ps = caught_up_ps + world.duration_ps
         # fmt: off
         return Going(
-            level, drafts, rows, results.rows, 0, [], num_forwards, new_tokens, to_s(duration_ps),
+            level, drafts, rows, results.rows, 0, [], num_forwards, new_tokens, duration_ps / PS_PER_S,
             self._memory.free_share, start_ps, start_ps + duration_ps,
         )
         # fmt: on
@@ -536,13 +452,6 @@ class Replica:
         self._told = True
         self._shared.reached(requests, at_ps)
 
-    def _tell_judged(self) -> None:
-        for level, sums in enumerate(self._asked.judged_sums):
-            if sums[0]:
-                num_rows, drafted, accepted, own = sums
-                sums[:] = 0, 0, 0, 0
-                self._recorder.judged(level, drafted, accepted, own, num_rows)
-
     def _opened(self, waiting: Waiting) -> ServedRequest:
         """The request that is looked at for the first time."""
         request = self._shared.session(waiting.arrival, waiting.serial)
@@ -550,15 +459,17 @@ class Replica:
         return request
 
     def close_books(self, until_ps: int) -> None:
-        """See `ServedReplica`."""
+        """Tell the recorder what it is told once: the run ends then, and what runs may be half done."""
         going = self._going or (self._flights and self._flights.going)
         if going:
-            self._books.cut(going, until_ps)
+            self._books.cut(going.level, going.num_forwards, going.start_ps, going.end_ps, until_ps)
         if self._going and self._operations is not None and self._going.start_ps < until_ps:
             cut = [(request, text, row._replace(tokens=0, accepted=0)) for request, text, row in ran_rows(self._going)]
             self._note_ran(self._going, cut, until_ps)
         if self._flights is not None:
             self._flights.close()
+        for level, (num_rows, drafted, accepted, own) in enumerate(self._asked.judged_sums):
+            self._recorder.judged(level, drafted, accepted, own, num_rows)
         self._books.close(self._requests.values(), until_ps)
 
 

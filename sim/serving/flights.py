@@ -16,12 +16,11 @@ from ...traces.workloads.arrival import PS_PER_S
 from ..rounds_answers import ON_TRUNK
 from ..rounds_once import FixedRounds
 from .asked import AskedPolicy
-from .cycles import Cycle, Cycles, sized, steps_before
-from .flown import LACKS_MUCH, MOST_ROWS, FlownRounds, FlownRow
+from .charges import to_s
+from .flown import LACKS_MUCH, MOST_ROWS, Cycle, Cycles, FlownRounds, FlownRow, sized, steps_before
 from .replica import ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .requests import NEVER, READS, AnswerLengths, ServedRequest
-from .running import to_s
 from .scheduler import Scheduler
 from .world import ServedWorld
 
@@ -64,18 +63,6 @@ class UnderWay:
 
 class Flights:
     """Flies the requests of one replica.
-
-    Args:
-        pool: the members.
-        rounds: of the policy.
-        asked: the policy, whose ready requests are taken up.
-        scheduler: of the replica.
-        memory: of the replica.
-        books: of the replica.
-        world: of the replica.
-        budget: tokens that a forward is fed at most.
-        lengths: of recorded answers.
-        runs_alone: whether the policy runs the target alone.
 
     Attributes:
         going: what runs.

@@ -1,23 +1,8 @@
-"""The KV memory of one replica: every member's blocks, held by the requests of the batch.
-
-Keys of a request's blocks: the workload's ids where it has them, private ones behind.
-
-Host memory that takes the blocks which caches of device memory evict: a copy each, the oldest go first.
-
-Blocks are told apart by member and by all keys from the start of the text, as in `PrefixTree`; here one by one.
-
-How much of what a prefix cache was asked for it had.
-
-KV memory of one member on one replica: blocks that requests hold, and blocks kept for texts to come.
+"""KV memory by blocks: of one member on one replica, and the host memory that takes what its prefix cache evicts.
 
 Every block is free, used (by one owner or more) or evictable (cached, used by nobody). A block is counted, not named:
-where it lies makes no difference to seconds.
-
-Which texts a prefix cache may hold anything of: told by their first blocks, before any text is looked up.
-
-Memory of one member whose evicted blocks go to host memory, and come back from there.
-
-Host memory of one replica, and how long what comes back from it takes.
+where it lies makes no difference to seconds. Blocks have keys, the workload's ids where it has them and private ones
+behind, and are told apart by all keys from the start of the text, as in `PrefixTree`.
 """
 
 from array import array
@@ -530,11 +515,6 @@ class OffloadingKv(MemberKv):
 
     `open` takes blocks for what host memory has, which evicts others as `reserve` does, and puts them into the prefix
     cache. `hits` are those of device memory alone, and so is what routers see (`hit_tokens`).
-
-    Args:
-        limits: of the member.
-        host: takes what is evicted.
-        member: its number there.
     """
 
     __slots__ = ("_host", "_member")
@@ -586,11 +566,7 @@ class OffloadingKv(MemberKv):
 
 
 class HostMemory:
-    """Takes evicted blocks of members, and adds up the seconds of those that are loaded.
-
-    Args:
-        offload: what goes where.
-    """
+    """Takes evicted blocks of members, and adds up the seconds of those that are loaded."""
 
     def __init__(self, offload: Offload) -> None:
         members = list(offload.members.values())

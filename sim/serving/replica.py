@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from ...base.errors import check_within
 from ...decoding.legal_steps import Policy
@@ -13,11 +13,11 @@ from ...traces.workloads.arrival import Arrival
 from ..cost.base import CostModel
 from ..recorded import RecordedAnswers
 from ..rounds_once import SharedRounds
+from .charges import to_s
 from .limits import EngineLimits
 from .memory import MemberKv
 from .replica_memory import ReplicaMemory
 from .requests import AnswerLengths, Batch, Deadline, DrawnRequests, ServedRequest
-from .running import to_s
 from .scheduler import SharedPrefixCost
 from .world import EngineWorld, ServedWorld
 
@@ -25,39 +25,8 @@ from .world import EngineWorld, ServedWorld
 Reached: TypeAlias = Callable[[Iterable[ServedRequest], int], None]
 
 
-class Cut(Protocol):
-    """What runs when a run ends."""
-
-    @property
-    def level(self) -> int:
-        """Of the member."""
-        ...
-
-    @property
-    def num_forwards(self) -> int:
-        """In all."""
-        ...
-
-    @property
-    def start_ps(self) -> int:
-        """When it began."""
-        ...
-
-    @property
-    def end_ps(self) -> int:
-        """When it would end."""
-        ...
-
-
 class ReplicaBooks:
     """Tells the recorder of a run.
-
-    Args:
-        index: of the replica.
-        recorder: of the run.
-        batch: of the replica.
-        memory: of the replica.
-        reached: told of answers that others of their sessions wait for, and when.
 
     Attributes:
         num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
@@ -127,10 +96,12 @@ class ReplicaBooks:
         self.noted_ps = at_ps
         if self._has_grown:
             self._tell_grown(at_ps)
-        batch = self._batch
-        held = len(batch.running), len(batch.waiting), self._memory.used_blocks
-        if held != self._held:
-            self._held = held
+        batch, before = self._batch, self._held
+        running, waiting, blocks = len(batch.running), len(batch.waiting) + batch.elsewhere, self._memory.used_blocks
+        if before is not None and blocks is before[2] and running == before[0] and waiting == before[1]:
+            return
+        self._held = held = running, waiting, blocks
+        if held != before:
             self.recorder.state(self._index, at_ps, *held)
 
     def _tell_grown(self, at_ps: int) -> None:
@@ -142,11 +113,11 @@ class ReplicaBooks:
                 grown[:] = 0, 0
         self._has_grown = False
 
-    def cut(self, going: Cut, until_ps: int) -> None:
+    def cut(self, level: int, num_forwards: int, start_ps: int, end_ps: int, until_ps: int) -> None:
         """The run ends while this runs: the member was busy until then, with forwards that are not over."""
-        if going.num_forwards:
-            lasted_ps = min(until_ps, going.end_ps) - going.start_ps
-            self.recorder.busy(self._index, going.level, max(lasted_ps, 0), forwards=0)
+        if num_forwards:
+            lasted_ps = min(until_ps, end_ps) - start_ps
+            self.recorder.busy(self._index, level, max(lasted_ps, 0), forwards=0)
 
     def close(self, sessions: Iterable[ServedRequest], until_ps: int) -> None:
         """Tell what is told once: look-ups in prefix caches, and the answers of `sessions`, which have not ended."""
@@ -198,27 +169,6 @@ class Transfer:
 
 # Makes what carries out a replica's operations, for the members and what is recorded of them.
 MakeWorld = Callable[[Pool, RecordedAnswers], EngineWorld]
-
-
-class Answering(Protocol):
-    """A request that answers: how much, and with which further depths others of its session follow."""
-
-    depths: tuple[int, ...]
-
-    @property
-    def arrival(self) -> Arrival:
-        """What is wanted."""
-        ...
-
-    @property
-    def num_answer(self) -> int:
-        """Tokens of the answer so far."""
-        ...
-
-    @property
-    def order(self) -> int:
-        """Number of its latest admission."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +276,7 @@ class ServedFrom:
             return None
         return serial
 
-    def reached(self, requests: Iterable[Answering], at_ps: int) -> None:
+    def reached(self, requests: Iterable[ServedRequest], at_ps: int) -> None:
         """Tell of depths that answers have reached, and that nobody was told of; those admitted earlier first."""
         for request in sorted(requests, key=_order):
             while request.depths and request.depths[0] <= request.num_answer:
@@ -347,5 +297,5 @@ class ServedFrom:
         )
 
 
-def _order(request: Answering) -> int:
+def _order(request: ServedRequest) -> int:
     return request.order

@@ -1,32 +1,15 @@
-"""What stands between arrivals and replicas: signals, stale or not, and the router that reads them.
-
-The contract of a router: which replica serves a request that has just arrived.
-
-Letters: R replicas, numbered from 0 in the order of the cluster file.
-
-Signals of replicas as they are now, each asked for when it is looked at: mostly a router looks at few.
+"""Which replica serves a request that has just arrived: routers, their contract, and the signals that they see.
 
 With `stale_ps` at 0 a router sees replicas as they are when a request arrives. Else it sees the newest snapshot: they
 are taken at 0, `stale_ps`, 2 x `stale_ps` ..., each before any request of that instant is routed. Whoever drives the
-run asks for the instant of the next one, and takes it. Letters: R replicas.
+run asks for the instant of the next one, and takes it.
 
-Each replica in turn, whatever its load.
-
-How loaded replicas are, and the least loaded of some: what several routers share.
-
-Letters: R replicas.
-
-The replica with the least load.
-
-The replica that has most of the prompt in its prefix cache.
-
-The less loaded of two replicas drawn at random.
-
-Routers as a user names them: `RouterSpec.parse(text)`, then `build(setting)` for every run.
+Users name a router, and `RouterSpec.parse(text)`, then `build(setting)` for every run, makes it:
 
     NAME | NAME,key=value,... | NAME(key=value,...) | path/to/file.py:Class,... | package.module:Class,...
 
-Other packages register theirs in the entry-point group `paceline.routers`.
+Other packages register theirs in the entry-point group `paceline.routers`. Letters: R replicas, numbered from 0 in the
+order of the cluster file.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -136,11 +119,7 @@ class Telling(Protocol):
 
 
 class LazySignals(Sequence[ReplicaSignals]):
-    """`[R]`, valid as long as nothing happens to the replicas.
-
-    Args:
-        replicas: `[R]`, in order.
-    """
+    """`[R]`, valid as long as nothing happens to the replicas."""
 
     __slots__ = ("_known", "_replicas")
 
@@ -215,7 +194,18 @@ class Dispatcher:
         self._signals: Sequence[ReplicaSignals] | None = None
         self._first_blocks: dict[tuple[int, int], list[tuple[int, Container[int]]]] = {}  # by sizes
         self._cached_tokens_of: tuple[CachedTokens, ...] = tuple(replica.cached_tokens for replica in self._replicas)
+        self._numbers: Sequence[int] = range(len(self._replicas))
+        self._later: Dispatcher | None = None
         self.take_snapshot()
+
+    def before(self, later: "Dispatcher", numbers: Sequence[int]) -> "Dispatcher":
+        """Stand before replicas that hand over: `numbers` are those of its own in the run, `later` picks who decodes.
+
+        Returns:
+            This one; when it takes a snapshot, `later` does.
+        """
+        self._later, self._numbers = later, tuple(numbers)
+        return self
 
     def next_snapshot_ps(self, now_ps: int) -> int | None:
         """When the first snapshot after now is due; None where signals are never stale."""
@@ -223,6 +213,11 @@ class Dispatcher:
 
     def take_snapshot(self) -> None:
         """Take the signals of all replicas as they are now; those that are never stale are asked for when looked at."""
+        self._take_own()
+        if self._later is not None:
+            self._later.take_snapshot()
+
+    def _take_own(self) -> None:
         self._taken += 1
         if not self._stale_ps:
             self._signals = None
@@ -238,7 +233,7 @@ class Dispatcher:
             RouterError: the router raised, or picked what is no replica.
         """
         if self.looks:
-            self.take_snapshot()
+            self._take_own()
         try:
             picked = self._router.pick(arrival, _Seen(self, arrival))
         except RouterError:
@@ -246,7 +241,7 @@ class Dispatcher:
         except BaseException as error:  # foreign code
             pass_interrupt(error)
             raise RouterError(f"{self._named(arrival)}: pick raised {told(error)}") from error
-        return self._checked(picked, arrival)
+        return self._numbers[self._checked(picked, arrival)]
 
     def _checked(self, picked: object, arrival: Arrival) -> int:
         if type(picked) is int and 0 <= picked < len(self._replicas):

@@ -1,22 +1,6 @@
-"""Requests as they come: those of the workload, those that follow others of their session, and who gets each.
+"""Lets replicas and requests happen in their order: processes and events of SimPy around replicas that know no clock.
 
-The clock of simulated serving: whole picoseconds inside, seconds at the edges.
-
-Sums of integers are the same in any order, so a closed form of many steps ends at the same instant as the steps.
-
-Events of one instant in an order of their own: SimPy's, with a rank.
-
-Snapshots for routers come first, then arrivals in the order of the workload, then replicas by index.
-
-What a replica is to whoever drives it, however its steps are worked out.
-
-A replica, and how far it has run.
-
-Whoever looks on while a served run goes: told how far it is, and asked whether it is to stop.
-
-What time it is in a run, and whose turn: of what happens at one instant, replicas come by index, after arrivals.
-
-The replicas of a run: some are let run when somebody looks at them, for others SimPy has events.
+Of one instant, snapshots for routers come first, then arrivals in the order of the workload, then replicas by index.
 
 A replica shares nothing with the others while it runs, so it may run later than they do: until a request comes to it,
 a router looks, or the run stops. Only where a request that ends brings forth another one, or where what a replica does
@@ -26,33 +10,16 @@ is done elsewhere as well, has it to be done in its turn.
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from math import inf
 from typing import Protocol, cast
 
 import simpy
 from simpy.events import EventPriority
 
 from ...base.errors import ArgumentError
-from ...traces.workloads.arrival import MOST_PS, PS_PER_S, Arrival, Workload
+from ...traces.workloads.arrival import MOST_PS, Arrival, Workload
+from .engine import Replica
 from .requests import DrawnRequests
-from .routers import WatchedReplica
-
-
-def to_ps(seconds: float) -> int:
-    """Picoseconds nearest to a number of seconds, ties to the even one; raises ValueError unless >= 0 and finite.
-
-    A float of seconds names each picosecond up to 2^51 of them, which is 37 minutes; above, its own steps are wider
-    than one (at a week 116 ps).
-    """
-    if not 0 <= seconds < inf:
-        raise ValueError(f"seconds must be >= 0 and finite, got {seconds!r}")
-    return round(seconds * PS_PER_S)
-
-
-def to_s(ps: int) -> float:
-    """The float of seconds nearest to a number of picoseconds."""
-    return ps / PS_PER_S
-
+from .routers import Dispatcher
 
 SNAPSHOT, ARRIVALS = EventPriority(-1), EventPriority(0)
 
@@ -90,85 +57,11 @@ class RankedEvent(simpy.Event):
         self.callbacks = []
 
 
-class ServedReplica(WatchedReplica, Protocol):
-    """A state machine that serves requests and knows no clock of its own.
-
-    Whoever drives it calls `plan`, lets the time pass until `end_ps`, and calls `commit`; `arrive` at any time between.
-    """
-
-    @property
-    def may_lag(self) -> bool:
-        """Whether it may be let run later than the others: it shares nothing with them but the recorder."""
-        ...
-
-    @property
-    def num_running(self) -> int:
-        """Requests in the batch."""
-        ...
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait, those that were put back among them."""
-        ...
-
-    @property
-    def num_emitted(self) -> int:
-        """Tokens that came out."""
-        ...
-
-    @property
-    def num_cycled(self) -> int:
-        """Of these, those after the first pass of a recorded answer."""
-        ...
-
-    @property
-    def num_modelled(self) -> int:
-        """Decisions that were modelled rather than replayed."""
-        ...
-
-    @property
-    def end_ps(self) -> int:
-        """When what was planned ends; an arrival may let it end earlier."""
-        ...
-
-    def arrive(self, arrival: Arrival, at_ps: int) -> None:
-        """A request comes; one that can never run is rejected."""
-        ...
-
-    def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
-        """Decide what runs next.
-
-        Args:
-            now_ps: the instant.
-            until_ps: what ends before may be done at once, since nobody looks earlier; that is then no more what runs.
-
-        Returns:
-            When it ends, >= `now_ps`; None: nothing is there to run.
-
-        Raises:
-            PolicyError: the policy broke the contract.
-            UnrecordedContextError: strict, and a decision is not recorded.
-            CostRangeError: an operation outside what the cost model knows.
-        """
-        ...
-
-    def commit(self) -> None:
-        """What was planned has run, to its end: requests, caches and the recorder learn of it."""
-        ...
-
-    def close_books(self, until_ps: int) -> None:
-        """Tell the recorder what it is told once: the run ends then, and what runs may be half done."""
-        ...
-
-
 NEVER_PS = 2 * MOST_PS  # later than any run
 
 
 class RunningReplica:
     """Lets a replica run, from one end of what it planned to the next, and no further than asked.
-
-    Args:
-        replica: which.
 
     Attributes:
         next_ps: when it does something next: what runs ends, or a request wakes it up. NEVER_PS while it has nothing to
@@ -177,7 +70,7 @@ class RunningReplica:
 
     __slots__ = ("_busy", "next_ps", "replica")
 
-    def __init__(self, replica: ServedReplica) -> None:
+    def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.next_ps = NEVER_PS
         self._busy = False
@@ -210,16 +103,8 @@ class RunningReplica:
 
     def catch_up(self, until_ps: int) -> None:
         """Do all that it does before an instant: `finish` and `begin`, over and over."""
-        replica = self.replica
-        while (now_ps := self.next_ps) < until_ps:
-            self.next_ps = NEVER_PS
-            if self._busy:
-                self._busy = False
-                replica.commit()
-            end_ps = replica.plan(now_ps, until_ps)
-            if end_ps is not None:
-                self._busy = True
-                self.next_ps = end_ps
+        while self.next_ps < until_ps:
+            self.begin(self.finish(), until_ps)
 
 
 class Watcher(Protocol):
@@ -284,17 +169,10 @@ class Moment:
 
 
 class RunningReplicas:
-    """Mutated as they run.
-
-    Args:
-        env: has the events.
-        moment: of the run.
-        replicas: in their order.
-        after_each: called after all that a replica has done in its turn; may raise.
-    """
+    """The replicas of a run and their events. `after_each` is called after what one did in its turn, and may raise."""
 
     def __init__(
-        self, env: simpy.Environment, moment: Moment, replicas: Sequence[ServedReplica], after_each: Callable[[], None]
+        self, env: simpy.Environment, moment: Moment, replicas: Sequence[Replica], after_each: Callable[[], None]
     ) -> None:
         self._env = env
         self._moment = moment
@@ -370,38 +248,8 @@ class RunningReplicas:
 _AT_ONCE = 64
 
 
-class Dispatches(Protocol):
-    """Says who gets a request; see `routers.Dispatcher`."""
-
-    @property
-    def looks(self) -> bool:
-        """Whether replicas have to be as they are when a request arrives."""
-        ...
-
-    def next_snapshot_ps(self, now_ps: int) -> int | None:
-        """When the first snapshot after now is due; None where signals are never stale."""
-        ...
-
-    def take_snapshot(self) -> None:
-        """Take the signals of replicas as they are now."""
-        ...
-
-    def pick(self, arrival: Arrival) -> int:
-        """The number of the replica for a request."""
-        ...
-
-
 class Arrivals:
     """Processes of a run.
-
-    Args:
-        env: has the events.
-        moment: of the run.
-        workload: whose requests come.
-        dispatcher: says who gets them.
-        replicas: get them.
-        watcher: may stop the run.
-        drawn: knows the tags of the recording.
 
     Attributes:
         is_broken: whether a row of the workload ended the run: it cannot be read, or cannot be served.
@@ -412,7 +260,7 @@ class Arrivals:
         env: simpy.Environment,
         moment: Moment,
         workload: Workload,
-        dispatcher: Dispatches,
+        dispatcher: Dispatcher,
         replicas: RunningReplicas,
         watcher: Watcher,
         drawn: DrawnRequests,

@@ -95,20 +95,6 @@ class Scheduler:
         """Whether all requests take part in what is asked for next: nobody waits, reads a prompt or was left over."""
         return not (self.batch.waiting or self.batch.prefilling or self.late or self._estimate)
 
-    def hold_all(self, level: int, rows: list[ServedRequest]) -> bool:
-        """Hold blocks for an operation as `hold_below` and `step` do, as long as nobody has to be put back for them.
-
-        Returns:
-            False: memory is short, and the rest is left to these.
-        """
-        members = (self._target,) if level == self._target else (level, self._target)
-        for request in self._in_order(rows):
-            wanted = request.num_text + len(request.tokens) + request.asked + 1
-            for member in members:
-                if wanted > request.room_held[member] and not self._memory.reserve(request, member, wanted):
-                    return False
-        return True
-
     def hold_below(self, level: int, rows: list[ServedRequest], now_ps: int) -> list[ServedRequest]:
         """Hold blocks for an operation of a member below the target, as many as are asked for.
 
@@ -197,7 +183,7 @@ class Scheduler:
             request = first.request
             if request is None:
                 request = first.request = self._open_request(first)
-            if self._estimate is not None and not self._has_room(request, self._estimate):
+            if not self._has_room(request):
                 break
             tokens = self._memory.admit(request, left)
             if not tokens:
@@ -215,12 +201,21 @@ class Scheduler:
             left -= tokens
         return chunks
 
-    def _has_room(self, request: ServedRequest, estimate: AdmissionEstimate) -> bool:
-        """Whether so much is free as is guessed to be needed; who would run alone may enter in any case."""
-        running, reading = self.batch.running, self.batch.prefilling
-        decoding = [_written(one) for one in running if one not in reading]
-        more = estimate.tokens_for(_written(request), decoding, map(_written, reading))
-        return not running or self._memory.has_room(request, request.num_text + more)
+    def _has_room(self, request: ServedRequest) -> bool:
+        """Whether enough is free for a request to enter, beside what `ReplicaMemory.admit` asks for.
+
+        One that would run alone lacks only what texts hold that are being sent. Unless a first chunk is enough, it
+        waits for them: else it would read its text again and again and never get to a token.
+        """
+        running, reading, estimate = self.batch.running, self.batch.prefilling, self._estimate
+        if not running:
+            more = 0 if self._limits.admission == Admission.first_chunk else 1
+        elif estimate is None:
+            more = 0
+        else:
+            decoding = [_written(one) for one in running if one not in reading]
+            more = estimate.tokens_for(_written(request), decoding, map(_written, reading))
+        return not more or self._memory.has_room(request, request.num_text + more)
 
     def _hold(self, request: ServedRequest, level: int, num_tokens: int, now_ps: int) -> bool:
         """Let a request hold blocks, if need be those of others; False: it has to go itself, and is put back."""

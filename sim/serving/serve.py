@@ -27,7 +27,6 @@ from .running import (
     Moment,
     Nobody,
     RunningReplicas,
-    ServedReplica,
     Watcher,
     stop_if_interrupted,
 )
@@ -59,7 +58,7 @@ def make_replica(
 
 
 # Stands before the replicas of a run.
-Dispatch = Callable[[Sequence[ServedReplica]], Dispatcher]
+Dispatch = Callable[[Sequence[Replica]], Dispatcher]
 
 # Why a run was stopped; the last, since a log holds no later time.
 INTERRUPTED, HORIZON, LATEST = "interrupted", "horizon", "latest time of a log"

@@ -13,11 +13,11 @@ from ...decoding.rules import Signal
 from ...decoding.session import Session
 from ...decoding.steps import Verify
 from ...decoding.world import DraftItem, VerifyItem, World
+from ...traces.workloads.arrival import PS_PER_S
 from ..cost.base import CostModel
 from ..recorded import RecordedAnswers
 from .charges import ServingCharges
 from .requests import ServedRequest
-from .running import to_s
 
 
 class EngineWorld(World, Protocol):
@@ -109,7 +109,7 @@ class ServedWorld:
         else:
             drafted = [answers.drafted(session, step, level) for session, step in items]
             forwards, self.duration_ps = self.charges.drafted(level, items, drafted)
-        return made(DraftResults, (drafted, forwards, to_s(self.duration_ps), 1.0, NO_COUNTS))
+        return made(DraftResults, (drafted, forwards, self.duration_ps / PS_PER_S, 1.0, NO_COUNTS))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
         """See `EngineWorld`."""
@@ -117,7 +117,7 @@ class ServedWorld:
         if self._rows is not None:
             self._rows[:] = [cast(ServedRequest, session).serial for session, _ in (*items, *chunks)]
         forward, self.duration_ps = self.charges.verified(level, [*items, *chunks] if chunks else items)
-        return made(VerifyResults, (judged, [forward], to_s(self.duration_ps), 1.0, NO_COUNTS))
+        return made(VerifyResults, (judged, [forward], self.duration_ps / PS_PER_S, 1.0, NO_COUNTS))
 
     def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
         """See `EngineWorld`."""

@@ -11,9 +11,8 @@ from paceline.sim.cost.files import CostGrid, CostLine, FileCost, TableCost
 from paceline.sim.cost.measured import TimedCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.sim.cost.what_if import MappedBy, MappedCost, Price, PricedAsCost, scaled
-from paceline.sim.serving.charges import MOST_ERROR, ForwardLines, in_whole_ps
+from paceline.sim.serving.charges import MOST_ERROR, ForwardLines, in_whole_ps, to_ps, to_s
 from paceline.sim.serving.cluster import PlacedCost
-from paceline.sim.serving.running import to_ps, to_s
 from paceline.traces.meta import CostTable, DraftBlock
 from paceline.traces.shapes import shape_called
 

@@ -47,7 +47,7 @@ def check_request(tables, fixed, policy, recorded_id, most):
     budget, done = session.budget, False
     while not done:
         position = len(session.emitted)
-        played = fixed.round("other", recorded_id, position, budget - position)
+        played = fixed.round(recorded_id, position, budget - position)
         for op in played.ops[:-1]:
             assert next(steps) == (tuple(op), None)
         assert next(steps) == (tuple(played.ops[-1]), (played.committed, played.ends))
@@ -67,7 +67,7 @@ def test_room_matters_only_below_what_a_round_needs(data):
     length = next((index for index, token in enumerate(answer) if token in ends), len(answer))
     position = data.draw(st.integers(0, max(min(length, recorded.max_new_tokens - 1), 0)))
     played = [
-        rounds_of(tables, policy).round("r", recorded.request_id, position, room)
+        rounds_of(tables, policy).round(recorded.request_id, position, room)
         for room in range(1, recorded.max_new_tokens - position + 1)
     ]
     for room, each in enumerate(played, 1):
@@ -77,9 +77,7 @@ def test_room_matters_only_below_what_a_round_needs(data):
         assert each.committed <= room
     shared = rounds_of(tables, policy)
     order = data.draw(st.permutations(range(1, len(played) + 1)))
-    assert [shared.round("r", recorded.request_id, position, room) for room in order] == [
-        played[room - 1] for room in order
-    ]
+    assert [shared.round(recorded.request_id, position, room) for room in order] == [played[room - 1] for room in order]
 
 
 def small(**options):
@@ -89,11 +87,11 @@ def small(**options):
 def test_equal_rounds_are_one_object_and_asked_for_once():
     policy = Counts(small().pool, "draft:1/target")
     fixed = rounds_of(small(), policy)
-    first = fixed.round("a", "r0", 0, 4)
+    first = fixed.round("r0", 0, 4)
     assert (first.committed, first.needs, len(first.ops)) == (2, 3, 2)
-    assert fixed.round("b", "r0", 0, 3) is first
+    assert fixed.round("r0", 0, 3) is first
     asked = len(policy.asked)
-    assert fixed.round("a", "r1", 0, 4) is first
+    assert fixed.round("r1", 0, 4) is first
     assert len(policy.asked) == asked <= 6
 
 
@@ -112,13 +110,13 @@ def test_tables_of_few_requests_are_held(monkeypatch):
     monkeypatch.setattr(rounds_once, "MOST_OPEN", 1)
     answers = small().answers(seed=0, strict=False)
     fixed = FixedRounds(policy=Chain(small().pool, "draft:1/target"), name="it", pool=small().pool, answers=answers)
-    first = fixed.round("a", "r0", 0, 4)
-    assert fixed.round("a", "r1", 0, 3) is first
+    first = fixed.round("r0", 0, 4)
+    assert fixed.round("r1", 0, 3) is first
     assert fixed.tokens("r0", 0, 2) == [5, 6]
     assert [name.rpartition(" ")[2] for name in answers._open] == ["r0"]
     # It was played to its end when it was first asked for.
     answers.replay = None
-    assert fixed.round("b", "r1", 2, 2).committed == 1
+    assert fixed.round("r1", 2, 2).committed == 1
 
 
 class Says:
@@ -143,8 +141,8 @@ class Says:
 def test_what_may_not_be_looked_at_is_named(looked_at):
     tables = small()
     fixed = rounds_of(tables, Says(lambda seen: getattr(seen, looked_at) and Verify("target")))
-    with pytest.raises(PolicyError, match=f"policy it, request mine.*and not at {looked_at}"):
-        fixed.round("mine", "r0", 1, 3)
+    with pytest.raises(ValueError, match=f"by_pending may look at .*and not at {looked_at}"):
+        fixed.round("r0", 1, 3)
 
 
 def test_what_a_policy_breaks_of_its_word_is_said():
@@ -155,13 +153,13 @@ def test_what_a_policy_breaks_of_its_word_is_said():
         (lambda seen: Draft("nobody", 1), "unknown model 'nobody'"),
         (lambda seen: Draft("draft", 1) if seen.has_room else None, "not a step"),
     ):
-        with pytest.raises(PolicyError, match=f"policy it, request mine.*{rule}"):
-            rounds_of(tables, Says(decide)).round("mine", "r0", 1, 3)
+        with pytest.raises((ValueError, PolicyError), match=rule):
+            rounds_of(tables, Says(decide)).round("r0", 1, 3)
     views = {(): (5, 5, 5), (5,): (6, 6, 6), (5, 6): (6, 6, 6)}
     three = TrieTables(trace_of(request_of(views, budget=2), models=("draft", "mid", "target")))
     decide = [Draft("draft", 1), Draft("mid", 1)]
     with pytest.raises(PolicyError, match="all its drafts are by one member, draft so far"):
-        rounds_of(three, Says(lambda seen: decide[seen.num_pending])).round("mine", "r0", 0, 2)
+        rounds_of(three, Says(lambda seen: decide[seen.num_pending])).round("r0", 0, 2)
 
 
 def test_who_does_not_say_so_is_refused():
@@ -174,17 +172,17 @@ def test_a_position_outside_the_answer_is_refused():
     fixed = rounds_of(small(), Chain(small().pool, "draft:1/target"))
     for position, room in ((-1, 1), (0, 0), (2, 3)):
         with pytest.raises(ValueError, match=f"at most 4, got {position} and {room}"):
-            fixed.round("a", "r0", position, room)
+            fixed.round("r0", position, room)
     with pytest.raises(ValueError, match="within the recorded answer of 2 tokens"):
-        rounds_of(small(eos=6), Chain(small().pool, "draft:1/target")).round("a", "r0", 3, 1)
+        rounds_of(small(eos=6), Chain(small().pool, "draft:1/target")).round("r0", 3, 1)
 
 
-def test_a_strict_recording_names_the_request_that_came_to_its_end():
+def test_a_strict_recording_comes_to_its_end():
     views = {(): (5, 5), (5,): (6, 7), (5, 7): (1, 1), (5, 7, 1): (1, 1)}
     tables = TrieTables(trace_of(request_of(views, budget=3)))
     fixed = rounds_of(tables, Chain(tables.pool, "draft:3/target"), strict=True)
-    with pytest.raises(UnrecordedContextError, match=r"^request mine: draft at output position"):
-        fixed.round("mine", "r0", 0, 3)
+    with pytest.raises(UnrecordedContextError, match=r"draft at output position"):
+        fixed.round("r0", 0, 3)
 
 
 SMALL = TrieTables(make_trace(SyntheticSpec(requests=5, tokens=30, prompt_tokens=3, models=("draft", "mid", "target"),

@@ -6,7 +6,7 @@ from math import inf, nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.serving.running import to_ps, to_s
+from paceline.sim.serving.charges import to_ps, to_s
 from paceline.traces.workloads.arrival import PS_PER_S
 
 

@@ -4,10 +4,10 @@ import pytest
 from paceline.policies.by_name import make_policy
 from paceline.runs.serving import ServingAbout, total_ps
 from paceline.sim.cost.files import CostLine, FileCost
+from paceline.sim.serving.charges import to_ps
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
-from paceline.sim.serving.running import to_ps
 from paceline.sim.serving.serve import serve
 from paceline.traces.workloads import open_workload
 

@@ -9,7 +9,7 @@ from paceline.base.errors import ArgumentError
 from paceline.reports.serving import transfer_metrics
 from paceline.runs.serving import total_ps
 from paceline.sim.serving.apart import Link
-from paceline.sim.serving.limits import Preemption
+from paceline.sim.serving.limits import Admission, Preemption
 from paceline.sim.serving.replica import Role, Transfer
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival
 
@@ -245,3 +245,24 @@ def test_a_lone_request_that_is_put_back_and_reads_again_at_once_is_not_judged_a
     assert log.preemptions["request"].tolist().count(0) > 100
     # Of 24 tokens two came out where the prompts were read, and one each where a whole text was read again.
     assert log.meta.levels[-1].own == 24 - 2 - 2
+
+
+@pytest.mark.parametrize("admission", [Admission.whole_prompt, Admission.estimate])
+@given(data=st.data())
+def test_a_lone_request_does_not_read_in_vain_while_a_transfer_holds_what_it_lacks(admission, data):
+    """Decoders with memory for little more than one request, over a link that takes thousands of steps a text."""
+    arrivals = data.draw(workloads(most=5))
+    longest = max(arrival.prompt_tokens + arrival.output_tokens for arrival in arrivals)
+    size, more = data.draw(st.sampled_from([1, 4])), data.draw(st.integers(0, 40))
+    tight = limits_of(
+        target_only(),
+        num_blocks=-(-(longest + more) // size),
+        block_tokens=size,
+        max_num_seqs=4,
+        token_budget=data.draw(st.integers(1, 16)),
+        prefix_cache=data.draw(st.booleans()),
+    )
+    slow = Transfer(bytes_per_s=1000, latency_s=0, token_bytes=data.draw(st.sampled_from([1, 20])))
+    run = apart(arrivals, target_only(), given_limits=replace(tight, admission=admission), transfer=slow).go()
+    assert run.log.finished.all()
+    assert len(run.log.preemptions["request"]) <= run.served.num_emitted

@@ -1,7 +1,7 @@
 """For the target alone the engine equals a plain one, picosecond for picosecond."""
 
 from hypothesis import given
-from paceline.sim.serving.running import to_ps
+from paceline.sim.serving.charges import to_ps
 from paceline.traces.workloads.arrival import Arrival
 
 from .plain_reference import serve_plainly

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.sim.serving.charges import to_ps
 from paceline.sim.serving.limits import Preemption
-from paceline.sim.serving.running import to_ps
 from paceline.traces.workloads.arrival import Arrival
 
 from .plain_reference import serve_plainly
