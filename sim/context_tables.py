@@ -46,6 +46,23 @@ class SharedIntegers:
         return listed
 
 
+class WrittenChain(NamedTuple):
+    """What one member writes from a node on.
+
+    Attributes:
+        tokens, places: in their order, as in `Drafted`.
+        kept: how many of the first the target would have written as well.
+        ends: whether the last one ends the text.
+        tvd: total variation distances to the target where these were written, up to the first that it would not have.
+    """
+
+    tokens: list[int]
+    places: list[int]
+    kept: int
+    ends: bool
+    tvd: tuple[float, ...]
+
+
 class RequestTables:
     """One request's trie by level of the pool (a model-free member has empty lists).
 
@@ -60,10 +77,11 @@ class RequestTables:
         next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
         depths: at how many the drafter from the target's states is recorded, >= 1; 1 without one.
         further_next_token, further_child: `[depths - 1][N]` of it from depth 2 on.
+        chains: `[L]` what `chain` knows, by node.
     """
 
     __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "_written_by",
-                 "branches", "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
+                 "branches", "chains", "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
                  "further_next_log_prob", "further_next_token", "further_own_log_prob", "further_top_log_prob",
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
                  "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
@@ -110,6 +128,7 @@ class RequestTables:
         self.child: list[list[int]] = free + integers.to_list(trie.children())
         self.further_next_token: list[list[int]] = []
         self.further_child: list[list[int]] = []
+        self.chains: list[dict[int, WrittenChain]] = [{} for _ in self.next_token]
         if trie.features is not None:
             self.further_next_token = integers.to_list(trie.features.next_token)
             self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
@@ -169,6 +188,35 @@ class RequestTables:
         for row, distances in enumerate(views.tvd.tolist()):
             table[row // len(others)][others[row % len(others)]] = distances
         return table
+
+    def chain(self, level: int, node: int, count: int, eos: frozenset[int]) -> WrittenChain | None:
+        """What a member writes from a node on, `count` >= 1 tokens or up to an end; None where some are not recorded.
+
+        Kept for the next who asks: what is asked for is the start of it.
+        """
+        known = self.chains[level].get(node)
+        if known is None or (len(known.tokens) < count and not known.ends):
+            known = self.chains[level][node] = self._written(level, node, count, eos)
+        return known if known.ends or len(known.tokens) >= count else None
+
+    def _written(self, level: int, node: int, count: int, eos: frozenset[int]) -> WrittenChain:
+        writes, child, target = self.next_token[level], self.child[level], self.child[-1]
+        distances = self.tvd[-1][level]
+        tokens: list[int] = []
+        places: list[int] = []
+        tvd: list[float] = []
+        kept, ends = 0, False
+        while node >= 0 and len(tokens) < count and not ends:
+            token, place = writes[node], child[node]
+            if kept == len(tokens):
+                tvd.append(distances[node])
+                if place >= 0 and target[node] == place:
+                    kept += 1
+            tokens.append(token)
+            places.append(place)
+            ends = token in eos
+            node = place
+        return WrittenChain(tokens, places, kept, ends, tuple(tvd))
 
     def signal(self, level: int, node: int) -> Signal:
         """What a model says at a node of the token that it writes there."""

@@ -16,7 +16,7 @@ from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, 
 from ...decoding.pool import Pool
 from ...decoding.results import Drafted, Judged, made
 from ...decoding.seen import ServerLoad
-from ...decoding.steps import Commit, Draft, Outcome, Step, Verify
+from ...decoding.steps import Commit, Draft, Outcome, PolicyError, Step, Verify
 from ...decoding.world import check_known
 from ...policies.about import check_runs, members_run_by
 from .requests import ServedRequest, ServedView
@@ -206,6 +206,7 @@ class AskedPolicy:
             request.places += places
             request.drafters += by_level
             request.judges += by_level
+            request.agreed = -1
             if keeps and count:
                 request.cached[level] = request.num_text + len(request.tokens) - 1
             request.last = outcome = made(
@@ -263,6 +264,10 @@ class AskedPolicy:
         elif self.idle:
             self.idle.pop(request.request_id, None)
         self.ready.append(request)
+
+    def raised(self, outcome: Outcome, error: BaseException) -> PolicyError:
+        """What `learn` raised; an interrupt is raised on."""
+        return raised(self._name, outcome.request_id, outcome.step, "learn", error)
 
     def end(self, request: ServedRequest) -> None:
         """A request is done."""

@@ -15,12 +15,14 @@ from ...policies.about import decides_by_pending, members_run_by, runs_target_al
 from ...runs.operations import READ, RanRow
 from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
+from ..contexts_answers import TrieAnswers
 from .asked import AskedPolicy
 from .charges import to_ps
 from .flights import Flights
 from .limits import Admission
 from .memory import FirstBlocks, first_blocks_of
-from .replica import ReplicaBooks, ReplicaSpec, ServedFrom
+from .quick import QuickSteps
+from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
 from .replica_memory import ReplicaMemory
 from .requests import READS, ServedRequest, Waiting
 from .routers import CachedTokens, ReplicaSignals
@@ -98,17 +100,40 @@ class Replica:
         self._kept: tuple[int, bool, list[ServedRequest]] | None = None
         self._going: Going | None = None
         self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, self._reached)
+        self._runs_ahead = (
+            isinstance(self._world, ServedWorld)
+            and self._world.is_plain
+            and not spec.decide_s
+            and spec.role == Role.both
+            and self._operations is None
+        )
         self._told = False
         self._flights = self._flights_of(spec) if may_lag else None
+        self._quick = self._quick_steps()
         self.end_ps = 0
+
+    def _quick_steps(self) -> QuickSteps | None:
+        """None where hardly any operation is as most are elsewhere."""
+        answers = self._shared.answers
+        if not (self._runs_ahead and type(answers) is TrieAnswers):
+            return None
+        assert isinstance(self._world, ServedWorld)
+        return QuickSteps(
+            pool=self._shared.pool,
+            asked=self._asked,
+            world=self._world,
+            scheduler=self._scheduler,
+            memory=self._memory,
+            books=self._books,
+            budget=self._budget,
+        )
 
     def _flights_of(self, spec: ReplicaSpec) -> Flights | None:
         """None of a policy whose rounds are not known before."""
-        world, guesses = self._world, spec.limits.admission == Admission.estimate  # of what requests have written
-        if not isinstance(world, ServedWorld) or not world.is_plain or spec.decide_s or guesses:
+        guesses = spec.limits.admission == Admission.estimate  # of what requests have written
+        if not self._runs_ahead or guesses or not decides_by_pending(spec.policy):
             return None
-        if not decides_by_pending(spec.policy):
-            return None
+        assert isinstance(self._world, ServedWorld)
         return Flights(
             pool=self._shared.pool,
             rounds=self._shared.rounds.of(spec.policy, spec.policy_name),
@@ -116,7 +141,7 @@ class Replica:
             scheduler=self._scheduler,
             memory=self._memory,
             books=self._books,
-            world=world,
+            world=self._world,
             budget=self._budget,
             lengths=self._shared.lengths,
             runs_alone=runs_target_alone(spec.policy),
@@ -208,6 +233,11 @@ class Replica:
                 if self._flights.going is not None:
                     self._told, self.end_ps = False, self._flights.going.end_ps
                     return self.end_ps
+            may_run_on = self._runs_ahead and not self._told and self._kept is None
+            if may_run_on and now_ps < until_ps and self._scheduler.only_decodes:
+                now_ps, has_judged = self._run_on(now_ps, until_ps)
+                if has_judged and self._flights is not None and not self._told:
+                    continue
             going = self._going = self._planned(now_ps)
             told, self._told = self._told, False
             if going is None:
@@ -218,6 +248,41 @@ class Replica:
                 return end_ps
             self.commit()
             now_ps = end_ps
+
+    def _run_on(self, now_ps: int, until_ps: float) -> tuple[int, bool]:
+        """Carry out operations as most are, as long as they end before `until_ps`.
+
+        An operation that is not, or that ends later, is kept.
+
+        Returns:
+            When the last one ended, and whether that was one by the target, after which whole cycles may go on.
+        """
+        asked, quick, target, has_caches = self._asked, self._quick, self._target, self._memory.has_caches
+        next_op, has_flights = asked.next_op, self._flights is not None
+        while True:
+            op = next_op(now_ps / PS_PER_S)
+            end_ps = -1
+            if quick is not None and op is not None and not asked.committed and not asked.finished:
+                if op[1]:
+                    end_ps = quick.draft(op, now_ps, until_ps)
+                elif op[0] == target:
+                    end_ps = quick.judge(op, now_ps, until_ps)
+            if end_ps < 0:
+                self._kept = op
+                return now_ps, False
+            now_ps = end_ps
+            if op is None or op[1]:
+                continue
+            if has_caches:
+                for request in op[2]:
+                    self._memory.commit(request)
+            if asked.finished or has_caches:
+                if asked.finished:
+                    self._end_finished(now_ps)
+                asked.load.free_kv_share = self._memory.free_share
+                self._books.note_state(now_ps)
+            if has_flights or self._told:
+                return now_ps, has_flights
 
     def _goes_round(self) -> bool:
         """Whether all who decode stand before a round, and nothing else is to be done first."""

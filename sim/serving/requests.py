@@ -20,6 +20,7 @@ from ...decoding.session import Session
 from ...decoding.steps import Commit, Outcome, Step, Verify
 from ...traces.recording import Request
 from ...traces.workloads.arrival import Arrival
+from ..context_tables import WrittenChain
 from ..contexts_answers import TrieAnswers
 from ..recorded import RecordedAnswers, Replayed
 
@@ -149,6 +150,8 @@ class ServedRequest(Session):
         num_text: tokens of prompt and answer so far.
         step: that it waits for or that runs; `READS` while its text is read.
         tables: what it replays, of a recording of contexts; None of others.
+        agreed: of pending tokens that one draft wrote, how many the target would have written; -1: not known.
+        written: what that draft is the start of.
         asked: tokens that a draft of it asks for and has room for; else 0.
         view: what its policy sees, once it was admitted.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
@@ -159,17 +162,19 @@ class ServedRequest(Session):
         full_at: `[L]` tokens from which on a further block of each member may enter the prefix cache.
         num_first: tokens of the first segment, once it is over.
         was_put_back: whether it ever left the batch for lack of memory.
+        has_ending: whether something else than its end-of-sequence tokens ends a segment early.
         whole_budget: tokens of a segment that nothing cuts.
         num_noted: tokens of the answer that were written down, the last of them at `noted_at_ps`.
     """
 
     __slots__ = (
-        "_answers", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at",
-        "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id",
-        "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
+        "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at",
+        "has_ending", "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id",
+        "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget", "written",
     )  # fmt: skip
 
     view: "ServedView"
+    written: WrittenChain
 
     def __init__(
         self,
@@ -205,6 +210,7 @@ class ServedRequest(Session):
         self.scheduled = self.was_put_back = False
         self.step: Step = READS
         self.asked = 0
+        self.agreed = -1
         self.chunk = 0
         self.chunk_level = pool.target_level
         self.num_first = 0
@@ -232,11 +238,13 @@ class ServedRequest(Session):
         """See `Session`; the end of a segment is not that of the request."""
         outcome = Session.judged(self, step, level, judged, duration_s=duration_s, num_rows=num_rows)
         self.num_text += outcome.num_emitted
+        self.agreed = -1
         return self.going_on(outcome) if outcome.done else outcome
 
     def committed(self, step: Commit) -> Outcome:
         """See `Session`, and `judged`."""
         outcome = super().committed(step)
+        self.agreed = -1
         self.num_text += outcome.num_emitted
         return self.going_on(outcome) if outcome.done else outcome
 
@@ -287,6 +295,7 @@ class ServedRequest(Session):
         self.whole_budget = replayed.budget
         self.budget = min(replayed.budget, self.arrival.output_tokens - len(self.earlier))
         self._ending = replayed.ending
+        self.has_ending = replayed.ending is not None
         self._ended = False
         self.tables = self._answers.recorded(self.request_id) if isinstance(self._answers, TrieAnswers) else None
 

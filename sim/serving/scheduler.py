@@ -95,6 +95,20 @@ class Scheduler:
         """Whether all requests take part in what is asked for next: nobody waits, reads a prompt or was left over."""
         return not (self.batch.waiting or self.batch.prefilling or self.late or self._estimate)
 
+    def hold_all(self, level: int, rows: list[ServedRequest]) -> bool:
+        """Hold blocks for an operation as `hold_below` and `step` do, as long as nobody has to be put back for them.
+
+        Returns:
+            False: memory is short, and the rest is left to these.
+        """
+        members = (self._target,) if level == self._target else (level, self._target)
+        for request in self._in_order(rows):
+            wanted = request.num_text + len(request.tokens) + request.asked + 1
+            for member in members:
+                if wanted > request.room_held[member] and not self._memory.reserve(request, member, wanted):
+                    return False
+        return True
+
     def hold_below(self, level: int, rows: list[ServedRequest], now_ps: int) -> list[ServedRequest]:
         """Hold blocks for an operation of a member below the target, as many as are asked for.
 
