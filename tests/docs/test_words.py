@@ -19,7 +19,6 @@ NOT_YET = {
         "arena-pools",
         "benchmarks",
         "compare",
-        "costs",
         "experiments",
         "fidelity",
         "leaderboard",
