@@ -24,7 +24,6 @@ NOT_YET = {
         "leaderboard",
         "observing",
         "recommend",
-        "serving",
         "settings",
         "specrouter",
         "sweeps",
