@@ -14,9 +14,6 @@ CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 # Still in the words of before. The list only ever gets shorter.
 NOT_YET = {
     *(
-        "arena",
-        "arena-models",
-        "arena-pools",
         "benchmarks",
         "compare",
         "experiments",
