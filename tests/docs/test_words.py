@@ -22,7 +22,6 @@ NOT_YET = {
         "observing",
         "recommend",
         "settings",
-        "specrouter",
         "sweeps",
         "timeline",
         "writing-a-policy",
