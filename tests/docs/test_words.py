@@ -15,7 +15,6 @@ CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 NOT_YET = {
     *(
         "benchmarks",
-        "compare",
         "experiments",
         "fidelity",
         "leaderboard",
