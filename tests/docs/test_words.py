@@ -23,7 +23,6 @@ NOT_YET = {
         "settings",
         "sweeps",
         "timeline",
-        "writing-a-policy",
     ),
 }
 
