@@ -238,6 +238,11 @@ def test_links_lead_somewhere(page):
             assert not heading or heading in anchors(linked), f"{place}#{heading}"
 
 
+def test_every_page_is_on_the_map():
+    linked = {place for place, _ in LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))}
+    assert {page.name for page in PAGES if page.parent == ROOT / "docs"} - {"README.md"} <= linked
+
+
 def test_a_page_makes_the_files_that_it_shows_and_what_is_out_of_date_is_told_and_written_anew(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(PAGE)
