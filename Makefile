@@ -5,10 +5,11 @@
 # make lab    the tests of the laboratory, a package of its own beside this one; CI runs it after make test
 # make pages   whether the commands of README and docs print what the pages show; CI runs it after make test
 # make slow   the tests that take minutes, and every property on 200 examples
-# make docs    what the pages show of commands, run and written anew
-# make experiments   all of docs/experiments.md: measured, drawn and written anew, in some minutes
-# make fidelity   how well the terms of engines foretell measured rows: ROWS=FOLDER (of PACELINE_DATA), and WRITE=--write for docs/fidelity.md
-# make arena   what is new in the arena is played, and docs/leaderboard.md written anew with its figure and JSON
+# make docs    what the pages show of commands, run and written again
+# make site    all pages as a web site in build/site, with search and the Python API; any broken link fails
+# make experiments   all of docs/experiments.md: measured, drawn and written again, in some minutes
+# make fidelity   how well the terms of engines predict measured rows: ROWS=FOLDER (of PACELINE_DATA), and WRITE=--write for docs/fidelity.md
+# make arena   what is new in the arena is played, and docs/leaderboard.md written again with its figure and JSON
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +22,7 @@ ROWS ?= $(PACELINE_DATA)/engine_rows
 fidelity: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engines.fidelity $(ROWS) $(WRITE)
 
-.PHONY: fidelity demo check test lab pages slow bench docs experiments arena clean lint types layers
+.PHONY: fidelity demo check test lab pages slow bench docs site experiments arena clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -83,9 +84,17 @@ slow: $(VENV)/.dev
 bench: $(VENV)/.dev
 	for script in benchmarks/*.py benchmarks/beyond_chains/*.py benchmarks/sharing/*.py; do $(BIN)/python $$script || exit 1; done
 
-# What commands print in the pages, written anew; `--measured` also runs the benchmarks that pages show.
+# What commands print in the pages, written again; `--measured` also runs the benchmarks that pages show.
 docs: $(VENV)/.dev
 	$(BIN)/python -m tests.docs.shown --write README.md docs/*.md
+
+$(VENV)/.site: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
+site: $(VENV)/.site .typing/paceline
+	$(BIN)/python -m tests.docs.web_site
+	$(BIN)/python -m mkdocs build
 
 experiments: $(VENV)/.dev
 	$(BIN)/paceline experiment all --page docs/experiments.md --figures docs/figures

@@ -164,13 +164,12 @@ class Finding:
 INTRO = """\
 # Experiments
 
-Questions about chains of models, each answered by one command on the pool and the recording that come with the package.
-`make experiments` runs all of them and writes this page with every table, figure and sentence in it; nothing here is
-typed by hand. `--pool`, `--trace`, `--limit`, `--seed` and `--threads` ask the same of other models and other traffic,
-`--figure FILE.svg` draws, and `--json FILE` writes the numbers.
+Questions about chains of models, each answered by `paceline experiment NAME` on the shipped pool and recording.
+`make experiments` runs all of them and writes this page. `--pool`, `--trace`, `--limit`, `--seed` and `--threads` ask
+the same of other models and traffic, `--figure FILE.svg` draws, and `--json FILE` writes the numbers.
 
-Small models on a shared CPU are what was measured. What carries over is the method, and ratios rather than seconds.
-Seconds that were measured when the page was made drift with the machine; seconds that are replayed do not.
+Small models on a shared CPU were measured: the method carries over, and ratios rather than seconds. Measured seconds
+drift with the machine; replayed ones do not.
 """
 
 
@@ -196,10 +195,9 @@ def _machine(meta: TrieMeta) -> str:
 
 
 def _contents(findings: Mapping[str, Finding | Exception]) -> str:
-    lines = []
-    for name, found in findings.items():
-        asked = "failed when this page was made" if isinstance(found, Exception) else found.question
-        lines.append(f"- [{name}](#{name}): {asked}")
+    lines = [
+        f"- [{name}](#{name}){' (failed)' if isinstance(found, Exception) else ''}" for name, found in findings.items()
+    ]
     return "\n".join([*lines, ""])
 
 

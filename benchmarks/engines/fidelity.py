@@ -135,10 +135,10 @@ def page(rows: Sequence[Row]) -> tuple[list[str], Errors]:
         *seconds_table("round", of_kept),
         "### The best draft length",
         "",
-        f"Of {len(found)} settings with several lengths of chains, the one foretold is the best or loses at most 3% in "
-        f"{within}.",
+        f"Of {len(found)} settings with several lengths of chains, the predicted one is the best or loses at most 3% "
+        f"in {within}.",
         "",
-        *markdown(["engine", "model", "device", "text", "rows", "best", "foretold", "regret"], found),
+        *markdown(["engine", "model", "device", "text", "rows", "best", "predicted", "regret"], found),
     ]
     return lines, by_source["terms"] | {(KEPT, *group): each for group, each in of_kept["terms"].items()}
 

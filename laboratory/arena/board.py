@@ -613,29 +613,26 @@ def _signed(share: float | None) -> str:
 INTRO = """\
 # Leaderboard
 
-Policies of the [arena](arena.md), which says what cells are, what the figures mean and how to add a policy.
-`make arena` plays whatever is new and writes this page; nothing here is typed by hand.
+Policies of the [arena](arena.md), which says what cells and figures are. `make arena` writes this page.
 
-A **ratio** is a policy's speed over that of the best static chain of the cell in hindsight, found by search and not
-charged for it. Means over cells are arithmetic. Constants were settled on the tuning cells; the reporting cells are of
-recordings that nothing was settled on.
+A **ratio** is a policy's speed over that of the best static chain of the cell in hindsight, whose search is not
+charged. Means over cells are arithmetic. Constants were settled on the tuning cells, not on the reporting cells.
 """
 RANKING = """\
 Columns without a side are of the reporting cells. `where`: the cell of the least ratio. `won`: cells in which no
-lossless policy is faster. `left out`: cells that a policy has no run in, of both sides; its means, and its share of
-cells won, are of the others. `replayed`: share of the decisions that recordings hold, in the cell that has least of
-them; the rest was modelled. `thinks`: microseconds of this host for a step, `decide` and `learn`, the median over runs;
-empty where a policy is not asked step by step.
+lossless policy is faster. `left out`: cells without a run, of both sides; means and `won` are of the others.
+`replayed`: the least share of decisions that recordings hold. `thinks`: microseconds of this host for `decide` and
+`learn` of a step, the median over runs; empty where a policy is not asked step by step.
 """
-LOSSY = "They may write other text than the target, so that their speed is no match for that of the others.\n"
+LOSSY = "They may write other text than the target, so their speed does not compare with that of the others.\n"
 LEARNING = """\
-Mean over the reporting cells with as many tokens that are not under arrivals: seconds of the best static chain until so
-many tokens were out, over the policy's.
+Seconds of the best static chain until N tokens were out, over the policy's: the mean over the reporting cells that have
+as many tokens, without those under arrivals.
 """
 CHECKS = """\
-What SpecRouter is held to on the reporting cells that it has runs in. `of static` applies to cells of 5,000 tokens and
-more; `others` is the fastest other policy of the cell that is lossless. `beyond 1,000` is the ratio to the best static
-chain after the first 1,000 tokens: where it passes and the cell is missed, the start is what was lost.
+SpecRouter's aims on the reporting cells. `of static` applies to cells of 5,000 tokens and more; `others` is the fastest
+other lossless policy of the cell. `beyond 1,000` is the ratio to the best static chain after the first 1,000 tokens:
+where it passes and the cell is missed, the start was lost.
 """
 REGRET = """\
 Seconds that a policy takes more than an [oracle](checks.md#oracles-and-regret), as a share of the oracle's, in the

@@ -199,8 +199,8 @@ def _answer(deep: Sequence[Ran], shallow: dict[str, Ran], tags: Sequence[str]) -
     by_tag = {tag: fastest.early_share(tag) for tag in tags}
     two = max(shallow.values(), key=lambda one: one.speed_up)
     return (
-        f"Of all tokens that are dropped, refused ones and those after them, members between drop "
-        f"{min(one.early_share() for one in deep):.0%} to {most.early_share():.0%} before the target sees them "
+        f"Members between drop {min(one.early_share() for one in deep):.0%} to {most.early_share():.0%} of all dropped "
+        f"tokens before the target sees them "
         f"(most in {most.name}). "
         f"{fewest.name} calls the target least, {fewest.calls_per_token():.3f} times a token. "
         f"{len(pays)} of {len(deep)} chains are faster than their drafter with the same last window and nothing "

@@ -444,20 +444,20 @@ def _at_size(
 
 def batch_table(found: Sequence[Served]) -> Rows:
     """A row for each batch."""
-    title = f"{CROWD.name}, {TWO}: at most so many requests at a time, memory ample"
+    title = f"{CROWD.name}, {TWO}: at most N requests at a time, memory ample"
     return table(title, [[table_cell("batch", one.size), *_common(one)] for one in found])
 
 
 def memory_table(found: Sequence[Served]) -> Rows:
     """A row for each memory."""
-    title = f"{CROWD.name}, {TWO}: keys and values of all members in so much memory, at most {CROWDED} at a time"
+    title = f"{CROWD.name}, {TWO}: keys and values of all members in limited memory, at most {CROWDED} at a time"
     return table(title, [[table_cell("memory", one.size, "GB"), *_put_back(one), *_common(one)] for one in found])
 
 
 def _put_back(one: Served) -> list[Cell]:
     return [
-        table_cell("put back, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
-        table_cell("put back, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
+        table_cell("preempted, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
+        table_cell("preempted, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
     ]
 
 
@@ -601,7 +601,7 @@ def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequen
     return (
         _panel("speculation beside a prefix cache over without", "interaction term", names, terms),
         _panel(f"{TWO} over the target alone", "speed-up", names, speed_ups),
-        _panel(f"{TWO}, rollouts, at most so many at a time", "speed-up", sizes, by_batch, x_label="batch"),
+        _panel(f"{TWO}, rollouts, at most N at a time", "speed-up", sizes, by_batch, x_label="batch"),
         _panel("drafts without prefix caches over with", "time", names, slower),
     )
 

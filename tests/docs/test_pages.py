@@ -14,6 +14,7 @@ from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..cli.command_line import paceline
 from .shown import FENCE, ROOT, main
+from .web_site import lay_out
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.py)`")
@@ -61,6 +62,7 @@ PLAYED = [
     if re.search("^```(console|py)$", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 PYTHON_PAGE = ROOT / "docs" / "python-api.md"
+OF_MODELS = {PYTHON_PAGE, ROOT / "docs" / "validate-on-your-hardware.md"}  # their commands run models, in seconds
 WITH_MODELS = ["--models"] if find_spec("torch") and find_spec("transformers") else []
 
 
@@ -75,7 +77,7 @@ def played(*arguments):
 @pytest.mark.pages
 @pytest.mark.parametrize("page", PLAYED, ids=lambda path: path.name)
 def test_commands_print_what_the_page_shows(page):
-    command = [sys.executable, "-m", "tests.docs.shown", page, *(WITH_MODELS if page == PYTHON_PAGE else ())]
+    command = [sys.executable, "-m", "tests.docs.shown", page, *(WITH_MODELS if page in OF_MODELS else ())]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
 
@@ -236,6 +238,11 @@ def test_links_lead_somewhere(page):
             assert not heading or heading in anchors(linked), f"{place}#{heading}"
 
 
+def test_every_page_is_on_the_map():
+    linked = {place for place, _ in LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))}
+    assert {page.name for page in PAGES if page.parent == ROOT / "docs"} - {"README.md"} <= linked
+
+
 def test_a_page_makes_the_files_that_it_shows_and_what_is_out_of_date_is_told_and_written_anew(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(PAGE)
@@ -249,3 +256,22 @@ def test_a_page_makes_the_files_that_it_shows_and_what_is_out_of_date_is_told_an
     assert "+three" in said
     assert played("--write", page)[0] == 0
     assert page.read_text() == PAGE
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings_handlers.python")
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "strict: true" in settings
+    (tmp_path / "mkdocs.yml").write_text(settings, encoding="utf-8")
+    (tmp_path / ".typing").mkdir()
+    (tmp_path / ".typing" / "paceline").symlink_to(ROOT)
+    lay_out(tmp_path / "build" / "pages")
+    command = [sys.executable, "-m", "mkdocs", "build"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert 'id="paceline.studies.compare.compare"' in (tmp_path / "build/site/api/index.html").read_text(
+        encoding="utf-8"
+    )
+    assert (tmp_path / "build/site/search/search_index.json").is_file()

@@ -11,12 +11,6 @@ from .test_pages import PAGES, ROOT
 
 ROW = re.compile(r"^\| ([a-z ,-]+) \| [^|]+ \|$", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
-# Still in the words of before. The list only ever gets shorter.
-NOT_YET = {
-    *("arena", "arena-models", "arena-pools", "benchmarks", "compare", "costs", "design", "experiments", "fidelity"),
-    *("leaderboard", "observing", "recommend", "serving", "settings", "specrouter", "sweeps", "timeline"),
-    "writing-a-policy",
-}
 
 
 def listed():
@@ -46,7 +40,7 @@ def test_the_list_is_read():
     assert found("It goes\non, and `goes on`.\n\n    goes on\n\n```\ngoes on\n```\n") == ["goes\non"]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in NOT_YET], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages(page):
     text = page.read_text(encoding="utf-8")
     assert found(ROW.sub("", text) if page.name == "CONTRIBUTING.md" else text) == []
@@ -59,8 +53,3 @@ def test_help():
 def test_docstrings_of_public_names():
     docs = {name: inspect.getdoc(getattr(paceline, name)) or "" for name in paceline.__all__}
     assert {name: words for name, doc in docs.items() if (words := found(doc))} == {}
-
-
-def test_a_page_that_is_converted_is_not_listed_as_one_that_is_not():
-    texts = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
-    assert [page for page in NOT_YET if not found(texts[page])] == []
