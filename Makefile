@@ -77,7 +77,7 @@ lab: $(VENV)/.dev
 	$(PYTEST) -m "not slow and not pages" tests/laboratory
 
 pages: $(VENV)/.dev
-	$(PYTEST) -m pages tests/docs
+	$(PYTEST) -m "pages and not slow" tests/docs
 
 ci: lint types layers
 	$(PYTEST) -m "not slow"
