@@ -2,8 +2,9 @@
 # make lint   format and lint, without torch
 # make check  the fast loop: lint, types, layers, and the tests of decoding, policies, traces, sim and reports
 # make test   the tests, but for the laboratory's, those that take minutes and the commands that pages show
-# make lab    the tests of the laboratory, a package of its own beside this one; CI runs it after make test
-# make pages   whether the commands of README and docs print what the pages show; CI runs it after make test
+# make lab    the tests of the laboratory, a package of its own beside this one
+# make pages   whether the commands of README and docs print what the pages show
+# make ci      make test, make lab and make pages in one go, as CI runs them
 # make slow   the tests that take minutes, and every property on 200 examples
 # make docs    what the pages show of commands, run and written again
 # make site    all pages as a web site in build/site, with search and the Python API; any broken link fails
@@ -16,13 +17,14 @@ BIN := $(VENV)/bin
 # As many workers as cores, each with one thread of torch. Each gets a run of neighbouring tests, which share fixtures,
 # and takes from others once it is done. Modules are compiled once, as many tests start the command.
 WORKERS ?= auto
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal --durations 10
+INSTALL := $(BIN)/python -m pip install --quiet
 
 ROWS ?= $(PACELINE_DATA)/engine_rows
 fidelity: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engines.fidelity $(ROWS) $(WRITE)
 
-.PHONY: fidelity demo check test lab pages slow bench docs site experiments arena clean lint types layers
+.PHONY: fidelity demo check test lab pages ci slow bench docs site experiments arena clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -38,18 +40,19 @@ $(BIN)/python:
 	ln -sfn ../laboratory .typing/paceline_laboratory
 
 $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(INSTALL) --constraint constraints.txt --editable .
 	touch $@
 
 # The CPU build of torch, where its index can be reached; elsewhere whatever pip finds for the constraint.
+# Nobody imports most modules of torch and transformers: each is compiled when somebody does.
 $(VENV)/.dev: pyproject.toml laboratory/pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --retries 0 --timeout 5 --constraint constraints.txt \
+	$(INSTALL) --no-compile --retries 0 --timeout 5 --constraint constraints.txt \
 		--extra-index-url https://download.pytorch.org/whl/cpu torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[figures,runtime,search,dev]' --editable ./laboratory
+	$(INSTALL) --no-compile --constraint constraints.txt --editable '.[figures,runtime,search,dev]' --editable ./laboratory
 	touch $@ $(VENV)/.base
 
 $(VENV)/.lint: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet "$$(grep -o 'ruff>=[0-9.]*' pyproject.toml)"
+	$(INSTALL) "$$(grep -o 'ruff>=[0-9.]*' pyproject.toml)"
 	touch $@
 
 demo: $(VENV)/.base
@@ -60,7 +63,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 
 types: $(VENV)/.dev .typing/paceline .typing/paceline_laboratory
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
@@ -75,7 +78,10 @@ lab: $(VENV)/.dev
 	$(PYTEST) -m "not slow and not pages" tests/laboratory
 
 pages: $(VENV)/.dev
-	$(PYTEST) -m pages tests/docs
+	$(PYTEST) -m "pages and not slow" tests/docs
+
+ci: lint types layers
+	$(PYTEST) -m "not slow"
 
 slow: $(VENV)/.dev
 	HYPOTHESIS_PROFILE=many $(PYTEST) -m "slow or hypothesis"

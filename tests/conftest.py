@@ -1,6 +1,6 @@
 """What all tests stand on: choices made by measuring go to a folder of their own, not to the user's.
 
-A property is tried on 20 examples, and on 200 where HYPOTHESIS_PROFILE is `many`, as in `make slow`. Only a test whose
+A property is tried on 12 examples, and on 200 where HYPOTHESIS_PROFILE is `many`, as in `make slow`. Only a test whose
 single example is dear, and the fuzzing of importers, has a number of its own.
 """
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from paceline.base.files import FOLDER_VARIABLE
 
 # No test depends on how quick the machine is.
-for name, examples in {"few": 20, "many": 200}.items():
+for name, examples in {"few": 12, "many": 200}.items():
     settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
 

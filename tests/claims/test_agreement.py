@@ -291,8 +291,16 @@ def differ(a, b):
     return a != b and not (np.isnan(a) and np.isnan(b))
 
 
-@pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("policy", "index"),
+    [  # each policy in one of the two samplings, the next one in the other; the rest in `make slow`
+        pytest.param(
+            policy, index, marks=[pytest.mark.slow] * ((place + index) % 2), id=f"{policy}-{SAMPLINGS[index].mode}"
+        )
+        for place, policy in enumerate(POLICIES)
+        for index in (0, 1)
+    ],
+)
 def test_shipped_policies_take_the_same_steps(monotone, policy, index):
     assert_same(*both_worlds(POLICIES[policy], monotone[index], PROMPTS, start=STARTS[index]))
 

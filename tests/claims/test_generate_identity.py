@@ -81,8 +81,10 @@ def assert_identical(pool, policy, batch, cache, num_prompts, num_tokens):
     assert log.ops["num_rows"].max() == min(batch, num_prompts)
 
 
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("policy", ["plain", "draft:3/mid:6/target", "adaptive"])
+@pytest.mark.parametrize(
+    ("policy", "cache"),
+    [("plain", "slots"), ("draft:3/mid:6/target", "slots"), ("draft:3/mid:6/target", "mask"), ("adaptive", "mask")],
+)
 def test_a_few_prompts_are_answered_as_by_generate(pico, policy, cache):
     assert_identical(pico, policy, 5, cache, FEW_PROMPTS, FEW_TOKENS)
 

@@ -15,7 +15,7 @@ from ..unit_cost import UnitCost
 
 FILES = data_files("specbench_yukiki", "*eagle*.jsonl.gz")
 SUBTASKS = ("MT-Bench", "translation", "summarization", "qa", "math_reasoning", "rag")
-MANY = range(4)
+MANY = range(2)
 
 pytestmark = pytest.mark.skipif(not FILES, reason="PACELINE_DATA has no specbench_yukiki")
 

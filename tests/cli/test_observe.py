@@ -250,8 +250,8 @@ def counters(rounds):
 
 def test_a_server_is_calibrated_without_and_with_its_drafter(folder):
     """Observed plain, then with K = 3: its two terms come out, and another run of it is foretold."""
-    load = ("--workload", "constant:rate=200,requests=5,prompt=9,output=13", "--tag", "", "--concurrency", "1")
-    drafting = Ways(prefill_s=STEP_S, step_s=STEP_S + 3 * DRAFT_S, tokens_a_chunk=2, metrics=counters(5 * 6))
+    load = ("--workload", "constant:rate=200,requests=3,prompt=9,output=13", "--tag", "", "--concurrency", "1")
+    drafting = Ways(prefill_s=STEP_S, step_s=STEP_S + 3 * DRAFT_S, tokens_a_chunk=2, metrics=counters(3 * 6))
     texts = [{"id": f"q{words}", "prompt": "word " * words} for words in (20, 60, 100, 140, 180)]
     (folder / "q.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in texts))
     for run, ways in (("plain", Ways(prefill_s=STEP_S, step_s=STEP_S)), ("k3", drafting), ("again", drafting)):

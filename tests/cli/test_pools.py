@@ -253,6 +253,7 @@ def kept(monkeypatch, tmp_path):
     """A file to keep a profile of the tiny pool in; called with what is made up of it."""
     pool = tiny_pool_of_four()
     monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, **_: pool))
+    monkeypatch.setattr("paceline.runtime.profiling.forwards._MOST_REPEATS", 3)
     runs = pool.forward_names("auto")
 
     def keep(**changes):

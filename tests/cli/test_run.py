@@ -333,7 +333,7 @@ def with_pool(folder):
     return ("--pool", folder, "--prompts", folder / "prompts.jsonl", "--max-new-tokens", 20)
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_record_inspect_and_compare_say_dtype_and_near_ties(ties, dtype):
     _, trace, printed = ties[dtype]
     meta = read_trace(trace).meta

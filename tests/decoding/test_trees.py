@@ -106,7 +106,7 @@ class Trees:
             assert len(outcome.tvd) == outcome.num_accepted + 1
 
 
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(shapes, st.sampled_from(["draft", "mid"]), st.sampled_from(["slim", "target"]), st.integers(0, 99))
 def test_text_is_the_targets_own(shape, draft, middle, seed):
     report = check_policy(lambda pool: Trees(pool, shape, draft, middle), seed=seed)

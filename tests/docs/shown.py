@@ -15,6 +15,7 @@ A page is read from top to bottom, in a scratch folder of its own that sees the 
 A command that needs nothing of a shell is run by a fork of this process, which has imported the package already.
 Commands that measure seconds or run models print something else on each machine, so they are left as they are. With
 `--models`, those that run models are run too, and with `--measured` also the benchmarks.
+`--quick` leaves those alone that take ten seconds and more, for a test that runs often.
 """
 
 import argparse
@@ -37,10 +38,14 @@ COLUMNS = 100  # a page on the web shows about so many
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED_FILE = re.compile(r"`([\w.-]+\.(?:jsonl?|toml|py|csv|txt|log|prom))`")
 RUNS_MODELS = re.compile(
-    r"paceline (run|record|agree|pool (train|show|check|search-slim))\b|examples/transformers|pytest|^cmp "
+    r"paceline (run|record|agree|pool (train|show|check|search-slim|distil))\b|examples/transformers|pytest|^cmp "
     r"|paceline\.(record|decode|agree|generate)\("
 )
 MEASURES = re.compile(r"benchmarks/|paceline experiment\b|-m paceline_laboratory\.|trace (inspect|check) [^\n]*--pool")
+# The golden book plays commands like these, on less.
+LONG = re.compile(
+    r"--find-rate|recommend --workload|recommendation\.json|--trace smollm2 .*(--by-tag|--why)|--trace steady\.trace"
+)
 # On a slow machine only.
 PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?")
 OUTPUT_OF_CELL = "```\n\n```text\n"  # what stands between a cell and what it shows
@@ -245,8 +250,10 @@ def main(arguments: Sequence[str | Path] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write what the commands print into the pages")
     parser.add_argument("--models", action="store_true", help="also run the commands that run models")
     parser.add_argument("--measured", action="store_true", help="also run the benchmarks (minutes each)")
+    parser.add_argument("--quick", action="store_true", help="leave commands alone that take ten seconds and more")
     given = parser.parse_args(None if arguments is None else [str(word) for word in arguments])
     skip = [FOREIGN] + ([] if given.models else [RUNS_MODELS]) + ([] if given.measured else [MEASURES])
+    skip += [LONG] if given.quick else []
     status = 0
     for path in given.pages:
         text, played, num_run = play(path, skip)

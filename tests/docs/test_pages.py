@@ -74,10 +74,17 @@ def played(*arguments):
     return code, out.getvalue()
 
 
+# Each process imports the package once for its pages; pages of models have one of their own.
+OTHERS = [page for page in PLAYED if page not in OF_MODELS]
+TOGETHER = [*([page] for page in sorted(OF_MODELS)), *(OTHERS[at::10] for at in range(10))]
+
+
 @pytest.mark.pages
-@pytest.mark.parametrize("page", PLAYED, ids=lambda path: path.name)
-def test_commands_print_what_the_page_shows(page):
-    command = [sys.executable, "-m", "tests.docs.shown", page, *(WITH_MODELS if page in OF_MODELS else ())]
+@pytest.mark.parametrize("quick", [["--quick"], pytest.param([], marks=pytest.mark.slow)], ids=["quick", "whole"])
+@pytest.mark.parametrize("pages", TOGETHER, ids=lambda pages: " ".join(page.name for page in pages))
+def test_commands_print_what_the_pages_show(pages, quick):
+    models = WITH_MODELS if OF_MODELS.issuperset(pages) else []
+    command = [sys.executable, "-m", "tests.docs.shown", *pages, *models, *quick]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
 
@@ -98,8 +105,7 @@ def screen_trace(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
-@pytest.mark.parametrize("options", SCREENS, ids=["default", "detail", "sweep"])
+@pytest.mark.parametrize(("options", "width"), [*((options, 80) for options in SCREENS), (SCREENS[1], 160)])
 def test_screens_are_readable_at_every_width(screen_trace, options, width, monkeypatch):
     """Nothing is cut off, and no line is wider than it was asked for."""
     monkeypatch.setenv("COLUMNS", str(width))
@@ -180,7 +186,12 @@ WITH_OUTPUT = sorted(path for path in EXAMPLES.glob("*.py") if path.with_suffix(
 
 
 @pytest.mark.pages
-@pytest.mark.parametrize("script", WITH_OUTPUT, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script",
+    # The README's command prints the same table, and is played.
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem == "compare_policies")) for path in WITH_OUTPUT],
+    ids=lambda path: path.name,
+)
 def test_prints_what_stands_beside_it(script, tmp_path):
     environment = {**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
     run = subprocess.run(

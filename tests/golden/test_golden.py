@@ -12,7 +12,11 @@ OPTION = re.compile(r"^  (--[\w-]+)(?: / (--[\w-]+))?", re.MULTILINE)
 LEFT_OUT = re.compile(r"^# left out: (.*?): (.*)$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("group", EVERY)
+# They run real models, which tests/cli does as well.
+SLOW = {"record", "run"}
+
+
+@pytest.mark.parametrize("group", [pytest.param(group, marks=[pytest.mark.slow] * (group in SLOW)) for group in EVERY])
 def test_commands_print_and_write_what_the_book_says(group, tmp_path):
     told = difference(page(group), played(EVERY[group], tmp_path))
     assert not told, f"python -m tests.golden --write {group}\n{told}"

@@ -373,6 +373,7 @@ def test_a_second_call_writes_the_same_and_trains_nothing_again(source, distille
         distil(source, tmp_path / "o", work, other)
 
 
+@pytest.mark.slow  # each imports torch
 def test_processes_write_what_one_writes_and_say_what_fails(source, distilled, tmp_path):
     # The dtype is measured: it is a matter of the machine, not of the processes.
     begun = json.loads((distilled / "work" / "recipe.json").read_text(encoding="utf-8"))

@@ -102,7 +102,7 @@ def test_policies_keep_the_contract_and_commit_the_trunk_if_they_say_so(text):
 
 
 @pytest.mark.parametrize("text", ANY_POOL.split())
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_policies_that_choose_suit_any_pool_with_a_drafter(text, data):
     pool = data.draw(pools(least=2))

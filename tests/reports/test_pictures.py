@@ -205,7 +205,7 @@ def test_a_served_run_shows_latencies_and_requests(folder):
     assert [panel.title for panel in both.panels()][-1] == "Output tokens/s"
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+@pytest.mark.parametrize("suffix", [".svg", *(pytest.param(kind, marks=pytest.mark.slow) for kind in (".png", ".pdf"))])
 def test_a_figure_is_the_same_again(compared, tmp_path, suffix):
     files = [tmp_path / f"{name}{suffix}" for name in ("one", "two")]
     for file in files:

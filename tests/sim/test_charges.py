@@ -528,7 +528,7 @@ def test_means_are_taken_as_a_request_compares_to_them():
     assert durations(recording, "feature:2/target", extrapolate=True)[0][0] == pytest.approx(2 * (6.0 / 18) / 2)
 
 
-@pytest.mark.parametrize("window", [10, 19])
+@pytest.mark.parametrize("window", [10, pytest.param(19, marks=pytest.mark.slow)])
 def test_windows_beside_that_of_a_drafter_that_ends_its_drafts_cost_about_as_much(window):
     """Of SpS the log says what a round took, not how much was drafted: a window of 19 is hardly one of 20."""
     files = data_files("specbench_yukiki", "*.jsonl.gz")

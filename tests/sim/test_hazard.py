@@ -122,7 +122,7 @@ def test_requests_with_nothing_in_common_are_told_apart():
     assert np.mean(drawn_rounds(hazard, "q1", 2000, 1)) > 0.95
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.85])
+@pytest.mark.parametrize("rho", [0.0, 0.6, *(pytest.param(rho, marks=pytest.mark.slow) for rho in (0.3, 0.85))])
 def test_persistence_along_the_text_is_found_and_lengths_kept(rho):
     rng = np.random.default_rng(3)
     rows = [rounds_of_a_walk(rng, rho, [0.8, 0.75, 0.6, 0.7], 400) for _ in range(150)]
@@ -306,7 +306,7 @@ def test_any_recording_draws_or_says_why_not(trace, seed, start, depth, data):
 RATES = st.lists(st.floats(0.02, 0.98), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("rho", [0.8, *(pytest.param(rho, marks=pytest.mark.slow) for rho in (0.0, 0.5))])
 def test_thresholds_are_found_where_rates_by_depth_hide_them(rho):
     trace = rounds_over(difficult_texts(rho, requests=150), FALLING, 8)
     fit = Hazard(trace).fit(0)

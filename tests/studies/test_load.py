@@ -148,7 +148,7 @@ kv_blocks = 24
 @pytest.mark.parametrize("options", [{}, {"seed": 3, "decide_s": 1e-3}, {"cluster": "pair"}])
 def test_terms_add_up(tmp_path, options):
     (tmp_path / "pair.toml").write_text(PAIR, encoding="utf-8")
-    asked = BY_DEVICE | {"seeds": 1, "workload": "poisson:requests=20,prompt=100,output=24"} | options
+    asked = BY_DEVICE | {"seeds": 1, "workload": "poisson:requests=12,prompt=100,output=24"} | options
     if "cluster" in options:
         asked["cluster"] = tmp_path / "pair.toml"
     policies = ["plain", "draft:4/target", "draft:2/mid:4/target", "adaptive", "ngram"]

@@ -42,7 +42,7 @@ def expected(batch, most=8):
     return max(range(most + 1), key=lambda length: rate(length, batch))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_schedules_of_random_traffics_are_found(seed, tmp_path):
     """Shares and seconds are drawn; what is chosen is within 1% of the best by what is known, at every batch."""
     rng = random.Random(seed)

@@ -14,7 +14,7 @@ from paceline.traces.errors import TraceFormatError
 from ..cli.command_line import done, refused
 from .test_validated import observed
 
-LOAD = "poisson:requests=40"
+LOAD = "poisson:requests=20"
 
 
 @pytest.fixture(scope="module")

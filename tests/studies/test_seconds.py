@@ -46,8 +46,13 @@ POOL = tiny_pool_of_four()
 PROMPTS = random_prompts(6, seed=3)
 GRID = ShapeGrid(rows=(1, 4), new_tokens=(1, 6, 14), context_tokens=(0, 60), most_tokens=84, away_s=(0.001,))
 TIMED = ("profiling.forwards", "profiling.operations", "clock")
-# Operations are watched at few batches and on few tokens: a quarter of a minute otherwise.
-FEW = {"_BATCHES": (1, 4), "_MOST_TOKENS": 16}
+# Operations are watched at few batches and on few tokens, forwards hardly settle, and little is measured again.
+FEW = {
+    "operations._BATCHES": (4,),
+    "operations._MOST_TOKENS": 16,
+    "forwards.SETTLING": 1,
+    "forwards._MOST_REPEATS": 3,
+}
 
 
 class Made(NamedTuple):
@@ -73,7 +78,7 @@ def of_this_process():
         for module in TIMED:
             patch.setattr(f"paceline.runtime.{module}.perf_counter", process_time)
         for name, few in FEW.items():
-            patch.setattr(f"paceline.runtime.profiling.operations.{name}", few)
+            patch.setattr(f"paceline.runtime.profiling.{name}", few)
         yield
 
 
@@ -262,9 +267,12 @@ def forced(made, tmp_path_factory):
     """(forced pool's folder, its profile)."""
     folder = write_tiny_forced_pool(tmp_path_factory.mktemp("forced") / "pool")
     with of_this_process():
-        return folder, profile(folder, recording=made.trace, grid=GRID, repeats=3, most_drift=9.0)
+        return folder, profile(
+            folder, recording=made.trace, grid=replace(GRID, new_tokens=(1, 14)), repeats=3, most_drift=9.0
+        )
 
 
+@pytest.mark.slow  # it is profiled
 def test_a_profile_of_a_forced_pool_is_one_of_its_models_and_says_so(forced):
     folder, profiled = forced
     meta = profiled.profile.meta
@@ -276,6 +284,7 @@ def test_a_profile_of_a_forced_pool_is_one_of_its_models_and_says_so(forced):
     assert check_profile(folder).profile == profiled.profile
 
 
+@pytest.mark.slow  # it is profiled
 def test_a_forced_pool_is_validated_with_its_profile(made, forced):
     folder, _ = forced
     found = validate(folder, None, made.trace, POLICIES, batches=(1, 4), runs=1)
@@ -296,10 +305,10 @@ def test_a_forced_pool_is_validated_with_its_profile(made, forced):
         ({"policies": ["per-tag,default=plain,c=plain"]}, "names the tag c, which no request of the recording has"),
     ],
 )
-def test_what_cannot_be_profiled_of_a_forced_pool(made, forced, unmeasured, given, told):
+def test_what_cannot_be_profiled_of_a_forced_pool(made, unmeasured, tmp_path, given, told):
     recording = {} if not given else {"recording": made.trace}
     with pytest.raises(ArgumentError, match=told):
-        profile(forced[0], grid=GRID, repeats=3, **recording, **given)
+        profile(write_tiny_forced_pool(tmp_path / "pool"), grid=GRID, repeats=3, **recording, **given)
     with pytest.raises(ArgumentError, match="`recording` is for a forced pool, whose models decide nothing, got"):
         profile(POOL, PROMPTS, recording=made.trace, grid=GRID, repeats=3)
 
@@ -343,7 +352,9 @@ def test_a_few_shapes_of_the_profile_are_measured_again():
     assert reference_grid(slow).new_tokens == (1,)
 
 
-def test_a_few_forwards_after_times_away_are_measured_again():
+def test_a_few_forwards_after_times_away_are_measured_again(monkeypatch):
+    monkeypatch.setattr(forward_shapes, "SETTLING", 10)  # as everywhere but here
+
     def cells(seconds):
         return [
             AfterAway(new_tokens=count, away_s=away_s, seconds=seconds, spread=0.01)

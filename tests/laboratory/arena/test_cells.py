@@ -264,7 +264,7 @@ def tables():
     return TrieTables(replace(trace, requests=trace.requests[:6]))
 
 
-@pytest.mark.parametrize("prices_s", [(1, 1, 1, 4), (1, 10, 50, 100)])
+@pytest.mark.parametrize("prices_s", [(1, 10, 50, 100), pytest.param((1, 1, 1, 4), marks=pytest.mark.slow)])
 def test_the_best_is_within_a_hundredth_of_what_a_grid_holds(tables, prices_s, monkeypatch):
     scenario = Scenario(tables=tables, cost=prices(*prices_s))
     found = best_static(scenario)
@@ -297,7 +297,9 @@ def stage():
     return RecordingStage(replace(trace, requests=trace.requests[:6]))
 
 
-@pytest.mark.parametrize("load", ["batch-1", "batch-8", "ninety"])
+@pytest.mark.parametrize(
+    "load", ["ninety", *(pytest.param(load, marks=pytest.mark.slow) for load in ("batch-1", "batch-8"))]
+)
 def test_no_chain_of_two_levels_is_faster_at_any_load_or_seed(stage, load):
     cell = ArenaCell(recording="pico-coupled", ladder="steep", load=load)
     found = CellStatics(stage)

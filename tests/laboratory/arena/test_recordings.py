@@ -465,6 +465,7 @@ def test_agreement_counts_the_targets_own_tokens_alone(monkeypatch):
     assert joined([texts, texts]).agreement(Echo()) == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_a_stale_pool_differs_in_what_its_drafter_has_learned(tmp_path, monkeypatch):
     monkeypatch.setattr(TargetTexts, "agreement", lambda self, model: 0.5)
     fresh = TrainedSource(pool="llama", file=RECIPES)

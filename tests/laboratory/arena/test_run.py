@@ -359,6 +359,7 @@ def test_heads_are_fitted_to_tuning_recordings_alone(no_search, asked, capsys):
     assert run_arena(replace(wanted, tuning=("a",))).num_kept == len(found.played) - 2 * len(asked.cells)
 
 
+@pytest.mark.slow
 def test_processes_find_what_one_does_also_with_a_head_that_is_fitted(asked):
     few = replace(asked, cells=asked.cells[::2], policies=asked_field(["specdec++"], None), seeds=1)
     few = replace(few, tuning=("b",))
@@ -367,7 +368,9 @@ def test_processes_find_what_one_does_also_with_a_head_that_is_fitted(asked):
     assert not here.left_out
 
 
-@pytest.mark.parametrize("name", ["synth-ladder/far/batch-1", "synth-bursty/even/batch-8"])
+@pytest.mark.parametrize(
+    "name", ["synth-bursty/even/batch-8", pytest.param("synth-ladder/far/batch-1", marks=pytest.mark.slow)]
+)
 def test_cells_are_as_the_leaderboard_has_them(tmp_path, name):
     """Recordings that are drawn are the same on every machine, and so is what is played on them."""
     board = json.loads((Path(__file__).parents[3] / "docs/figures/leaderboard.json").read_text(encoding="utf-8"))

@@ -47,7 +47,7 @@ def test_batches_that_decode_for_long(policy):
     tags = sorted({request.tag for request in tables.trace.requests})
     arrivals = [
         Arrival(f"q{index}", index // 3 * 3 * 10**11, 20 + index % 7, 90 + index % 50, tag=tags[index % len(tags)])
-        for index in range(24)
+        for index in range(12)
     ]
     for memory in ({}, {"num_blocks": 80}, {"num_blocks": 80, "prefix_cache": True, "block_tokens": 5}):
         check(arrivals, tables, policy, limits=limits_of(tables, **memory), num_replicas=2, cost=LineCost(tables))
