@@ -1,10 +1,9 @@
 # make demo   base package without torch, then the main job on the shipped recording
 # make lint   format and lint, without torch
 # make check  the fast loop: lint, types, layers, and the tests of decoding, policies, traces, sim and reports
-# make test   the tests, but for the laboratory's, those that take minutes and the commands that pages show
-# make lab    the tests of the laboratory, a package of its own beside this one
-# make pages   whether the commands of README and docs print what the pages show
-# make ci      make test, make lab and make pages in one go, as CI runs them
+# make test   every check and test but those that take minutes, as CI runs them
+# make lab    of these, the tests of the laboratory, a package of its own beside this one
+# make pages   of these, whether the quick commands of README and docs print what the pages show
 # make slow   the tests that take minutes, and every property on 200 examples
 # make docs    what the pages show of commands, run and written again
 # make site    all pages as a web site in build/site, with search and the Python API; any broken link fails
@@ -24,7 +23,7 @@ ROWS ?= $(PACELINE_DATA)/engine_rows
 fidelity: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engines.fidelity $(ROWS) $(WRITE)
 
-.PHONY: fidelity demo check test lab pages ci slow bench docs site experiments arena clean lint types layers
+.PHONY: fidelity demo check test lab pages slow bench docs site experiments arena clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -71,17 +70,15 @@ layers: $(VENV)/.dev
 check: lint types layers
 	$(PYTEST) -q -x -m "not slow and not pages" tests/decoding tests/policies tests/traces tests/sim tests/reports
 
+# In one run, so that each worker imports torch and collects tests once.
 test: lint types layers
-	$(PYTEST) -m "not slow and not pages" --ignore tests/laboratory
+	$(PYTEST) -m "not slow"
 
 lab: $(VENV)/.dev
 	$(PYTEST) -m "not slow and not pages" tests/laboratory
 
 pages: $(VENV)/.dev
 	$(PYTEST) -m "pages and not slow" tests/docs
-
-ci: lint types layers
-	$(PYTEST) -m "not slow"
 
 slow: $(VENV)/.dev
 	HYPOTHESIS_PROFILE=many $(PYTEST) -m "slow or hypothesis"
