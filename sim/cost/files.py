@@ -495,7 +495,7 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
     figures = {model: _figures(path, model, known) for model, known in content.items()}
     missing = [name for name in models if name not in figures]
     if missing:
-        raise ValueError(f"{path}: no table for model {missing[0]!r} of the recording")
+        raise ValueError(f"{path}: no table for model {missing[0]!r} of the recording; it has {', '.join(figures)}")
     if isinstance(figures[models[-1]], DrafterFigures):
         rule = "must be without per_round_s and per_token_s, which are of drafters"
         raise TraceFormatError(path, models[-1], rule, f"keys {', '.join(content[models[-1]])}")
