@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from importlib.metadata import version as version_of
+from itertools import count
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ..base.errors import with_options
 from .figure import check_figure, drawn_alone, figure_of, write_drawn
 from .panels import AnyPanel, HeatMap, Panel, Ranking, Section
-from .tables import Grid, Printed, table
+from .tables import Grid, Printed, html_lines, html_table, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,6 +89,10 @@ def page_from(data: Mapping[str, Any], name: str) -> ReportPage:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ValueError(f"{name}: `{PAGE}.{where}` {first['msg']}") from None
+    for place, section in enumerate(page.sections):
+        if section.topic not in TOPICS:
+            known = ", ".join(TOPICS)
+            raise ValueError(f"{name}: `{PAGE}.sections.{place}.topic` must be one of {known}, got {section.topic!r}")
     if page.partial:
         raise ValueError(f"{name}: must be of a whole run, got a partial one ({page.partial})")
     return page
@@ -182,7 +187,7 @@ def html_page(pages: Sequence[ReportPage]) -> str:
     """
     several = len(pages) > 1
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
-    numbers = iter(range(1, 10_000))
+    numbers = count(1)
     bodies = [_article(page, place, numbers, several=several) for place, page in enumerate(pages)]
     there = {section.topic for page in pages for section in page.sections}
     missing = [
@@ -200,15 +205,15 @@ def html_page(pages: Sequence[ReportPage]) -> str:
 def _article(page: ReportPage, place: int, numbers: Iterator[int], *, several: bool) -> str:
     # What comes first is what a reader looks for.
     first, *others = [*page.answer] if len(page.answer) > 1 else "".join(page.answer).split("; ")
-    answer = f"<p><b>{_lines(first or 'The figures are in the tables below.')}</b></p>"
-    answer += "".join(f"<p>{_lines(line)}</p>" for line in others)
+    answer = f"<p><b>{html_lines(first or 'The figures are in the tables below.')}</b></p>"
+    answer += "".join(f"<p>{html_lines(line)}</p>" for line in others)
     by_topic = {topic: [one for one in page.sections if one.topic == topic] for topic in TOPICS}
     shown = [(topic, found) for topic, found in by_topic.items() if found]
     links = "".join(f'<li><a href="#{topic}-{place}">{escape(TOPICS[topic][0])}</a></li>' for topic, _ in shown)
     parts = [
         f'<article aria-labelledby="answer-{place}">',
         f'<h2 id="answer-{place}">Answer</h2><div class="answer">{answer}</div>',
-        f'<p class="basis"><b>Of what:</b> {_lines(page.title)}</p>',
+        f'<p class="basis"><b>Of what:</b> {html_lines(page.title)}</p>',
         f'<nav aria-label="Sections"><ul>{links}<li><a href="#again-{place}">To repeat it</a></li></ul></nav>',
     ]
     for topic, found in shown:
@@ -230,45 +235,9 @@ def _again(page: ReportPage, place: int) -> str:
     return f'<section id="again-{place}"><h2>To repeat it</h2>{command}{asked if rows else ""}</section>'
 
 
-def _lines(text: str) -> str:
-    return escape(text).replace("\n", "<br>")
-
-
 def _table(grid: Grid, page_title: str) -> str:
-    """A table whose columns sort it, unless its rows stand in groups; a title that the page has is not said again."""
-    title = "" if page_title.startswith(grid.title) else grid.title
-    label = escape(grid.title or "table")
-    caption = f"<caption>{_lines(title)}</caption>" if title else ""
-    sorts = not grid.lines and len(grid.rows) > 1
-    head = "".join(
-        f'<th scope="col" class="{_side(column.number)}">'
-        + (f'<button type="button">{escape(column.heading)}</button>' if sorts else escape(column.heading))
-        + "</th>"
-        for column in grid.columns
-    )
-    rows = []
-    for index, row in enumerate(grid.rows):
-        ends = ' class="ends"' if index in grid.lines else ""
-        bold = [bool({(index, None), (index, place)} & grid.bold) for place in range(len(row))]
-        cells = [f"<b>{_lines(cell)}</b>" if strong else _lines(cell) for cell, strong in zip(row, bold, strict=True)]
-        within = " within" if row and row[0].startswith(" ") else ""
-        first = f'<th scope="row" class="{_side(grid.columns[0].number)}{within}">{cells[0]}</th>' if cells else ""
-        others = (
-            f'<td class="{_side(column.number)}">{cell}</td>'
-            for column, cell in zip(grid.columns[1:], cells[1:], strict=True)
-        )
-        rows.append(f"<tr{ends}>{first}{''.join(others)}</tr>")
-    headed = any(column.heading for column in grid.columns)
-    remarks = "".join(f"<li>{_lines(remark)}</li>" for remark in grid.remarks)
-    drawn = (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table{" class=sorts" if sorts else ""}>'
-        f"{caption}{f'<thead><tr>{head}</tr></thead>' if headed else ''}<tbody>{''.join(rows)}</tbody></table></div>"
-    )
-    return (drawn if grid.columns else "") + (f'<ul class="remarks">{remarks}</ul>' if remarks else "")
-
-
-def _side(number: bool) -> str:
-    return "number" if number else "text"
+    """A table; a title that the page has is not said again."""
+    return html_table(grid, on_page=True, captioned=not page_title.startswith(grid.title))
 
 
 def _picture(panel: AnyPanel, number: int) -> str:

@@ -66,6 +66,7 @@ class RecommendationUnderLoad(Recommended):
     chosen: str | None  # a policy; None where none keeps the limits
     tied: tuple[str, ...]  # others that cannot be told apart from it
     open_because: str  # why no setting is named although one is chosen; "" where one is
+    at_slow_end: str  # by how much it misses limits where the cost is as slow as is known of it; "" where it keeps them
     present: str | None  # the policy that is set now
     observed: Printed | None  # the present setting, simulated and observed
     crossing: PaysUpTo | None  # None where nothing is asked, or nothing drafts
@@ -123,6 +124,8 @@ class RecommendationUnderLoad(Recommended):
     def lines(self) -> Sequence[str]:
         """The choice, what misses by how much, up to which rate it pays, and the setting."""
         found = [self._decision()]
+        if self.at_slow_end:
+            found.append(f"if seconds are as slow as nine in ten measurements allow, it misses: {self.at_slow_end}")
         found += [f"{one.policy} is {one.standing}: {one.reason}" for one in self.candidates if self._is_told(one)]
         found += [] if self.crossing is None else [self.crossing.words]
         if self.observed is not None:
@@ -163,6 +166,7 @@ class RecommendationUnderLoad(Recommended):
             "chosen": self.chosen,
             "tied": list(self.tied),
             "open_because": self.open_because,
+            "at_slow_end": self.at_slow_end,
             "present": self.present,
             "observed": None if self.observed is None else self.observed.to_json(),
             "crossing": None if self.crossing is None else asdict(self.crossing),

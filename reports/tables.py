@@ -117,6 +117,11 @@ class Grid:
     bold: frozenset[tuple[int, int | None]] = frozenset()
     lines: frozenset[int] = frozenset()  # rows after which a line is drawn
 
+    def __post_init__(self) -> None:
+        odd = next((row for row in self.rows if len(row) != len(self.columns)), None)
+        if odd is not None:
+            raise ValueError(f"each row must have {len(self.columns)} cells, got {len(odd)} in {odd}")
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Title, table and remarks for this console, line by line."""
         shown, width = self._in(options.encoding), options.max_width
@@ -302,22 +307,51 @@ def _overhead(columns: int, *, padded: bool) -> int:
     return 3 * columns + 1 if padded else 3 * columns - 1
 
 
-def html_table(grid: Grid) -> str:
-    """A table with its title and its remarks; needs no style sheet."""
-    head = "".join(f"<th>{escape(column.heading)}</th>" for column in grid.columns)
-    lines = ["<table>", f"<caption>{escape(grid.title)}</caption>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
-    for index, row in enumerate(grid.rows):
-        cells = "".join(_cell(grid, index, place, text) for place, text in enumerate(row))
-        lines.append(f"<tr>{cells}</tr>")
-    return "\n".join([*lines, "</tbody>", "</table>", *(f"<p>{escape(remark)}</p>" for remark in grid.remarks)])
+def html_table(grid: Grid, *, on_page: bool = False, captioned: bool = True) -> str:
+    """A table with its title and its remarks; `captioned`: whether the title is shown.
+
+    On a page (`page.html`) classes say how cells look, and columns sort the table unless its rows stand in groups;
+    elsewhere it needs neither style sheet nor script.
+    """
+    sorts = on_page and not grid.lines and len(grid.rows) > 1
+    sides = [_side(column, on_page=on_page) for column in grid.columns]
+    caption = f"<caption>{html_lines(grid.title)}</caption>" if captioned and grid.title else ""
+    wrap = '<button type="button">{}</button>' if sorts else "{}"
+    heads = [wrap.format(escape(column.heading)) for column in grid.columns]
+    head = "".join(f'<th scope="col"{side}>{text}</th>' for side, text in zip(sides, heads, strict=True))
+    headed = f"<thead><tr>{head}</tr></thead>" if grid._headed else ""
+    rows = "\n".join(_html_row(grid, index, sides) for index in range(len(grid.rows)))
+    drawn = f"<table{' class=sorts' if sorts else ''}>{caption}{headed}<tbody>{rows}</tbody></table>"
+    if on_page:
+        label = escape(grid.title or "table")
+        drawn = f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{drawn}</div>'
+    remarks = "".join(f"<li>{html_lines(remark)}</li>" for remark in grid.remarks)
+    return (drawn if grid.columns else "") + (f'<ul class="remarks">{remarks}</ul>' if remarks else "")
 
 
-def _cell(grid: Grid, index: int, place: int, text: str) -> str:
-    shown = escape(text).replace("\n", "<br>")
-    if {(index, None), (index, place)} & grid.bold:
-        shown = f"<b>{shown}</b>"
-    side = "right" if grid.columns[place].number else "left"
-    return f'<td style="text-align: {side}">{shown}</td>'
+def html_lines(text: str) -> str:
+    """A text in HTML, in the lines that it has."""
+    return escape(text).replace("\n", "<br>")
+
+
+def _side(column: Column, *, on_page: bool) -> str:
+    if on_page:
+        return f' class="{"number" if column.number else "text"}"'
+    return f' style="text-align: {"right" if column.number else "left"}"'
+
+
+def _html_row(grid: Grid, index: int, sides: Sequence[str]) -> str:
+    """A row, headed by its first cell, which may stand further in than others."""
+    cells = []
+    for place, (text, side) in enumerate(zip(grid.rows[index], sides, strict=True)):
+        shown = html_lines(text)
+        if {(index, None), (index, place)} & grid.bold:
+            shown = f"<b>{shown}</b>"
+        if place == 0 and text.startswith(" "):
+            side = side.removesuffix('"') + (' within"' if "class" in side else '; padding-left: 2em"')
+        cells.append(f"<td{side}>{shown}</td>" if place else f'<th scope="row"{side}>{shown}</th>')
+    ends = ' class="ends"' if index in grid.lines else ""
+    return f"<tr{ends}>{''.join(cells)}</tr>"
 
 
 # What a meta has of remarks, in the order of their lines; they may name arguments.

@@ -194,7 +194,7 @@ def _one_drafter(given: str | Sequence[str], engine: str) -> EngineDrafter:
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise ArgumentError(f"`drafter` must be a text or several, got {given!r}")
-    drafters = [_drafter(text) for text in texts]
+    drafters = [engine_drafter(text) for text in texts]
     if not drafters:
         raise ArgumentError("`drafter` must name one, got none")
     if len(drafters) > 1:
@@ -205,19 +205,20 @@ def _one_drafter(given: str | Sequence[str], engine: str) -> EngineDrafter:
     return drafters[0]
 
 
-def _drafter(text: str) -> EngineDrafter:
+def engine_drafter(text: str, argument: str = "drafter") -> EngineDrafter:
+    """What drafts in an engine, as it is given; raises ArgumentError, which names `argument`."""
     kind, equals, value = text.partition("=")
     if kind not in KINDS:
-        raise ArgumentError(f"`drafter` {text!r} is of no known kind; {known_are(kind, KINDS)}")
+        raise ArgumentError(f"`{argument}` {text!r} is of no known kind; {known_are(kind, KINDS)}")
     if (equals and not value) or (kind in NEED_PATH and not value) or (kind == SUFFIX and equals):
         forms = f"{kind}=PATH" if kind in NEED_PATH else "suffix" if kind == SUFFIX else f"{kind} or {kind}=..."
-        raise ArgumentError(f"`drafter` must read {forms}, got {text!r}")
+        raise ArgumentError(f"`{argument}` must read {forms}, got {text!r}")
     if any(ord(letter) < ord(" ") for letter in value):
-        raise ArgumentError(f"`drafter` must be of printable characters, got {text!r}")
+        raise ArgumentError(f"`{argument}` must be of printable characters, got {text!r}")
     if kind != NGRAM:
         return EngineDrafter(kind=kind, model=value or None)
     if value and not (value.isascii() and value.isdecimal() and 1 <= len(value) <= 4 and int(value) >= 1):
-        raise ArgumentError(f"`drafter` must read ngram=LONGEST_MATCH, a whole number in [1, 9999], got {text!r}")
+        raise ArgumentError(f"`{argument}` must read ngram=LONGEST_MATCH, a whole number in [1, 9999], got {text!r}")
     return EngineDrafter(kind=kind, longest_match=int(value) if value else None)
 
 

@@ -232,7 +232,8 @@ class DraftLengthOptions(SplitOptions):
     )
     weights: str | None = opt(
         None,
-        "What drafts there, as --drafter of `settings`: model=PATH, eagle3=PATH, mtp, ngram; default: by its name.",
+        "What drafts there, as --drafter of `settings`: model=PATH, eagle=PATH, eagle3=PATH, mtp, ngram or suffix; "
+        "default: as recorded, where that tells.",
         metavar="KIND[=PATH]",
     )
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -16,6 +17,7 @@ from ..sim.serving.routers import own_routers
 
 TEMPLATES = Path(__file__).with_name("plugins.toml")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_IMPORTS = re.compile(r"^from \S+ import (.+)$", re.MULTILINE)
 MOST_LETTERS = 40
 # What other packages cannot register, and what to do instead.
 ELSEWHERE = {
@@ -81,12 +83,16 @@ def new_plugin(kind: str, name: str, out: str | Path | None = None) -> NewPlugin
         raise ArgumentError(f"NAME {rule}, got {name!r}")
     if name in (policy_names() if kind == "policy" else own_routers()):
         raise ArgumentError(f"NAME must be a new one, there is a {kind} {name}")
+    made = "".join(part.capitalize() for part in name.split("-"))
+    needed = {one for text in templates[kind].values() for names in _IMPORTS.findall(text) for one in names.split(", ")}
+    if iskeyword(made) or made in needed:
+        raise ArgumentError(f"NAME must be another one, got {name!r}: the class {made} would hide what its code needs")
     package = f"paceline_{name.replace('-', '_')}"
     words = {
         "name": name,
         "project": f"paceline-{name}",
         "package": package,
-        "Class": "".join(part.capitalize() for part in name.split("-")),
+        "Class": made,
     }
     folder = Path(f"paceline-{name}") if out is None else Path(out)
     if folder.exists():

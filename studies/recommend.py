@@ -19,7 +19,7 @@ from ..reports.recommendation import AtBatch, DraftLength, Recommendation, repla
 from ..sim.cost.engines import BARE, DEFAULT_ENGINE
 from ..traces.recording import Recording
 from .compare import sweep
-from .engine_settings import ENGINES, EngineSettings, settings
+from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_drafter, settings
 from .grids import CODE_OF, inputs_of, texts_in
 from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, takes
 from .setting import Setting, setting_of
@@ -83,7 +83,9 @@ def recommend(
 
 
 def check_lengths(asked: DraftLengthOptions) -> None:
-    """Raises ArgumentError for an option out of its range, or an engine that is not known."""
+    """Raises ArgumentError for an option out of its range, or an engine or weights that are not known."""
+    if asked.weights is not None:
+        engine_drafter(asked.weights, "weights")
     if asked.paste_into not in (None, *ENGINES):
         raise ArgumentError(f"`paste_into` must be one of {', '.join(ENGINES)}, got {asked.paste_into!r}")
     check_within("`split`", asked.split, "(0, 1)")
@@ -187,8 +189,11 @@ def pasted(
     schedule: Mapping[int, int], asked: DraftLengthOptions, setting: Setting, drafter: str
 ) -> tuple[EngineSettings | None, str | None]:
     """What to paste for K by running requests; and why the engine cannot do it, where it cannot."""
-    engine = asked.paste_into or _engine_of(setting)
-    weights = asked.weights or ("ngram" if drafter in setting.recording.about.lookups else f"model={drafter}")
+    engine, about = asked.paste_into or _engine_of(setting), setting.recording.about
+    weights = asked.weights or ("ngram" if drafter in about.lookups else f"model={drafter}")
+    if asked.weights is None and drafter in (about.from_features, *about.unknown_kinds) and any(schedule.values()):
+        kinds = ", ".join(f"{kind}=PATH" if kind in NEED_PATH else kind for kind in KINDS)
+        return None, f"nobody says what {drafter} is in an engine: give --weights, one of {kinds}"
     try:
         return settings(engine, weights, schedule=schedule), None
     except ArgumentError as error:

@@ -167,6 +167,7 @@ def recommend_under_load(
         chosen=choice.policy,
         tied=choice.tied,
         open_because=choice.open_because,
+        at_slow_end=_at_slow_end(question, choice.policy, ends),
         present=None if question.present is None else question.chain(question.present),
         observed=observed,
         crossing=_crossing(question, choice.policy, candidates),
@@ -333,10 +334,20 @@ def _chosen(
             return _Choice(policy=best, tied=tied, open_because=why)
     rivals = [BASELINE] if best != BASELINE else ranked[1:]
     for name in rivals:
-        if any(_soonest((best, name), end) == name for end in (other, *ends)):
+        is_sooner = [_soonest((best, name), end) == name for end in (other, *ends)]
+        if all(is_sooner):
+            why = f"on the other half of the requests {name} is sooner than {best}"
+            return _Choice(policy=best, tied=tied, open_because=why)
+        if any(is_sooner):
             why = f"the cost does not tell {best} from {name}"
-            return _Choice(policy=best, tied=tied, open_because=why, by_cost=bool(ends))
+            return _Choice(policy=best, tied=tied, open_because=why, by_cost=True)
     return _Choice(policy=best, tied=tied)
+
+
+def _at_slow_end(question: _Question, policy: str | None, ends: Sequence[_Served]) -> str:
+    """By how much the choice misses limits where the cost is as slow as is known of it; "" where it keeps them."""
+    row = ends[-1].rows.get(policy) if ends and policy is not None else None
+    return "" if row is None else missed(row, question.limits)
 
 
 def _soonest(names: tuple[str, str], served: _Served) -> str:

@@ -1,6 +1,7 @@
 """Runs, comparisons and sweeps as one HTML page: `paceline report`."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +111,7 @@ def _page_of_served(logs: Mapping[str, ServingLog]) -> ReportPage:
             raise ValueError(f"{name}: must be a whole run, got a partial one ({log.meta.stopped})")
     measured = [measured_run(log, name, Promises(), alone=True) for name, log in logs.items()]
     found = ServingReport(rows=seed_rows(measured), promised=Promises())
-    page = page_of(found, "paceline metrics " + " ".join(logs))
+    page = page_of(found, "paceline metrics " + shlex.join(logs))
     latencies = [
         panel
         for key, title in LATENCIES.items()

@@ -90,39 +90,24 @@ EXPLORE, PROBE, FORM, STORE = 64, 16, "nested", 65_536  # where these options ar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterOptions:
-    """What a user may set; the defaults stand in `SpecRouter`.
+    """What a user may set; what each means and its default stand in `SpecRouter`.
 
     Raises ValueError for an option out of range, or one that has no effect beside another. What `costs` name is checked
     where the pool is known.
     """
 
-    every: int  # rounds of a tag, or of every request in step, between two selections, >= 1
-    most: int  # longest window, 1 to 1,000
-    # "nested" or "filter" prediction, by which members are found; windows are those of the nested one, see `search`.
-    # None: nested. Not with select=batch, which has its own.
+    every: int
+    most: int
     form: str | None
-    similarity: str  # "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted
-    # "request": the chain of its tag for every request; "batch": one chain for all that run, in step; "auto": the
-    # former while few requests run, the latter from four on
+    similarity: str
     select: str
-    stop: str  # "confidence": windows end where the next token does not pay; "window": windows as the search finds them
-    # in step, rounds of every request after which what is known of a pair counts half as much against trying it again,
-    # >= 0; 0 never tries, None: 64. Not with select=request.
+    stop: str
     explore: int | None
-    # in step, requests that draft to learn before anything is known, >= 0; None: 16. Not with select=request.
     probe: int | None
-    # predicted gain for which the members of a chain are changed, 0 to below 1; of a tag's own chain a share of it
-    # (`RouterConstants.tag_hysteresis`)
     hysteresis: float
-    # tokens of earlier answers that are kept to copy from, 0 or >= 2; between half of them and all. None: 65,536. Not
-    # with without=answers.
     store: int | None
-    # ingredients to leave out, `+` between them: "lookups" (no copies of a request's own text), "answers" (none of
-    # earlier answers), "optimism" (what is little known gets no benefit of the doubt; not with select=batch), "ease" (a
-    # tag's pairs tell nothing of each other), "evidence" (what several levels kept tells of the last of them alone); ""
-    # leaves out none
     without: str
-    costs: str | None  # of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds
+    costs: str | None
 
     def __post_init__(self) -> None:
         check_within("every", self.every, ONE_STEP)

@@ -259,11 +259,29 @@ class SpecRouter:
 
     Args:
         pool: the members.
-        every, most, form, similarity, select, stop, explore, probe, hysteresis: see `RouterOptions`.
-        store, costs, without: likewise.
+        every: rounds of a tag, or of every request in step, between two selections, >= 1.
+        most: longest window, 1 to 1,000.
+        form: "nested" or "filter" prediction, by which members are found; windows are those of the nested one. None:
+            nested. Not with select=batch, which has its own.
+        similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
+        select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
+            "auto": the former while few requests run, the latter from four on.
+        stop: "confidence": windows end where the next token does not pay; "window": as the search finds them.
+        explore: in step, rounds of every request after which what is known of a pair counts half as much against trying
+            it again, >= 0; 0 never tries, None: 64. Not with select=request.
+        probe: in step, requests that draft to learn before anything is known, >= 0; None: 16. Not with select=request.
+        hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1; of a tag's own chain a
+            share of it (`RouterConstants.tag_hysteresis`).
+        store: tokens of earlier answers that are kept to copy from, 0 or >= 2; between half of them and all. None:
+            65,536. Not with without=answers.
+        costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
+        without: ingredients to leave out, `+` between them: "lookups" (no copies of a request's own text), "answers"
+            (none of earlier answers), "optimism" (what is little known gets no benefit of the doubt; not with
+            select=batch), "ease" (a tag's pairs tell nothing of each other), "evidence" (what several levels kept tells
+            of the last of them alone); "" leaves out none.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: an option out of range, or one that has no effect beside another.
     """
 
     about: ClassVar[About] = About(

@@ -67,7 +67,7 @@ class EngineTerms:
         seconds = f"{self.dense}{f' (mixtures of experts {self.mixture})' if mixtures else ''}"
         measured = (
             f"seconds as {self.name} {self.version} takes them, by a fit; of models that it had not seen, nine in ten "
-            f"measurements were {seconds} times what it foretold, and what a round adds {self.rounds} times"
+            f"measurements were {seconds} times what it predicted, and what a round adds {self.rounds} times"
         )
         notes = [measured]
         if self.given:

@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil, inf, nextafter
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from ...base.files import checked_json, kind_of_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
-from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostModel, CostRangeError, DraftTerms, flat_line
+from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostModel, CostRangeError, DraftTerms, flat_line, upper_line
 
 
 class TableProfile:
@@ -169,7 +169,7 @@ class GridProfile:
             slope_s = max(0.0, slope_s)
             return ContextLine(contexts[-1] + 1, inf, self._columns[-1].seconds(new_tokens) + slope_s, slope_s)
         # The last of the measured belongs to the line before it, so that asking beyond it is seen.
-        end = contexts[left + 1] if left + 2 < len(contexts) else contexts[-1] + 1
+        end = contexts[left + 1] if left + 2 < len(contexts) else nextafter(contexts[-1], inf)
         return ContextLine(contexts[left], end, self._columns[left].seconds(new_tokens), slope_s)
 
     def _check(self, context_tokens: float) -> None:
@@ -269,13 +269,17 @@ class RowsProfile:
         self._check(num_rows)
         right = min(bisect_left(self._rows, num_rows), len(self._rows) - 1)
         places = [right] if self._rows[right] == num_rows else sorted({max(0, right - 1), right})
-        if num_rows > self._rows[-1]:
-            places = [max(0, right - 1), right]
         first, end = 0, inf
+        lines: list[tuple[float, float]] = []  # seconds with nothing held, and for each token held
         for place in places:
-            share = self._rows[place] / num_rows
-            line = self._forms[place].context_line(self._rows[place], new_tokens * share, context_tokens * share)
-            first, end = max(first, ceil(line.start / share)), min(end, line.end / share)
+            rows = self._rows[place]
+            line = self._forms[place].context_line(rows, new_tokens * rows / num_rows, context_tokens * rows / num_rows)
+            first, end = max(first, ceil(line.start * num_rows / rows)), min(end, line.end * num_rows / rows)
+            lines.append((line.start_s - line.slope_s * line.start, line.slope_s * rows / num_rows))
+        if num_rows > self._rows[-1] and len(lines) > 1:  # goes on as it rises, which may be from some context on
+            (low_s, low_slope_s), (high_s, high_slope_s) = lines
+            rise = upper_line((0.0, 0.0), (high_s - low_s, high_slope_s - low_slope_s), int(context_tokens))
+            first, end = max(first, rise.start), min(end, rise.end)
         start, last = min(first, int(context_tokens)), max(first, int(context_tokens)) + 1
         start_s = self.seconds(num_rows, new_tokens, start)
         slope_s = self.seconds(num_rows, new_tokens, start + 1) - start_s if start + 1 < end else 0.0
@@ -491,7 +495,7 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
     figures = {model: _figures(path, model, known) for model, known in content.items()}
     missing = [name for name in models if name not in figures]
     if missing:
-        raise ValueError(f"{path}: no table for model {missing[0]!r} of the recording")
+        raise ValueError(f"{path}: no table for model {missing[0]!r} of the recording; it has {', '.join(figures)}")
     if isinstance(figures[models[-1]], DrafterFigures):
         rule = "must be without per_round_s and per_token_s, which are of drafters"
         raise TraceFormatError(path, models[-1], rule, f"keys {', '.join(content[models[-1]])}")

@@ -164,6 +164,24 @@ def test_files_that_hold_no_page_are_refused(content, message, tmp_path, monkeyp
     assert not Path("r.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda section: section.update(topic="x"), "`page.sections.0.topic` must be one of figures, policies, load,"),
+        (
+            lambda section: section["tables"][0]["rows"][0].pop(),
+            "`page.sections.0.tables.0` Value error, each row must",
+        ),
+    ],
+)
+def test_a_page_that_was_changed_leaves_nothing_out(change, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = evil_page().to_json()
+    change(page["sections"][0])
+    Path("c.json").write_text(json.dumps({PAGE: page}))
+    assert refused("report", "c.json", "--out", "r.html").startswith(f"c.json: {told}")
+
+
 def test_other_bad_input_is_refused_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("c.json").write_text(json.dumps({PAGE: evil_page(partial="3 runs left out").to_json()}))

@@ -63,6 +63,8 @@ def test_packages_are_never_overwritten(tmp_path):
     [
         (("policy", "adaptive"), "NAME must be a new one, there is a policy adaptive"),
         (("router", "round-robin"), "NAME must be a new one, there is a router round-robin"),
+        (("policy", "draft"), "NAME must be another one, got 'draft': the class Draft would hide what its code needs"),
+        (("policy", "none"), "NAME must be another one, got 'none': the class None would hide what its code needs"),
         (("policy", "My_x"), "NAME must be lower-case letters, digits and single hyphens"),
         (("polcy", "mine"), "KIND 'polcy' is not known; did you mean policy?"),
         *(((kind, "mine"), f"KIND must be one of policy, router, got {kind}: instead ") for kind in ELSEWHERE),

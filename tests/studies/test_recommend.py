@@ -119,6 +119,8 @@ def test_the_present_setting_is_held_against_the_choice(made, cost):
         ({"paste_into": "tgi"}, "`paste_into` must be one of vllm, sglang"),
         ({"most": 0}, "`most` must be in [1, 32], got 0"),
         ({"present": -1}, "`present` must be in [0, 32], got -1"),
+        ({"weights": "eagle3"}, "`weights` must read eagle3=PATH, got 'eagle3'"),
+        ({"weights": "head=a"}, "`weights` 'head=a' is of no known kind; known are model, eagle,"),
     ],
 )
 def test_what_will_not_do(made, cost, options, told):
@@ -172,6 +174,11 @@ def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):
     assert found.batches[0].over_present is not None
     assert {one.draft_tokens for one in found.batches[0].candidates} == {0, 1, 2, 3}
     assert "K up to 3, the longest draft of the log" in "".join(found.meta["remarks"])
+    # What the log calls a drafter may be a head on the target: nothing is printed that would load it as a model.
+    assert found.setting is None
+    assert found.lines()[-1].startswith("nobody says what drafter is in an engine: give --weights, one of model=PATH,")
+    given = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1], weights="eagle3=HEAD")
+    assert given.setting is not None
 
 
 @pytest.mark.parametrize("name", ["most", "present"])

@@ -145,6 +145,21 @@ def test_a_bare_device_names_no_setting(recording):
     assert by_name["plain"].kv_tokens > by_name["draft:1/target"].kv_tokens > 0, "a drafter takes memory"
 
 
+def test_limits_that_a_slower_device_of_this_kind_misses_are_told():
+    """They are kept at the cost as it stands, which is known to a third or so."""
+    made = make_trace(SyntheticSpec(requests=20, tokens=24, acceptance=(0.8,)))
+    given = {"workload": "poisson:requests=10", "cluster": "h100", "rate": 1.0, "most": 1, "seeds": 1}
+    shapes = ["target=llama-3.1-8b", "draft=eagle3"]
+    said = {
+        bound: recommend_under_load(made, slo=f"p99_tpot < {bound}", models=shapes, **given) for bound in (0.006, 0.05)
+    }
+    assert {found.chosen for found in said.values()} == {"draft:1/target"}
+    (told,) = (line for line in said[0.006].lines() if line.startswith("if seconds are as slow as nine in ten"))
+    assert "it misses: p99_tpot is 0.00" in told
+    assert told.endswith("times the limit 0.006")
+    assert not said[0.05].at_slow_end
+
+
 def test_the_present_setting_is_held_against_what_was_observed(recording, asked, tmp_path):
     """A run that the simulator made itself, told as a client's, is simulated without an error."""
     given = {name: asked[name] for name in ("cluster", "cost", "rate")}

