@@ -81,7 +81,7 @@ def calls_to(function, folder, arguments):
     ("function", "folder", "most", "arguments"),
     [
         ("judged", "sim", 13, ["compare", "--policy", "adaptive"]),  # the trie's answer
-        ("verify", "sim", 18, ["simulate", *SERVED, "--policy", "adaptive"]),  # the step of the target
+        ("verify", "sim", 17, ["simulate", *SERVED, "--policy", "adaptive"]),  # the step of the target
         ("feed", "runtime", 11, ["run", *ANSWERED, "--policy", "draft:2/target"]),  # who calls the forward
     ],
 )
