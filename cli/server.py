@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..base.errors import install_hint, needs_torch
-from ..server.options import Address, EngineOptions, RequestLimits
+from ..server.options import Address, EngineOptions, RecordingOptions, RequestLimits
 from .options import LosslessOption, MemberDevicesOption, PoolOption, ThreadsOption
 from .typed import named_texts
 
@@ -24,6 +24,7 @@ def serve(
     address: Address,
     engine: EngineOptions,
     limits: RequestLimits,
+    recording: RecordingOptions,
     device: MemberDevicesOption = None,
     lossless: LosslessOption = False,
     threads: ThreadsOption = 1,
@@ -49,4 +50,4 @@ def serve(
         devices=devices,
         debug=debug,
     )
-    serve_pool(served, limits, address)
+    serve_pool(served, limits, address, recording)

@@ -25,6 +25,7 @@ from .jobs import Job
 from .meters import Meters
 from .options import RequestLimits
 from .protocol import ChatRequest, CompletionRequest, RequestError, error_of
+from .record import TrafficRecorder
 
 _RETRY_AFTER_S = 1
 
@@ -38,6 +39,7 @@ class Service:
         policies: by name, the first one for requests that name none.
         engine: that answers.
         meters: that the engine counts by.
+        recorder: of the traffic; None: nothing is kept.
         num_running: requests that run at a time, of all policies together.
         limits: of requests.
     """
@@ -50,13 +52,22 @@ class Service:
         policies: Sequence[str],
         engine: LiveEngine,
         meters: Meters,
+        recorder: TrafficRecorder | None,
         num_running: int,
         limits: RequestLimits,
     ) -> None:
         self._models, self._template, self._policies = models, template, tuple(policies)
         self.engine, self.meters, self.limits = engine, meters, limits
+        self._recorder = recorder
+        engine.watches += [meters, *([] if recorder is None else [recorder])]
         self._most_open = num_running + limits.max_queue
         self._chance, self._since = SystemRandom(), int(time.time())
+
+    def close(self) -> None:
+        """End the engine, and write what is left of the recording."""
+        self.engine.stop()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def listed(self) -> dict[str, Any]:
         """The model, as /v1/models shows it."""
@@ -108,6 +119,7 @@ class Service:
                     eos=frozenset() if asked.ignore_eos else frozenset(self._models.eos_token_ids),
                     ending=ending,
                     deliver=found.deliver(choice),
+                    text=asked.prompt if isinstance(asked, CompletionRequest) and isinstance(asked.prompt, str) else "",
                 )
                 for choice in range(asked.n or 1)
             ]
@@ -276,7 +288,7 @@ def make_app(service: Service, *, api_key: str | None = None) -> FastAPI:
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(service.engine.stop)
+        await asyncio.to_thread(service.close)
 
     app = FastAPI(title="paceline", docs_url=None, redoc_url=None, lifespan=running)
     app.add_middleware(Guard, api_key=api_key, most=service.limits.max_body_kib * 1024)

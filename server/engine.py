@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -233,7 +233,7 @@ class LiveReplica:
             overlap="turns",
             debug=debug,
         )
-        self._world, self._meters = LiveWorld(self._models, meters.stepped), meters
+        self._world = LiveWorld(self._models, meters.stepped)
         pool, answers = loaded_pool(models), cast(RecordedAnswers, self._jobs)
         shared = LiveRequests(
             pool=pool,
@@ -283,7 +283,6 @@ class LiveReplica:
         if self._jobs.by_id.pop(request_id, None) is not None:
             self._jobs.sessions.pop(request_id, None)
             self._replica.leave(request_id, now_ps)
-            self._meters.left()
 
     def step(self, now_ps: Callable[[], int]) -> bool:
         """Run one operation and deliver what came of it; False: nothing is there to run.
@@ -330,8 +329,19 @@ class LiveReplica:
         del self._jobs.by_id[job.request_id]
         self._jobs.sessions.pop(job.request_id, None)
         job.ended_at_ps = at_ps
-        self._meters.ended(job, end)
         job.deliver(job, new, end)
+
+
+class Watch(Protocol):
+    """Looks on while requests come and go."""
+
+    def began(self, job: Job) -> None:
+        """A request arrived."""
+        ...
+
+    def ended(self, job: Job, end: End) -> None:
+        """A request ended, or failed, or its client left."""
+        ...
 
 
 class LiveEngine:
@@ -342,11 +352,15 @@ class LiveEngine:
     Args:
         make_replicas: by the name of a policy, makes its replica: now, and again after a failure, which is its end.
         threads: CPU threads of torch.
+
+    Attributes:
+        watches: told of every request when it arrives and when it has ended.
     """
 
     def __init__(self, make_replicas: Mapping[str, Callable[[], LiveReplica]], *, threads: int) -> None:
         self._make_replicas, self._threads = make_replicas, threads
         self._replicas = {name: make() for name, make in make_replicas.items()}
+        self.watches: list[Watch] = []
         self._inbox: deque[tuple[str, Job]] = deque()
         self._wake, self._stopping = threading.Event(), False
         self._num_open = 0
@@ -385,12 +399,14 @@ class LiveEngine:
 
         def noting(one: Job, tokens: Sequence[int], end: End | None) -> None:
             if end is not None:
-                self._note_ended()
+                self._note_ended(one, end)
             deliver(one, tokens, end)
 
         job.deliver = noting
         with self._lock:
             self._num_open += 1
+        for watch in self.watches:
+            watch.began(job)
         self._inbox.append(("submit", job))
         self._wake.set()
 
@@ -399,9 +415,11 @@ class LiveEngine:
         self._inbox.append(("cancel", job))
         self._wake.set()
 
-    def _note_ended(self) -> None:
+    def _note_ended(self, job: Job, end: End) -> None:
         with self._lock:
             self._num_open -= 1
+        for watch in self.watches:
+            watch.ended(job, end)
 
     def _run(self) -> None:
         use_threads(self._threads)
@@ -422,8 +440,9 @@ class LiveEngine:
             if what == "submit":
                 replica.arrive(job, self.now_ps())
             elif job.request_id in replica.jobs:
-                replica.leave(job.request_id, self.now_ps())
-                self._note_ended()
+                job.ended_at_ps = self.now_ps()
+                replica.leave(job.request_id, job.ended_at_ps)
+                self._note_ended(job, End("", left=True))
 
     def _step(self, name: str) -> bool:
         replica = self._replicas[name]

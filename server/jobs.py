@@ -16,6 +16,7 @@ class End:
 
     reason: str  # "eos", "stop" or "length"; "" if it failed
     error: str = ""  # why it failed
+    left: bool = False  # whether the client went before its end
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -32,6 +33,7 @@ class Job:
     ending: Ending | None
     deliver: Deliver
     tag: str = ""
+    text: str = ""  # of the prompt, where it was asked as one
     arrived_at_ps: int = 0  # on the engine's clock, as all times
     first_token_at_ps: int | None = None
     ended_at_ps: int | None = None

@@ -78,11 +78,14 @@ class Meters:
         for place in range(accepted):
             self._by_place.labels(self._model, str(place)).inc()
 
+    def began(self, job: Job) -> None:
+        """Nothing: requests are counted when they end."""
+
     def ended(self, job: Job, end: End) -> None:
         """A request ended."""
         model = self._model
-        if end.error:
-            self._failed.labels(model, "error").inc()
+        if not end.reason:
+            self._failed.labels(model, "abort" if end.left else "error").inc()
             return
         assert job.ended_at_ps is not None
         assert job.first_token_at_ps is not None
@@ -94,10 +97,6 @@ class Meters:
         if len(job.tokens) > 1:
             decoding_s = (job.ended_at_ps - job.first_token_at_ps) / PS_PER_S
             self._tpot.labels(model).observe(decoding_s / (len(job.tokens) - 1))
-
-    def left(self) -> None:
-        """A client went before its answer had ended."""
-        self._failed.labels(self._model, "abort").inc()
 
     def preempted(self) -> None:
         """A request was put back."""

@@ -1,8 +1,9 @@
 """What `paceline serve` takes, each option declared once; nothing here needs torch or a web server."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..base.errors import check_least, check_within
+from ..base.errors import ArgumentError, check_least, check_within
 from ..base.options import Secret, opt
 
 MOST_PORT = 65535
@@ -65,3 +66,23 @@ class RequestLimits:
         check_within("`timeout_s`", self.timeout_s, "(0, 1e6]")
         if self.max_tokens is not None:
             check_least("`max_tokens`", self.max_tokens, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions:
+    """What is kept of the traffic, if anything; raises ArgumentError for a number out of range."""
+
+    record: Path | None = opt(
+        None,
+        "New folder for what is served: arrivals, prompts, lengths, acceptance by step, a whole file at a time.",
+        metavar="DIR",
+    )
+    record_hashes: bool = opt(False, "Of --record: keep hashes of prompts, and not the prompts.")
+    record_every_s: float = opt(60.0, "Of --record: seconds from a file to the next.", flag="--record-every")
+    record_mib: int = opt(1024, "Of --record: MiB on disk at most; then nothing more is kept.", least=1)
+
+    def __post_init__(self) -> None:
+        check_within("`record_every_s`", self.record_every_s, "[0.01, 1e6]")
+        check_least("`record_mib`", self.record_mib, 1)
+        if self.record is None and (self.record_hashes, self.record_every_s, self.record_mib) != (False, 60.0, 1024):
+            raise ArgumentError("`record_hashes`, `record_every_s` and `record_mib` go with `record`")

@@ -29,7 +29,8 @@ from .app import Service, make_app
 from .engine import LiveEngine, LiveReplica
 from .jobs import End, Job
 from .meters import Meters
-from .options import Address, EngineOptions, RequestLimits
+from .options import Address, EngineOptions, RecordingOptions, RequestLimits
+from .record import TrafficRecorder
 
 BLOCK_TOKENS = 16
 _WARM_UP_TOKENS = 8
@@ -67,7 +68,7 @@ class ServedPool:
             raise ArgumentError(f"`policies` must differ, got {twice[0]} twice")
 
 
-def make_service(asked: ServedPool, limits: RequestLimits) -> Service:
+def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingOptions | None = None) -> Service:
     """Load the models, warm each policy up, and let the engine wait for requests.
 
     Raises:
@@ -96,12 +97,16 @@ def make_service(asked: ServedPool, limits: RequestLimits) -> Service:
         engine.stop()
         raise
     template = _chat_template(asked.pool)
+    recorder = None
+    if recording is not None and recording.record is not None:
+        recorder = TrafficRecorder(recording, asked.policies, bounds)
     return Service(
         models,
         template=template,
         policies=asked.policies,
         engine=engine,
         meters=meters,
+        recorder=recorder,
         num_running=asked.engine.max_batch * len(named),
         limits=limits,
     )
@@ -193,14 +198,16 @@ def bound_socket(address: Address) -> socket.socket:
     return listening
 
 
-def serve(asked: ServedPool, limits: RequestLimits, address: Address) -> None:
+def serve(
+    asked: ServedPool, limits: RequestLimits, address: Address, recording: RecordingOptions | None = None
+) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what is under way, for `drain_s` seconds at most.
 
     Raises:
         ValueError: as `make_service`, and for an address that is taken or may not be served; one line.
     """
     with closing(bound_socket(address)) as listening:
-        service = make_service(asked, limits)
+        service = make_service(asked, limits, recording)
         server = uvicorn.Server(server_config(make_app(service, api_key=address.api_key), address.drain_s))
         host = f"[{address.host}]" if ":" in address.host else address.host
         tell(f"serving {service.listed()['id']} at http://{host}:{listening.getsockname()[1]}")

@@ -84,9 +84,9 @@ def until(holds, seconds=30):
 
 
 @contextmanager
-def serving(models, *, limits=None, api_key=None, policies=(CHAIN, "plain"), debug=False, **engine):
+def serving(models, *, limits=None, api_key=None, policies=(CHAIN, "plain"), debug=False, recording=None, **engine):
     asked = ServedPool(pool=models, policies=policies, engine=EngineOptions(**engine), debug=debug)
-    service = make_service(asked, limits or RequestLimits())
+    service = make_service(asked, limits or RequestLimits(), recording)
     listening = bound_socket(Address(port=0))
     app = make_app(service, api_key=api_key)
     server = uvicorn.Server(server_config(app, 5.0))
