@@ -17,7 +17,7 @@ class Address:
     port: int = opt(8000, "0 takes a free one.", least=0, most=MOST_PORT)
     api_key: Secret | None = opt(
         None,
-        "Environment variable that holds the key which clients must send; default: nobody needs one.",
+        "Environment variable that holds the key which clients must send. Default: no key is needed.",
         flag="--api-key-env",
         metavar="NAME",
     )
@@ -55,7 +55,7 @@ class EngineOptions:
 class RequestLimits:
     """What clients may ask for; raises ArgumentError for a number out of range."""
 
-    max_queue: int = opt(256, "Requests that wait at most; the next one is told 429.", least=0)
+    max_queue: int = opt(256, "Requests that wait at most; the next one gets status 429.", least=0)
     max_tokens: int | None = opt(None, "Longest answer that may be asked for. Default: as the context allows.", least=1)
     max_body_kib: int = opt(1024, "Longest body of a request.", least=1)
     timeout_s: float = opt(600.0, "Most seconds from a request to its last token.", flag="--timeout-seconds")

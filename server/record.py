@@ -152,7 +152,8 @@ def _cluster(limits: EngineLimits) -> str:
     kv = next(iter(limits.kv.values()))
     values: Mapping[str, object] = {
         "name": '"served"',
-        "device": '"h100"  # only its memory counts, and blocks are given: seconds are those of --cost or --calibrate',
+        "device": '"h100"  # a placeholder: blocks are given, and seconds are those that are calibrated',
+        "# cost": '"fitted.json"  # of `validate --calibrate ... --write-cost`, beside this file',
         "max_num_seqs": limits.max_num_seqs,
         "token_budget": limits.token_budget,
         "kv_blocks": kv.num_blocks,
