@@ -202,6 +202,7 @@ COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "report": "serving:report",
     "observe": "serving:observe",
     "run": "models:run",
+    "serve": "server:serve",
     "prompts": "models:prompts",
     "record": "models:record",
     "agree": "models:agree",

@@ -59,8 +59,8 @@ def choose(
     The tokens of those that do not go on may be none.
     """
     start_s = executor.clock.now_s()
-    rows = sampler.distributions(logits)
     states = [writing.state for writing in running]
+    rows = sampler.distributions(logits, states)
     written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
     tokens, scores = written.tolist(), best.tolist()
     asks = any(writing.stop is not None for writing in running)

@@ -77,9 +77,9 @@ class ForcedSampler(Sampler):
         self.told: Mapping[str, Told] = {}
         self._real = make_sampler(sampling)
 
-    def distributions(self, logits: Tensor) -> Tensor:
+    def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
         """See `Sampler`."""
-        return self._real.distributions(logits)
+        return self._real.distributions(logits, states)
 
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """See `Sampler`; the tokens are those told."""

@@ -59,8 +59,11 @@ class Sampler(ABC):
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
 
-    def distributions(self, logits: Tensor) -> Tensor:
-        """`[N, V]` logits as the run samples from them: over the temperature, -inf where truncated."""
+    def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
+        """`[N, V]` logits as the run samples from them, after contexts of `[N]` requests.
+
+        They are over the temperature, -inf where truncated.
+        """
         return truncated(logits, self.sampling)
 
     @abstractmethod

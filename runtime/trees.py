@@ -226,8 +226,8 @@ class TreeProcessor:
     def _answer(self, rows: Sequence[_Growing], logits: Tensor) -> None:
         sampler = self._executor.sampler
         assert isinstance(sampler, SameToken)  # the world refuses trees otherwise
-        distributions = sampler.distributions(logits)
         states = [row.state for row in rows for _ in row.growth.asks]
+        distributions = sampler.distributions(logits, states)
         scores = sampler.scores(distributions, states, [place for row in rows for place in row.positions()])
         start = 0
         for row in rows:
@@ -252,7 +252,8 @@ class TreeProcessor:
                 keep = kept_last(executor.device(level), feeds, [len(row.depth) + 1 for row in ready])
                 trees = [row.placed() for row in ready]
                 logits = executor.feed(level, [row.state for row in ready], feeds, keep, trees=trees)
-                logits = executor.sampler.distributions(logits)
+                contexts = [row.state for row in ready for _ in range(len(row.depth) + 1)]
+                logits = executor.sampler.distributions(logits, contexts)
                 start_s = executor.clock.now_s()
                 judged = self._judge(level, ready, logits)
                 sharing.absorb(level, asked, [name for name, one in judged.items() if isinstance(one, Failed)])

@@ -121,10 +121,11 @@ class VerifyProcessor:
         `asked` are the rows in the order of the operation, in which prefix caches take in what was computed.
         """
         sampler, clock = self._executor.sampler, self._executor.clock
-        logits = sampler.distributions(logits)
+        contexts = [row.state for row in rows for _ in range(len(row.views) + 1)]
+        logits = sampler.distributions(logits, contexts)
         if self._executor.sharing.on:
-            contexts = [row.state.request_id for row in rows for _ in range(len(row.views) + 1)]
-            self._executor.sharing.absorb(level, [row.state for row in asked], broken(contexts, logits))
+            names = [state.request_id for state in contexts]
+            self._executor.sharing.absorb(level, [row.state for row in asked], broken(names, logits))
         start_s = clock.now_s()
         own = None if sampler.rewrites else level
         judgements: list[Judgement] = []

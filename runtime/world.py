@@ -16,7 +16,7 @@ from ..traces.meta import Sampling
 from .ahead import AheadKind, AheadPace, Lanes, Pace, why_no_threads
 from .caches import MemberKV
 from .clock import Clock, SharedClock
-from .coupled_noise import noise_of
+from .coupled_noise import RequestNoise, noise_of
 from .draft import DraftProcessor, ForeignDrafter
 from .executor import Executor, Phases, RollbackProcessor
 from .feature_reader import FeatureReader
@@ -47,6 +47,7 @@ class TorchWorld:
         share_weights: whether fused weights may replace the modules' own (the pool's models are ours to rearrange).
         debug: before each step compare every cache with what its session says; a request that differs fails alone.
         make_chance: of rejection sampling, called with a request's id; None takes the stream of seed and id.
+        make_noise: of coupled sampling, called likewise; None takes the noise of seed and id.
         sampler: chooses tokens; None takes that of `sampling`.
         watch: stands something that notes its calls in front of each member's forward; None calls them directly.
         overlap: how members work at the same time where a policy lets them: in `threads`, in `turns`, or `auto`, as
@@ -67,6 +68,7 @@ class TorchWorld:
         share_weights: bool = True,
         debug: bool = False,
         make_chance: Callable[[str], Chance] | None = None,
+        make_noise: Callable[[str], RequestNoise | None] | None = None,
         sampler: Sampler | None = None,
         watch: Callable[[ModelForward], ModelForward] | None = None,
         overlap: AheadKind = "auto",
@@ -74,7 +76,7 @@ class TorchWorld:
         devices = {member.model.device for member in pool.members if member.model is not None}
         self.clock = Clock(devices) if pool.ranks is None else SharedClock(devices, pool.ranks)
         self.pool, self.sampling = pool, sampling
-        self._make_chance, self._debug, self._num_opened = make_chance, debug, 0
+        self._make_chance, self._make_noise, self._debug, self._num_opened = make_chance, make_noise, debug, 0
         self.memory = memory or Memory()
         if forward == "compiled" and self.memory.cache != "slots":
             raise ArgumentError(f"`cache` must be slots with `forward` compiled, got {self.memory.cache!r}")
@@ -148,6 +150,8 @@ class TorchWorld:
             seed, name = self.sampling.seed, session.request_id
             assert seed is not None
             chance = self._make_chance(name) if self._make_chance else SeededChance(seed=seed, request_id=name)
+        elif self._make_noise is not None:
+            noise = self._make_noise(session.request_id)
         else:
             target = self.pool.target.model
             assert target is not None

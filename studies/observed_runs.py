@@ -16,7 +16,7 @@ import numpy as np
 
 from ..base.errors import ArgumentError, counted
 from ..base.terminal import held_interrupts
-from ..runs.observed import ObservedMeta, ObservedRequest, ObservedRun, read_run
+from ..runs.observed import ObservedAcceptance, ObservedMeta, ObservedRequest, ObservedRun, read_run
 from ..runs.serving import ServingLog
 from ..sim.cost.base import CostModel
 from ..sim.cost.files import FileCost
@@ -122,14 +122,24 @@ def drafts_of(requests: ReplayedRequests, meta: ObservedMeta, stated: int | None
     )
     if not drafted:
         return Drafts()
-    tokens = _drafted_a_round(meta, name, stated)
+    tokens = _drafted_a_round(meta, name, stated, len(requests.requests))
     lengths = [(one.output_tokens or 0) - 1 for one in requests.requests]
     rounds, told_by = _rounds_of(requests, meta, lengths, tokens)
     kept = [min(max(count, -(-length // (tokens + 1))), length) for count, length in zip(rounds, lengths, strict=True)]
     return Drafts(tokens=tokens, rounds=tuple(kept), told_by=told_by)
 
 
-def _drafted_a_round(meta: ObservedMeta, name: str, stated: int | None) -> int:
+def _of_one_length(told: ObservedAcceptance | None, tokens: int, num_answers: int) -> bool:
+    """Whether drafts have so many tokens, but for as many as there are answers, which may have none."""
+    assert told is not None
+    assert told.drafts is not None
+    assert told.drafted is not None
+    whole = tokens * told.drafts
+    return whole - tokens * num_answers <= told.drafted * (1 + _ODD_SHARE) and told.drafted <= whole * (1 + _ODD_SHARE)
+
+
+def _drafted_a_round(meta: ObservedMeta, name: str, stated: int | None, num_answers: int) -> int:
+    """Tokens of a whole draft: the last one of an answer may have been cut at its end."""
     told = meta.acceptance
     mean = None if told is None or not told.drafts or told.drafted is None else told.drafted / told.drafts
     found = stated if stated is not None else None if mean is None else round(mean)
@@ -137,7 +147,7 @@ def _drafted_a_round(meta: ObservedMeta, name: str, stated: int | None) -> int:
         raise ArgumentError(
             f"{name}: the server does not tell how many tokens it drafts a round; say it, as in {name}=3 for K = 3"
         )
-    if mean is not None and abs(mean - found) > _ODD_SHARE * found:
+    if mean is not None and not _of_one_length(told, found, num_answers):
         said = f"{stated} were stated" if stated is not None else "a calibration needs drafts of one length"
         raise ArgumentError(f"{name}: the server drafted {mean:.3g} tokens a round, {said}")
     if not 1 <= found <= MOST_DRAFTED:

@@ -1,5 +1,6 @@
 """The chat template of a member, from its files: prompts as the model was trained to read them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,20 @@ class ChatTemplate:
 
     def asked(self, question: str) -> str:
         """The dialogue that a user begins with a question; raises PoolFileError for a template that cannot be used."""
-        dialogue = [[{"role": "user", "content": question}]]
+        return self.dialogue([{"role": "user", "content": question}])
+
+    def dialogue(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A dialogue of messages with `role` and `content`, up to where the answer begins; raises as `asked`."""
         try:
             (rendered,), _ = render_jinja_template(
-                dialogue, chat_template=self.text, add_generation_prompt=True, **dict(self.special)
+                [[dict(message) for message in messages]],
+                chat_template=self.text,
+                add_generation_prompt=True,
+                **dict(self.special),
             )
         except (TemplateError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise PoolFileError(self.place, "chat template", "must make a dialogue of one question", reason) from error
+            raise PoolFileError(self.place, "chat template", "must make a dialogue of what is asked", reason) from error
         return str(rendered)
 
 

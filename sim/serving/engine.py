@@ -374,6 +374,35 @@ class Replica:
         asked.load.free_kv_share = self._memory.free_share
         self._books.note_state(end_ps)
 
+    def leave(self, request_id: str, at_ps: int) -> None:
+        """A request that waits or runs goes for good, wherever it stands; its policy is told nothing.
+
+        To be called between `commit` and `plan`, of a replica that runs step by step.
+
+        Raises:
+            KeyError: it has neither: it was refused, it has ended, or it never came.
+        """
+        request, batch, asked = self._requests.pop(request_id, None), self._batch, self._asked
+        waiting = batch.withdrawn(request_id)
+        if waiting is not None:
+            asked.load.num_waiting -= 1
+        elif request is not None:
+            asked.withdraw(request)
+            if self._kept is not None:
+                level, drafts, rows = self._kept
+                rows = [other for other in rows if other is not request]
+                self._kept = (level, drafts, rows) if rows else None
+            batch.prefilling.pop(request, None)
+            batch.ended(request)
+        else:
+            raise KeyError(request_id)
+        if request is not None:
+            self._memory.leave(request, runs=waiting is None)
+            if request.scheduled:
+                self._world.close(request)
+        asked.load.free_kv_share = self._memory.free_share
+        self._books.note_state(at_ps)
+
     def _note_ran(self, going: Going, ran: list[tuple[ServedRequest, int, RanRow]], until_ps: float = inf) -> None:
         """Keep an operation; `ran` has each request with its text before, and its row but for what came out."""
         assert self._operations is not None

@@ -291,6 +291,13 @@ class ReplicaMemory:
         self._release(serial)
         del self._keys[serial]
 
+    def leave(self, session: KvOwner, *, runs: bool) -> None:
+        """Forget a request that goes before its end; `runs`: it holds blocks, since it does not wait."""
+        self._prefilled.pop(session.serial, None)
+        if runs:
+            self._release(session.serial)
+        self._keys.pop(session.serial, None)
+
     def _release(self, serial: int) -> None:
         self._has_changed = True
         for _, kv in reversed(self._models):

@@ -436,6 +436,16 @@ class Batch:
         self.waiting_tokens += session.num_text
         return Waiting(session.arrival, session.serial, session)
 
+    def withdrawn(self, request_id: str) -> Waiting | None:
+        """Take out one that waits and will not be served; None: it does not wait."""
+        for waiting in self.waiting:
+            if waiting.arrival.request_id == request_id:
+                self.waiting.remove(waiting)
+                request = waiting.request
+                self.waiting_tokens -= waiting.arrival.prompt_tokens if request is None else request.num_text
+                return waiting
+        return None
+
     def read(self, session: ServedRequest) -> None:
         """The target has read the whole text of a request."""
         del self.prefilling[session]

@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
+from io import BufferedReader, RawIOBase
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard, cast
@@ -274,8 +275,47 @@ def refuse_pipe(path: Path) -> None:
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file to be read, unpacked if its name ends in .gz; raises OSError."""
+    """A file to be read, unpacked if its name ends in .gz; raises OSError.
+
+    A folder is the `.jsonl` files in it, in the order of their names, one after another.
+    """
+    if path.is_dir() and (files := sorted(path.glob("*.jsonl"))):
+        return cast("BinaryIO", BufferedReader(_OneAfterAnother(files)))
     return cast("BinaryIO", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+class _OneAfterAnother(RawIOBase):
+    """Files as if they were one; each is opened when it is its turn."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._left = list(reversed(paths))
+        self._file: BinaryIO | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - of bytes; its type is private
+        """Take what the file at hand has, or the next one; 0 after the last."""
+        while self._file is not None or self._left:
+            if self._file is None:
+                self._file = self._left.pop().open("rb")
+            piece = self._file.read(len(buffer))
+            if piece:
+                buffer[: len(piece)] = piece
+                return len(piece)
+            self.close_file()
+        return 0
+
+    def close_file(self) -> None:
+        """Close the file at hand, if there is one."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        """Close the file at hand as well."""
+        self.close_file()
+        super().close()
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -157,6 +157,7 @@ PACELINE = WorkloadFormat(
     sees=lambda keys: bool({*_HEAD, "arrives_s", "prompt_tokens"} & keys),
     read=read_lines,
     unit_tokens=unit_of,
+    many=True,
     is_json=True,
 )
 

@@ -183,5 +183,5 @@ def test_templates_that_will_not_do_are_refused(pool):
         ("{{ raise_exception('no users') }}", "'no users'"),
     ]:
         place.write_text(template)
-        with pytest.raises(PoolFileError, match=f"chat template must make a dialogue of one question, got {got}"):
+        with pytest.raises(PoolFileError, match=f"chat template must make a dialogue of what is asked, got {got}"):
             ModelPool.load(pool, chat=True).encode("the line")

@@ -368,3 +368,24 @@ def test_lines_of_other_metrics_are_passed_over_and_those_of_a_known_one_must_be
     for text in (*values, 'a{x="1",x="2"} 3', "a{x=1} 2", "a{" + "," * 999):
         with pytest.raises(TraceFormatError, match="page: line 1: a: must be"):
             read_page(numbered([text]), NAMES)
+
+
+@given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=5))
+def test_a_folder_is_its_files_in_the_order_of_their_names(tmp_path_factory, sizes):
+    folder, count = tmp_path_factory.mktemp("parts"), 0
+    for number, size in enumerate(sizes):
+        lines = [json.dumps({"id": str(count + place), "prompt": "a"}) + "\n" for place in range(size)]
+        (folder / f"{number:03}.jsonl").write_text("".join(lines))
+        count += size
+    (folder / "notes.txt").write_text("no part of it")
+    if count:
+        assert [prompt.request_id for prompt in read_prompts(folder)] == [str(number) for number in range(count)]
+        assert [found.values["id"] for found in read_objects(folder)] == [str(number) for number in range(count)]
+    else:
+        with pytest.raises(TraceFormatError):
+            read_prompts(folder)
+
+
+def test_a_folder_without_such_files_is_none(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        read_prompts(tmp_path)

@@ -1,0 +1,53 @@
+"""`paceline serve`: the models of a pool behind OpenAI's HTTP."""
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from ..base.errors import install_hint, needs_torch
+from ..server.options import Address, EngineOptions, RecordingOptions, RequestLimits
+from .options import LosslessOption, MemberDevicesOption, PoolOption, ThreadsOption
+from .typed import named_texts
+
+
+def serve(
+    *,
+    pool: PoolOption = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="As --policy of compare; repeat it for those that a request may name (its field `policy`), the first "
+            "one is for requests that name none. Default: plain."
+        ),
+    ] = None,
+    address: Address,
+    engine: EngineOptions,
+    limits: RequestLimits,
+    recording: RecordingOptions,
+    device: MemberDevicesOption = None,
+    lossless: LosslessOption = False,
+    threads: ThreadsOption = 1,
+    debug: Annotated[bool, typer.Option(help="Check every cache at every step.")] = False,
+) -> None:
+    """Serve the models of a pool by OpenAI's HTTP, under a policy: completions, chats, /metrics.
+
+    SIGTERM or Ctrl-C ends it, after the answers that are under way.
+    """
+    devices = named_texts("--device", "DEVICE", device)
+    missing = next((module for module in ("fastapi", "uvicorn") if find_spec(module) is None), None)
+    if missing is not None:
+        raise ModuleNotFoundError(f"serve needs {missing}: {install_hint('serve')}")
+    with needs_torch():
+        from ..server.start import ServedPool
+        from ..server.start import serve as serve_pool
+    served = ServedPool(
+        pool=pool,
+        policies=policy or ["plain"],
+        lossless=lossless,
+        engine=engine,
+        threads=threads,
+        devices=devices,
+        debug=debug,
+    )
+    serve_pool(served, limits, address, recording)

@@ -1,0 +1,455 @@
+"""The simulator's replica over real models, in wall time: one thread that lets requests join and leave between steps.
+
+`sim.serving.engine.Replica` decides who runs: admission, token budget, chunks of prefills, blocks, preemption. Its
+world here is the runtime's. Every policy has a replica, and keys and values, of its own; they take turns, an operation
+each. What is chosen where is a request's own: temperature, truncation, seed and stop strings differ within a batch.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..base.terminal import tell
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+from ..decoding.results import Deferred, Drafted, DraftResults, Failed, Judged, VerifyResults
+from ..decoding.rules import Signal
+from ..decoding.session import Session
+from ..decoding.world import DraftItem, VerifyItem
+from ..runtime.coupled_noise import RequestNoise
+from ..runtime.pools.members import loaded_pool
+from ..runtime.pools.pool import ModelPool
+from ..runtime.sampler import SameToken
+from ..runtime.sampler import noise_of as noise_of_state
+from ..runtime.sampling import truncated
+from ..runtime.state import RequestState
+from ..runtime.threads import use_threads
+from ..runtime.verify import Chunk
+from ..runtime.world import TorchWorld
+from ..sim.cost.base import CostModel
+from ..sim.recorded import RecordedAnswers, Replayed
+from ..sim.rounds_once import SharedRounds
+from ..sim.serving.engine import Replica
+from ..sim.serving.limits import EngineLimits
+from ..sim.serving.replica import ReplicaSpec, ServedFrom
+from ..sim.serving.requests import READS, AnswerLengths, DrawnRequests, ServedRequest
+from ..traces.meta import Sampling
+from ..traces.workloads.arrival import Arrival
+from .jobs import End, Job
+from .meters import Meters
+
+_PS_PER_NS = 1000
+
+
+class LiveRequest(ServedRequest):
+    """A request whose answer nobody knows: it ends once, where its text ends or its tokens are spent."""
+
+    __slots__ = ("job",)
+
+    def __init__(self, *, pool: Pool, job: Job, arrival: Arrival, serial: int, answers: RecordedAnswers) -> None:
+        super().__init__(pool=pool, arrival=arrival, serial=serial, answers=answers, recorded_id=job.request_id)
+        self.job = job
+
+    def _begins_anew(self) -> bool:
+        """Never: an answer of models has one end."""
+        return False
+
+
+class Jobs:
+    """The requests of a replica by id, as the simulator's sessions ask for what they replay."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Job] = {}
+        self.sessions: dict[str, LiveRequest] = {}  # of those that were ever looked at
+
+    def replay(self, session_id: str, request_id: str) -> Replayed:
+        """What a session starts with; see `RecordedAnswers`."""
+        job = self.by_id[request_id]
+        assert session_id == request_id, "a request that is served twice"
+        return Replayed(job.tag, job.prompt, job.max_tokens, job.eos, job.ending, 0)
+
+    def noise(self, request_id: str, vocab_size: int) -> RequestNoise | None:
+        """Of a sampled request: that of its own seed and name; None of a greedy one."""
+        job = self.by_id[request_id]
+        seed = job.sampling.seed
+        return None if seed is None else RequestNoise(seed=seed, request_id=job.noise_name, vocab_size=vocab_size)
+
+
+class LiveRequests(ServedFrom):
+    """What the replica shares with nobody else: sessions are of jobs, in place of drawn requests of a recording."""
+
+    def session(self, arrival: Arrival, serial: int) -> ServedRequest:
+        """The session of a request that is looked at for the first time."""
+        jobs = cast(Jobs, self.answers)
+        job = jobs.by_id[arrival.request_id]
+        made = LiveRequest(pool=self.pool, job=job, arrival=arrival, serial=serial, answers=self.answers)
+        jobs.sessions[arrival.request_id] = made
+        return made
+
+
+class OwnSampling(SameToken):
+    """Chooses tokens as each request asks: greedy or coupled, at its own temperature and truncation."""
+
+    def __init__(self) -> None:
+        super().__init__(Sampling(mode="coupled", temperature=1.0, seed=0))
+
+    def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
+        """See `Sampler`; rows that follow each other and ask for the same are truncated together."""
+        asked = [_sampling_of(state) for state in states]
+        parts, start = [], 0
+        for end in range(1, len(asked) + 1):
+            if end == len(asked) or not _shaped_alike(asked[end], asked[start]):
+                parts.append(truncated(logits[start:end], asked[start]))
+                start = end
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def scores(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> Tensor:
+        """See `SameToken`; a greedy request has no noise."""
+        if all(state.noise is None for state in states):
+            return logits
+        nothing = np.zeros(logits.shape[-1], dtype=np.float32)
+        rows = zip(states, positions, strict=True)
+        noise = [nothing if state.noise is None else noise_of_state(state).at(position) for state, position in rows]
+        return logits + torch.from_numpy(np.stack(noise)).to(logits.device)
+
+
+def _sampling_of(state: RequestState) -> Sampling:
+    return cast(LiveRequest, state.session).job.sampling
+
+
+def _shaped_alike(one: Sampling, other: Sampling) -> bool:
+    return one is other or ((one.temperature, one.top_p, one.top_k) == (other.temperature, other.top_p, other.top_k))
+
+
+class LiveWorld:
+    """Carries out the operations of one replica with the models; implements `sim.serving.world.EngineWorld`.
+
+    A row that fails gets a result that does no harm, and its request is in `failed` for whoever drives the replica to
+    take out; the others are not touched.
+    """
+
+    def __init__(self, models: TorchWorld, stepped: Callable[[int, int], None]) -> None:
+        self.failed: dict[str, str] = {}
+        self._stepped = stepped
+        self.duration_ps = 0
+        self._models = models
+        self._target = len(models.pool.members) - 1
+
+    def open(self, session: Session) -> None:
+        """See `World`."""
+        self._models.open(session)
+
+    def close(self, session: Session) -> None:
+        """See `World`."""
+        self._models.close(session)
+
+    def put_back(self, session: Session) -> None:
+        """See `EngineWorld`."""
+        self._models.put_back(session)
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """See `World`."""
+        return self._models.signal(session, index)
+
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """See `World`; raises MemoryError where the device has no room."""
+        start_ns = perf_counter_ns()
+        results = self._models.draft(level, items)
+        rows = [
+            self._sound(session, row, Drafted([], [])) for (session, _), row in zip(items, results.rows, strict=True)
+        ]
+        return results._replace(rows=rows, duration_s=self._took_s(start_ns))
+
+    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
+        """See `EngineWorld`; raises as `draft`. Notes what the target kept of every draft."""
+        start_ns = perf_counter_ns()
+        results = self._models.verify(level, items, [_chunk(session) for session, _ in chunks])
+        rows = []
+        for (session, step), row in zip(items, results.rows, strict=True):
+            found = cast(Judged, self._sound(session, row, Judged(0, 0, session.place)))
+            if level == self._target and step is not READS:
+                step_tokens = len(session.tokens), found.num_accepted
+                cast(LiveRequest, session).job.steps.append(step_tokens)
+                self._stepped(*step_tokens)
+            rows.append(found)
+        return results._replace(rows=rows, duration_s=self._took_s(start_ns))
+
+    def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
+        """See `EngineWorld`; raises as `draft`."""
+        start_ns = perf_counter_ns()
+        self._models.verify(level, [], [_chunk(session) for session in sessions])
+        self._took_s(start_ns)
+
+    def _sound(self, session: Session, row: Any, instead: Any) -> Any:  # noqa: ANN401 - of either kind of operation
+        if isinstance(row, Failed):
+            self.failed[session.request_id] = str(row.error)
+            return instead
+        if isinstance(row, Deferred):
+            raise MemoryError(row.reason)
+        return row
+
+    def _took_s(self, start_ns: int) -> float:
+        self._models.clock.now_s()  # waits for the devices
+        self.duration_ps = (perf_counter_ns() - start_ns) * _PS_PER_NS
+        return self.duration_ps / 1e12
+
+
+def _chunk(session: Session) -> Chunk:
+    return session, cast(LiveRequest, session).chunk
+
+
+class LiveReplica:
+    """One policy with its replica, models and requests. Driven by the engine's thread alone.
+
+    Args:
+        models: of the pool.
+        name: of the policy.
+        policy: built for the pool.
+        limits: of the replica.
+        meters: told what happens.
+        debug: check every cache at every step.
+    """
+
+    def __init__(
+        self, models: ModelPool, name: str, policy: Policy, limits: EngineLimits, meters: Meters, *, debug: bool = False
+    ) -> None:
+        self.name = name
+        self._jobs, self._ended = Jobs(), list[str]()
+        target = models.target.model
+        assert target is not None
+        vocab_size = int(target.config.vocab_size)
+        sampler = OwnSampling()
+        self._models = TorchWorld(
+            pool=models,
+            sampling=sampler.sampling,
+            sampler=sampler,
+            make_noise=lambda request_id: self._jobs.noise(request_id, vocab_size),
+            overlap="turns",
+            debug=debug,
+        )
+        self._world = LiveWorld(self._models, meters.stepped)
+        pool, answers = loaded_pool(models), cast(RecordedAnswers, self._jobs)
+        shared = LiveRequests(
+            pool=pool,
+            answers=answers,
+            lengths=AnswerLengths(pool, answers),
+            rounds=SharedRounds(pool, answers),
+            drawn=DrawnRequests((), seed=0),
+            unit_tokens=0,
+            deadlines={},
+            recorder=meters.recorder(name, pool.names, limits.kv[pool.names[-1]].num_blocks),
+            outputs=None,
+            on_ended=lambda arrival, _: self._ended.append(arrival.request_id),
+            on_reached=lambda *_: None,
+        )
+        spec = ReplicaSpec(
+            policy=policy,
+            policy_name=name,
+            cost=CostModel(),  # asked for nothing: models take their own time
+            limits=limits,
+            make_world=lambda *_: self._world,
+        )
+        self._replica = Replica(0, spec, shared, may_lag=False)
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """Those that wait or run, by id."""
+        return self._jobs.by_id
+
+    def arrive(self, job: Job, now_ps: int) -> None:
+        """A request comes; one that can never run ends at once."""
+        arrival = Arrival(
+            request_id=job.request_id,
+            arrives_ps=job.arrived_at_ps,
+            prompt_tokens=len(job.prompt),
+            output_tokens=job.max_tokens,
+            tag=job.tag,
+        )
+        refused = self._replica.refuses(arrival)
+        if refused:
+            job.deliver(job, (), End("", refused))
+            return
+        self._jobs.by_id[job.request_id] = job
+        self._replica.arrive(arrival, now_ps)
+
+    def leave(self, request_id: str, now_ps: int) -> None:
+        """Nobody waits for this request any more; of one that has ended nothing happens."""
+        if self._jobs.by_id.pop(request_id, None) is not None:
+            self._jobs.sessions.pop(request_id, None)
+            self._replica.leave(request_id, now_ps)
+
+    def step(self, now_ps: Callable[[], int]) -> bool:
+        """Run one operation and deliver what came of it; False: nothing is there to run.
+
+        Raises:
+            PolicyError: the policy broke the contract.
+            MemoryError: a device has no room for what the blocks hold.
+        """
+        if not self._jobs.by_id or self._replica.plan(now_ps()) is None:
+            return False
+        self._replica.commit()
+        at_ps = now_ps()
+        for request_id, error in self._world.failed.items():
+            job = self._jobs.by_id[request_id]
+            if request_id not in self._ended:
+                self._replica.leave(request_id, at_ps)
+            self._end(job, (), End("", error), at_ps)
+        self._world.failed.clear()
+        for request in list(self._jobs.sessions.values()):
+            if len(request.emitted) > len(request.job.tokens):
+                self._deliver(request, at_ps)
+        self._ended.clear()
+        return True
+
+    def fail_all(self, error: str, at_ps: int) -> None:
+        """Every request ends with an error; the replica is of no use any more, and gives its memory back."""
+        for job in list(self._jobs.by_id.values()):
+            self._end(job, (), End("", error), at_ps)
+        self._models.manager.drop_all()
+
+    def _deliver(self, request: LiveRequest, at_ps: int) -> None:
+        job = request.job
+        new = request.emitted[len(job.tokens) :]
+        if not job.tokens:
+            job.first_token_at_ps = at_ps
+        job.tokens += new
+        reason = request.finish_reason
+        if reason is None:
+            job.deliver(job, new, None)
+        else:
+            self._end(job, new, End(reason), at_ps)
+
+    def _end(self, job: Job, new: Sequence[int], end: End, at_ps: int) -> None:
+        del self._jobs.by_id[job.request_id]
+        self._jobs.sessions.pop(job.request_id, None)
+        job.ended_at_ps = at_ps
+        job.deliver(job, new, end)
+
+
+class Watch(Protocol):
+    """Looks on while requests come and go."""
+
+    def began(self, job: Job) -> None:
+        """A request arrived."""
+        ...
+
+    def ended(self, job: Job, end: End) -> None:
+        """A request ended, or failed, or its client left."""
+        ...
+
+
+class LiveEngine:
+    """Runs replicas in a thread of its own, as long as there is anything to run.
+
+    All methods may be called in any thread but `run`, which is the thread's.
+
+    Args:
+        make_replicas: by the name of a policy, makes its replica: now, and again after a failure, which is its end.
+        threads: CPU threads of torch.
+
+    Attributes:
+        watches: told of every request when it arrives and when it has ended.
+    """
+
+    def __init__(self, make_replicas: Mapping[str, Callable[[], LiveReplica]], *, threads: int) -> None:
+        self._make_replicas, self._threads = make_replicas, threads
+        self._replicas = {name: make() for name, make in make_replicas.items()}
+        self.watches: list[Watch] = []
+        self._inbox: deque[tuple[str, Job]] = deque()
+        self._wake, self._stopping = threading.Event(), False
+        self._num_open = 0
+        self._lock = threading.Lock()
+        self._began_ns = perf_counter_ns()
+        self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
+
+    @property
+    def num_open(self) -> int:
+        """Requests that have not ended."""
+        return self._num_open
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes requests."""
+        return self._thread.is_alive() and not self._stopping
+
+    def now_ps(self) -> int:
+        """Picoseconds since the engine was made; monotonic."""
+        return (perf_counter_ns() - self._began_ns) * _PS_PER_NS
+
+    def start(self) -> None:
+        """Begin to run."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after its operation; requests that have not ended fail."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+
+    def submit(self, job: Job) -> None:
+        """A request arrives now."""
+        job.arrived_at_ps = self.now_ps()
+        deliver = job.deliver
+
+        def noting(one: Job, tokens: Sequence[int], end: End | None) -> None:
+            if end is not None:
+                self._note_ended(one, end)
+            deliver(one, tokens, end)
+
+        job.deliver = noting
+        with self._lock:
+            self._num_open += 1
+        for watch in self.watches:
+            watch.began(job)
+        self._inbox.append(("submit", job))
+        self._wake.set()
+
+    def cancel(self, job: Job) -> None:
+        """Nobody waits for the answer any more: it frees its place before the next operation."""
+        self._inbox.append(("cancel", job))
+        self._wake.set()
+
+    def _note_ended(self, job: Job, end: End) -> None:
+        with self._lock:
+            self._num_open -= 1
+        for watch in self.watches:
+            watch.ended(job, end)
+
+    def _run(self) -> None:
+        use_threads(self._threads)
+        while not self._stopping:
+            self._wake.clear()
+            self._take_in()
+            ran = [self._step(name) for name in self._replicas]
+            if not any(ran) and not self._inbox and not self._stopping:
+                self._wake.wait()
+        self._take_in()
+        for replica in self._replicas.values():
+            replica.fail_all("the server is shutting down", self.now_ps())
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            what, job = self._inbox.popleft()
+            replica = self._replicas[job.policy]
+            if what == "submit":
+                replica.arrive(job, self.now_ps())
+            elif job.request_id in replica.jobs:
+                job.ended_at_ps = self.now_ps()
+                replica.leave(job.request_id, job.ended_at_ps)
+                self._note_ended(job, End("", left=True))
+
+    def _step(self, name: str) -> bool:
+        replica = self._replicas[name]
+        try:
+            return replica.step(self.now_ps)
+        except Exception as error:  # noqa: BLE001 - a policy is foreign code; its requests fail, the server lives
+            tell(f"policy {name}: {type(error).__name__}: {error}")
+            replica.fail_all(f"policy {name} failed: {error}", self.now_ps())
+            self._replicas[name] = self._make_replicas[name]()
+            return True

@@ -1,0 +1,88 @@
+"""What `paceline serve` takes, each option declared once; nothing here needs torch or a web server."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.errors import ArgumentError, check_least, check_within
+from ..base.options import Secret, opt
+
+MOST_PORT = 65535
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where a server listens, and to whom it answers."""
+
+    host: str = opt("127.0.0.1", "Address to listen at; a public one needs --api-key-env.")
+    port: int = opt(8000, "0 takes a free one.", least=0, most=MOST_PORT)
+    api_key: Secret | None = opt(
+        None,
+        "Environment variable that holds the key which clients must send. Default: no key is needed.",
+        flag="--api-key-env",
+        metavar="NAME",
+    )
+    drain_s: float = opt(
+        30.0, "Most seconds that answers under way may take after SIGTERM or Ctrl-C.", flag="--drain-seconds"
+    )
+
+    def __post_init__(self) -> None:
+        check_within("`port`", self.port, f"[0, {MOST_PORT}]")
+        check_within("`drain_s`", self.drain_s, "[0, 1e6]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """What runs at a time under each policy; raises ArgumentError for a number out of range."""
+
+    max_batch: int = opt(8, "Requests that run at a time under each policy.", least=1)
+    token_budget: int = opt(
+        2048, "Tokens that a step of the target reads at most; longer prompts are read in chunks.", least=1
+    )
+    kv_blocks: int | None = opt(
+        None,
+        "Blocks of 16 tokens of each member under each policy; where short, the youngest request waits. Default: "
+        "enough for --max-batch requests of the whole context.",
+        least=1,
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch", "token_budget", "kv_blocks"):
+            if getattr(self, name) is not None:
+                check_least(f"`{name}`", getattr(self, name), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestLimits:
+    """What clients may ask for; raises ArgumentError for a number out of range."""
+
+    max_queue: int = opt(256, "Requests that wait at most; the next one gets status 429.", least=0)
+    max_tokens: int | None = opt(None, "Longest answer that may be asked for. Default: as the context allows.", least=1)
+    max_body_kib: int = opt(1024, "Longest body of a request.", least=1)
+    timeout_s: float = opt(600.0, "Most seconds from a request to its last token.", flag="--timeout-seconds")
+
+    def __post_init__(self) -> None:
+        check_least("`max_queue`", self.max_queue, 0)
+        check_least("`max_body_kib`", self.max_body_kib, 1)
+        check_within("`timeout_s`", self.timeout_s, "(0, 1e6]")
+        if self.max_tokens is not None:
+            check_least("`max_tokens`", self.max_tokens, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions:
+    """What is kept of the traffic, if anything; raises ArgumentError for a number out of range."""
+
+    record: Path | None = opt(
+        None,
+        "New folder for what is served: arrivals, prompts, lengths, acceptance by step, a whole file at a time.",
+        metavar="DIR",
+    )
+    record_hashes: bool = opt(False, "Of --record: keep hashes of prompts, and not the prompts.")
+    record_every_s: float = opt(60.0, "Of --record: seconds from a file to the next.", flag="--record-every")
+    record_mib: int = opt(1024, "Of --record: MiB on disk at most; then nothing more is kept.", least=1)
+
+    def __post_init__(self) -> None:
+        check_within("`record_every_s`", self.record_every_s, "[0.01, 1e6]")
+        check_least("`record_mib`", self.record_mib, 1)
+        if self.record is None and (self.record_hashes, self.record_every_s, self.record_mib) != (False, 60.0, 1024):
+            raise ArgumentError("`record_hashes`, `record_every_s` and `record_mib` go with `record`")

@@ -1,0 +1,292 @@
+"""What clients may ask for and what they are told: OpenAI's completions and chat, and its shape of errors.
+
+A field that is not known is refused by its name, and so is a value that this server could not honour to the letter: no
+option is taken and ignored. vLLM's `top_k` and `ignore_eos` are known; `policy` and `spec_decode_metrics` are ours.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from ..traces.meta import LOWEST_TEMPERATURE, Sampling
+
+MOST_CHOICES, MOST_STOPS, MOST_MESSAGES = 16, 16, 1024
+_MOST_SEED = 2**63 - 1
+_DEFAULT_TOKENS = 16  # of /v1/completions, as OpenAI and vLLM have it
+Number = StrictInt | StrictFloat
+# Fields of OpenAI's protocol that change answers in ways that this server does not know, with the values that ask for
+# nothing: those are taken.
+_NOTHING: Mapping[str, tuple[object, ...]] = {
+    "audio": (None,),
+    "best_of": (None,),
+    "echo": (None, False),
+    "frequency_penalty": (None, 0),
+    "function_call": (None,),
+    "functions": (None,),
+    "logit_bias": (None, {}),
+    "logprobs": (None, False),
+    "modalities": (None, ["text"]),
+    "parallel_tool_calls": (None,),
+    "prediction": (None,),
+    "presence_penalty": (None, 0),
+    "reasoning_effort": (None,),
+    "response_format": (None, {"type": "text"}),
+    "suffix": (None, ""),
+    "tool_choice": (None, "none"),
+    "tools": (None, []),
+    "top_logprobs": (None, 0),
+}
+
+
+class RequestError(Exception):
+    """A request that is not answered. `body` is what is sent; `status` the HTTP status.
+
+    Args:
+        status: of HTTP, 400 to 599.
+        message: one line that names the field, the rule and the value.
+        param: the field, where there is one.
+        code: OpenAI's word for what went wrong, where there is one.
+        retry_after_s: seconds after which the client may try again; None: it is not told.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        message = message.encode("utf-8", "replace").decode()  # what was sent may hold half a surrogate pair
+        super().__init__(message)
+        self.status, self.retry_after_s = status, retry_after_s
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
+        self.body = {
+            "error": {
+                "message": message,
+                "type": kind if status < 500 else "server_error",
+                "param": param,
+                "code": code,
+            }
+        }
+
+
+class StreamOptions(BaseModel):
+    """Of a streamed answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = Field(default=False, description="Send a last chunk that counts tokens.")
+
+
+class _Asked(BaseModel):
+    """What completions and chats have in common."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str = Field(description="As /v1/models lists it.")
+    max_tokens: int | None = Field(default=None, ge=1, description="Longest answer.")
+    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES, description="Answers to the prompt.")
+    temperature: Number | None = Field(
+        default=None, ge=0, le=2, description=f"0: the likeliest token; else {LOWEST_TEMPERATURE:g} to 2. Default: 1."
+    )
+    top_p: Number | None = Field(default=None, gt=0, le=1, description="Sample from the tokens that hold this share.")
+    top_k: int | None = Field(default=None, ge=1, description="Sample from so many of the most probable tokens.")
+    seed: int | None = Field(
+        default=None, ge=0, le=_MOST_SEED, description="Answer i is what `paceline run --seed` writes for prompt i."
+    )
+    stop: str | list[str] | None = Field(default=None, description="Texts that end an answer and are not part of it.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    ignore_eos: bool = Field(default=False, description="Go on after an end-of-sequence token (vLLM).")
+    policy: str | None = Field(default=None, description="One of those that the server was started with.")
+    spec_decode_metrics: bool = Field(
+        default=False, description="Tell acceptance by step, in `metrics.speculative_decoding` (vLLM's names)."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asks_for_nothing_else(cls, values: object) -> object:
+        """Take out fields that ask for nothing, and refuse those that would change the answer."""
+        if not isinstance(values, dict):
+            return values
+        for name, nothing in _NOTHING.items():
+            if name in values and not any(values[name] == one and _alike(values[name], one) for one in nothing):
+                raise PydanticCustomError("unsupported", "{field} is not supported here", {"field": name})
+        return {name: value for name, value in values.items() if name not in _NOTHING}
+
+    @field_validator("temperature")
+    @classmethod
+    def _can_be_divided_by(cls, value: float | None) -> float | None:
+        if value is not None and 0 < value < LOWEST_TEMPERATURE:
+            raise ValueError(f"must be 0, or at least {LOWEST_TEMPERATURE:g}")
+        return value
+
+    @field_validator("stop")
+    @classmethod
+    def _stops(cls, value: str | list[str] | None) -> str | list[str] | None:
+        texts = [value] if isinstance(value, str) else value or []
+        if len(texts) > MOST_STOPS:
+            raise ValueError(f"must hold at most {MOST_STOPS} texts")
+        for text in texts:
+            check_text(text)
+            if not text or "\ufffd" in text:
+                raise ValueError("must hold no empty text and no U+FFFD")
+        return value
+
+    @model_validator(mode="after")
+    def _streams(self) -> "_Asked":
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("unsupported", "{field} goes with stream: true", {"field": "stream_options"})
+        return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts that end an answer."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def sampling(self, drawn_seed: int) -> Sampling:
+        """How tokens are chosen; the seed is `drawn_seed` where the request gives none.
+
+        Truncation of a greedy answer keeps the likeliest token in any case, so that it changes nothing.
+        """
+        temperature = 1.0 if self.temperature is None else float(self.temperature)
+        if not temperature:
+            return Sampling(mode="greedy")
+        top_p = None if self.top_p is None else float(self.top_p)
+        seed = drawn_seed if self.seed is None else self.seed
+        return Sampling(mode="coupled", temperature=temperature, seed=seed, top_p=top_p, top_k=self.top_k)
+
+    def tokens_asked(self) -> int | None:
+        """Longest answer; None: as long as the context allows."""
+        return self.max_tokens
+
+
+class CompletionRequest(_Asked):
+    """Of /v1/completions."""
+
+    prompt: str | list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(
+        description="A text, or the token ids of one. Several prompts are several requests."
+    )
+
+    @field_validator("prompt")
+    @classmethod
+    def _utf8(cls, value: str | list[int]) -> str | list[int]:
+        if isinstance(value, str):
+            check_text(value)
+        return value
+
+    def tokens_asked(self) -> int:
+        """Longest answer."""
+        return _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
+
+
+class TextPart(BaseModel):
+    """A part of a message."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """Of a dialogue."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+
+    @property
+    def text(self) -> str:
+        """All that it says."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatRequest(_Asked):
+    """Of /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+    max_completion_tokens: int | None = Field(default=None, ge=1, description="As max_tokens, which it replaces.")
+
+    @field_validator("messages")
+    @classmethod
+    def _utf8(cls, value: list[Message]) -> list[Message]:
+        for message in value:
+            check_text(message.text)
+        return value
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> "ChatRequest":
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise PydanticCustomError("twice", "{field} stands beside max_tokens", {"field": "max_completion_tokens"})
+        return self
+
+    def tokens_asked(self) -> int | None:
+        """Longest answer; None: as long as the context allows."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+def _alike(value: object, other: object) -> bool:
+    """Whether neither is a truth value where the other is a number."""
+    return isinstance(value, bool) == isinstance(other, bool)
+
+
+def check_text(text: str) -> None:
+    """Raise ValueError for a text that is no UTF-8: JSON can spell half of a surrogate pair."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError("must be UTF-8, and has half of a surrogate pair")
+
+
+def error_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
+    """What to say of what pydantic found; the first of its errors."""
+    first = errors[0]
+    context = first.get("ctx") or {}
+    if first["type"] == "json_invalid":
+        return RequestError(400, f"the body must be JSON ({context.get('error', first['msg'])})", code="invalid_json")
+    where = [str(part) for part in first.get("loc", ()) if part != "body"]
+    field = str(context.get("field") or next(iter(where), ""))
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        field, message = ".".join(where), "is not a field that this server knows"
+    elif isinstance(value := first.get("input"), str | int | float | None) and not context.get("field"):
+        message = f"{message}, got {value if isinstance(value, int) else repr(value)[:60]}"
+    named = message if message.startswith(field) else f"{field or 'body'}: {message}"
+    return RequestError(400, named[:500], param=field[:100] or None)
+
+
+# Times of creation, sizes of an answer: whatever both protocols tell alike.
+FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
+
+
+def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    """Tokens of a prompt, counted once, and of all answers to it."""
+    total = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
+
+
+def metrics_of(steps: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Acceptance of an answer by step of the target, in vLLM's names (`--per-request-spec-decode-metrics detailed`).
+
+    `steps` are (drafted, accepted) tokens of each. Unlike vLLM's, lists have steps that drafted nothing, so that none
+    has to be placed by a draw. None for a request that never drafted.
+    """
+    if not any(drafted for drafted, _ in steps):
+        return {"speculative_decoding": None}
+    most = max(drafted for drafted, _ in steps)
+    accepted = [kept for _, kept in steps]
+    return {
+        "speculative_decoding": {
+            "num_spec_tokens": most,
+            "num_spec_steps": len(steps),
+            "num_draft_tokens": sum(drafted for drafted, _ in steps),
+            "num_accepted_draft_tokens": sum(accepted),
+            "acceptance_histogram": [accepted.count(count) for count in range(most + 1)],
+            "per_step_accepted": accepted,
+            "per_step_drafted": [drafted for drafted, _ in steps],
+        }
+    }

@@ -1,0 +1,164 @@
+"""What is kept of the traffic, in forms that the rest of paceline reads: `trace import`, `--workload` and `--prompts`.
+
+    DIR/cluster.toml                    the server, for the simulator
+    DIR/workload/000001.jsonl ...       arrivals and lengths, in order of arrival
+    DIR/responses-POLICY/000001.jsonl   acceptance by step, as vLLM's responses tell it (`vllm-detailed`)
+    DIR/prompts/000001.jsonl            texts, as `run` and `record` take them
+
+A folder is its files in the order of their names. Each is written whole (write, then rename), so that one that is there
+can be read whenever the server ends. A request is written down once it has ended; its arrival, once every earlier one
+has ended too.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from ..base.errors import ArgumentError, repeated
+from ..base.files import write_whole
+from ..base.terminal import tell
+from ..sim.serving.limits import EngineLimits
+from ..traces.workloads.arrival import PS_PER_S
+from .jobs import End, Job
+from .options import RecordingOptions
+from .protocol import metrics_of, usage_of
+
+WORKLOAD, PROMPTS, CLUSTER = "workload", "prompts", "cluster.toml"
+_MIB = 2**20
+Row = dict[str, Any]
+
+
+def responses_folder(policy: str) -> str:
+    """Where responses under a policy stand."""
+    return f"responses-{re.sub(r'[^A-Za-z0-9._+-]+', '-', policy).strip('-')}"
+
+
+class TrafficRecorder:
+    """Writes down the requests of a server; `began` and `ended` may be called in any thread.
+
+    Args:
+        asked: where, and how much.
+        policies: that are served.
+        limits: of the engine, the same under each policy.
+
+    Raises:
+        ArgumentError: a folder that is there already, or policies whose folders would have one name.
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, asked: RecordingOptions, policies: Sequence[str], limits: EngineLimits) -> None:
+        assert asked.record is not None
+        self._folder, self._asked = asked.record, asked
+        if twice := repeated(map(responses_folder, policies)):
+            raise ArgumentError(f"`record` needs policies whose folders differ, got {twice[0]} for two")
+        try:
+            self._folder.mkdir(parents=True)
+        except FileExistsError:
+            raise ArgumentError(f"`record` must name a new folder, got {str(self._folder)!r}") from None
+        write_whole(self._folder / CLUSTER, _cluster(limits))
+        self._began_ps: int | None = None
+        self._open: dict[str, int] = {}  # arrivals of requests that have not ended
+        self._rows: dict[str, list[Row]] = {}  # by folder, since the latest file
+        self._arrived: list[tuple[int, Row]] = []  # of requests that ended, whose turn has not come
+        self._num_bytes, self._number = 0, 0
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="paceline-recorder", daemon=True)
+        self._thread.start()
+
+    def began(self, job: Job) -> None:
+        """A request arrived."""
+        with self._lock:
+            if self._began_ps is None:
+                self._began_ps = job.arrived_at_ps
+            self._open[job.request_id] = job.arrived_at_ps
+
+    def ended(self, job: Job, end: End) -> None:
+        """A request ended, or its client left; one without a token is not kept."""
+        with self._lock:
+            self._open.pop(job.request_id, None)
+            if not job.tokens or self._is_full:
+                return
+            assert self._began_ps is not None
+            name, tokens = job.request_id, len(job.tokens)
+            lengths = {"request_id": name, "prompt_tokens": len(job.prompt), "output_tokens": tokens}
+            arrives_s = (job.arrived_at_ps - self._began_ps) / PS_PER_S
+            self._arrived.append((job.arrived_at_ps, {"arrives_s": round(arrives_s, 9), **lengths}))
+            self._rows.setdefault(responses_folder(job.policy), []).append(_response(job, end))
+            if job.text and not self._asked.record_hashes:
+                self._rows.setdefault(PROMPTS, []).append({"id": name, "prompt": job.text})
+
+    def close(self) -> None:
+        """Write what is left, and end."""
+        self._stopping.set()
+        self._thread.join()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._num_bytes >= self._asked.record_mib * _MIB
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._asked.record_every_s):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        """Write the next files, and nothing where there is nothing new."""
+        with self._lock:
+            rows, self._rows = self._rows, {}
+            earliest = min(self._open.values(), default=None)
+            self._arrived.sort(key=lambda one: one[0])
+            ready = [row for at_ps, row in self._arrived if earliest is None or at_ps < earliest]
+            del self._arrived[: len(ready)]
+        if ready:
+            rows[WORKLOAD] = ready
+        if not rows or self._is_full:
+            return
+        self._number += 1
+        for folder, lines in rows.items():
+            text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in lines)
+            place = self._folder / folder
+            try:
+                place.mkdir(exist_ok=True)
+                write_whole(place / f"{self._number:06}.jsonl", text)
+            except OSError as error:  # a full disk must not end the server
+                tell(f"{place}: {error.strerror}; {len(lines)} requests are not kept")
+                continue
+            self._num_bytes += len(text)
+        if self._is_full:
+            tell(f"{self._folder}: holds {self._asked.record_mib} MiB (--record-mib); nothing more is kept")
+
+
+def _response(job: Job, end: End) -> Row:
+    assert job.ended_at_ps is not None
+    assert job.first_token_at_ps is not None
+    return {
+        "id": job.request_id,
+        "usage": usage_of(len(job.prompt), len(job.tokens)),
+        "metrics": metrics_of(job.steps),
+        "policy": job.policy,
+        "finish_reason": end.reason or "abort",
+        "sampling": job.sampling.words,
+        "prompt_sha256": sha256(json.dumps(job.prompt).encode()).hexdigest(),
+        "ttft_s": (job.first_token_at_ps - job.arrived_at_ps) / PS_PER_S,
+        "e2e_s": (job.ended_at_ps - job.arrived_at_ps) / PS_PER_S,
+    }
+
+
+def _cluster(limits: EngineLimits) -> str:
+    """The server as a cluster file; its seconds are `validate --calibrate`'s to find."""
+    kv = next(iter(limits.kv.values()))
+    values: Mapping[str, object] = {
+        "name": '"served"',
+        "device": '"h100"  # a placeholder: blocks are given, and seconds are those that are calibrated',
+        "# cost": '"fitted.json"  # of `validate --calibrate ... --write-cost`, beside this file',
+        "max_num_seqs": limits.max_num_seqs,
+        "token_budget": limits.token_budget,
+        "kv_blocks": kv.num_blocks,
+        "block_tokens": kv.block_tokens,
+        "prefix_cache": "false",
+        "admission": f'"{limits.admission}"',
+    }
+    return "[[replicas]]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())

@@ -1,0 +1,233 @@
+"""Put a server together, and run it until it is told to end: what `paceline serve` does."""
+
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Event
+
+import torch
+import uvicorn
+
+from ..base.errors import ArgumentError, repeated
+from ..base.files import pool_path
+from ..base.terminal import Progress, tell
+from ..runtime.caches import total_bytes
+from ..runtime.pools.chat_template import ChatTemplate, read_chat_template
+from ..runtime.pools.members import loaded_pool
+from ..runtime.pools.pool import ModelPool
+from ..runtime.pools.pool_file import PoolFileError, read_pool_file
+from ..runtime.refusals import refuse_oracle
+from ..sim.serving.limits import Admission, EngineLimits, KvLimits
+from ..studies.decode import load_pool
+from ..studies.setting import NamedPolicy, named_policy
+from ..traces.meta import Sampling
+from .app import Service, make_app
+from .engine import LiveEngine, LiveReplica
+from .jobs import End, Job
+from .meters import Meters
+from .options import Address, EngineOptions, RecordingOptions, RequestLimits
+from .record import TrafficRecorder
+
+BLOCK_TOKENS = 16
+_WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPool:
+    """Which models are served, under which policies, and what they may hold.
+
+    Attributes:
+        pool: models, or where they are; None is the shipped pool.
+        policies: as texts, unlike each other; the first one is for requests that name none.
+        lossless: refuse a policy that may commit other text than the target's.
+        engine: what runs at a time.
+        threads: CPU threads of torch, >= 1.
+        devices: of members by name, in place of those of the pool file.
+        debug: check every cache at every step.
+
+    Raises:
+        ArgumentError: no policy, or one of them twice.
+    """
+
+    pool: ModelPool | Path | str | None = None
+    policies: Sequence[str] = ("plain",)
+    lossless: bool = False
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    threads: int = 1
+    devices: Mapping[str, str] | None = None
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            raise ArgumentError("`policies` must name at least one policy, got none")
+        if twice := repeated(self.policies):
+            raise ArgumentError(f"`policies` must differ, got {twice[0]} twice")
+
+
+def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingOptions | None = None) -> Service:
+    """Load the models, warm each policy up, and let the engine wait for requests.
+
+    Raises:
+        ValueError: a pool or a policy that cannot be served; nothing runs then.
+        PolicyError: a policy broke the contract when it was tried.
+    """
+    models = load_pool(asked.pool, threads=asked.threads, devices=asked.devices)
+    if models.feature_level is not None:
+        reader = models.members[models.feature_level].name
+        raise ArgumentError(f"`pool` must not have a member that reads the target's states to be served, got {reader}")
+    if models.ranks is not None:
+        raise ArgumentError('`pool` must not be split over processes to be served, got tp_plan = "auto"')
+    named = {text: named_policy(text) for text in asked.policies}
+    bounds, meters = _engine_limits(models, asked), Meters(models.name)
+    replicas = {name: partial(_replica_of, models, policy, bounds, meters, asked) for name, policy in named.items()}
+    for policy in named.values():
+        refuse_oracle(policy.made_by, policy.name)
+    engine = LiveEngine(replicas, threads=asked.threads)
+    engine.start()
+    try:
+        with Progress("warming up", len(named), unit="policies") as progress:
+            for name in named:
+                _warm_up(engine, models, name)
+                progress.advance()
+    except BaseException:
+        engine.stop()
+        raise
+    template = _chat_template(asked.pool)
+    recorder = None
+    if recording is not None and recording.record is not None:
+        recorder = TrafficRecorder(recording, asked.policies, bounds)
+    return Service(
+        models,
+        template=template,
+        policies=asked.policies,
+        engine=engine,
+        meters=meters,
+        recorder=recorder,
+        num_running=asked.engine.max_batch * len(named),
+        limits=limits,
+    )
+
+
+def _replica_of(
+    models: ModelPool, named: NamedPolicy, limits: EngineLimits, meters: Meters, asked: ServedPool
+) -> LiveReplica:
+    policy = named.admitted(loaded_pool(models), lossless=asked.lossless)
+    return LiveReplica(models, named.name, policy, limits, meters, debug=asked.debug)
+
+
+def _engine_limits(models: ModelPool, asked: ServedPool) -> EngineLimits:
+    """Raises ArgumentError for blocks whose keys and values some device has no memory for."""
+    engine = asked.engine
+    blocks = engine.kv_blocks or engine.max_batch * -(-models.context_tokens // BLOCK_TOKENS)
+    limits = KvLimits(num_blocks=blocks, block_tokens=BLOCK_TOKENS, prefix_cache=False)
+    needed: dict[torch.device, int] = {}
+    for member in models.members:
+        if member.model is not None:
+            device = member.model.device
+            held = limits.num_tokens * member.kv_bytes_per_token * len(asked.policies)
+            needed[device] = needed.get(device, 0) + held
+    for device, num_bytes in needed.items():
+        if num_bytes > (total := total_bytes(device)):
+            raise ArgumentError(
+                f"`kv_blocks` {blocks:,} take {num_bytes:,} bytes of keys and values on {device}, which has {total:,}; "
+                "give fewer, or a smaller max_batch"
+            )
+    return EngineLimits(
+        max_num_seqs=engine.max_batch,
+        token_budget=engine.token_budget,
+        kv={member.name: limits for member in models.members if member.model is not None},
+        admission=Admission.whole_prompt,
+        max_model_len={models.target.name: models.context_tokens},
+    )
+
+
+def _warm_up(engine: LiveEngine, models: ModelPool, policy: str) -> None:
+    """One short answer, so that what a policy asks for and the engine does not know is told before anybody waits."""
+    ended, found = Event(), list[End]()
+
+    def deliver(_: Job, __: Sequence[int], end: End | None) -> None:
+        if end is not None:
+            found.append(end)
+            ended.set()
+
+    prompt = tuple(models.encode("Once upon a time")) or (0,)
+    greedy, most = Sampling(mode="greedy"), min(_WARM_UP_TOKENS, models.context_tokens - len(prompt))
+    engine.submit(
+        Job(
+            request_id="warm-up", policy=policy, prompt=prompt, max_tokens=most, sampling=greedy, noise_name="0",
+            eos=frozenset(), ending=None, deliver=deliver,
+        )
+    )  # fmt: skip
+    ended.wait()
+    if found[0].error:
+        raise ArgumentError(f"`policies` {policy} cannot be served: {found[0].error}")
+
+
+def _chat_template(pool: ModelPool | Path | str | None) -> ChatTemplate | None:
+    """Of the pool's tokenizer; None where it has none."""
+    if isinstance(pool, ModelPool):
+        return pool.chat
+    file, content = read_pool_file(pool_path(pool))
+    try:
+        return read_chat_template(file, content.tokenizer)
+    except PoolFileError:
+        return None
+
+
+def bound_socket(address: Address) -> socket.socket:
+    """A socket that listens there; raises ArgumentError for an address that is taken, or public without a key."""
+    host, port = address.host, address.port
+    try:
+        family, kind, proto, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise ArgumentError(f"`host` must be an address of this machine, got {host!r} ({error})") from None
+    if not ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback and address.api_key is None:
+        raise ArgumentError(f"`host` {host} can be reached from elsewhere: give `api_key_env`, or serve 127.0.0.1")
+    listening = socket.socket(family, kind, proto)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise ArgumentError(f"`port` {port} of {host} cannot be listened at: {error.strerror}") from None
+    return listening
+
+
+def serve(
+    asked: ServedPool, limits: RequestLimits, address: Address, recording: RecordingOptions | None = None
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; then answer what is under way, for `drain_s` seconds at most.
+
+    Raises:
+        ValueError: as `make_service`, and for an address that is taken or may not be served; one line.
+    """
+    with closing(bound_socket(address)) as listening:
+        service = make_service(asked, limits, recording)
+        server = uvicorn.Server(server_config(make_app(service, api_key=address.api_key), address.drain_s))
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        tell(f"serving {service.listed()['id']} at http://{host}:{listening.getsockname()[1]}")
+        try:
+            server.run(sockets=[listening])
+        except KeyboardInterrupt:  # uvicorn has ended in order, and passes the signal on
+            tell("ended")
+
+
+def server_config(app: object, drain_s: float) -> uvicorn.Config:
+    """How uvicorn serves an application: nothing is logged but its errors."""
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        log_level="error",
+        access_log=False,
+        lifespan="on",
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        timeout_graceful_shutdown=int(drain_s),
+        timeout_keep_alive=15,
+        server_header=False,
+    )

@@ -1,0 +1,106 @@
+"""What `serve --record` keeps, is what was served, in forms that the rest of paceline reads as they are."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from paceline.base.errors import ArgumentError
+from paceline.runtime.prompts import read_prompts
+from paceline.server.options import RecordingOptions
+from paceline.server.record import TrafficRecorder, responses_folder
+from paceline.traces.importers import ImportOptions, read_recording
+from paceline.traces.workloads import open_workload
+
+from .conftest import CHAIN, Client, serving, until
+
+POLICY = "draft:4/target"
+
+
+def files_of(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_is_recorded_is_what_was_served(models, prompts, tmp_path):
+    folder = tmp_path / "traffic"
+    recording = RecordingOptions(record=folder, record_every_s=0.2)
+    with serving(models, recording=recording, policies=[POLICY, "plain"]) as client, ThreadPoolExecutor(4) as pool:
+        asked = [(text, policy) for text in prompts for policy in (POLICY, "plain")]
+        futures = [
+            pool.submit(client.complete, text, policy=policy, spec_decode_metrics=True) for text, policy in asked
+        ]
+        found = {one.result().body["id"]: (*pair, one.result().body) for one, pair in zip(futures, asked, strict=True)}
+    arrivals = list(open_workload(folder / "workload"))
+    assert [one.arrives_ps for one in arrivals] == sorted(one.arrives_ps for one in arrivals)
+    assert arrivals[0].arrives_ps == 0
+    usages = {name: body["usage"] for name, (*_, body) in found.items()}
+    assert {one.request_id: (one.prompt_tokens, one.output_tokens) for one in arrivals} == {
+        name: (usage["prompt_tokens"], usage["completion_tokens"]) for name, usage in usages.items()
+    }
+    assert {one.request_id: one.text for one in read_prompts(folder / "prompts")} == {
+        name: text for name, (text, *_) in found.items()
+    }
+    place = folder / responses_folder(POLICY)
+    recorded = read_recording("auto", [place], ImportOptions(names={place.name: "draft"}))
+    assert len(recorded.requests) == len(prompts)
+    for request in recorded.requests:
+        told = found[request.request_id][2]["metrics"]["speculative_decoding"]
+        rounds = request.rounds["draft"]
+        assert rounds.placed is None
+        np.testing.assert_array_equal(rounds.drafted, told["per_step_drafted"])
+        assert rounds.start[0] == 1
+    alone = read_recording("vllm-detailed", [folder / responses_folder("plain")])
+    assert all(not request.rounds for request in alone.requests)
+    cluster = tomllib.loads((folder / "cluster.toml").read_text())["replicas"][0]
+    assert (cluster["max_num_seqs"], cluster["kv_blocks"]) == (8, 8 * 32)
+
+
+def test_hashes_alone_are_kept_where_asked_and_a_cap_is_one(models, prompts, tmp_path, capfd):
+    folder = tmp_path / "traffic"
+    recording = RecordingOptions(record=folder, record_hashes=True, record_every_s=0.05, record_mib=1)
+    with serving(models, recording=recording, policies=["plain"]) as client:
+        client.complete(prompts[0])
+        until(lambda: (folder / "workload").is_dir())
+        client.service._recorder._num_bytes = 2**20
+        client.complete(prompts[1])
+    assert all(prompts[0][:20] not in (folder / name).read_text() for name in files_of(folder))
+    (row,) = [json.loads(line) for line in (folder / "responses-plain" / "000001.jsonl").read_text().splitlines()]
+    assert len(row["prompt_sha256"]) == 64
+    assert len(list(open_workload(folder / "workload"))) == 1
+
+
+def test_a_folder_that_exists_and_folders_of_one_name_are_refused(models, tmp_path):
+    with pytest.raises(ArgumentError, match="must name a new folder"):
+        TrafficRecorder(RecordingOptions(record=tmp_path), ["plain"], None)
+    with pytest.raises(ArgumentError, match="policies whose folders differ"):
+        TrafficRecorder(RecordingOptions(record=tmp_path / "new"), ["a:1/b", "a-1-b"], None)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ArgumentError, match="go with `record`"):
+        RecordingOptions(record_hashes=True)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_leaves_whole_files(prompts, tmp_path):
+    for number in range(20):
+        folder = tmp_path / f"traffic-{number}"
+        command = [sys.executable, "-m", "paceline", "serve", "--port", "0", "--policy", CHAIN]
+        command += ["--record", str(folder), "--record-every", "0.05"]
+        with (
+            subprocess.Popen(
+                command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            ) as process,
+            ThreadPoolExecutor(8) as pool,
+        ):
+            client = Client(int(process.stderr.readline().rsplit(":", 1)[1]), None)
+            for text in prompts * 4:
+                pool.submit(client.complete, text)
+            until(lambda folder=folder: (folder / "workload").is_dir())
+            process.send_signal(signal.SIGKILL)
+        assert list(open_workload(folder / "workload"))
+        assert read_prompts(folder / "prompts")
+        assert read_recording("auto", [folder / responses_folder(CHAIN)]).requests

@@ -1,0 +1,393 @@
+"""`paceline serve` over HTTP: answers are those of `paceline run`, and nothing that a client sends ends the server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from paceline.base.errors import ArgumentError
+from paceline.observing.load_generator import acceptance_between, counters
+from paceline.observing.server import Endpoint
+from paceline.runtime.decode import decode
+from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.prompts import Prompt
+from paceline.server.options import Address, EngineOptions, RequestLimits
+from paceline.server.start import ServedPool, bound_socket, make_service
+from paceline.studies.setting import named_policy
+from paceline.traces.meta import Sampling
+
+from ..unit_cost import UnitCost
+from .conftest import CHAIN, serving, until
+
+SAMPLED = {"temperature": 0.8, "seed": 7, "top_p": 0.9}
+ASKED = [
+    {},
+    {"policy": "plain"},
+    SAMPLED,
+    {**SAMPLED, "n": 2, "policy": "plain"},
+    {"temperature": 1, "seed": 0, "top_k": 5, "stop": [" the", "."]},
+    {"stop": "e", "n": 2},
+    {"max_tokens": 1},
+]
+
+
+def run_texts(models, text, fields):
+    """What `paceline run` writes: choice i is the prompt called i."""
+    temperature = float(fields.get("temperature", 0))
+    shape = {name: fields[name] for name in ("seed", "top_p", "top_k") if name in fields}
+    mode = Sampling(mode="coupled", temperature=temperature, **shape) if temperature else Sampling(mode="greedy")
+    policy = named_policy(fields.get("policy", CHAIN)).build(loaded_pool(models))
+    stop = fields.get("stop", ())
+    outputs, _ = decode(
+        models,
+        policy,
+        [Prompt(request_id=str(choice), text=text) for choice in range(fields.get("n", 1))],
+        sampling=mode,
+        max_new_tokens=fields.get("max_tokens", 24),
+        name="policy",
+        batch=2,
+        prices=UnitCost(),
+        stop=[stop] if isinstance(stop, str) else stop,
+    )
+    reasons = {"eos": "stop", "stop": "stop", "length": "length"}
+    return [(output.text, reasons[output.finish_reason]) for output in outputs]
+
+
+@pytest.fixture(scope="module")
+def expected_texts(models):
+    known = {}
+
+    def found(text, fields):
+        key = text, json.dumps(fields)
+        if key not in known:
+            known[key] = run_texts(models, text, fields)
+        return known[key]
+
+    return found
+
+
+def streamed_texts(answer, count):
+    choices = [choice for event in answer.events for choice in event["choices"]]
+    return [
+        (
+            "".join(choice["text"] for choice in choices if choice["index"] == index),
+            next(choice["finish_reason"] for choice in reversed(choices) if choice["index"] == index),
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    "served",
+    [{}, {"kv_blocks": 14, "token_budget": 16, "max_batch": 4, "debug": True}],
+    ids=["roomy", "short of memory and budget"],
+)
+def test_answers_are_those_of_run_whatever_runs_beside_them(models, prompts, expected_texts, served):
+    asked = [(text, fields) for text in prompts[:2] for fields in ASKED]
+    with serving(models, **served) as client, ThreadPoolExecutor(16) as pool:
+        whole = [pool.submit(client.complete, text, **fields) for text, fields in asked]
+        streams = [pool.submit(client.complete, text, stream=True, **fields) for text, fields in asked[::2]]
+        found = [
+            [(choice["text"], choice["finish_reason"]) for choice in one.result().body["choices"]] for one in whole
+        ]
+        streamed = [
+            streamed_texts(one.result(), fields.get("n", 1))
+            for one, (_, fields) in zip(streams, asked[::2], strict=True)
+        ]
+        page = client.get("/metrics").text
+    expected = [expected_texts(text, fields) for text, fields in asked]
+    assert found == expected
+    assert streamed == expected[::2]
+    preempted = sum(
+        float(line.split()[-1]) for line in page.splitlines() if line.startswith("vllm:num_preemptions_total{")
+    )
+    assert bool(preempted) == bool(served)
+
+
+def test_a_sampled_answer_without_a_seed_differs_from_time_to_time(client, prompts):
+    texts = {client.complete(prompts[0], temperature=1.5).body["choices"][0]["text"] for _ in range(4)}
+    assert len(texts) > 1
+
+
+def test_the_prompt_may_be_token_ids(models, client, prompts):
+    of_text, of_ids = client.complete(prompts[0]), client.complete(models.encode(prompts[0]))
+    assert of_ids.body["choices"] == of_text.body["choices"]
+    assert of_ids.body["usage"] == of_text.body["usage"]
+
+
+def test_usage_and_acceptance_are_told_where_asked_for_and_are_those_of_the_counters(client, prompts):
+    client.idle()
+    endpoint = Endpoint(f"http://127.0.0.1:{client.port}", api_key=None, timeout_s=30)
+    before = counters(endpoint)
+    options = {"stream": True, "stream_options": {"include_usage": True}, "spec_decode_metrics": True}
+    last = client.complete(prompts[1], **options).events[-1]
+    plain = client.complete(prompts[1], policy="plain", spec_decode_metrics=True).body
+    told = last["metrics"]["speculative_decoding"]
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 24
+    assert plain["metrics"] == {"speculative_decoding": None}
+    explained = 1 + told["num_accepted_draft_tokens"] + told["num_spec_steps"]
+    assert explained - told["per_step_accepted"][-1] - 1 < 24 <= explained
+    found, why = acceptance_between(before, counters(endpoint), [], "pico")
+    assert not why
+    assert (found.drafted, found.accepted) == (told["num_draft_tokens"], told["num_accepted_draft_tokens"])
+    assert found.drafts == sum(drafted > 0 for drafted in told["per_step_drafted"])
+    kept = told["per_step_accepted"]
+    assert found.accepted_by_place == tuple(sum(one > place for one in kept) for place in range(max(kept)))
+
+
+BAD = [
+    ({"model": "other"}, 404, "model"),
+    ({"policy": "other"}, 400, "policy"),
+    ({"prompt": 5}, 400, "prompt"),
+    ({"prompt": ""}, 400, "prompt"),
+    ({"prompt": ["a", "b"]}, 400, "prompt"),
+    ({"prompt": [2**20]}, 400, "prompt"),
+    ({"prompt": "\ud800"}, 400, "prompt"),
+    ({"prompt": "word " * 2000}, 400, "max_tokens"),
+    ({"max_tokens": 10**30}, 400, "max_tokens"),
+    ({"max_tokens": "3"}, 400, "max_tokens"),
+    ({"max_tokens": 0}, 400, "max_tokens"),
+    ({"n": 10**6}, 400, "n"),
+    ({"temperature": -1}, 400, "temperature"),
+    ({"temperature": 0.0001}, 400, "temperature"),
+    ({"top_p": 0}, 400, "top_p"),
+    ({"seed": -1}, 400, "seed"),
+    ({"stop": [""]}, 400, "stop"),
+    ({"stop": ["a"] * 100}, 400, "stop"),
+    ({"logprobs": 1}, 400, "logprobs"),
+    ({"logit_bias": {"5": 1}}, 400, "logit_bias"),
+    ({"presence_penalty": 0.5}, 400, "presence_penalty"),
+    ({"tools": [{}]}, 400, "tools"),
+    ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
+    ({"spec_decode_metrics": True, "n": 2}, 400, "spec_decode_metrics"),
+    ({"tempreature": 1}, 400, "tempreature"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "param"), BAD)
+def test_what_cannot_be_honoured_is_refused_by_name(client, fields, status, param):
+    found = client.complete(**{"prompt": "a", **fields})
+    assert (found.status, found.error["param"]) == (status, param)
+    assert found.error["type"] == "invalid_request_error"
+    assert param in found.error["message"]
+
+
+BODIES = [b"", b"{", b"[]", b"null", b'{"model": "pico", "prompt": "\xff\xfe"}', b"[" * 100_000, b'{"a":' * 50_000]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+def test_what_is_no_request_is_refused_in_the_same_shape(client, body):
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        found = client.post(path, body)
+        assert found.status == 400
+        assert set(found.error) == {"message", "type", "param", "code"}
+    assert client.get("/health").status == 200
+
+
+def test_values_that_ask_for_nothing_are_taken(client):
+    fields = {"logprobs": None, "echo": False, "presence_penalty": 0, "response_format": {"type": "text"}, "tools": []}
+    assert client.complete("a", **fields).status == 200
+
+
+def test_a_model_without_a_chat_template_refuses_chats(client):
+    found = client.post("/v1/chat/completions", {"model": "pico", "messages": [{"role": "user", "content": "hi"}]})
+    assert (found.status, found.error["code"]) == (400, "no_chat_template")
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_client_that_leaves_frees_its_place_at_once(client, prompts, streams):
+    client.idle()
+    with client.connection() as connection:
+        asked = {
+            "model": "pico",
+            "prompt": prompts[0],
+            "max_tokens": 300,
+            "ignore_eos": True,
+            "stream": streams,
+            "n": 8,
+        }
+        connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
+        until(lambda: client.service.engine.num_open == 8)
+        if streams:
+            connection.getresponse().read(100)
+    until(lambda: not client.service.engine.num_open, seconds=5)
+    assert client.complete(prompts[0]).status == 200
+    for line in client.get("/metrics").text.splitlines():
+        if line.startswith(("vllm:num_requests_", "vllm:kv_cache_usage_perc{")):
+            assert float(line.split()[-1]) == 0, line
+
+
+def test_beyond_the_queue_a_request_is_told_to_come_again(models, prompts):
+    limits = RequestLimits(max_queue=1, max_tokens=200)
+    with serving(models, limits=limits, policies=["plain"], max_batch=2) as client, ThreadPoolExecutor(1) as pool:
+        early = pool.submit(client.complete, prompts[0], max_tokens=150, ignore_eos=True, n=3)
+        until(lambda: client.service.engine.num_open == 3)
+        late = client.complete(prompts[0])
+        assert (late.status, late.headers["retry-after"], late.error["code"]) == (429, "1", "queue_full")
+        assert early.result().status == 200
+        assert client.complete(prompts[0]).status == 200
+        assert client.complete("a", max_tokens=201).error["param"] == "max_tokens"
+
+
+def test_the_key_guards_v1_and_bodies_are_bounded(models):
+    limits = RequestLimits(max_body_kib=1, timeout_s=0.05)
+    with serving(models, limits=limits, api_key="secret", policies=["plain"]) as client:
+        asked = {"model": "pico", "prompt": "a", "max_tokens": 400, "ignore_eos": True}
+        for wrong in ({}, {"Authorization": "Bearer other"}, {"Authorization": "secret"}):
+            assert client.post("/v1/completions", asked, **wrong).status == 401
+            assert client.get("/v1/models", **wrong).error["code"] == "invalid_api_key"
+        right = {"Authorization": "Bearer secret"}
+        assert client.get("/v1/models", **right).body["data"][0]["id"] == "pico"
+        assert client.get("/health").status == client.get("/metrics").status == 200
+        assert client.post("/v1/completions", b" " * 1025, **right).status == 413
+        assert client.post("/v1/completions", asked, **right).error["code"] == "timeout"
+        with client.connection() as connection:  # whose length nobody said
+            headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **right}
+            connection.request("POST", "/v1/completions", iter([b" " * 600] * 4), headers, encode_chunked=True)
+            assert connection.getresponse().status == 413
+        client.idle()
+
+
+BREAKS = """
+from paceline.decoding.steps import Verify
+
+class BreaksOnLongPrompts:
+    def __init__(self, pool):
+        self.step = Verify(pool.target)
+
+    def decide(self, seen):
+        if seen.num_prompt > 30:
+            raise RuntimeError("oh")
+        return self.step
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_a_policy_that_breaks_fails_its_requests_and_the_server_lives(models, tmp_path):
+    file = tmp_path / "breaks.py"
+    file.write_text(BREAKS)
+    policy = f"{file}:BreaksOnLongPrompts"
+    with serving(models, policies=["plain", policy]) as client:
+        short, long = {"prompt": "Once"}, {"prompt": "Once upon a time " * 12}
+        broken = client.complete(**long, policy=policy)
+        assert (broken.status, broken.error["type"]) == (500, "server_error")
+        assert "oh" in broken.error["message"]
+        stream = client.complete(**long, policy=policy, stream=True)
+        assert "oh" in stream.events[-1]["error"]["message"]
+        assert client.complete(**short, policy=policy).body["choices"] == client.complete(**short).body["choices"]
+
+
+def test_a_request_whose_logits_are_broken_fails_alone(models, prompts, monkeypatch):
+    with serving(models, policies=["plain"]) as client:
+        target = models.target.model
+        assert target is not None
+        world = client.service.engine._replicas["plain"]._models
+        real = world.verify
+
+        def verify(level, items, chunks=()):
+            from paceline.decoding.results import Failed
+
+            found = real(level, items, chunks)
+            rows = [
+                Failed(ValueError("not finite")) if session.num_prompt == 1 else row
+                for (session, _), row in zip(items, found.rows, strict=True)
+            ]
+            return found._replace(rows=rows)
+
+        monkeypatch.setattr(world, "verify", verify)
+        with ThreadPoolExecutor(8) as pool:
+            sound = [pool.submit(client.complete, text) for text in prompts]
+            broken = pool.submit(client.complete, "a")
+            assert broken.result().error["message"] == "not finite"
+            assert all(one.result().status == 200 for one in sound)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule"),
+    [
+        ({"policies": []}, "`policies` must name at least one"),
+        ({"policies": ["plain", "plain"]}, "got plain twice"),
+        ({"policies": ["tree"]}, "cannot be served"),
+        ({"engine": EngineOptions(kv_blocks=10**12)}, "which has"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anybody_asks(models, asked, rule):
+    with pytest.raises(ValueError, match=rule):
+        make_service(ServedPool(pool=models, **asked), RequestLimits())
+
+
+def test_an_address_that_is_taken_or_public_without_a_key_is_refused():
+    with bound_socket(Address(port=0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ArgumentError, match="cannot be listened at: Address already in use"):
+            bound_socket(Address(port=port))
+    with pytest.raises(ArgumentError, match="can be reached from elsewhere: give `api_key_env`"):
+        bound_socket(Address(host="0.0.0.0", port=0))
+    with pytest.raises(ArgumentError, match="must be an address of this machine"):
+        bound_socket(Address(host="nowhere.invalid"))
+    bound_socket(Address(host="0.0.0.0", port=0, api_key="a")).close()
+
+
+def test_the_command_ends_in_order_after_what_is_under_way():
+    command = [sys.executable, "-m", "paceline", "serve", "--port", "0", "--policy", "plain", "--max-batch", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        line = process.stderr.readline()
+        assert line.startswith("paceline: serving pico at http://127.0.0.1:"), line
+        from .conftest import Client
+
+        client, found = Client(int(line.rsplit(":", 1)[1]), None), []
+        asked = {"max_tokens": 200, "ignore_eos": True, "stream": True}
+        thread = threading.Thread(target=lambda: found.append(client.complete("Once", **asked)))
+        thread.start()
+        until(lambda: 'running{model_name="pico",policy="plain"} 1.0' in client.get("/metrics").text)
+        process.send_signal(signal.SIGTERM)
+        thread.join()
+        assert process.wait(60) == 0
+    assert found[0].text.endswith("data: [DONE]\n\n")
+
+
+def test_the_official_client_is_served(client, prompts):
+    openai = pytest.importorskip("openai", reason="the official client is not installed")
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{client.port}/v1", api_key="any", max_retries=0) as official:
+        assert [one.id for one in official.models.list()] == ["pico"]
+        asked = {"model": "pico", "prompt": prompts[0], "max_tokens": 24, "temperature": 0}
+        whole = official.completions.create(**asked)
+        parts = list(official.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+        assert "".join(choice.text for part in parts for choice in part.choices) == whole.choices[0].text
+        assert parts[-1].usage == whole.usage
+        with pytest.raises(openai.NotFoundError):
+            official.completions.create(model="other", prompt="a")
+        with pytest.raises(openai.BadRequestError, match="policy 'x' is declined"):
+            official.completions.create(**asked, extra_body={"policy": "x"})
+        stream = official.completions.create(**{**asked, "max_tokens": 300}, stream=True)
+        next(iter(stream))
+        stream.close()
+    client.idle()
+
+
+@pytest.mark.slow
+def test_nothing_that_the_description_allows_is_an_error_of_the_server(client):
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    from hypothesis import HealthCheck, given, settings
+
+    schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{client.port}/openapi.json")
+    for operation in schema.get_all_operations():
+        case_of = operation.ok().as_strategy()
+
+        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(case=case_of)
+        def never_fails(case):
+            response = case.call()
+            assert response.status_code < 500
+            assert response.status_code in (200, 400, 404, 413, 429)
+
+        never_fails()
+    assert client.get("/health").status == 200
