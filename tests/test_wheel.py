@@ -138,7 +138,7 @@ def test_the_installed_package_runs(installed):
 # Rooms and studies that run real models; all other modules have to do without it, but one without gymnasium.
 STUDIES = ("agree", "decode", "pools", "profile", "profile_check", "record", "validate", "validate_under_load")
 REAL_MODELS = {f"paceline.studies.{name}" for name in STUDIES}
-EXTRA = ("torch", "transformers", "tokenizers", "safetensors", "scipy", "gymnasium")
+EXTRA = ("torch", "transformers", "tokenizers", "safetensors", "scipy", "gymnasium", "fastapi", "uvicorn")
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys, paceline
 sys.modules.update(dict.fromkeys({EXTRA}))
@@ -160,7 +160,7 @@ def test_without_torch_everything_but_what_runs_real_models_can_be_imported(inst
         if missing == "gymnasium":
             assert name == "paceline.sim.gym"
         else:
-            assert name.startswith("paceline.runtime") or name in REAL_MODELS
+            assert name.startswith(("paceline.runtime", "paceline.server")) or name in REAL_MODELS
     files = [line for line in lines if not line.startswith("needs ")]
     assert len(files) > 50
     assert all(file.startswith(str(installed.target)) for file in files)

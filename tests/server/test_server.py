@@ -83,8 +83,12 @@ def streamed_texts(answer, count):
 
 @pytest.mark.parametrize(
     "served",
-    [{}, {"kv_blocks": 14, "token_budget": 16, "max_batch": 4, "debug": True}],
-    ids=["roomy", "short of memory and budget"],
+    [
+        pytest.param({}, id="roomy", marks=pytest.mark.slow),
+        pytest.param(
+            {"kv_blocks": 14, "token_budget": 16, "max_batch": 4, "debug": True}, id="short of memory and budget"
+        ),
+    ],
 )
 def test_answers_are_those_of_run_whatever_runs_beside_them(models, prompts, expected_texts, served):
     asked = [(text, fields) for text in prompts[:2] for fields in ASKED]
@@ -109,7 +113,7 @@ def test_answers_are_those_of_run_whatever_runs_beside_them(models, prompts, exp
 
 
 def test_a_sampled_answer_without_a_seed_differs_from_time_to_time(client, prompts):
-    texts = {client.complete(prompts[0], temperature=1.5).body["choices"][0]["text"] for _ in range(4)}
+    texts = {client.complete(prompts[0], temperature=1.5).body["choices"][0]["text"] for _ in range(3)}
     assert len(texts) > 1
 
 
@@ -225,7 +229,7 @@ def test_a_client_that_leaves_frees_its_place_at_once(client, prompts, streams):
 def test_beyond_the_queue_a_request_is_told_to_come_again(models, prompts):
     limits = RequestLimits(max_queue=1, max_tokens=200)
     with serving(models, limits=limits, policies=["plain"], max_batch=2) as client, ThreadPoolExecutor(1) as pool:
-        early = pool.submit(client.complete, prompts[0], max_tokens=150, ignore_eos=True, n=3)
+        early = pool.submit(client.complete, prompts[0], max_tokens=60, ignore_eos=True, n=3)
         until(lambda: client.service.engine.num_open == 3)
         late = client.complete(prompts[0])
         assert (late.status, late.headers["retry-after"], late.error["code"]) == (429, "1", "queue_full")
@@ -344,7 +348,7 @@ def test_the_command_ends_in_order_after_what_is_under_way():
         from .conftest import Client
 
         client, found = Client(int(line.rsplit(":", 1)[1]), None), []
-        asked = {"max_tokens": 200, "ignore_eos": True, "stream": True}
+        asked = {"max_tokens": 100, "ignore_eos": True, "stream": True}
         thread = threading.Thread(target=lambda: found.append(client.complete("Once", **asked)))
         thread.start()
         until(lambda: 'running{model_name="pico",policy="plain"} 1.0' in client.get("/metrics").text)
