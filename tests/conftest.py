@@ -6,6 +6,7 @@ single example is dear, and the fuzzing of importers, has a number of its own.
 
 import fcntl
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,19 @@ from paceline.base.files import FOLDER_VARIABLE
 for name, examples in {"few": 12, "many": 200}.items():
     settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `one_in(k)` every k-th case runs each time, and the others are slow."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark is not None:
+            name = item.nodeid.partition("[")[0]
+            if counts[name] % mark.args[0]:
+                item.add_marker("slow")
+            counts[name] += 1
 
 
 def pytest_configure(config: pytest.Config) -> None:

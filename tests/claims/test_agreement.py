@@ -301,6 +301,7 @@ def differ(a, b):
         for index in (0, 1)
     ],
 )
+@pytest.mark.one_in(2)
 def test_shipped_policies_take_the_same_steps(monotone, policy, index):
     assert_same(*both_worlds(POLICIES[policy], monotone[index], PROMPTS, start=STARTS[index]))
 
@@ -332,6 +333,7 @@ def test_shipped_policies_take_the_same_steps(monotone, policy, index):
         ("off-under-load,table=1:3/3:1/5:0,draft=mid", 0, 5),
     ],
 )
+@pytest.mark.one_in(2)
 def test_batches_take_the_same_steps(monotone, policy, index, batch, cache):
     replayed, run = both_worlds(POLICIES[policy], monotone[index], PROMPTS, batch=batch, cache=cache)
     assert_same(replayed, run)
@@ -371,6 +373,7 @@ def test_any_legal_exact_steps_are_taken_alike(full, seed, index):
 
 
 @pytest.mark.parametrize("rule", LOOKUPS, ids=lambda rule: f"{rule.min_match}-{rule.max_match}-{rule.occurrence}")
+@pytest.mark.one_in(2)
 def test_lookups_of_every_rule_copy_alike(tmp_path_factory, rule):
     """The rule travels from the pool into the recording, and both worlds copy by it."""
     pool = tiny_pool_of_four(lookup=rule)
@@ -430,6 +433,7 @@ LOSSY = (
 
 @pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
 @pytest.mark.parametrize("policy", LOSSY)
+@pytest.mark.one_in(2)
 def test_lossy_policies_take_the_same_steps(full, policy, index):
     build = lambda pool: make_policy(policy, pool)  # noqa: E731
     replayed, run = both_worlds(build, full[index], random_prompts(12, seed=3), batch=1 + index)

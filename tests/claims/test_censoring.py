@@ -88,6 +88,7 @@ BY_START = pytest.mark.parametrize("by_start", [True, False], ids=["by start", "
 @DRAFTERS
 @BY_START
 @pytest.mark.parametrize("ran_with", [SHORT, LONG], ids=["ran with 3", "ran with 8, cut to 3"])
+@pytest.mark.one_in(2)
 def test_windows_above_three_are_predicted(drafter, by_start, ran_with):
     hidden = logged(truth(drafter, ran_with).log, drafter, by_start=by_start, most=SHORT)
     predicted = [replay(hidden, drafter, LONG, seed) for seed in SEEDS]
@@ -99,6 +100,7 @@ def test_windows_above_three_are_predicted(drafter, by_start, ran_with):
 @DRAFTERS
 @BY_START
 @pytest.mark.parametrize(("ran_with", "asked"), [(8, 1), (8, 3), (8, 5), (5, 3)])
+@pytest.mark.one_in(4)
 def test_shorter_windows_than_the_logged_one(drafter, by_start, ran_with, asked):
     log = logged(truth(drafter, ran_with).log, drafter, by_start=by_start, most=ran_with)
     predicted = np.mean([replay(log, drafter, asked, seed).tokens_per_round for seed in SEEDS])
@@ -112,6 +114,7 @@ def test_shorter_windows_than_the_logged_one(drafter, by_start, ran_with, asked)
         pytest.param(*of, marks=pytest.mark.slow) for of in ((0.0, 1), (0.0, 5), (0.5, 1), (0.5, 3), (0.5, 5), (0.8, 5))
     ],
 )
+@pytest.mark.slow
 def test_shorter_windows_of_a_drafter_that_loses_the_thread(rho, asked):
     """Acceptance falls with depth, easy text is easy for long: what went on is easy, and more so from a later start.
 

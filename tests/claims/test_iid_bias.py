@@ -98,6 +98,7 @@ def test_independent_acceptance_without_a_window_over_predicts(eagle):
     assert 0.13 < longer < 0.17
 
 
+@pytest.mark.slow
 def test_requests_that_were_not_seen_are_predicted(eagle):
     """Half of the requests from the other half and the other way round, for several ways to halve them."""
     errors = []

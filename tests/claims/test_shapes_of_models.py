@@ -70,6 +70,7 @@ def on_meta(config):
 
 
 @pytest.mark.parametrize(("model_type", "changes"), CASES)
+@pytest.mark.one_in(3)
 def test_a_config_that_transformers_saved_says_what_the_model_says(tmp_path, model_type, changes):
     config = tiny_config(model_type, **changes)
     config._attn_implementation = attention_of(config)

@@ -248,6 +248,7 @@ def counters(rounds):
     return [page(0), page(rounds)]
 
 
+@pytest.mark.slow
 def test_a_server_is_calibrated_without_and_with_its_drafter(folder):
     """Observed plain, then with K = 3: its two terms come out, and another run of it is foretold."""
     load = ("--workload", "constant:rate=200,requests=3,prompt=9,output=13", "--tag", "", "--concurrency", "1")

@@ -62,7 +62,8 @@ PLAYED = [
     if re.search("^```(console|py)$", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 PYTHON_PAGE = ROOT / "docs" / "python-api.md"
-OF_MODELS = {PYTHON_PAGE, ROOT / "docs" / "validate-on-your-hardware.md"}  # their commands run models, in seconds
+HARDWARE_PAGE = ROOT / "docs" / "validate-on-your-hardware.md"
+OF_MODELS = {PYTHON_PAGE, HARDWARE_PAGE}  # their commands run models, in seconds
 WITH_MODELS = ["--models"] if find_spec("torch") and find_spec("transformers") else []
 
 
@@ -76,7 +77,7 @@ def played(*arguments):
 
 # Each process imports the package once for its pages; pages of models have one of their own.
 OTHERS = [page for page in PLAYED if page not in OF_MODELS]
-TOGETHER = [*([page] for page in sorted(OF_MODELS)), *(OTHERS[at::10] for at in range(10))]
+TOGETHER = [[PYTHON_PAGE], pytest.param([HARDWARE_PAGE], marks=pytest.mark.slow), *(OTHERS[at::10] for at in range(10))]
 
 
 @pytest.mark.pages
@@ -189,7 +190,10 @@ WITH_OUTPUT = sorted(path for path in EXAMPLES.glob("*.py") if path.with_suffix(
 @pytest.mark.parametrize(
     "script",
     # The README's command prints the same table, and is played.
-    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem == "compare_policies")) for path in WITH_OUTPUT],
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * (path.stem in {"compare_policies", "transformers_generate"}))
+        for path in WITH_OUTPUT
+    ],
     ids=lambda path: path.name,
 )
 def test_prints_what_stands_beside_it(script, tmp_path):

@@ -12,8 +12,8 @@ OPTION = re.compile(r"^  (--[\w-]+)(?: / (--[\w-]+))?", re.MULTILINE)
 LEFT_OUT = re.compile(r"^# left out: (.*?): (.*)$", re.MULTILINE)
 
 
-# They run real models, which tests/cli does as well.
-SLOW = {"record", "run"}
+# Real models, which tests/cli runs as well; tables of every policy, each of which tests/policies checks.
+SLOW = {"record", "run", "policies"}
 
 
 @pytest.mark.parametrize("group", [pytest.param(group, marks=[pytest.mark.slow] * (group in SLOW)) for group in EVERY])

@@ -104,6 +104,7 @@ def test_policies_keep_the_contract_and_commit_the_trunk_if_they_say_so(text):
 @pytest.mark.parametrize("text", ANY_POOL.split())
 @settings(max_examples=3)
 @given(data=st.data())
+@pytest.mark.one_in(2)
 def test_policies_that_choose_suit_any_pool_with_a_drafter(text, data):
     pool = data.draw(pools(least=2))
     report = check_policy(lambda pool: make_policy(text, pool), name=text, pool=pool, seed=data.draw(st.integers(0, 9)))
@@ -286,6 +287,7 @@ class Bound:
 
 
 @pytest.mark.parametrize(("text", "most"), [(text, most) for most, row in MOST_PENDING.items() for text in row.split()])
+@pytest.mark.one_in(3)
 def test_no_more_is_pending_than_a_policy_says(text, most):
     counts = []
     check_policy(lambda pool: Bound(make_policy(text, pool), counts), name=text)

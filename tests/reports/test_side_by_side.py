@@ -117,6 +117,7 @@ def test_policies_are_compared_on_the_same_requests():
 
 @pytest.mark.parametrize("fixed_mix", [True, False])
 @pytest.mark.parametrize(("count", "num_tags", "least"), [(40, 1, 0.92), (40, 8, 0.92), (10, 1, 0.9), (10, 3, 0.9)])
+@pytest.mark.one_in(4)
 def test_intervals_hold_what_they_promise(count, num_tags, least, fixed_mix):
     """Samples of a population of which all is known; tags differ in what is gained, and come as each reading says."""
     rng, runs, held = np.random.default_rng(count + num_tags), 600, 0
@@ -154,6 +155,7 @@ def test_seeds_are_drawn_as_well():
     assert found.rate("b").half_width == 0
 
 
+@pytest.mark.slow
 def test_how_many_requests_would_do():
     """Of so many, most samples tell the two apart; of a quarter of them most do not."""
     rng = np.random.default_rng(5)

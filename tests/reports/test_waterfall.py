@@ -66,6 +66,7 @@ def test_where_no_round_is_run_nothing_is_known():
     "options",
     [{}, {"batch": 8}, {"cost": "h100", "models": ["target=llama-3.1-8b", "draft=eagle3"]}, {"decide_s": 1e-3}],
 )
+@pytest.mark.one_in(2)
 def test_terms_add_up(options):
     policies = ["plain", "draft:4/target", "draft:3/mid:6/target", "adaptive", "specrouter", "ngram", "via-sd"]
     given = {**options, "models": [*options["models"], "mid=llama-3.2-1b"]} if "models" in options else options

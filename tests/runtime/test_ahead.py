@@ -55,6 +55,7 @@ def overlapping(note):
 @pytest.mark.parametrize(
     ("policy", "sampling", "cache"), pairs(POLICIES, (GREEDY, COUPLED), ("slots", "mask")), ids=str
 )
+@pytest.mark.one_in(2)
 def test_threads_and_turns_take_the_same_steps_to_the_text_of_the_target(tiny_pool, policy, sampling, cache):
     alone = Offline(tiny_pool, "plain", sampling=sampling).run()
     options = {"sampling": sampling, "memory": Memory(cache=cache)}
@@ -215,6 +216,7 @@ LIMIT = (Overlap((TWO, Draft("one", 1))), Overlap((TARGET, THREE, Draft("two", 1
         (PLAIN, 2, (Overlap((TARGET, Draft("one", 1))),)),
     ],
 )
+@pytest.mark.one_in(3)
 def test_texts_follow_the_target(sampling, num_tokens, steps):
     assert distance(sampling, ahead(steps), num_tokens) < 1e-9
 

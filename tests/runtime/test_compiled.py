@@ -67,6 +67,7 @@ def gpt2():
     ],
     ids=["llama", "gemma2", "qwen3-window", "gpt2"],
 )
+@pytest.mark.one_in(4)
 def test_it_compiles_whole_and_gives_the_logits_of_the_stock_model(make, backend):
     """`fullgraph` raises at a break; what is chosen is compared with the modules at once."""
     model = make()
@@ -91,6 +92,7 @@ def test_the_backend_of_torch_gives_the_logits_of_the_stock_model():
 @pytest.mark.parametrize("dtype", RELATIVE)
 @pytest.mark.parametrize("family", ["llama-biased", *MODULES_ONLY])
 @pytest.mark.usefixtures("uncompiled")
+@pytest.mark.one_in(3)
 def test_padding_changes_no_logits(family, dtype):
     model = tiny_decoder(family, dtype)
     forward = compiled(model)
@@ -103,6 +105,7 @@ def decoded(pool, seed, kind="compiled"):
     return Offline(pool, "draft:4/target", PROMPTS[:1], **options).run().texts
 
 
+@pytest.mark.slow
 def test_a_second_decode_compiles_nothing(tiny_pool, monkeypatch):
     """Shapes are all that is compiled for: no seed, no cache, no request."""
     counting = Counting()
@@ -180,6 +183,7 @@ def stopped(pool):
     ],
 )
 @pytest.mark.usefixtures("uncompiled")
+@pytest.mark.one_in(3)
 def test_text_steps_and_counts_are_those_of_the_modules(tiny_pool, policy, sampling, batch):
     found, modules = both(in_double(tiny_pool), policy, batch, sampling=sampling)
     assert found.failed == {}

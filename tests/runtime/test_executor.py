@@ -190,6 +190,7 @@ def lenient(pool):
         ("target", lenient, REJECTION, "slots", "modules"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_a_request_with_broken_logits_fails_alone(silent, name, policy, sampling, cache, forward):
     pool, options = silent[forward], {"sampling": sampling, "forward": forward, "memory": Memory(cache=cache)}
     other = with_models(pool, **{name: broken(pool.member(name).model)})

@@ -180,6 +180,7 @@ def born(at, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.one_in(3)
 def test_a_call_leaves_nothing_behind(at, born, name):
     CALLS[name](at)
     assert born

@@ -56,6 +56,7 @@ def agrees_with_a_grid(row, trace, asked, limits, step):
     ("name", "step"),
     [("draft:4/target", 1.06), *(pytest.param(name, 1.02, marks=pytest.mark.slow) for name in POLICIES)],
 )
+@pytest.mark.slow
 def test_a_grid_of_rates_finds_the_same(found, cost, name, step):
     (row,) = (row for row in found.rows if row.policy == name)
     agrees_with_a_grid(row, None, {**ASKED, "cost": cost}, found.limits, step)

@@ -43,6 +43,7 @@ def expected(batch, most=8):
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_schedules_of_random_traffics_are_found(seed, tmp_path):
     """Shares and seconds are drawn; what is chosen is within 1% of the best by what is known, at every batch."""
     rng = random.Random(seed)

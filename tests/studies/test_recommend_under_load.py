@@ -43,6 +43,7 @@ def found(recording, asked):
     return recommend_under_load(recording, slo="p99_ttft < 0.1, p99_tpot < 0.05", present=1, **asked)
 
 
+@pytest.mark.slow
 def test_the_choice_is_the_best_of_a_full_sweep(found, recording, asked):
     """On the requests that had no part in it, to 1%, and its figures are those of a comparison there."""
     half = parted(open_recording(recording), 0.5, 0)[1]

@@ -212,6 +212,7 @@ def test_a_shard_that_is_none_is_refused(folder, shard):
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.one_in(2)
 def test_a_sweep_that_is_killed_and_resumed_is_one_that_was_not(folder, jobs):
     text = 'policies = ["mine.py:Mine,sleep=0.001..0.0015:0.0001"]\nrecordings = ["small.trace"]\nseeds = [0, 1, 2]'
     (folder / "slow.toml").write_text(text)

@@ -94,6 +94,7 @@ def test_halves_have_requests_of_every_tag_in_the_recorded_order(share, seed):
         assert {one.tag for one in half.requests} == {one.tag for one in recording.requests}
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_and_processes_choose_what_one_does(tmp_path):
     asked = {"trials": 12, "jobs": 1}
     whole = tune("adaptive,start=1..4,most=4..16", "known.trace", out=tmp_path / "whole", **asked)

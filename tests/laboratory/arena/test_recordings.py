@@ -249,6 +249,7 @@ def drawn(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.one_in(2)
 def test_every_tag_agrees_as_stated_and_a_probability_tells_of_it_about_as_much_as_in_the_shipped_one(drawn, name):
     summary = drawn[name].summary()
     assert list(summary.by_tag) == list(DRAWN[name].acceptance)
@@ -345,6 +346,7 @@ def files_of(folder):
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES if name not in QUICK)]
 )
+@pytest.mark.slow
 def test_a_pool_of_each_architecture_is_recorded_and_replays_exactly(tmp_path, name):
     trace = trained_shelf(tmp_path, name).recording(name)
     pool = tmp_path / "pools" / name

@@ -47,6 +47,7 @@ def targets_own(pool):
 @pytest.mark.parametrize(
     ("policy", "batch", "sampling", "cache"), pairs(CHAINS, (1, 4), (None, COUPLED), ("slots", "mask"))
 )
+@pytest.mark.one_in(3)
 def test_the_text_is_the_targets_own(pool, targets_own, policy, batch, sampling, cache):
     assert texts(pool, policy, batch=batch, sampling=sampling, memory=Memory(cache=cache)) == targets_own[sampling]
 
@@ -75,6 +76,7 @@ def test_it_says_the_same_fused_and_by_its_modules(pool):
 
 
 @pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.one_in(2)
 def test_what_is_said_depends_on_the_context_and_on_what_the_target_has_judged(pool, monkeypatch, batch):
     depths, heard = set(), set()
     write, contexts = FeatureReader.write, FeatureReader.contexts

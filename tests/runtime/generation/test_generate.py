@@ -158,6 +158,7 @@ def family(name, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("name", [*KNOWN, *OTHERS])
+@pytest.mark.one_in(3)
 def test_other_architectures(name):
     """A chain has lookups, a submodel and the target in it."""
     models = family(name)

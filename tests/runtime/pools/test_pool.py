@@ -413,6 +413,7 @@ class TestLowRank:
             ({"other": torch.ones(1)}, "must hold tensors of layers that are kept (other is of none)"),
         ],
     )
+    @pytest.mark.one_in(3)
     def test_tensors_that_do_not_fit_are_one_line(self, tmp_path, changes, complaint):
         low_rank_pool(tmp_path, held=low_rank_tensors(**changes))
         for told in (load_error(tmp_path), *check_pool(tmp_path).members[1].problems):

@@ -58,6 +58,7 @@ def on_meta(model: PreTrainedModel) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize(("model_type", "changes", "refused", "reason"), KINDS)
+@pytest.mark.one_in(3)
 def test_it_is_its_model_with_layers_skipped_or_is_refused(model_type, changes, refused, reason, monkeypatch):
     model = whole_model(tiny_config(model_type, **changes))
     before = logits(model)

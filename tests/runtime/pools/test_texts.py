@@ -70,12 +70,14 @@ def window_pool(request, tmp_path_factory, tiny_pool):
     sorted(pairs([*FAMILIES], WINDOW_POLICIES, [1, 3], ["slots", "mask"])),
     indirect=["window_pool"],
 )
+@pytest.mark.one_in(3)
 def test_windows_run_as_generate_does(window_pool, policy, batch, cache):
     pool, answers = window_pool
     assert ran(pool, policy, batch=batch, memory=Memory(cache=cache), debug=True) == answers
 
 
 @pytest.mark.parametrize("window_pool", FAMILIES, indirect=True)
+@pytest.mark.one_in(3)
 def test_windows_are_recorded_and_replayed_as_generate_does(window_pool, tmp_path):
     pool, answers = window_pool
     assert pool.eos_token_ids == tuple(ENDS)
@@ -214,6 +216,7 @@ def test_the_list_of_options_holds_every_one_once():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("option", NO_EFFECT)
+@pytest.mark.one_in(3)
 def test_an_option_that_is_let_through_changes_no_text(folder, option):
     say(folder, {"eos_token_id": EOS} | ({} if VALUES[option] is None else {option: VALUES[option]}))
     pool = ModelPool.load(folder)
@@ -221,6 +224,7 @@ def test_an_option_that_is_let_through_changes_no_text(folder, option):
 
 
 @pytest.mark.parametrize("option", sorted(OFF_IN_FILES))
+@pytest.mark.one_in(4)
 def test_another_option_is_refused_by_name_and_may_be_ignored_or_left_off(folder, llama_pool, option):
     said = {"eos_token_id": EOS, option: VALUES[option]}
     say(folder, said | {"do_sample": option == "num_return_sequences"})  # several need chance
@@ -322,6 +326,7 @@ def padded(request, tmp_path_factory, tiny_pool, padded_target):
 @pytest.mark.parametrize(
     ("policy", "forward"), [*zip(POLICIES + TREES, cycle(["modules", "fused", "fused"]), strict=False)]
 )
+@pytest.mark.one_in(3)
 def test_padded_texts_are_those_of_generate(padded, policy, forward):
     assert ran(padded[0], policy, forward=forward) == padded[1]
 
@@ -340,6 +345,7 @@ def check_agree(pool, prompts, policies, **given):
 
 
 @SAMPLINGS
+@pytest.mark.one_in(2)
 def test_padded_both_worlds_take_the_same_steps(padded, sampling):
     check_agree(padded[0], PROMPTS[:3], POLICIES + TREES, sampling=sampling, max_new_tokens=8)
 
@@ -375,6 +381,7 @@ def test_rejection_sampling_keeps_the_targets_distribution(padded):
 
 @pytest.mark.parametrize("rows", [30, 34, feature_pools.VOCABULARY])
 @SAMPLINGS
+@pytest.mark.one_in(3)
 def test_a_drafter_that_reads_states_says_only_tokens(rows, sampling, tmp_path):
     """Of 30 tokens: two members have tables of so many rows, one of which reads the target's states."""
     made = {"members": ("mid", "target"), "keys": feature_pools.READS, "tokens": 30, "rows": rows}

@@ -69,6 +69,7 @@ def whole(pools):
     return ModelPool.load(pools / "whole")
 
 
+@pytest.mark.slow
 def test_two_processes_write_what_one_and_generate_write(pools, seen, whole):
     for index, run in enumerate(RUNS):
         expected, _ = decoded(whole, *run)

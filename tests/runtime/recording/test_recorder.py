@@ -105,6 +105,7 @@ def test_a_trie_is_what_plain_models_say(tiny_pool, tmp_path, sampling, closure)
     ("changed", "wide"),
     [("recorder._TOGETHER", 1), ("recorder._MOST_ROWS", 1), ("request_trie._PART", 1), ("request_trie._PART", 99)],
 )
+@pytest.mark.one_in(3)
 def test_who_is_asked_together_changes_no_context(tiny_pool, tmp_path, monkeypatch, sampling, changed, wide):
     """Tokens and the order of nodes are the same to the bit, numbers within a step or two of their grids."""
     usual = recording(tiny_pool, tmp_path / "usual.trace", sampling=sampling)

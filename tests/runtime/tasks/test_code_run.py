@@ -109,6 +109,7 @@ DEAF = "import signal, time\nfor s in (14, 15, 24): signal.signal(s, signal.SIG_
         pytest.param(DEAF, {"wall_s": 1.5}, True, marks=needs_sandbox),
     ],
 )
+@pytest.mark.one_in(3)
 def test_what_computes_or_waits_without_end_is_ended(boxed, answer, limit):
     assert ended(boxed, answer, **limit) == "timed out"
 

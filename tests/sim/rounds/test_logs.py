@@ -140,6 +140,7 @@ def steps_of(recording, policy, **scenario):
 
 @pytest.mark.skipif(not FILES, reason="no logs in PACELINE_DATA")
 @pytest.mark.parametrize("files", LOGS)
+@pytest.mark.one_in(2)
 def test_published_logs(files):
     try:
         recording = read_recording("auto", files)
@@ -304,6 +305,7 @@ def test_the_recorded_target_steps_are_met_for_every_request(tmp_path, format_na
 
 
 @pytest.mark.parametrize("format_name", ["vllm-metrics", "sglang-metrics", "vllm-bench"])
+@pytest.mark.one_in(3)
 def test_the_stated_rates_are_met_and_no_seed_is_favoured(tmp_path, format_name):
     trace, hazards = imported_rates(tmp_path, format_name)
     kept, drafts, means = np.zeros(STATED_WINDOW), 0, []

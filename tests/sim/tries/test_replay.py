@@ -316,6 +316,7 @@ def peak_bytes(path, policy="draft:3/mid:6/target"):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_peak_memory_does_not_grow_with_the_recording(tmp_path, small_limits):
     few, many = stored(tmp_path, FEW), stored(tmp_path, MANY)
     peak_bytes(few)  # what is made once for all runs

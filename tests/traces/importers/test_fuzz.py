@@ -160,6 +160,7 @@ EXAMPLES = settings.default.max_examples
 @pytest.mark.parametrize("name", [*format_names(), "auto"])
 @settings(max_examples=3 * EXAMPLES)
 @given(data=st.data())
+@pytest.mark.one_in(3)
 def test_spoiled_values(sound, name, data):
     def spoil(source, file, content):
         return file, data.draw((spoiled_text if source in TEXTS else spoiled_lines)(content))
@@ -170,6 +171,7 @@ def test_spoiled_values(sound, name, data):
 @pytest.mark.parametrize("name", [*format_names(), "auto"])
 @settings(max_examples=2 * EXAMPLES)
 @given(data=st.data())
+@pytest.mark.one_in(3)
 def test_spoiled_bytes(sound, name, data):
     def spoil(_, file, content):
         if data.draw(st.booleans()):

@@ -234,6 +234,7 @@ def test_a_device_like_an_a100_has_its_batches(written):
         ("{}.{} = 1\n[[replicas]]\n", ""),
     ],
 )
+@pytest.mark.one_in(3)
 def test_a_name_of_any_length_is_refused_at_once(tmp_path, text, told):
     """A name of 2 million letters took hours, as their square."""
     path = tmp_path / "long.toml"
