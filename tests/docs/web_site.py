@@ -13,7 +13,7 @@ from paceline import policies
 
 from .shown import ROOT
 
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs/**/*", "pools/*/CARD.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs/**/*", "examples/*.sh", "pools/*/CARD.md")
 
 
 def api_page():
