@@ -4,12 +4,12 @@
 #     sh examples/loop.sh FOLDER
 #
 # FOLDER is made; all that is measured stays there. Variables: PACELINE (the command), POOL, PROMPTS, RATE (arrivals a
-# second), REQUESTS, TOKENS (longest answer), PORT (and the one above it). Settings are measured in turns, since a
-# machine's pace changes from minute to minute.
+# second), REQUESTS, TOKENS (longest answer), PORT (and the one above it), OBSERVE (more options of `observe`, as
+# --chat). Settings are measured in turns, since a machine's pace changes from minute to minute.
 set -eu
 OUT=${1:?usage: sh examples/loop.sh FOLDER}
 PACELINE=${PACELINE:-paceline} POOL=${POOL:-pico} PORT=${PORT:-8000}
-PROMPTS=${PROMPTS:-pools/pico/prompts.jsonl} RATE=${RATE:-2} REQUESTS=${REQUESTS:-40} TOKENS=${TOKENS:-48}
+PROMPTS=${PROMPTS:-pools/pico/prompts.jsonl} RATE=${RATE:-2} REQUESTS=${REQUESTS:-40} TOKENS=${TOKENS:-48} OBSERVE=${OBSERVE:-}
 LOAD="poisson:rate=$RATE,requests=$REQUESTS,output=$TOKENS"
 PLAIN=$PORT OTHER=$((PORT + 1))
 export OMP_NUM_THREADS=1
@@ -28,7 +28,7 @@ serve() { # NAME POLICY PORT: a server that records, until it is killed; its pro
 
 load() { # NAME SEED PORT: the same seed is the same arrivals and prompts
     "$PACELINE" observe "http://127.0.0.1:$3" --prompts "$PROMPTS" --workload "$LOAD" --seed "$2" --warmup 2 \
-        --drafter draft --out "$OUT/$1.run"
+        --tag "" --drafter draft $OBSERVE --out "$OUT/$1.run"
 }
 
 echo "== serve and load in turns: the target alone, and with drafts of 4"

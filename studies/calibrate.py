@@ -254,11 +254,20 @@ class _Fit:
 
     def _grown(self, terms: Sequence[Term], found: _Found, term: Term) -> "_Grown":
         grown = [*terms, term]
-        better = self._searched(grown, np.append(found.values, 0.0), _MOVED[1:])
+        halved = found.values.copy()
+        halved[terms.index(self._explained_by(term))] /= 2
+        begins = (np.append(found.values, 0.0), np.append(halved, self._alone[term] / 2))
+        better = min(
+            (self._searched(grown, begin, _MOVED[:2]) for begin in begins), key=lambda one: self._loss(one.errors)
+        )
         width, other = self._sureness(grown, better)[-1]
         share = float(better.values[-1] * np.abs(better.slopes[:, -1]).mean())
         is_needed = share > width and better.misfit < found.misfit * (1 - _BETTER)
         return _Grown(better, width, other, is_needed)
+
+    def _explained_by(self, term: Term) -> Term:
+        """What a fit without `term` puts its seconds into: a search that begins there may never come away from it."""
+        return Term(DRAFTER, "per_token_s") if term.member == DRAFTER else Term(TARGET, "intercept_s")
 
     def _searched(self, terms: Sequence[Term], begin: Floats, moves: Sequence[float]) -> _Found:
         """The best of what full steps come to: a step may have to pass through worse, where requests change steps."""

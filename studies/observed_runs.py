@@ -35,7 +35,9 @@ OBSERVED: Final = "observed"
 DRAFTER, TARGET = "draft", "target"  # members of a run that drafts
 MOST_DRAFTED = 64  # tokens a round
 _ODD_SHARE = 0.02  # of counts that should be equal: a server counts while its counters are read
-_JOINED_SHARE = 0.1  # of rounds that may share a chunk with another: a token need not end a character, or a network packet
+_JOINED_SHARE = (
+    0.1  # of rounds that may share a chunk with another: a token need not end a character, or a network packet
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,11 @@ class ReplayedRequests:
     @property
     def about(self) -> WorkloadAbout:
         """See `Workload`."""
-        notes = (f"{counted(self.left_out, 'observed request')} did not finish: not replayed",) if self.left_out else ()
+        notes = (
+            (f"{counted(self.left_out, 'observed request')} did not finish, or had no text: not replayed",)
+            if self.left_out
+            else ()
+        )
         count = len(self.requests)
         return WorkloadAbout(
             name=self.name,

@@ -143,6 +143,7 @@ def _meta(
         for one in (*others, run)
         if one.drafts.tokens and (one is not run or on_cluster.has_rounds)
     ]
+    notes = [*from_results, *rounds, *_notes(run.run.meta, log), *_about_requests(run.requests)]
     return {
         "observed": run.name,
         "url": run.run.meta.url,
@@ -152,10 +153,8 @@ def _meta(
         "policy": log.meta.about.policy,
         "cost": on_cluster.cost_names,
         "seed": seed,
-        "notes": [
-            *from_results, *rounds, *_notes(run.run.meta, log), *_about_requests(run.requests), *_pace(run.requests, log)
-        ],
-    }  # fmt: skip
+        "notes": [*notes, *_pace(run.requests, log)],
+    }
 
 
 _LEAST_HALF = 8  # requests
@@ -174,7 +173,9 @@ def _pace(requests: ReplayedRequests, log: ServingLog) -> list[str]:
     chance = 1.96 * float(np.sqrt(sum(half.var(ddof=1) / len(half) for half in halves)))
     if abs(second - first) <= max(_CHANGED, chance):
         return []
-    told = " and ".join(f"{np.expm1(mean):+.1%} in its {name} half" for mean, name in ((first, "first"), (second, "second")))
+    told = " and ".join(
+        f"{np.expm1(mean):+.1%} in its {name} half" for mean, name in ((first, "first"), (second, "second"))
+    )
     return [
         f"the pace of {requests.name} changed: after the first token, simulated times are off by {told} (seconds of "
         "the machine that change from run to run make errors of this size; observe runs in turns)"
