@@ -12,7 +12,7 @@ from ..studies.sweeps import collect as collect_cells
 from ..studies.tune import tune as tune_policy
 from .errors import Interrupted
 from .options import TraceOption
-from .output import JsonOption, check_file_path, check_json_path, say, show
+from .output import FigureOption, JsonOption, check_figure_path, check_file_path, check_json_path, say, show
 
 FAILED = 1  # exit code: a cell has no figures
 
@@ -83,11 +83,13 @@ def best(
     by: Annotated[
         list[str] | None, typer.Option(metavar="KEYWORD", help="The best for each value of this, as rate; repeatable.")
     ] = None,
+    figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
     """Say which settings of a sweep no other one is better than, by figures that are means over seeds."""
-    check_json_path(json, folder)
-    show(json, best_cells(folder, objective=objective, subject_to=subject_to or (), by=by or ()))
+    check_json_path(json, folder, figure)
+    check_figure_path(figure, folder)
+    show(json, best_cells(folder, objective=objective, subject_to=subject_to or (), by=by or ()), figure=figure)
 
 
 def tune(
@@ -108,10 +110,12 @@ def tune(
     reorder: OrdersOptions,
     placement: PlacementOptions,
     prefixes: PrefixOptions,
+    figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
     """Find the fastest values of a policy on a part of a recording, and say how fast they are on the rest."""
-    check_json_path(json, out, trace)
+    check_json_path(json, out, trace, figure)
+    check_figure_path(figure, out)
     records = (search, replay, repeats, reorder, placement, prefixes)
     options = {name: value for record in records for name, value in vars(record).items()}
-    show(json, tune_policy(policy, trace, out=out, jobs=jobs, batch=batch, **options))
+    show(json, tune_policy(policy, trace, out=out, jobs=jobs, batch=batch, **options), figure=figure)

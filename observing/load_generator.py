@@ -63,7 +63,7 @@ def _counters(endpoint: Endpoint, path: str) -> Counters:
 def acceptance_between(
     before: Counters, after: Counters, requests: Iterable[ObservedRequest], model: str
 ) -> tuple[ObservedAcceptance | None, str]:
-    """(acceptance of a run, why it is unknown): by counters, else llama.cpp's answers, else a gauge.
+    """(acceptance of a run, why it is unknown): by counters, else the answers, else a gauge.
 
     Series that name another model are left out.
     """
@@ -74,9 +74,9 @@ def acceptance_between(
     if answers:
         drafted = sum(one.drafted or 0 for one in answers)
         accepted = sum(one.accepted or 0 for one in answers)
-        source = f"timings of {len(answers)} answers (llama.cpp)"
+        source = f"{len(answers)} answers, each of its own"
         return ObservedAcceptance(source=source, drafted=drafted, accepted=accepted), ""
-    return found, "" if found is not None else one_line_of(f"{why}, and no answer has timings of drafts", _LONGEST)
+    return found, "" if found is not None else one_line_of(f"{why}, and no answer tells its own", _LONGEST)
 
 
 def _by_pages(before: Counters, after: Counters, model: str) -> tuple[ObservedAcceptance | None, str]:

@@ -38,7 +38,8 @@ class Chunk:
     output_tokens: int | None = None
     # of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`
     cached_tokens: int | None = None
-    drafted: int | None = None  # drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`
+    # drafted tokens of the answer, and those that stayed, by llama.cpp's `timings` or vLLM's metrics of a request
+    drafted: int | None = None
     accepted: int | None = None
     error: str = ""  # the server's message, where the event is one; "" for none
     # names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or more
@@ -58,12 +59,13 @@ def chunk_of(data: str) -> Chunk:
         return Chunk(error=message_of(content))
     choice = _choice(content)
     usage, timings = _object(content, "usage"), _object(content, "timings")
+    of_request = _object(_object(content, "metrics"), "speculative_decoding")
     told = {
         "prompt_tokens": usage.get("prompt_tokens"),
         "output_tokens": usage.get("completion_tokens"),
         "cached_tokens": _object(usage, "prompt_tokens_details").get("cached_tokens"),
-        "drafted": timings.get("draft_n"),
-        "accepted": timings.get("draft_n_accepted"),
+        "drafted": timings.get("draft_n", of_request.get("num_draft_tokens")),
+        "accepted": timings.get("draft_n_accepted", of_request.get("num_accepted_draft_tokens")),
     }
     counts: dict[str, Any] = {
         name: value

@@ -6,6 +6,7 @@ is at least as good by every objective, and better by one (Pareto).
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import ge
 from statistics import fmean
 from typing import Any
@@ -13,11 +14,14 @@ from typing import Any
 from ..base.errors import ArgumentError, counted, known_are
 from .intervals import Interval, OverTags, mean_interval
 from .limits import TYPED, Limit, figure_named, limits_of
+from .page import Pictured
+from .panels import AnyPanel, Panel, Section, Series, ranking
 from .tables import Grid, Printed, table
 
 LEAST = "min:"  # before an objective of which less is better
 SEED, ERROR = "seed", "error"
 MOST_SHOWN = 40  # rows of a front that are printed
+MOST_DRAWN = 15  # settings in a figure of one objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -112,9 +116,13 @@ class SettingFigures:
         found = mean_interval(values)
         return f"{found.mean:,.6g} ± {found.half_width:,.3g}"
 
+    def bounds(self, figure: str) -> tuple[float, float] | None:
+        """Of the 95% interval over seeds; None of one seed."""
+        return mean_interval([seed[figure] for seed in self.seeds]).bounds if len(self.seeds) > 1 else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BestSettings(Printed):
+class BestSettings(Pictured):
     """The settings on the front, by the values of `by` that each group has."""
 
     objectives: tuple[Objective, ...]
@@ -122,13 +130,58 @@ class BestSettings(Printed):
     by: tuple[str, ...]
     varied: tuple[str, ...]  # keywords of which the sweep has several values
     found: tuple[SettingFigures, ...]  # of one group after the other, the best by the first objective first
+    others: tuple[SettingFigures, ...]  # that keep the limits as well
     remarks: tuple[str, ...]
+
+    def headline(self) -> str:
+        """What is asked for."""
+        aims = ", ".join(one.text for one in self.objectives)
+        limits = f"; {', '.join(map(str, self.limits))}" if self.limits else ""
+        return f"{'the best by' if len(self.objectives) == 1 else 'the front of'} {aims}{limits}"
+
+    def sections(self) -> Sequence[Section]:
+        """The front among all settings that keep the limits."""
+        return [Section(topic="policies", tables=tuple(self.tables()), panels=tuple(self._drawn()))]
+
+    def answer(self) -> Sequence[str]:
+        """What a page says first."""
+        return self.lines() or [
+            f"{counted(len(self.found), 'setting')} of {len(self.found) + len(self.others):,} on it"
+        ]
+
+    def _drawn(self) -> list[AnyPanel]:
+        if not self.found:
+            return []
+        aims = self.objectives[:2]
+        if len(aims) == 1:
+            return [self._ranked(aims[0])]
+        parts = {"on the front": self.found, "not on it": self.others}
+        series = [
+            Series(name=name, x=_means(settings, aims[0].figure), y=_means(settings, aims[1].figure))
+            for name, settings in parts.items()
+        ]
+        labels = [f"{aim.name}, {'more' if aim.most else 'less'} is better" for aim in aims]
+        return [
+            Panel(title="Settings", kind="scatter", x_label=labels[0], y_label=labels[1], series=tuple(series)),
+        ]
+
+    def _ranked(self, aim: Objective) -> AnyPanel:
+        """The best settings by one objective, each group's own ones filled, with intervals over seeds."""
+        settings = sorted(
+            [*self.found, *self.others], key=lambda one: one.mean(aim.figure) or 0.0, reverse=aim.most
+        )[:MOST_DRAWN]  # fmt: skip
+        names = {id(one): ", ".join(str(one.setting.get(name, "")) for name in self.varied) for one in settings}
+        return ranking(
+            f"{aim.name} of the best settings",
+            {names[id(one)]: (one.mean(aim.figure) or 0.0, one.bounds(aim.figure)) for one in settings},
+            filled=[names[id(one)] for one in settings if one in self.found],
+            told="filled: the best" + (f" for each {', '.join(self.by)}" if self.by else ""),
+            bars="bars: 95% interval over seeds",
+            style=",.4g",
+        )
 
     def tables(self) -> Sequence[Grid]:
         """A row for each."""
-        aims = ", ".join(one.text for one in self.objectives)
-        limits = f"; {', '.join(map(str, self.limits))}" if self.limits else ""
-        title = f"{'the best by' if len(self.objectives) == 1 else 'the front of'} {aims}{limits}"
         figures = dict.fromkeys([aim.figure for aim in self.objectives] + [limit.figure for limit in self.limits])
         rows, ends = [], set()
         for place, one in enumerate(self.found[:MOST_SHOWN]):
@@ -140,7 +193,7 @@ class BestSettings(Printed):
                 ends.add(place - 1)
         more = len(self.found) - MOST_SHOWN
         remarks = [*self.remarks, *([f"{more:,} more are on the front; --json has all"] if more > 0 else [])]
-        return [table(rows, texts={*self.varied, *self.by}, title=title, remarks=remarks, lines=ends)]
+        return [table(rows, texts={*self.varied, *self.by}, title=self.headline(), remarks=remarks, lines=ends)]
 
     def lines(self) -> Sequence[str]:
         """That none is left, where that is so."""
@@ -226,14 +279,20 @@ def best_settings(
             f"in sample: chosen among {len(able):,} settings by the figures that are shown, which flatters them; "
             "`paceline tune` reports on requests that had no part in the choice"
         )
+    found = tuple(one for group in groups.values() for one in front(group, aims))
     return BestSettings(
         objectives=aims,
         limits=limits,
         by=tuple(by),
         varied=tuple(name for name in varied if name != SEED),
-        found=tuple(one for group in groups.values() for one in front(group, aims)),
+        found=found,
+        others=tuple(one for one in within if one not in found),
         remarks=tuple(remarks),
     )
+
+
+def _means(settings: Sequence[SettingFigures], figure: str) -> tuple[float, ...]:
+    return tuple(one.mean(figure) or 0.0 for one in settings)
 
 
 def _keeps(one: SettingFigures, limit: Limit) -> bool:
@@ -281,26 +340,55 @@ class TunedHalf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Tuned(Printed):
+class Tuned(Pictured):
     """What a tuning found."""
 
     ranges: str  # the policy's text
     best: str  # with the values that were fastest on the requests that it was tuned on
     values: Mapping[str, str]  # these, by the name of their range
     over_tags: OverTags  # what was most
-    trials: int
+    trail: tuple[float | None, ...]  # tokens per second of each trial, in their order; None of one that failed
     failed: tuple[str, ...]  # why trials failed, each reason once
     halves: tuple[TunedHalf, TunedHalf]  # of the requests that it was not tuned on, and of the others
     recording: str
     split: float  # share of each tag that it was tuned on
     split_seed: int
 
+    @property
+    def trials(self) -> int:
+        """That were played."""
+        return len(self.trail)
+
+    @property
+    def _over(self) -> str:
+        return "mean over tags" if self.over_tags is OverTags.mean else "of the worst tag"
+
+    def headline(self) -> str:
+        """What was tuned, and on what."""
+        share = f"{self.split:.0%} of each tag's requests, split seed {self.split_seed}"
+        return f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}, of {self.recording}"
+
+    def sections(self) -> Sequence[Section]:
+        """Both halves, and how the search came there."""
+        return [Section(topic="policies", tables=tuple(self.tables()), panels=(self._learning_curve(),))]
+
+    def _learning_curve(self) -> Panel:
+        known = [(float(number), rate) for number, rate in enumerate(self.trail, 1) if rate is not None]
+        numbers, rates = zip(*known, strict=True)
+        return Panel(
+            title="The search, on the requests tuned on",
+            kind="scatter",
+            x_label="trial",
+            y_label=f"tokens/s, {self._over}",
+            series=(
+                Series(name="best so far", x=numbers, y=tuple(accumulate(rates, max))),
+                Series(name="trial", x=numbers, y=rates),
+            ),
+        )
+
     def tables(self) -> Sequence[Grid]:
         """A row for each half, the one that counts first."""
-        what = "mean over tags" if self.over_tags is OverTags.mean else "of the worst tag"
-        share = f"{self.split:.0%} of each tag's requests, split seed {self.split_seed}"
-        title = f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}, of {self.recording}"
-        return [table([self._row(half, what) for half in self.halves], title=title)]
+        return [table([self._row(half, self._over) for half in self.halves], title=self.headline())]
 
     def lines(self) -> Sequence[str]:
         """What counts, and what failed."""
@@ -308,8 +396,11 @@ class Tuned(Printed):
         rate, bounds = own.rates[self.best], own.intervals[self.best]
         sure = f" ± {bounds.half_width:,.1f}" if bounds is not None else ""
         found = f"{self.best}: {rate:,.1f}{sure} tokens/s on the requests that it was not tuned on"
+        unknown = (
+            "" if bounds is not None else "how sure that is cannot be told: it needs two requests of each tag, 5 in all"
+        )
         failed = f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
-        return [found, *filter(None, [failed])]
+        return [found, *filter(None, [unknown, failed])]
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""

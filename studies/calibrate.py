@@ -42,7 +42,7 @@ class Term(NamedTuple):
         return f"{self.member}.{self.field}"
 
 
-# In the order in which they are tried: what a later one adds has to be told from what the earlier ones say.
+# All of `CORE` are fitted; of `MORE` the one that leaves the least misfit, then the next, as long as one is needed.
 CORE: Final = (Term(TARGET, "intercept_s"), Term(TARGET, "per_new_token_s"), Term(DRAFTER, "per_token_s"))
 MORE: Final = (Term(TARGET, "per_kv_token_s"), Term(DRAFTER, "per_round_s"), Term(TARGET, "per_row_s"))
 # What has to differ more between runs, or within one, so that a term is told from the others.
@@ -54,8 +54,8 @@ WOULD_TELL: Final = {
     "per_round_s": "another draft length",
     "per_row_s": "other numbers of requests at a time",
 }
-# Of the observed seconds: a term is told where its interval is narrower on either side; one that is not needed, only
-# where that would make a difference.
+# Of the observed seconds: a term is told where its interval is narrower on either side. Of one that is not needed the
+# runs say that it is about 0 where its interval is narrow, else nothing.
 CORE_TOLD, MORE_TOLD = 0.1, 0.05
 _APART = 1e-3  # share of a term's effect, squared, that the others must leave unexplained
 # By which a term is moved for a derivative, of itself and of what would explain all seconds alone: far at first, where
@@ -67,7 +67,7 @@ _LEAST_ERROR = 1e-5  # that is told from none
 _MOST_STEPS = 5  # with derivatives by moves of one size
 _STOPS = 1e-3  # relative change of the terms below which steps end
 _EXACT = 1e-3  # misfit below which nothing is left to find
-_BETTER = 0.1  # relative gain in the misfit that a further term is worth
+_BETTER = 0.02  # relative gain in the misfit that a further term is worth
 _SIGMAS = 1.96  # of a 95% interval
 
 
@@ -183,13 +183,22 @@ class _Found(NamedTuple):
         return float(np.abs(self.errors).mean())
 
 
+class _Grown(NamedTuple):
+    """A search with one more term."""
+
+    found: _Found
+    width: float  # half the term's 95% interval, as a share of the seconds
+    other: Term | None  # that it is hardest told from
+    is_needed: bool  # its interval is above 0, and the misfit is smaller
+
+
 class _Fit:
     """The state of one fit; mutated by `fitted`."""
 
     def __init__(self, runs: Sequence[Replayable], replayers: Sequence[Replayer]) -> None:
         self._runs, self._replayers = runs, replayers
         self._lengths = tuple(sorted({run.drafts.tokens for run in runs if run.drafts.tokens}))
-        self._observed = np.concatenate([_observed(run.requests.requests).ravel() for run in runs])
+        self._observed = np.concatenate([observed_ps(run.requests.requests).ravel() for run in runs])
         self._timed = self._observed > 0
         self._is_first = (np.arange(len(self._observed)) % 2 == 0)[self._timed]  # `[N]` times to first tokens
         self._num_times = int(self._timed.sum())
@@ -207,16 +216,16 @@ class _Fit:
             )
         found = self._searched(terms, np.array([self._begin[term] for term in terms]), _MOVED)
         untold = [_one_length(self._lengths[0])] if len(self._lengths) == 1 else []
-        for term in MORE:
-            grown = [*terms, term]
-            if (term.member == DRAFTER and len(self._lengths) < 2) or self._num_times <= len(grown):
-                continue
-            better = self._searched(grown, np.append(found.values, 0.0), _MOVED[1:])
-            width, other = self._sureness(grown, better)[-1]
-            if not width <= MORE_TOLD:
-                untold.append(_cannot_tell(term, other))
-            elif better.values[-1] and better.misfit < found.misfit * (1 - _BETTER):
-                terms, found = grown, better
+        left = [term for term in MORE if term.member == TARGET or len(self._lengths) > 1]
+        while left and self._num_times > len(terms) + 1:
+            tried = {term: self._grown(terms, found, term) for term in left}
+            needed = [term for term, one in tried.items() if one.is_needed]
+            if not needed:
+                untold += [_cannot_tell(term, one.other) for term, one in tried.items() if not one.width <= MORE_TOLD]
+                break
+            best = min(needed, key=lambda term: tried[term].found.misfit)
+            terms, found = [*terms, best], tried[best].found
+            left.remove(best)
         found = self._searched(terms, found.values, _POLISH)
         fitted = []
         for place, (width, other) in enumerate(self._sureness(terms, found)):
@@ -242,6 +251,23 @@ class _Fit:
             misfit=found.misfit,
             tried=self.tried,
         )
+
+    def _grown(self, terms: Sequence[Term], found: _Found, term: Term) -> "_Grown":
+        grown = [*terms, term]
+        halved = found.values.copy()
+        halved[terms.index(self._explained_by(term))] /= 2
+        begins = (np.append(found.values, 0.0), np.append(halved, self._alone[term] / 2))
+        better = min(
+            (self._searched(grown, begin, _MOVED[:2]) for begin in begins), key=lambda one: self._loss(one.errors)
+        )
+        width, other = self._sureness(grown, better)[-1]
+        share = float(better.values[-1] * np.abs(better.slopes[:, -1]).mean())
+        is_needed = share > width and better.misfit < found.misfit * (1 - _BETTER)
+        return _Grown(better, width, other, is_needed)
+
+    def _explained_by(self, term: Term) -> Term:
+        """What a fit without `term` puts its seconds into: a search that begins there may never come away from it."""
+        return Term(DRAFTER, "per_token_s") if term.member == DRAFTER else Term(TARGET, "intercept_s")
 
     def _searched(self, terms: Sequence[Term], begin: Floats, moves: Sequence[float]) -> _Found:
         """The best of what full steps come to: a step may have to pass through worse, where requests change steps."""
@@ -274,7 +300,7 @@ class _Fit:
         cost = _cost_of("calibration", figures, TARGET)
         simulated = []
         for run, replayer in zip(self._runs, self._replayers, strict=True):
-            simulated.append(_simulated(run.requests, replayer.priced(cost).served(run.requests)).ravel())
+            simulated.append(simulated_ps(run.requests, replayer.priced(cost).served(run.requests)).ravel())
             self.on_tried()
         self.tried += 1
         both = np.maximum(np.concatenate(simulated), 1.0)[self._timed] / self._observed[self._timed]
@@ -359,8 +385,8 @@ def _one_length(tokens: int) -> str:
     )
 
 
-def _observed(requests: Sequence[ObservedRequest]) -> Floats:
-    """`[R, 2]` picoseconds of each request: to its first token, and from there to its end."""
+def observed_ps(requests: Sequence[ObservedRequest]) -> Floats:
+    """`[R, 2]` picoseconds of each request, in their order: to its first token, and from there to its end."""
     return np.array(
         [
             (one.outputs_at_ps[0] - one.sent_at_ps, (one.ended_at_ps or 0) - one.outputs_at_ps[0])
@@ -371,8 +397,8 @@ def _observed(requests: Sequence[ObservedRequest]) -> Floats:
     )
 
 
-def _simulated(requests: ReplayedRequests, served: ServingLog) -> Floats:
-    """`[R, 2]` as `_observed`."""
+def simulated_ps(requests: ReplayedRequests, served: ServingLog) -> Floats:
+    """`[R, 2]` as `observed_ps`."""
     rows, columns = requests.rows_of(served), served.requests
     first, ended = columns["first_token_at_ps"][rows], columns["ended_at_ps"][rows]
     return np.stack([first - columns["arrived_at_ps"][rows], ended - first], axis=1).astype(np.float64)
@@ -381,7 +407,7 @@ def _simulated(requests: ReplayedRequests, served: ServingLog) -> Floats:
 def _rounds_s(run: Replayable) -> list[float]:
     """Seconds of a round, or a plain step, in the mean of each answer that has one."""
     counts = run.drafts.rounds or [(one.output_tokens or 0) - 1 for one in run.requests.requests]
-    times = _observed(run.requests.requests)[:, 1] / PS_PER_S
+    times = observed_ps(run.requests.requests)[:, 1] / PS_PER_S
     return [float(seconds) / count for seconds, count in zip(times, counts, strict=True) if count and seconds > 0]
 
 
@@ -390,7 +416,7 @@ def _begin(runs: Sequence[Replayable]) -> dict[Term, float]:
     shares = [
         float(first) / PS_PER_S / (one.prompt_tokens or 1)
         for run in runs
-        for one, (first, _) in zip(run.requests.requests, _observed(run.requests.requests), strict=True)
+        for one, (first, _) in zip(run.requests.requests, observed_ps(run.requests.requests), strict=True)
     ]
     plain = [seconds for run in runs if not run.drafts.tokens for seconds in _rounds_s(run)]
     drafting = [(run.drafts.tokens, seconds) for run in runs if run.drafts.tokens for seconds in _rounds_s(run)]

@@ -35,6 +35,9 @@ OBSERVED: Final = "observed"
 DRAFTER, TARGET = "draft", "target"  # members of a run that drafts
 MOST_DRAFTED = 64  # tokens a round
 _ODD_SHARE = 0.02  # of counts that should be equal: a server counts while its counters are read
+_JOINED_SHARE = (
+    0.1  # of rounds that may share a chunk with another: a token need not end a character, or a network packet
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,11 @@ class ReplayedRequests:
     @property
     def about(self) -> WorkloadAbout:
         """See `Workload`."""
-        notes = (f"{counted(self.left_out, 'observed request')} did not finish: not replayed",) if self.left_out else ()
+        notes = (
+            (f"{counted(self.left_out, 'observed request')} did not finish, or had no text: not replayed",)
+            if self.left_out
+            else ()
+        )
         count = len(self.requests)
         return WorkloadAbout(
             name=self.name,
@@ -177,7 +184,8 @@ def _rounds_of(
         )
     # An answer's last round may keep tokens that its length cuts off: up to a draft for each answer.
     cut = tokens * len(kept) / max(1, sum(chunks))
-    if by_chunks - _ODD_SHARE <= mean <= by_chunks * (1 + _ODD_SHARE) + cut and by_chunks <= tokens + 1:
+    near = by_chunks <= mean * (1 + _JOINED_SHARE) and mean <= by_chunks * (1 + _ODD_SHARE) + cut
+    if near and by_chunks <= tokens + 1:
         return chunks, "a chunk of its stream is a round"
     return [round(length / mean) for length in lengths], f"{mean:.3g} tokens a round in the mean, not by answer"
 

@@ -270,7 +270,7 @@ def _tuned(
     halves = []
     for name, scenarios in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
         runs = run_policies(scenarios, named_policies([best]), lossless=json.loads(setting)["lossless"])
-        resampled = Resampled(runs.by_request)
+        resampled = Resampled(runs.by_request, fixed_mix=True)  # figures are over these tags, however often they come
         halves.append(
             TunedHalf(
                 name=name,
@@ -286,7 +286,7 @@ def _tuned(
         best=best,
         values=dict(zip((one.name for one in ranges.ranges), values, strict=True)),
         over_tags=over,
-        trials=len(trail),
+        trail=tuple(None if found.figures is None else found.figures[over] for _, found in trail),
         failed=tuple(dict.fromkeys(found.failed for _, found in trail if found.figures is None)),
         halves=(halves[1], halves[0]),
         recording=said["recording"],

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..base.errors import ArgumentError, check_within, counted
 from ..base.files import write_whole
 from ..reports.observed import ObservedCell, acceptance_words, cells_table, compared, verdict
@@ -17,7 +19,7 @@ from ..reports.tables import Grid, Printed, shown
 from ..runs.observed import FOLLOWS, ObservedMeta, ObservedRun
 from ..runs.serving import ServingLog
 from ..traces.recording import Recording
-from .calibrate import FittedSeconds, calibrate
+from .calibrate import FittedSeconds, calibrate, observed_ps, simulated_ps
 from .observed_runs import (
     Asked,
     Replayable,
@@ -141,6 +143,7 @@ def _meta(
         for one in (*others, run)
         if one.drafts.tokens and (one is not run or on_cluster.has_rounds)
     ]
+    notes = [*from_results, *rounds, *_notes(run.run.meta, log), *_about_requests(run.requests)]
     return {
         "observed": run.name,
         "url": run.run.meta.url,
@@ -150,8 +153,33 @@ def _meta(
         "policy": log.meta.about.policy,
         "cost": on_cluster.cost_names,
         "seed": seed,
-        "notes": [*from_results, *rounds, *_notes(run.run.meta, log), *_about_requests(run.requests)],
+        "notes": [*notes, *_pace(run.requests, log)],
     }
+
+
+_LEAST_HALF = 8  # requests
+_CHANGED = 0.05  # by which halves of a run must differ, and by more than chance, to be told
+
+
+def _pace(requests: ReplayedRequests, log: ServingLog) -> list[str]:
+    """Whether the server's seconds changed while it was observed, which no cost can say."""
+    order = np.argsort([one.sent_at_ps for one in requests.requests])
+    simulated, observed = (found[order, 1] for found in (simulated_ps(requests, log), observed_ps(requests.requests)))
+    timed = (simulated > 0) & (observed > 0)
+    halves = np.array_split(np.log(simulated[timed] / observed[timed]), 2)
+    if min(map(len, halves)) < _LEAST_HALF:
+        return []
+    first, second = (float(half.mean()) for half in halves)
+    chance = 1.96 * float(np.sqrt(sum(half.var(ddof=1) / len(half) for half in halves)))
+    if abs(second - first) <= max(_CHANGED, chance):
+        return []
+    told = " and ".join(
+        f"{np.expm1(mean):+.1%} in its {name} half" for mean, name in ((first, "first"), (second, "second"))
+    )
+    return [
+        f"the pace of {requests.name} changed: after the first token, simulated times are off by {told} (seconds of "
+        "the machine that change from run to run make errors of this size; observe runs in turns)"
+    ]
 
 
 def _check_others(run: Replayable, others: Sequence[Replayable]) -> None:

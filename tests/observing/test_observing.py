@@ -159,6 +159,16 @@ def test_half_a_pair_of_counts_is_named_and_the_rest_is_kept(timings, pair, odd)
     assert (told.text, told.output_tokens) == ("a", 5)
 
 
+def test_drafts_of_a_request_are_read_as_vllm_tells_them():
+    """In the last chunk, with `--per-request-spec-decode-metrics summary` or more."""
+    told = {"speculative_decoding": {"num_draft_tokens": 12, "num_accepted_draft_tokens": 7, "num_spec_steps": 3}}
+    found = chunk_of(json.dumps({"choices": [], "usage": {"completion_tokens": 11}, "metrics": told}))
+    assert (found.drafted, found.accepted, found.output_tokens, found.odd) == (12, 7, 11, ())
+    half = chunk_of(json.dumps({"choices": [], "metrics": {"speculative_decoding": {"num_draft_tokens": 12}}}))
+    assert (half.drafted, half.accepted, half.odd) == (None, None, ("drafted",))
+    assert chunk_of(json.dumps({"choices": [], "metrics": {"speculative_decoding": None}})).drafted is None
+
+
 # -- counters of speculative decoding
 
 
@@ -243,7 +253,7 @@ def test_answers_of_llama_cpp_add_up():
     for before, after in (("", ""), (page(9, 9, 9), page(1, 1, 1))):  # a page of no use spoils not what answers say
         found, _ = between(before, after, answers)
         assert (found.drafts, found.drafted, found.accepted, found.accept_length) == (None, 12, 7, None)
-        assert found.source == "timings of 2 answers (llama.cpp)"
+        assert found.source == "2 answers, each of its own"
 
 
 NOTHING = "no counters of speculative decoding"
@@ -253,7 +263,7 @@ NOTHING = "no counters of speculative decoding"
     ("before", "after", "told"),
     [
         ("", page(9, 9, 9, model="/models/m"), "/metrics has counters of model /models/m, asked was m"),
-        ("", "vllm:num_requests_running 0", f"/metrics has {NOTHING}, and no answer has timings of drafts"),
+        ("", "vllm:num_requests_running 0", f"/metrics has {NOTHING}, and no answer tells its own"),
         ("", "vllm:spec_decode_efficiency 0.4", f"{NOTHING} (but vllm:spec_decode_efficiency)"),
         (page(9, 9, 9), page(1, 1, 1), "the server was started anew in between"),
         (gauges(2.5, 2.7), gauges(2.5, 2.7), "two gauges, 2.5 and 2.7"),

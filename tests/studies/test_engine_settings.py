@@ -1,5 +1,6 @@
 """Settings of engines: what a schedule means there is what was decided, and what an engine would change is refused."""
 
+import argparse
 import json
 import shlex
 from itertools import pairwise
@@ -92,6 +93,27 @@ def test_sglang_itself_reads_it(schedule, tmp_path):
     file.write_text(found["files"]["adaptive.json"])
     params = engine.AdaptiveSpeculativeParams(found["setting"]["speculative-num-steps"], str(file))
     assert [params.get_steps_for_batch(batch) for batch in range(1, MOST + 1)] == decided(schedule)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "asked"),
+    [
+        ("eagle3=D", {"schedule": SOME[0]}),
+        ("eagle=D", {"schedule": {1: 3}, "tree_top_k": 4, "tree_tokens": 8}),
+        ("model=D", {"schedule": {1: 4}}),
+        ("ngram", {"schedule": {1: 4}}),
+        ("mtp", {"schedule": {1: 2}}),
+    ],
+)
+def test_sglang_itself_takes_every_flag(drafter, asked):
+    engine = pytest.importorskip("sglang.srt.server_args", exc_type=ImportError)
+    found = settings("sglang", drafter, **asked).to_json()
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    engine.ServerArgs.add_cli_args(parser)
+    flags = shlex.split(found["command"].replace("\\\n", " "))
+    taken = vars(parser.parse_args(flags[flags.index("--model-path") :]))
+    wanted = {name.replace("-", "_"): value for name, value in found["setting"].items()}
+    assert {name: taken[name] for name in wanted} == wanted
 
 
 @given(schedule=SCHEDULES)

@@ -365,6 +365,14 @@ def test_figures_are_means_over_seeds_and_limits_are_kept():
         {"policy": "b", "rate": 1}, {"policy": "a", "rate": 1}, {"policy": "b", "rate": 2},
     ]  # fmt: skip
     assert both.to_json()["settings"][0] == {"policy": "b", "rate": 1, "seeds": 2, "speed": 21.0, "wait": 9.0}
+    (drawn,) = both.panels()
+    assert [(one.name, one.x, one.y) for one in drawn.series] == [
+        ("on the front", (21.0, 11.0, 6.0), (9.0, 5.0, 1.0)), ("not on it", (), ()),
+    ]  # fmt: skip
+    (drawn,) = best_settings(rows(), objectives=["min:speed"], varied=["policy", "rate"]).panels()
+    assert (drawn.names, drawn.values) == (("b, 2", "a, 1", "b, 1", "a, 2"), (6.0, 11.0, 21.0, 31.0))
+    assert drawn.filled == {0}
+    assert drawn.bounds[0][0] < 6.0 < drawn.bounds[0][1]
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,20 @@ def test_the_figure_is_of_requests_that_had_no_part_with_its_interval(tmp_path):
     assert found.halves[0].intervals[found.best].low < rows[found.best]["output_tokens_per_s"]
     shown = found.to_json()
     assert shown["not_tuned_on"]["requests"] == 28
+    (curve,) = found.panels()
+    best, trials = curve.series
+    assert len(trials.y) == found.trials == 5
+    assert best.y == tuple(max(trials.y[:place]) for place in range(1, 6))
     low, high = shown["not_tuned_on"]["output_tokens_per_s_ci"]
     assert low < shown["not_tuned_on"]["output_tokens_per_s"] < high
+
+
+def test_tags_of_few_requests_have_an_interval_too(tmp_path):
+    """Six tags, five requests of each in a half: requests are drawn within their tags, so none is left without any."""
+    found = tune("draft:3..4/target", out=tmp_path, jobs=1)
+    for half in found.halves:
+        assert half.intervals[found.best].half_width > 0
+        assert half.speed_up.low > 1
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])

@@ -1,6 +1,7 @@
 """Servers: real models do the work of the simulated engine, observed runs are replayed, and seconds fitted to them."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -23,7 +24,7 @@ from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
 from paceline.sim.serving.charges import ServingCharges
 from paceline.sim.serving.cluster import open_cluster
 from paceline.studies import validate_under_load as served_worlds
-from paceline.studies.observed_runs import Drafts, Replayable, ReplayedRequests
+from paceline.studies.observed_runs import Drafts, Replayable, ReplayedRequests, drafts_of
 from paceline.studies.record import record
 from paceline.studies.serving import simulate
 from paceline.studies.setting import named_policy
@@ -325,10 +326,10 @@ def drafting_runs(observed_runs):
     return observed_runs
 
 
-def requests_of(seed):
-    """What 20 requests ask for, and in how many rounds their answers are drafted."""
+def requests_of(seed, count=20):
+    """What `count` requests ask for, and in how many rounds their answers are drafted."""
     rng, now_ps, found = Random(seed), 0, []
-    for number in range(20):
+    for number in range(count):
         now_ps += int(rng.expovariate(15) * PS_PER_S)
         output = rng.randint(6, 40)
         one = ObservedRequest(
@@ -347,22 +348,27 @@ def requests_of(seed):
     return found
 
 
-def told_of(asked, tokens, cluster, draft_s=DRAFT_S, source="a test"):
-    """What a client sees of them: every round is a chunk, and counters tell of drafts."""
+def told_of(asked, tokens, cluster, draft_s=DRAFT_S, source="a test", seconds=SECONDS, slower=lambda place: 1.0):
+    """What a client sees of them: every round is a chunk, and counters tell of drafts.
+
+    `slower` is by what factor the answer at a place of the run takes longer, to its first token and from there on.
+    """
     requests = ReplayedRequests(name="truth", requests=tuple(one for one, _ in asked), left_out=0, tagged=True)
     drafts = Drafts(tokens=tokens, rounds=tuple(rounds for _, rounds in asked)) if tokens else Drafts()
     about = {"url": "http://h", "model": "m", "endpoint": "/v1/completions", "workload": "w", "prompts": "p"}
     blank = ObservedRun(ObservedMeta(**about, loop="open", ended_at_ps=0), requests.requests)
     terms = DraftTerms(0.0, draft_s)
     cost = FileCost(
-        "truth", {"draft": DrafterFigures(terms=terms, forwards=None), "target": CostLine.model_validate(SECONDS)}
+        "truth", {"draft": DrafterFigures(terms=terms, forwards=None), "target": CostLine.model_validate(seconds)}
     )
     replayer = Replayable(run=blank, requests=requests, drafts=drafts).replayer(cluster, None, 0)
     log = replayer.priced(cost).served(requests)
     columns, begun = log.requests, requests.requests[0].sent_at_ps
     seen, accepted = [], 0
-    for (one, rounds), row in zip(asked, requests.rows_of(log), strict=True):
+    for place, ((one, rounds), row) in enumerate(zip(asked, requests.rows_of(log), strict=True)):
         first, ended = (int(columns[name][row]) + begun for name in ("first_token_at_ps", "ended_at_ps"))
+        first, ended = one.sent_at_ps + int((first - one.sent_at_ps) * slower(place)), ended - first
+        ended = first + int(ended * slower(place))
         steps = rounds if tokens else one.output_tokens - 1
         outputs = tuple(first + (ended - first) * step // steps for step in range(steps + 1))
         seen.append(replace(one, outputs_at_ps=outputs, ended_at_ps=ended))
@@ -393,6 +399,68 @@ def test_terms_of_target_and_drafter_are_found_in_runs_with_and_without_drafts(d
     assert [cell["simulated"] for cell in again["cells"]] == pytest.approx(
         [cell["simulated"] for cell in found["cells"]], rel=1e-6
     )
+
+
+def off_by(spread, seed):
+    """Times that are off by chance, as those of a shared machine are."""
+    rng = Random(seed)
+    return lambda _: math.exp(rng.gauss(0, spread))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("per_row_s", [0.0, 0.0012])
+def test_a_term_is_taken_where_times_need_it_though_each_of_them_is_off(observed_runs, tmp_path, per_row_s):
+    """Single times say little of a term that all of them together show beyond doubt."""
+    truth = {"intercept_s": 0.004, "per_new_token_s": 0.0008, "per_row_s": per_row_s}
+    for seed, tokens in ((3, 0), (4, 3)):
+        told = told_of(requests_of(seed, 40), tokens, observed_runs / "c.toml", seconds=truth, slower=off_by(0.1, seed))
+        write_observed(told, tmp_path / f"k{tokens}")
+    write_observed(told_of(requests_of(5), 3, observed_runs / "c.toml", seconds=truth), tmp_path / "judged")
+    found = validate_observed(
+        tmp_path / "judged", cluster=observed_runs / "c.toml", calibrate_on=[tmp_path / "k0", tmp_path / "k3"]
+    )
+    terms = {str(one.term): one for one in found.calibration.terms}
+    assert ("target.per_row_s" in terms) == (per_row_s > 0)
+    if per_row_s:
+        assert terms["target.per_row_s"].low <= per_row_s <= terms["target.per_row_s"].high
+    medians = [abs(cell.error) for cell in found.cells if cell.name.endswith("_p50")]
+    assert max(medians) < 0.08
+
+
+def test_a_pace_that_changes_is_told(observed_runs, tmp_path):
+    write_observed(told_of(requests_of(3), 0, observed_runs / "c.toml"), tmp_path / "even")
+    later = told_of(requests_of(4), 0, observed_runs / "c.toml", slower=lambda place: 1.25 if place >= 10 else 1.0)
+    write_observed(later, tmp_path / "changed")
+    told = {
+        name: [line for line in found.lines() if "the pace of" in line]
+        for name in ("even", "changed")
+        if (
+            found := validate_observed(
+                tmp_path / name, cluster=observed_runs / "c.toml", cost=str(observed_runs / "s.json")
+            )
+        )
+    }
+    assert told["even"] == []
+    (line,) = told["changed"]
+    assert "off by +0.0% in its first half and -20.0% in its second half" in line
+
+
+def test_rounds_of_answers_are_their_chunks_also_where_a_few_share_one(observed_runs):
+    """Counters then tell a few more rounds than there are chunks; by the mean all answers would be alike."""
+    asked = requests_of(4)
+    run = told_of(asked, 3, observed_runs / "c.toml")
+    requests = tuple(
+        replace(one, outputs_at_ps=one.outputs_at_ps[:-2] + one.outputs_at_ps[-1:]) if place % 4 == 0 else one
+        for place, one in enumerate(run.requests)
+    )
+    replayed = ReplayedRequests(name="joined", requests=requests, left_out=0)
+    drafts = drafts_of(replayed, run.meta, None)
+    assert drafts.told_by == "a chunk of its stream is a round"
+    off = [true - found for (_, true), found in zip(asked, drafts.rounds, strict=True)]
+    assert max(off) <= 1
+    half = tuple(replace(one, outputs_at_ps=one.outputs_at_ps[::2]) for one in run.requests)
+    told = drafts_of(replace(replayed, requests=half), run.meta, None).told_by
+    assert told.endswith("in the mean, not by answer")
 
 
 def test_runs_that_cannot_be_calibrated_together_are_refused_by_name(drafting_runs):
@@ -457,7 +525,7 @@ def test_what_did_not_finish_is_not_replayed_and_said_so(observed_runs):
         done("validate", "--observed", observed_runs / "less", "--cluster", observed_runs / "c.toml", "--json", "-")
     )
     assert found["requests"] == len(rest)
-    assert found["notes"] == ["2 observed requests did not finish: not replayed"]
+    assert found["notes"] == ["2 observed requests did not finish, or had no text: not replayed"]
 
 
 def test_what_cannot_be_replayed_is_refused_by_name(observed_runs):
