@@ -58,9 +58,10 @@ def proxy(
     recording: RecordingOptions,
     options: ProxyOptions,
 ) -> None:
-    """Stand before another server and record its traffic: answers pass byte for byte, as they come.
+    """Stand before another server and record its traffic.
 
-    What is recorded is an observed run, a workload and what answers tell of their drafts. SIGTERM or Ctrl-C ends it.
+    Answers pass byte for byte, as they come. Recorded are an observed run, a workload, and what answers tell of their
+    drafts. SIGTERM or Ctrl-C ends it.
     """
     _check_installed("proxy", "h11", "uvicorn")
     from ..server.proxy import proxy as pass_on

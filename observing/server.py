@@ -115,7 +115,11 @@ class ClientClock:
 
     def now_ps(self) -> int:
         """Picoseconds since the beginning, >= 0."""
-        return (time.perf_counter_ns() - self._began_ns) * _PS_PER_NS
+        return self.ps_of(time.perf_counter_ns())
+
+    def ps_of(self, at_ns: int) -> int:
+        """What it told at an instant of `time.perf_counter_ns`."""
+        return (at_ns - self._began_ns) * _PS_PER_NS
 
 
 _MOST_PAGE_BYTES = 2**24  # of an answer that is read whole, its head among them

@@ -1,7 +1,7 @@
 """Another server behind ours: requests and answers pass byte for byte, chunk by chunk, and the traffic is recorded.
 
-An application of ASGI by itself: between the server's chunk and ours stands h11, and nothing else. What is read
-of requests and answers is read by `proxy_record.py`, later. Needs no torch.
+An application of ASGI by itself: between the server's chunk and ours stands h11, and nothing else. What requests and
+answers say is read by `proxy_record.py`, later. Needs no torch.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from ..observing.server import Endpoint, model_of
 from .listening import bound_socket, run_app
 from .options import Address, ProxyOptions, RecordingOptions
 from .protocol import RequestError
-from .proxy_record import MOST_KEPT_BYTES, Passed, ProxyRecorder
+from .proxy_record import Passed, ProxyRecorder
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -122,8 +122,9 @@ class Proxy:
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Pass a request on, and its answer back, unless its client leaves."""
+        request = self._request(scope, body)
         passed = self.recorder.began(scope["method"], scope["path"], body)
-        passing = asyncio.ensure_future(self._pass(self._request(scope, body), body, passed, send))
+        passing = asyncio.ensure_future(self._pass(request, body, passed, send))
         leaving = asyncio.ensure_future(_until_left(receive))
         try:
             await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +134,7 @@ class Proxy:
             leaving.cancel()
             if not passing.done():
                 passing.cancel()
-                with suppress(asyncio.CancelledError):
+                with suppress(asyncio.CancelledError, RequestError):
                     await passing
                 if passed is not None:
                     passed.left = True
@@ -175,8 +176,7 @@ class Proxy:
             recorder.sent(passed)
         try:
             async with aclosing(self._upstream.answer(request, body)) as events:
-                async for event in events:
-                    came_ns, came_ps = time.perf_counter_ns(), recorder.clock.now_ps()
+                async for event, came_ns in events:
                     if isinstance(event, h11.Response):
                         has_begun = True
                         headers = _passed_on(event.headers.raw_items())
@@ -186,10 +186,9 @@ class Proxy:
                         continue
                     piece = bytes(event.data)
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
-                    recorder.held.note(time.perf_counter_ns() - came_ns)
-                    _keep(passed, piece, came_ps)
+                    recorder.came(passed, piece, came_ns)
             await send({"type": "http.response.body", "body": b""})
-        except (OSError, h11.RemoteProtocolError) as error:
+        except (OSError, h11.ProtocolError) as error:
             failed = _failure(error, self._options.timeout_s)
             if passed is not None:
                 passed.failed = str(failed)
@@ -213,22 +212,31 @@ class Upstream:
         self.host, self.path, self._timeout_s = parts.netloc.encode(), parts.path.encode(), timeout_s
         self._idle: list[tuple[float, _Connection]] = []  # since when
 
-    async def answer(self, request: h11.Request, body: bytes) -> AsyncGenerator[h11.Response | h11.Data, None]:
-        """The head of an answer, then pieces of its body as they come.
+    async def answer(
+        self, request: h11.Request, body: bytes
+    ) -> AsyncGenerator[tuple[h11.Response | h11.Data, int], None]:
+        """The head of an answer, then pieces of its body, each with when it was read, by `perf_counter_ns`.
 
         Raises OSError and h11's RemoteProtocolError, and TimeoutError for a server that says nothing. A reader that
         stops before the end ends the connection.
         """
         connection = await self._connected()
-        is_whole = False
+        is_whole, came_ns = False, 0
         try:
             for part in (request, h11.Data(data=body), h11.EndOfMessage()):
                 connection.writer.write(connection.state.send(part) or b"")
             async with asyncio.timeout(self._timeout_s):
                 await connection.writer.drain()
-            while not isinstance(event := await self._event(connection), h11.EndOfMessage):
-                if isinstance(event, h11.Response | h11.Data):
-                    yield event
+            while not isinstance(event := connection.state.next_event(), h11.EndOfMessage):
+                if event is h11.NEED_DATA:
+                    async with asyncio.timeout(self._timeout_s):
+                        data = await connection.reader.read(_PIECE)
+                    came_ns = time.perf_counter_ns()
+                    connection.state.receive_data(data)
+                elif isinstance(event, h11.Response | h11.Data):
+                    yield event, came_ns
+                elif not isinstance(event, h11.InformationalResponse):
+                    raise ConnectionResetError(ECONNRESET, "the connection ended before the answer")
             is_whole = connection.state.their_state is connection.state.our_state is h11.DONE
         finally:
             if is_whole:
@@ -236,15 +244,6 @@ class Upstream:
                 self._idle.append((time.monotonic(), connection))
             else:
                 connection.writer.close()
-
-    async def _event(self, connection: "_Connection") -> h11.Event:
-        while (event := connection.state.next_event()) is h11.NEED_DATA:
-            async with asyncio.timeout(self._timeout_s):
-                connection.state.receive_data(await connection.reader.read(_PIECE))
-        if isinstance(event, h11.ConnectionClosed | type(h11.PAUSED)):
-            raise ConnectionResetError(ECONNRESET, "the connection ended before the answer")
-        assert isinstance(event, h11.Event)
-        return event
 
     async def _connected(self) -> "_Connection":
         """A connection that is free, else a new one; those that were idle for long are closed."""
@@ -254,11 +253,11 @@ class Upstream:
             if since_s >= least_s and not connection.reader.at_eof():
                 return connection
             connection.writer.close()
-        async with asyncio.timeout(min(_CONNECT_S, self._timeout_s)):
-            try:
+        try:
+            async with asyncio.timeout(min(_CONNECT_S, self._timeout_s)):
                 reader, writer = await asyncio.open_connection(*self._at, ssl=self._tls)
-            except OSError as error:
-                raise _UnreachableError from error
+        except OSError as error:  # TimeoutError among them
+            raise _UnreachableError from error
         return _Connection(reader, writer, h11.Connection(h11.CLIENT))
 
     async def close(self) -> None:
@@ -278,17 +277,6 @@ class _Connection(NamedTuple):
 
 class _UnreachableError(OSError):
     pass
-
-
-def _keep(passed: Passed | None, piece: bytes, came_ps: int) -> None:
-    """Remember what came of an answer, up to its limit."""
-    if passed is None:
-        return
-    passed.num_bytes += len(piece)
-    if passed.num_bytes <= MOST_KEPT_BYTES:
-        passed.pieces.append((piece, came_ps))
-    else:
-        passed.pieces.clear()
 
 
 def _failure(error: Exception, timeout_s: float) -> RequestError:

@@ -11,6 +11,7 @@ Answers are read once they have ended, in a thread of their own: whoever passes 
 """
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -49,10 +50,10 @@ _NOTES = (
 # What of an answer tells of its drafts, at the top of a response or in its choice.
 _TELLING = ("metrics", "timings", "meta_info", "speculative_decoding", "spec_decode_metrics")
 _OF_CHOICE = ("meta_info", "speculative_decoding", "speculative_decoding_stats", "avg_decoded_tokens_per_iter")
-_MOST_EVENT_BYTES = 2**24
+_MOST_EVENT_BYTES, _MOST_REASONS = 2**24, 32
 
 
-class Spans:
+class Delays:
     """How long something took, each time, in memory that does not grow; shares of them to 2%. One thread notes."""
 
     _FINE = 50  # buckets for each factor of e
@@ -127,7 +128,7 @@ class ProxyRecorder:
         patient = Endpoint(endpoint.url, api_key=options.upstream_key, timeout_s=options.timeout_s)
         self._tokenizer = ServerTokenizer(patient, model) if options.count_tokens else None
         self.clock = ClientClock()
-        self.held, self.asked_late, self.loop_late = Spans(), Spans(), Spans()  # chunks, requests, the event loop
+        self.held, self.asked_late, self.loop_late = Delays(), Delays(), Delays()  # chunks, requests, the event loop
         self._files = TrafficFiles(asked, self._write_beside)
         (self._files.folder / OBSERVED).mkdir()
         self._before = self._counters(0)
@@ -153,9 +154,22 @@ class ProxyRecorder:
         passed.sent_at_ps = self.clock.now_ps()
         self.asked_late.note((passed.sent_at_ps - passed.arrived_at_ps) // 1000)
 
+    def came(self, passed: Passed | None, piece: bytes, came_ns: int) -> None:
+        """A piece of an answer that was read at `came_ns`, by `perf_counter_ns`, has just been passed on."""
+        self.held.note(time.perf_counter_ns() - came_ns)
+        if passed is None:
+            return
+        passed.num_bytes += len(piece)
+        if passed.num_bytes <= MOST_KEPT_BYTES:
+            passed.pieces.append((piece, self.clock.ps_of(came_ns)))
+        else:
+            passed.pieces.clear()
+
     def leave_out(self, why: str) -> None:
         """A request is not recorded."""
         with self._lock:
+            if why not in self._not_recorded and len(self._not_recorded) >= _MOST_REASONS:
+                why = "other reasons"
             self._not_recorded[why] = self._not_recorded.get(why, 0) + 1
 
     def ended(self, passed: Passed) -> None:

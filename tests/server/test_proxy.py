@@ -22,7 +22,7 @@ from paceline.runtime.prompts import read_prompts
 from paceline.server.listening import bound_socket, server_config
 from paceline.server.options import Address, ProxyOptions, RecordingOptions
 from paceline.server.proxy import Upstream, make_proxy
-from paceline.server.proxy_record import Spans
+from paceline.server.proxy_record import Delays
 from paceline.studies.observe import shown_run
 from paceline.traces.importers import ImportOptions, read_recording
 from paceline.traces.importers.importing import Load
@@ -71,7 +71,7 @@ async def got(client, seed, method="POST", target=COMPLETIONS, headers=(), body=
         async with aclosing(
             client.answer(h11.Request(method=method, target=target, headers=[*headers.items()]), body)
         ) as events:
-            async for event in events:
+            async for event, _ in events:
                 if isinstance(event, h11.Response):
                     status, head = event.status_code, {name.decode(): value.decode() for name, value in event.headers}
                 else:
@@ -226,7 +226,7 @@ def test_a_client_that_leaves_ends_the_servers_work(tmp_path):
             method="POST", target=COMPLETIONS, headers=[("Host", "x"), ("Content-Length", str(len(body)))]
         )
         async with aclosing(client.answer(request, body)) as events:
-            async for event in events:
+            async for event, _ in events:
                 if isinstance(event, h11.Data):
                     return
 
@@ -364,7 +364,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path):
 
 @given(st.lists(st.integers(0, 10**13), min_size=1, max_size=200))
 def test_shares_of_spans_are_those_of_the_list_to_two_percent(spans_ns):
-    found = Spans()
+    found = Delays()
     for span_ns in spans_ns:
         found.note(span_ns)
     for share in (0.5, 0.9, 0.99, 1.0):

@@ -80,7 +80,9 @@ class Upstream:
         try:
             while await self._answer(reader, writer):
                 pass
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except ConnectionError:  # in an answer: a client that leaves between two has ended in order
+            self.num_cut += 1
+        except asyncio.IncompleteReadError:
             pass
         finally:
             writer.close()
