@@ -203,6 +203,7 @@ COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "observe": "serving:observe",
     "run": "models:run",
     "serve": "server:serve",
+    "proxy": "server:proxy",
     "prompts": "models:prompts",
     "record": "models:record",
     "agree": "models:agree",

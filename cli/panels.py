@@ -8,7 +8,18 @@ from typer.core import TyperCommand, TyperGroup
 # What each command is for. `tests/cli/test_panels.py` looks that every one stands in a section, and once.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Compare": ("recommend", "compare", "sweep", "collect", "best", "tune", "arena"),
-    "Serve": ("simulate", "whatif", "workload", "cluster", "metrics", "timeline", "report", "observe", "serve"),
+    "Serve": (
+        "simulate",
+        "whatif",
+        "workload",
+        "cluster",
+        "metrics",
+        "timeline",
+        "report",
+        "observe",
+        "serve",
+        "proxy",
+    ),
     "Record": ("trace", "prompts", "record"),
     "Models": ("run", "agree", "validate", "profile", "pool", "arena-models", "experiment"),
     "Kit": ("policy", "plugin", "settings", "doctor"),

@@ -1,4 +1,4 @@
-"""`paceline serve`: the models of a pool behind OpenAI's HTTP."""
+"""`paceline serve | proxy`: the models of a pool behind OpenAI's HTTP, or another server, recorded."""
 
 from importlib.util import find_spec
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..base.errors import install_hint, needs_torch
-from ..server.options import Address, EngineOptions, RecordingOptions, RequestLimits
+from ..server.options import Address, EngineOptions, ProxyOptions, RecordingOptions, RequestLimits
 from .options import LosslessOption, MemberDevicesOption, PoolOption, ThreadsOption
 from .typed import named_texts
 
@@ -35,9 +35,7 @@ def serve(
     SIGTERM or Ctrl-C ends it, after the answers that are under way.
     """
     devices = named_texts("--device", "DEVICE", device)
-    missing = next((module for module in ("fastapi", "uvicorn") if find_spec(module) is None), None)
-    if missing is not None:
-        raise ModuleNotFoundError(f"serve needs {missing}: {install_hint('serve')}")
+    _check_installed("serve", "fastapi", "uvicorn")
     with needs_torch():
         from ..server.start import ServedPool
         from ..server.start import serve as serve_pool
@@ -51,3 +49,27 @@ def serve(
         debug=debug,
     )
     serve_pool(served, limits, address, recording)
+
+
+def proxy(
+    *,
+    url: Annotated[str, typer.Argument(metavar="URL", help="http://HOST:PORT of an OpenAI-compatible server.")],
+    address: Address,
+    recording: RecordingOptions,
+    options: ProxyOptions,
+) -> None:
+    """Stand before another server and record its traffic.
+
+    Answers pass byte for byte, as they come. Recorded are an observed run, a workload, and what answers tell of their
+    drafts. SIGTERM or Ctrl-C ends it.
+    """
+    _check_installed("proxy", "h11", "uvicorn")
+    from ..server.proxy import proxy as pass_on
+
+    pass_on(url, options, address, recording)
+
+
+def _check_installed(command: str, *modules: str) -> None:
+    missing = next((module for module in modules if find_spec(module) is None), None)
+    if missing is not None:
+        raise ModuleNotFoundError(f"{command} needs {missing}: {install_hint('serve')}")

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ..base.errors import one_line_of
 from ..base.files import decode_json
-from ..runs.observed import ObservedAcceptance, ObservedRequest
+from ..runs.observed import ObservedAcceptance, ObservedRequest, acceptance_by_answers
 from ..traces.errors import TraceFormatError
 from ..traces.importers.metrics_pages import ENGINES, Engine, Page, Scrapes, Speculation, engine_of, page_of
 from ..traces.workloads.arrival import MOST_COUNT, PS_PER_S, Arrival
@@ -63,20 +63,16 @@ def _counters(endpoint: Endpoint, path: str) -> Counters:
 def acceptance_between(
     before: Counters, after: Counters, requests: Iterable[ObservedRequest], model: str
 ) -> tuple[ObservedAcceptance | None, str]:
-    """(acceptance of a run, why it is unknown): by counters, else the answers, else a gauge.
+    """(acceptance of a run, why it is unknown): by counters, else by what answers count, else a gauge.
 
     Series that name another model are left out.
     """
     found, why = _by_pages(before, after, model)
     if found is not None and found.drafted is not None:
         return found, ""
-    answers = [one for one in requests if one.drafted is not None and one.accepted is not None]
-    if answers:
-        drafted = sum(one.drafted or 0 for one in answers)
-        accepted = sum(one.accepted or 0 for one in answers)
-        source = f"{len(answers)} answers, each of its own"
-        return ObservedAcceptance(source=source, drafted=drafted, accepted=accepted), ""
-    return found, "" if found is not None else one_line_of(f"{why}, and no answer tells its own", _LONGEST)
+    if (by_answers := acceptance_by_answers(requests)) is not None:
+        return by_answers, ""
+    return found, "" if found is not None else one_line_of(f"{why}, and no answer counts its drafts", _LONGEST)
 
 
 def _by_pages(before: Counters, after: Counters, model: str) -> tuple[ObservedAcceptance | None, str]:

@@ -6,9 +6,9 @@ Times are whole picoseconds since the beginning of a run, as all serving logs ha
 import json
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from errno import ECONNABORTED
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from io import BufferedReader, RawIOBase
@@ -38,7 +38,7 @@ class Chunk:
     output_tokens: int | None = None
     # of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`
     cached_tokens: int | None = None
-    # drafted tokens of the answer, and those that stayed, by llama.cpp's `timings` or vLLM's metrics of a request
+    # drafted tokens of the answer, and those that stayed: llama.cpp's `timings`, vLLM's `metrics.speculative_decoding`
     drafted: int | None = None
     accepted: int | None = None
     error: str = ""  # the server's message, where the event is one; "" for none
@@ -59,13 +59,13 @@ def chunk_of(data: str) -> Chunk:
         return Chunk(error=message_of(content))
     choice = _choice(content)
     usage, timings = _object(content, "usage"), _object(content, "timings")
-    of_request = _object(_object(content, "metrics"), "speculative_decoding")
+    metrics = _object(_object(content, "metrics"), "speculative_decoding")
     told = {
         "prompt_tokens": usage.get("prompt_tokens"),
         "output_tokens": usage.get("completion_tokens"),
         "cached_tokens": _object(usage, "prompt_tokens_details").get("cached_tokens"),
-        "drafted": timings.get("draft_n", of_request.get("num_draft_tokens")),
-        "accepted": timings.get("draft_n_accepted", of_request.get("num_accepted_draft_tokens")),
+        "drafted": timings.get("draft_n", metrics.get("num_draft_tokens")),
+        "accepted": timings.get("draft_n_accepted", metrics.get("num_accepted_draft_tokens")),
     }
     counts: dict[str, Any] = {
         name: value
@@ -115,7 +115,11 @@ class ClientClock:
 
     def now_ps(self) -> int:
         """Picoseconds since the beginning, >= 0."""
-        return (time.perf_counter_ns() - self._began_ns) * _PS_PER_NS
+        return self.ps_of(time.perf_counter_ns())
+
+    def ps_of(self, at_ns: int) -> int:
+        """What it told at an instant of `time.perf_counter_ns`."""
+        return (at_ns - self._began_ns) * _PS_PER_NS
 
 
 _MOST_PAGE_BYTES = 2**24  # of an answer that is read whole, its head among them
@@ -363,25 +367,63 @@ class _Answer:
         self.odd.update(chunk.odd)
 
 
+# Bytes of an answer, and when they came.
+Piece = tuple[bytes, int]
+
+
 def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: ClientClock) -> Exchange:
     """Send a request and read its answer to the end; what goes wrong is in the record, and nothing is raised.
 
     A request whose connection was cut by `Endpoint.cut` did not end, and did not fail.
     """
-    answer, failed = _Answer(), ""
     most_bytes = min(_MOST_STREAM_BYTES, _BYTES_BESIDE + _BYTES_A_TOKEN * sent.arrival.output_tokens)
-    sent_at_ps = clock.now_ps()
-    try:
+
+    def pieces() -> Generator[Piece, None, None]:
         with endpoint.asked(path, sent.body, most_bytes=most_bytes) as response:
-            _read(response, answer, clock, endpoint)
+            while piece := response.read1(_PIECE):
+                yield piece, clock.now_ps()
+
+    sent_at_ps = clock.now_ps()
+    with closing(pieces()) as answer:
+        found = read_exchange(answer, sent, endpoint, due_at_ps=due_at_ps, sent_at_ps=sent_at_ps, now_ps=clock.now_ps)
+    if found.seen.failed and endpoint.is_cut:
+        return replace(found, seen=replace(found.seen, ended_at_ps=None, failed=""))
+    return found
+
+
+def read_exchange(
+    pieces: Iterable[Piece],
+    sent: Sent,
+    endpoint: Endpoint,
+    *,
+    due_at_ps: int,
+    sent_at_ps: int,
+    now_ps: Callable[[], int],
+    whole: bool = False,
+) -> Exchange:
+    """What a client sees of an answer; what goes wrong is in the record, and nothing is raised.
+
+    Args:
+        pieces: of the body, as they come; may raise what `Endpoint.asked` does.
+        sent: what was asked.
+        endpoint: that was asked.
+        due_at_ps: when the request was due, picoseconds as all times.
+        sent_at_ps: when it was sent.
+        now_ps: tells when an answer ended that does not say so.
+        whole: whether the body is one answer of JSON, whose tokens came nobody knows when; else an event stream.
+    """
+    answer, failed = _Answer(), ""
+    try:
+        if whole:
+            _read_whole(pieces, answer, endpoint)
+        else:
+            _read(pieces, answer, endpoint)
     except (ServerError, BrokenStreamError) as error:
         failed = endpoint.hidden(str(error))
     except (OSError, HTTPException, ValueError) as error:
         failed = endpoint.reason(error)
     if failed and answer.outputs_at_ps:
         failed = f"{failed} (the answer had begun)"
-    ended_at_ps = clock.now_ps() if failed or answer.ended_at_ps is None else answer.ended_at_ps
-    is_cut = bool(failed) and endpoint.is_cut
     seen = ObservedRequest(
         request_id=sent.arrival.request_id,
         tag=sent.arrival.tag,
@@ -391,9 +433,9 @@ def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: C
         due_at_ps=min(due_at_ps, sent_at_ps),
         sent_at_ps=sent_at_ps,
         outputs_at_ps=tuple(answer.outputs_at_ps),
-        ended_at_ps=None if is_cut else ended_at_ps,
+        ended_at_ps=now_ps() if failed or answer.ended_at_ps is None else answer.ended_at_ps,
         finish_reason=answer.finish_reason,
-        failed="" if is_cut else failed,
+        failed=failed,
         **answer.told,
     )
     return Exchange(
@@ -401,9 +443,19 @@ def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: C
     )
 
 
-def _read(response: HTTPResponse, answer: _Answer, clock: ClientClock, endpoint: Endpoint) -> None:
+def _read_whole(pieces: Iterable[Piece], answer: _Answer, endpoint: Endpoint) -> None:
+    came = list(pieces)
+    at_ps = came[-1][1] if came else 0
+    chunk = chunk_of(b"".join(piece for piece, _ in came).decode("utf-8", errors="replace"))
+    if chunk.error:
+        raise ServerError(f"the server said: {endpoint.hidden(chunk.error)}")
+    answer.take(replace(chunk, text=""), at_ps)
+    answer.ended_at_ps, answer.done = at_ps, True
+
+
+def _read(pieces: Iterable[Piece], answer: _Answer, endpoint: Endpoint) -> None:
     unknown: list[str] = []
-    for data, at_ps in _events(response, clock, unknown):
+    for data, at_ps in _events(pieces, unknown):
         if data == _DONE:
             answer.done = True
             return
@@ -416,7 +468,7 @@ def _read(response: HTTPResponse, answer: _Answer, clock: ClientClock, endpoint:
         raise BrokenStreamError(f"the stream ended without [DONE] and without a finish_reason{told}")
 
 
-def _events(response: HTTPResponse, clock: ClientClock, unknown: list[str]) -> Iterator[tuple[str, int]]:
+def _events(pieces: Iterable[Piece], unknown: list[str]) -> Iterator[tuple[str, int]]:
     """(data, when it came) of each event; the first line of no known field goes to `unknown`."""
 
     def note(_: int, line: bytes) -> None:
@@ -424,8 +476,7 @@ def _events(response: HTTPResponse, clock: ClientClock, unknown: list[str]) -> I
             unknown.append(line[:60].decode("utf-8", errors="replace"))
 
     stream = EventStream(most_bytes=_MOST_EVENT_BYTES, unknown=note)
-    while piece := response.read1(_PIECE):
-        at_ps = clock.now_ps()
+    for piece, at_ps in pieces:
         for event in stream.feed(piece):
             yield event.data, at_ps
 

@@ -6,7 +6,8 @@ requests were sent all at once, or one whenever another of `max_concurrency` end
 `request_rate`. At a finite rate the times cannot be known, and the result is refused.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
-from ..base.errors import one_line_of
+from ..base.errors import one_line_of, repeated
 from ..traces.errors import TraceFormatError
 from ..traces.folder import META, StoredFolder, kind_of, read_table
 from ..traces.importers.reading import Fields, by_request, read_objects
@@ -81,6 +82,18 @@ class ObservedAcceptance(Record):
     def rate(self) -> float | None:
         """Accepted of drafted tokens; None where one is unknown, or nothing was drafted."""
         return None if self.accepted is None or not self.drafted else self.accepted / self.drafted
+
+
+_BY_ANSWERS = "counts of"
+
+
+def acceptance_by_answers(requests: Iterable[ObservedRequest]) -> ObservedAcceptance | None:
+    """What answers themselves tell of drafts; None where none does."""
+    answers = [(one.drafted, one.accepted) for one in requests if one.drafted is not None and one.accepted is not None]
+    if not answers:
+        return None
+    drafted, accepted = (sum(counts) for counts in zip(*answers, strict=True))
+    return ObservedAcceptance(source=f"{_BY_ANSWERS} {len(answers)} answers", drafted=drafted, accepted=accepted)
 
 
 class ObservedMeta(Record):
@@ -166,16 +179,33 @@ def write_observed(run: ObservedRun, path: Path) -> None:
 
 
 def is_observed(path: Path) -> bool:
-    """Whether a folder says that it is one of an observed run."""
+    """Whether a folder says that it is one of an observed run, or holds the parts of one."""
+    return _is_one(path) or bool(_parts(path))
+
+
+def _is_one(path: Path) -> bool:
     return path.is_dir() and (path / META).is_file() and kind_of(path) == "observed"
 
 
+def _parts(path: Path) -> list[Path]:
+    """The parts of a run that was written as it went, whose names are numbers; none of any other folder."""
+    if (path / META).exists():
+        return []
+    return sorted(each for each in path.glob("[0-9]*") if each.is_dir() and re.fullmatch("[0-9]{6}", each.name))
+
+
 def read_observed(path: Path) -> ObservedRun:
-    """Read the folder of a run.
+    """Read the folder of a run, or the parts of one, which together are a run.
 
     Raises:
         TraceFormatError: anything about it is not sound; the message is one line.
     """
+    if parts := _parts(path):
+        return _joined(parts, [_read_one(part) for part in parts])
+    return _read_one(path)
+
+
+def _read_one(path: Path) -> ObservedRun:
     check_run_folder(path, "an observed run")
     meta, sha256 = _FOLDER.read_meta(path)
     rows = read_table(path / REQUESTS, sha256[REQUESTS], SCHEMA).to_pylist()
@@ -187,6 +217,30 @@ def read_observed(path: Path) -> ObservedRun:
         ids.add(row["request_id"])
     requests = tuple(ObservedRequest(**row | {_OUTPUTS: tuple(row[_OUTPUTS])}) for row in rows)
     return ObservedRun(meta, requests)
+
+
+def _joined(paths: Sequence[Path], runs: Sequence[ObservedRun]) -> ObservedRun:
+    """Parts as one run. Counters of a part count from the beginning of the run, so that those of the last one tell."""
+    last, requests = runs[-1].meta, [one for run in runs for one in run.requests]
+    for path, run in zip(paths, runs, strict=True):
+        for field in ("url", "model", "drafter"):
+            if (found := getattr(run.meta, field)) != getattr(last, field):
+                rule = f"must be that of {paths[-1].name}, {getattr(last, field)!r}: both are parts of one run"
+                raise TraceFormatError(path / META, field, rule, found)
+    if twice := repeated(one.request_id for one in requests):
+        raise TraceFormatError(paths[0].parent, "request_id", "must be in one part", twice[0])
+    acceptance, counters = last.acceptance, {run.meta.counted_by for run in runs}
+    if acceptance is None or acceptance.source.startswith(_BY_ANSWERS):
+        acceptance = acceptance_by_answers(requests)
+    changes = {
+        "acceptance": acceptance,
+        "acceptance_unknown": "" if acceptance is not None else last.acceptance_unknown,
+        "counted_by": next(who for who in (UNCOUNTED, BY_TOKENIZER, BY_USAGE) if who in counters),
+        "notes": tuple(dict.fromkeys(note for run in runs for note in run.meta.notes)),
+        "ended_at_ps": max(run.meta.ended_at_ps for run in runs),
+    }
+    requests.sort(key=lambda one: (one.sent_at_ps, one.request_id))
+    return ObservedRun(last.model_copy(update=changes), tuple(requests))
 
 
 def _check_row(path: Path, number: int, row: Mapping[str, Any], last_ps: int) -> None:

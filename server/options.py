@@ -1,4 +1,4 @@
-"""What `paceline serve` takes, each option declared once; nothing here needs torch or a web server."""
+"""What `serve` and `proxy` take, each option declared once; nothing here needs torch or a web server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,3 +86,31 @@ class RecordingOptions:
         check_least("`record_mib`", self.record_mib, 1)
         if self.record is None and (self.record_hashes, self.record_every_s, self.record_mib) != (False, 60.0, 1024):
             raise ArgumentError("`record_hashes`, `record_every_s` and `record_mib` go with `record`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyOptions:
+    """How `paceline proxy` stands before a server; raises ArgumentError for a number out of range."""
+
+    model: str | None = opt(None, "Whose requests are recorded; default: the only one that the server lists.")
+    drafter: str = opt(
+        "", "What the server's drafter is called, for the record: runs of others are not calibrated together."
+    )
+    upstream_key: Secret | None = opt(
+        None,
+        "Environment variable that holds the server's key: for the proxy's own questions, and with --api-key-env for "
+        "clients' requests, whose key is the proxy's.",
+        flag="--upstream-key-env",
+        metavar="NAME",
+    )
+    count_tokens: bool = opt(False, "Where an answer has no usage, let the server's tokenizer count, once it ended.")
+    max_open: int = opt(1024, "Requests under way at most; the next one gets status 429.", least=1)
+    max_body_kib: int = opt(16384, "Longest body of a request.", least=1)
+    timeout_s: float = opt(
+        600.0, "Most seconds that the server may say nothing while it is waited for.", flag="--timeout-seconds"
+    )
+
+    def __post_init__(self) -> None:
+        check_least("`max_open`", self.max_open, 1)
+        check_least("`max_body_kib`", self.max_body_kib, 1)
+        check_within("`timeout_s`", self.timeout_s, "(0, 1e6]")

@@ -5,6 +5,8 @@
     DIR/responses-POLICY/000001.jsonl   acceptance by step, as vLLM's responses tell it (`vllm-detailed`)
     DIR/prompts/000001.jsonl            texts, as `run` and `record` take them
 
+Of another server, which `paceline proxy` stands before, `proxy_record.py` writes the same files and some beside them.
+
 A folder is its files in the order of their names. Each is written whole (write, then rename), so that one that is there
 can be read whenever the server ends. A request is written down once it has ended; its arrival, once every earlier one
 has ended too.
@@ -13,7 +15,7 @@ has ended too.
 import json
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -36,29 +38,26 @@ def responses_folder(policy: str) -> str:
     return f"responses-{re.sub(r'[^A-Za-z0-9._+-]+', '-', policy).strip('-')}"
 
 
-class TrafficRecorder:
-    """Writes down the requests of a server; `began` and `ended` may be called in any thread.
+class TrafficFiles:
+    """Numbered files of rows, a folder for each kind of them; all but `close` may be called in any thread.
 
     Args:
         asked: where, and how much.
-        policies: that are served.
-        limits: of the engine, the same under each policy.
+        beside: writes what else belongs beside the files of a number, which it is handed, and tells how many bytes;
+            called in the thread of the files. None: nothing else does.
 
     Raises:
-        ArgumentError: a folder that is there already, or policies whose folders would have one name.
+        ArgumentError: a folder that is there already.
         OSError: it cannot be made.
     """
 
-    def __init__(self, asked: RecordingOptions, policies: Sequence[str], limits: EngineLimits) -> None:
+    def __init__(self, asked: RecordingOptions, beside: Callable[[int], int] | None = None) -> None:
         assert asked.record is not None
-        self._folder, self._asked = asked.record, asked
-        if twice := repeated(map(responses_folder, policies)):
-            raise ArgumentError(f"`record` needs policies whose folders differ, got {twice[0]} for two")
+        self.folder, self._asked, self._beside = asked.record, asked, beside
         try:
-            self._folder.mkdir(parents=True)
+            self.folder.mkdir(parents=True)
         except FileExistsError:
-            raise ArgumentError(f"`record` must name a new folder, got {str(self._folder)!r}") from None
-        write_whole(self._folder / CLUSTER, _cluster(limits))
+            raise ArgumentError(f"`record` must name a new folder, got {str(self.folder)!r}") from None
         self._began_ps: int | None = None
         self._open: dict[str, int] = {}  # arrivals of requests that have not ended
         self._rows: dict[str, list[Row]] = {}  # by folder, since the latest file
@@ -66,29 +65,31 @@ class TrafficRecorder:
         self._num_bytes, self._number = 0, 0
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-recorder", daemon=True)
+
+    def start(self) -> None:
+        """Write files from now on."""
         self._thread.start()
 
-    def began(self, job: Job) -> None:
+    def began(self, request_id: str, arrived_at_ps: int) -> None:
         """A request arrived."""
         with self._lock:
             if self._began_ps is None:
-                self._began_ps = job.arrived_at_ps
-            self._open[job.request_id] = job.arrived_at_ps
+                self._began_ps = arrived_at_ps
+            self._open[request_id] = arrived_at_ps
 
-    def ended(self, job: Job, end: End) -> None:
-        """A request ended, or its client left; one without a token is not kept."""
+    def ended(self, request_id: str, lengths: tuple[int, int] | None, rows: Mapping[str, Row]) -> None:
+        """A request ended; `lengths` are tokens of prompt and answer, None if unknown; `rows` go to their folders."""
         with self._lock:
-            self._open.pop(job.request_id, None)
-            if not job.tokens or self._is_full:
+            arrived_at_ps = self._open.pop(request_id, None)
+            if arrived_at_ps is None or self.is_full:
                 return
-            assert self._began_ps is not None
-            name, tokens = job.request_id, len(job.tokens)
-            lengths = {"request_id": name, "prompt_tokens": len(job.prompt), "output_tokens": tokens}
-            arrives_s = (job.arrived_at_ps - self._began_ps) / PS_PER_S
-            self._arrived.append((job.arrived_at_ps, {"arrives_s": round(arrives_s, 9), **lengths}))
-            self._rows.setdefault(responses_folder(job.policy), []).append(_response(job, end))
-            if job.text and not self._asked.record_hashes:
-                self._rows.setdefault(PROMPTS, []).append({"id": name, "prompt": job.text})
+            if lengths is not None:
+                assert self._began_ps is not None
+                arrives_s = round((arrived_at_ps - self._began_ps) / PS_PER_S, 9)
+                told = {"request_id": request_id, "prompt_tokens": lengths[0], "output_tokens": lengths[1]}
+                self._arrived.append((arrived_at_ps, {"arrives_s": arrives_s, **told}))
+            for folder, row in rows.items():
+                self._rows.setdefault(folder, []).append(row)
 
     def close(self) -> None:
         """Write what is left, and end."""
@@ -96,7 +97,8 @@ class TrafficRecorder:
         self._thread.join()
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether nothing more is kept."""
         return self._num_bytes >= self._asked.record_mib * _MIB
 
     def _run(self) -> None:
@@ -114,12 +116,16 @@ class TrafficRecorder:
             del self._arrived[: len(ready)]
         if ready:
             rows[WORKLOAD] = ready
-        if not rows or self._is_full:
+        if self.is_full:
+            return
+        beside = 0 if self._beside is None else self._beside(self._number + 1)
+        if not rows and not beside:
             return
         self._number += 1
+        self._num_bytes += beside
         for folder, lines in rows.items():
             text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in lines)
-            place = self._folder / folder
+            place = self.folder / folder
             try:
                 place.mkdir(exist_ok=True)
                 write_whole(place / f"{self._number:06}.jsonl", text)
@@ -127,8 +133,47 @@ class TrafficRecorder:
                 tell(f"{place}: {error.strerror}; {len(lines)} requests are not kept")
                 continue
             self._num_bytes += len(text)
-        if self._is_full:
-            tell(f"{self._folder}: holds {self._asked.record_mib} MiB (--record-mib); nothing more is kept")
+        if self.is_full:
+            tell(f"{self.folder}: holds {self._asked.record_mib} MiB (--record-mib); nothing more is kept")
+
+
+class TrafficRecorder:
+    """Writes down the requests of a server; `began` and `ended` may be called in any thread.
+
+    Args:
+        asked: where, and how much.
+        policies: that are served.
+        limits: of the engine, the same under each policy.
+
+    Raises:
+        ArgumentError: a folder that is there already, or policies whose folders would have one name.
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, asked: RecordingOptions, policies: Sequence[str], limits: EngineLimits) -> None:
+        if twice := repeated(map(responses_folder, policies)):
+            raise ArgumentError(f"`record` needs policies whose folders differ, got {twice[0]} for two")
+        self.files, self._record_hashes = TrafficFiles(asked), asked.record_hashes
+        write_whole(self.files.folder / CLUSTER, _cluster(limits))
+        self.files.start()
+
+    def began(self, job: Job) -> None:
+        """A request arrived."""
+        self.files.began(job.request_id, job.arrived_at_ps)
+
+    def ended(self, job: Job, end: End) -> None:
+        """A request ended, or its client left; one without a token is not kept."""
+        if not job.tokens:
+            self.files.ended(job.request_id, None, {})
+            return
+        rows = {responses_folder(job.policy): _response(job, end)}
+        if job.text and not self._record_hashes:
+            rows[PROMPTS] = {"id": job.request_id, "prompt": job.text}
+        self.files.ended(job.request_id, (len(job.prompt), len(job.tokens)), rows)
+
+    def close(self) -> None:
+        """Write what is left, and end."""
+        self.files.close()
 
 
 def _response(job: Job, end: End) -> Row:

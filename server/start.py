@@ -1,7 +1,5 @@
 """Put a server together, and run it until it is told to end: what `paceline serve` does."""
 
-import ipaddress
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -10,11 +8,10 @@ from pathlib import Path
 from threading import Event
 
 import torch
-import uvicorn
 
 from ..base.errors import ArgumentError, repeated
 from ..base.files import pool_path
-from ..base.terminal import Progress, tell
+from ..base.terminal import Progress
 from ..runtime.caches import total_bytes
 from ..runtime.pools.chat_template import ChatTemplate, read_chat_template
 from ..runtime.pools.members import loaded_pool
@@ -28,6 +25,7 @@ from ..traces.meta import Sampling
 from .app import Service, make_app
 from .engine import LiveEngine, LiveReplica
 from .jobs import End, Job
+from .listening import bound_socket, run_app
 from .meters import Meters
 from .options import Address, EngineOptions, RecordingOptions, RequestLimits
 from .record import TrafficRecorder
@@ -178,26 +176,6 @@ def _chat_template(pool: ModelPool | Path | str | None) -> ChatTemplate | None:
         return None
 
 
-def bound_socket(address: Address) -> socket.socket:
-    """A socket that listens there; raises ArgumentError for an address that is taken, or public without a key."""
-    host, port = address.host, address.port
-    try:
-        family, kind, proto, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:
-        raise ArgumentError(f"`host` must be an address of this machine, got {host!r} ({error})") from None
-    if not ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback and address.api_key is None:
-        raise ArgumentError(f"`host` {host} can be reached from elsewhere: give `api_key_env`, or serve 127.0.0.1")
-    listening = socket.socket(family, kind, proto)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(place)
-        listening.listen(2048)
-    except OSError as error:
-        listening.close()
-        raise ArgumentError(f"`port` {port} of {host} cannot be listened at: {error.strerror}") from None
-    return listening
-
-
 def serve(
     asked: ServedPool, limits: RequestLimits, address: Address, recording: RecordingOptions | None = None
 ) -> None:
@@ -208,26 +186,5 @@ def serve(
     """
     with closing(bound_socket(address)) as listening:
         service = make_service(asked, limits, recording)
-        server = uvicorn.Server(server_config(make_app(service, api_key=address.api_key), address.drain_s))
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        tell(f"serving {service.listed()['id']} at http://{host}:{listening.getsockname()[1]}")
-        try:
-            server.run(sockets=[listening])
-        except KeyboardInterrupt:  # uvicorn has ended in order, and passes the signal on
-            tell("ended")
-
-
-def server_config(app: object, drain_s: float) -> uvicorn.Config:
-    """How uvicorn serves an application: nothing is logged but its errors."""
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        log_level="error",
-        access_log=False,
-        lifespan="on",
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        timeout_graceful_shutdown=int(drain_s),
-        timeout_keep_alive=15,
-        server_header=False,
-    )
+        app = make_app(service, api_key=address.api_key)
+        run_app(app, listening, address, f"serving {service.listed()['id']}")

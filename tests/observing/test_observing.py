@@ -253,7 +253,7 @@ def test_answers_of_llama_cpp_add_up():
     for before, after in (("", ""), (page(9, 9, 9), page(1, 1, 1))):  # a page of no use spoils not what answers say
         found, _ = between(before, after, answers)
         assert (found.drafts, found.drafted, found.accepted, found.accept_length) == (None, 12, 7, None)
-        assert found.source == "2 answers, each of its own"
+        assert found.source == "counts of 2 answers"
 
 
 NOTHING = "no counters of speculative decoding"
@@ -263,7 +263,7 @@ NOTHING = "no counters of speculative decoding"
     ("before", "after", "told"),
     [
         ("", page(9, 9, 9, model="/models/m"), "/metrics has counters of model /models/m, asked was m"),
-        ("", "vllm:num_requests_running 0", f"/metrics has {NOTHING}, and no answer tells its own"),
+        ("", "vllm:num_requests_running 0", f"/metrics has {NOTHING}, and no answer counts its drafts"),
         ("", "vllm:spec_decode_efficiency 0.4", f"{NOTHING} (but vllm:spec_decode_efficiency)"),
         (page(9, 9, 9), page(1, 1, 1), "the server was started anew in between"),
         (gauges(2.5, 2.7), gauges(2.5, 2.7), "two gauges, 2.5 and 2.7"),

@@ -18,8 +18,9 @@ from paceline.base.files import pool_path
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
 from paceline.server.app import make_app
+from paceline.server.listening import bound_socket, server_config
 from paceline.server.options import Address, EngineOptions, RequestLimits
-from paceline.server.start import ServedPool, bound_socket, make_service, server_config
+from paceline.server.start import ServedPool, make_service
 
 CHAIN = "draft:3/mid:6/target"
 

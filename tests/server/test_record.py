@@ -66,7 +66,7 @@ def test_hashes_alone_are_kept_where_asked_and_a_cap_is_one(models, prompts, tmp
     with serving(models, recording=recording, policies=["plain"]) as client:
         client.complete(prompts[0])
         until(lambda: (folder / "workload").is_dir())
-        client.service._recorder._num_bytes = 2**20
+        client.service._recorder.files._num_bytes = 2**20
         client.complete(prompts[1])
     assert all(prompts[0][:20] not in (folder / name).read_text() for name in files_of(folder))
     (row,) = [json.loads(line) for line in (folder / "responses-plain" / "000001.jsonl").read_text().splitlines()]

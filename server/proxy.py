@@ -1,0 +1,349 @@
+"""Another server behind ours: requests and answers pass byte for byte, chunk by chunk, and the traffic is recorded.
+
+An application of ASGI by itself: between the server's chunk and ours stands h11, and nothing else. What requests and
+answers say is read by `proxy_record.py`, later. Needs no torch.
+"""
+
+import asyncio
+import hmac
+import json
+import ssl
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import aclosing, closing, suppress
+from errno import ECONNRESET
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import h11
+
+from ..base.errors import ArgumentError, counted, one_line_of
+from ..base.terminal import tell
+from ..observing.server import Endpoint, model_of
+from .listening import bound_socket, run_app
+from .options import Address, ProxyOptions, RecordingOptions
+from .protocol import RequestError
+from .proxy_record import Passed, ProxyRecorder
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+# Of one connection, not of what passes through it (RFC 9110, 7.6.1); our own client and server write theirs.
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade".split()
+)
+_OF_REQUESTS = frozenset({b"host", b"content-length", b"expect"})  # likewise; uvicorn has answered what is expected
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_CONNECT_S, _ASK_S = 10.0, 5.0
+_PIECE = 2**16
+_KEEP_S = 1.0  # shorter than any known server keeps an idle connection: none closes as a request is sent on it
+_LOOK_S = 0.02  # from a look at the event loop's lateness to the next
+_SWITCH_S = 0.0005  # that a thread which reads answers may keep the event loop waiting; Python's own are 5 ms
+
+
+class Proxy:
+    """The application.
+
+    Args:
+        endpoint: the server that stands behind, with its key.
+        recorder: of the traffic.
+        options: of the proxy.
+        api_key: that clients must send; None: whatever they send is the server's to judge.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, recorder: ProxyRecorder, options: ProxyOptions, *, api_key: str | None = None
+    ) -> None:
+        self.recorder, self._options = recorder, options
+        self._upstream = Upstream(endpoint.url, options.timeout_s)
+        self._wanted = None if api_key is None else f"Bearer {api_key}".encode()
+        key = options.upstream_key
+        self._given = None if key is None else (b"authorization", f"Bearer {key}".encode())
+        self._num_open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        self._num_open += 1
+        try:
+            body = await self._admitted(scope, receive)
+        except RequestError as error:
+            self._num_open -= 1
+            self.recorder.leave_out(f"refused by the proxy with status {error.status}")
+            await _refuse(error, send)
+            return
+        try:
+            await self._answer(scope, body, receive, send)
+        except RequestError as error:
+            await _refuse(error, send)
+        finally:
+            self._num_open -= 1
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Look after the event loop from the start to the end; then write what is left."""
+        switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_S)
+        await receive()
+        looking = asyncio.ensure_future(self._look())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        looking.cancel()
+        await self._upstream.close()
+        sys.setswitchinterval(switch_s)
+        await asyncio.to_thread(self.recorder.close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _look(self) -> None:
+        """Note how late the event loop is, which what it reads waits for too."""
+        while True:
+            due_ns = time.perf_counter_ns() + int(1e9 * _LOOK_S)
+            await asyncio.sleep(_LOOK_S)
+            self.recorder.loop_late.note(max(0, time.perf_counter_ns() - due_ns))
+
+    async def _admitted(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a request that may pass; raises RequestError for any other."""
+        if self._num_open > self._options.max_open:
+            message = f"{counted(self._options.max_open, 'request')} are under way already; come again"
+            raise RequestError(429, message, code="too_many_requests", retry_after_s=1)
+        given = dict(scope["headers"])
+        if self._wanted is not None and not hmac.compare_digest(given.get(b"authorization", b""), self._wanted):
+            raise RequestError(401, "the key in Authorization is wrong or missing", code="invalid_api_key")
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                return await self._body(given, receive)
+        except TimeoutError:
+            raise RequestError(408, f"the body did not come within {self._options.timeout_s:g} s") from None
+
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Pass a request on, and its answer back, unless its client leaves."""
+        request = self._request(scope, body)
+        passed = self.recorder.began(scope["method"], scope["path"], body)
+        passing = asyncio.ensure_future(self._pass(request, body, passed, send))
+        leaving = asyncio.ensure_future(_until_left(receive))
+        try:
+            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
+        finally:
+            leaving.cancel()
+            if not passing.done():
+                passing.cancel()
+                with suppress(asyncio.CancelledError, RequestError):
+                    await passing
+                if passed is not None:
+                    passed.left = True
+            if passed is not None:
+                self.recorder.ended(passed)
+
+    async def _body(self, given: dict[bytes, bytes], receive: Receive) -> bytes:
+        """All of a request's body; raises RequestError for one that is too long, or whose client left."""
+        most = self._options.max_body_kib * 1024
+        parts, num_bytes = [], int(given.get(b"content-length", b"0"))
+        more, num_read = True, 0
+        while more:
+            if max(num_bytes, num_read) > most:
+                raise RequestError(413, f"the body must be at most {most:,} bytes", code="body_too_long")
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise RequestError(499, "the client has left")
+            parts.append(message.get("body", b""))
+            num_read += len(parts[-1])
+            more = message.get("more_body", False)
+        return b"".join(parts)
+
+    def _request(self, scope: Scope, body: bytes) -> h11.Request:
+        headers = _passed_on(scope["headers"], _OF_REQUESTS)
+        if self._wanted is not None:  # the client's key was ours
+            headers = [one for one in headers if one[0].lower() != b"authorization"]
+            headers += [] if self._given is None else [self._given]
+        if body or scope["method"] in _WITH_BODY:
+            headers = [*headers, (b"content-length", str(len(body)).encode())]
+        target = self._upstream.path + scope["raw_path"]
+        target += b"?" + scope["query_string"] if scope["query_string"] else b""
+        headers = [(b"host", self._upstream.host), *headers]
+        return h11.Request(method=scope["method"], target=target, headers=headers)
+
+    async def _pass(self, request: h11.Request, body: bytes, passed: Passed | None, send: Send) -> None:
+        """Raises RequestError where no answer came from the server; one that breaks off breaks off here too."""
+        recorder, has_begun = self.recorder, False
+        if passed is not None:
+            recorder.sent(passed)
+        try:
+            async with aclosing(self._upstream.answer(request, body)) as events:
+                async for event, came_ns in events:
+                    if isinstance(event, h11.Response):
+                        has_begun = True
+                        headers = _passed_on(event.headers.raw_items())
+                        await send({"type": "http.response.start", "status": event.status_code, "headers": headers})
+                        if passed is not None:
+                            passed.status, passed.headers = event.status_code, _texts(event)
+                        continue
+                    piece = bytes(event.data)
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    recorder.came(passed, piece, came_ns)
+            await send({"type": "http.response.body", "body": b""})
+        except (OSError, h11.ProtocolError) as error:
+            failed = _failure(error, self._options.timeout_s)
+            if passed is not None:
+                passed.failed = str(failed)
+            if not has_begun:
+                raise failed from None
+
+
+class Upstream:
+    """The server behind: a connection for each request, which the next one takes if it comes at once.
+
+    Args:
+        url: `http://HOST:PORT` or `https://HOST`, and what stands before the paths of requests.
+        timeout_s: that the server may say nothing.
+    """
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._at = parts.hostname, parts.port or (80 if self._tls is None else 443)
+        self.host, self.path, self._timeout_s = parts.netloc.encode(), parts.path.encode(), timeout_s
+        self._idle: list[tuple[float, _Connection]] = []  # since when
+
+    async def answer(
+        self, request: h11.Request, body: bytes
+    ) -> AsyncGenerator[tuple[h11.Response | h11.Data, int], None]:
+        """The head of an answer, then pieces of its body, each with when it was read, by `perf_counter_ns`.
+
+        Raises OSError and h11's RemoteProtocolError, and TimeoutError for a server that says nothing. A reader that
+        stops before the end ends the connection.
+        """
+        connection = await self._connected()
+        is_whole, came_ns = False, 0
+        try:
+            for part in (request, h11.Data(data=body), h11.EndOfMessage()):
+                connection.writer.write(connection.state.send(part) or b"")
+            async with asyncio.timeout(self._timeout_s):
+                await connection.writer.drain()
+            while not isinstance(event := connection.state.next_event(), h11.EndOfMessage):
+                if event is h11.NEED_DATA:
+                    async with asyncio.timeout(self._timeout_s):
+                        data = await connection.reader.read(_PIECE)
+                    came_ns = time.perf_counter_ns()
+                    connection.state.receive_data(data)
+                elif isinstance(event, h11.Response | h11.Data):
+                    yield event, came_ns
+                elif not isinstance(event, h11.InformationalResponse):
+                    raise ConnectionResetError(ECONNRESET, "the connection ended before the answer")
+            is_whole = connection.state.their_state is connection.state.our_state is h11.DONE
+        finally:
+            if is_whole:
+                connection.state.start_next_cycle()
+                self._idle.append((time.monotonic(), connection))
+            else:
+                connection.writer.close()
+
+    async def _connected(self) -> "_Connection":
+        """A connection that is free, else a new one; those that were idle for long are closed."""
+        least_s = time.monotonic() - _KEEP_S
+        while self._idle:
+            since_s, connection = self._idle.pop()
+            if since_s >= least_s and not connection.reader.at_eof():
+                return connection
+            connection.writer.close()
+        try:
+            async with asyncio.timeout(min(_CONNECT_S, self._timeout_s)):
+                reader, writer = await asyncio.open_connection(*self._at, ssl=self._tls)
+        except OSError as error:  # TimeoutError among them
+            raise _UnreachableError from error
+        return _Connection(reader, writer, h11.Connection(h11.CLIENT))
+
+    async def close(self) -> None:
+        """End connections that are idle."""
+        for _, connection in self._idle:
+            connection.writer.close()
+        for _, connection in self._idle:
+            with suppress(OSError):
+                await connection.writer.wait_closed()
+
+
+class _Connection(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    state: h11.Connection
+
+
+class _UnreachableError(OSError):
+    pass
+
+
+def _failure(error: Exception, timeout_s: float) -> RequestError:
+    """What a client is told of a server that did not answer."""
+    if isinstance(error, _UnreachableError):
+        return RequestError(502, "the server behind this proxy cannot be reached", code="upstream_unreachable")
+    if isinstance(error, TimeoutError):
+        return RequestError(
+            504, f"the server behind this proxy said nothing for {timeout_s:g} s", code="upstream_timeout"
+        )
+    told = one_line_of(str(error), 200) or type(error).__name__
+    return RequestError(502, f"the server behind this proxy broke off: {told}", code="upstream_failed")
+
+
+def _passed_on(headers: Headers, own: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
+    """Headers but those of the connection, and `own`."""
+    listed = b",".join(value for name, value in headers if name.lower() == b"connection")
+    dropped = _HOP_BY_HOP | own | {name.strip().lower() for name in listed.split(b",")}
+    return [(name, value) for name, value in headers if name.lower() not in dropped]
+
+
+def _texts(head: h11.Response) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+
+
+async def _until_left(receive: Receive) -> None:
+    """Return when the client is gone; its request was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse(error: RequestError, send: Send) -> None:
+    body = json.dumps(error.body).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def make_proxy(url: str, options: ProxyOptions, recording: RecordingOptions, *, api_key: str | None = None) -> Proxy:
+    """A proxy that records; it asks the server for its models, unless one is named, and for its counters.
+
+    Args:
+        url: of the server, `http://HOST:PORT`, with or without `/v1`.
+        options: of the proxy.
+        recording: where to, and how much.
+        api_key: that clients must send.
+
+    Raises:
+        ArgumentError: an address that is none, no folder, one that is there already, a model that is not listed.
+        ServerError: a server that cannot be reached, where it has to be asked.
+    """
+    if recording.record is None:
+        raise ArgumentError("`record` must name a new folder for what passes, got none")
+    endpoint = Endpoint(url, api_key=options.upstream_key, timeout_s=_ASK_S)
+    model = options.model or model_of(endpoint, None)
+    return Proxy(endpoint, ProxyRecorder(endpoint, model, options, recording), options, api_key=api_key)
+
+
+def proxy(url: str, options: ProxyOptions, address: Address, recording: RecordingOptions) -> None:
+    """Stand before a server until SIGTERM or Ctrl-C; then what is under way may end, for `drain_s` seconds at most.
+
+    Raises:
+        ValueError: as `make_proxy`, and for an address that is taken or may not be served; one line.
+    """
+    with closing(bound_socket(address)) as listening:
+        made = make_proxy(url, options, recording, api_key=address.api_key)
+        run_app(made, listening, address, f"passing on {url}", passes_on=True)
+    tell(made.recorder.words())

@@ -1,0 +1,395 @@
+"""What passes through `paceline proxy` arrives byte for byte; what is recorded is what the server sent, and when."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import aclosing, contextmanager
+
+import h11
+import numpy as np
+import pytest
+import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.base.errors import ArgumentError
+from paceline.observing.server import ServerError
+from paceline.runs.observed import is_observed, read_observed
+from paceline.runtime.prompts import read_prompts
+from paceline.server.listening import bound_socket, server_config
+from paceline.server.options import Address, ProxyOptions, RecordingOptions
+from paceline.server.proxy import Upstream, make_proxy
+from paceline.server.proxy_record import Delays
+from paceline.studies.observe import shown_run
+from paceline.traces.importers import ImportOptions, read_recording
+from paceline.traces.importers.importing import Load
+from paceline.traces.workloads import open_workload
+
+from .conftest import until
+from .upstream import MODEL, Plan, plan_of, stream_of, upstream
+
+COMPLETIONS = "/v1/completions"
+
+
+@contextmanager
+def proxied(server, folder, *, api_key=None, every_s=60.0, hashes=False, mib=1024, **options):
+    recording = RecordingOptions(record=folder, record_every_s=every_s, record_hashes=hashes, record_mib=mib)
+    made = make_proxy(server.url, ProxyOptions(**options), recording, api_key=api_key)
+    listening = bound_socket(Address(port=0))
+    running = uvicorn.Server(server_config(made, 5.0, passes_on=True))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        until(lambda: running.started)
+        made.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield made
+    finally:
+        running.should_exit = True
+        thread.join()
+        listening.close()
+
+
+def asked(**fields):
+    return {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 24, "stream": True, **fields}
+
+
+async def got(client, seed, method="POST", target=COMPLETIONS, headers=(), body=None):
+    """(status, headers, bytes, whether it broke off)."""
+    body = json.dumps(asked(seed=seed)).encode() if body is None else body
+    headers = {
+        "Host": "x",
+        "X-Seed": str(seed),
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        **dict(headers),
+    }
+    status, head, data, broke = 0, {}, b"", False
+    try:
+        async with aclosing(
+            client.answer(h11.Request(method=method, target=target, headers=[*headers.items()]), body)
+        ) as events:
+            async for event, _ in events:
+                if isinstance(event, h11.Response):
+                    status, head = event.status_code, {name.decode(): value.decode() for name, value in event.headers}
+                else:
+                    data += bytes(event.data)
+    except (OSError, h11.RemoteProtocolError):
+        broke = True
+    return status, head, data, broke
+
+
+def all_of(url, seeds, at_a_time=40, **fields):
+    async def run():
+        places, client = asyncio.Semaphore(at_a_time), Upstream(url, 60)
+
+        async def one(seed):
+            async with places:
+                return await got(client, seed, **fields)
+
+        found = await asyncio.gather(*map(one, seeds))
+        await client.close()
+        return found
+
+    return asyncio.run(run())
+
+
+def test_a_thousand_answers_pass_byte_for_byte_and_are_all_recorded(tmp_path):
+    folder = tmp_path / "traffic"
+    with upstream() as server, proxied(server, folder, every_s=0.5) as proxy:
+        found = all_of(proxy.url, range(1000))
+    kinds = {}
+    for seed, (status, headers, data, broke) in enumerate(found):
+        kind, plan = plan_of(seed)
+        kinds.setdefault(kind, []).append(seed)
+        assert status == plan.status
+        assert data == b"".join(piece for _, piece in plan.pieces), seed
+        assert broke == plan.breaks
+        assert {name: headers[name.lower()] for name in plan.headers} == plan.headers
+        assert "date" not in headers
+    assert min(map(len, kinds.values())) > 50
+    run = read_observed(folder / "observed")
+    assert len(list((folder / "observed").iterdir())) > 1
+    assert len(run.requests) == 1000
+    by_seed = {json.loads(body)["seed"] for method, _, _, body in server.seen if method == "POST"}
+    assert by_seed == set(range(1000))
+    assert len(run.failed) == len(kinds["breaks"]) + len(kinds["error"]) + len(kinds["bytes"])
+    # A stream that breaks after its [DONE] has told all of it.
+    assert len(run.finished) == len(kinds["stream"]) + len(kinds["json"])
+    assert sum("had begun" in one.failed for one in run.failed) > 20
+    told = json.loads((folder / "proxy.json").read_text())
+    assert told["requests_recorded"] == 1000
+    assert told["chunks_held_s"]["count"] > 2_000
+
+
+def page(drafts, drafted, *accepted):
+    """vLLM's counters; `accepted` is of each place."""
+    counts = {"drafts": drafts, "draft_tokens": drafted, "accepted_tokens": sum(accepted)}
+    lines = [f'num_{name}_total{{model_name="{MODEL}"}} {value}' for name, value in counts.items()]
+    for place, value in enumerate(accepted):
+        lines.append(f'num_accepted_tokens_per_pos_total{{model_name="{MODEL}",position="{place}"}} {value}')
+    return "".join(f"vllm:spec_decode_{line}\n" for line in lines)
+
+
+def test_times_lengths_and_counters_are_the_servers(tmp_path):
+    folder, pieces = tmp_path / "traffic", stream_of(6, pause_s=0.02)
+
+    def plans(_path, headers, _body):
+        return Plan(headers={"Content-Type": "text/event-stream"}, pieces=pieces)
+
+    with (
+        upstream(plans, pages=[page(10, 30, 9, 6, 5), page(14, 42, 13, 9, 7)]) as server,
+        proxied(server, folder) as proxy,
+    ):
+        all_of(proxy.url, range(8), at_a_time=4, headers={"X-Name": "all"})
+        began_ns = proxy.recorder.clock._began_ns
+    run = read_observed(folder / "observed")
+    assert [(one.prompt_tokens, one.output_tokens, one.asked_tokens) for one in run.requests] == [(7, 6, 24)] * 8
+    assert len({one.prompt_id for one in run.requests}) == 1
+    acceptance = run.meta.acceptance
+    assert (acceptance.drafts, acceptance.drafted, acceptance.accepted_by_place) == (4, 12, (4, 3, 2))
+    came = sorted(at_ps for one in run.requests for at_ps in one.outputs_at_ps)
+    texts = sorted(server.written_ns["all"])[: 8 * 9]
+    assert len(came) == 8 * 6
+    written = [1000 * (at_ns - began_ns) for at_ns in texts]
+    for one in run.requests:
+        assert one.due_at_ps <= one.sent_at_ps < one.outputs_at_ps[0]
+        # A chunk is never seen before it was written, and each was written 20 ms after the one before it.
+        assert min(np.diff(one.outputs_at_ps)) > 5e9
+        assert all(any(0 <= at_ps - then < 500e9 for then in written) for at_ps in one.outputs_at_ps)
+    figures = shown_run(folder / "observed").figures
+    assert figures.ttft_s.p50 >= 0.02
+    assert figures.itl_s.p50 == pytest.approx(0.021, abs=0.01)
+    assert is_observed(folder / "observed")
+    lengths = [(one.prompt_tokens, one.output_tokens) for one in open_workload(folder / "workload")]
+    assert lengths == [(7, 6)] * 8
+    assert {one.text for one in read_prompts(folder / "prompts")} == {"Once upon a time"}
+    pages = sorted((folder / "metrics").iterdir())
+    options = ImportOptions(load=Load(requests=2, output_tokens=20))
+    assert len(read_recording("auto", pages, options).requests) == 2
+    told = json.loads((folder / "proxy.json").read_text())
+    assert 0 < told["chunks_held_s"]["p50"] <= told["chunks_held_s"]["p99"] <= told["chunks_held_s"]["max"]
+
+
+VLLM = {"num_spec_steps": 3, "num_draft_tokens": 6, "num_accepted_draft_tokens": 2, "num_spec_tokens": 2}
+VLLM |= {"per_step_accepted": [2, 0, 0], "per_step_drafted": [2, 2, 2]}
+SGLANG = {"id": "a", "prompt_tokens": 7, "completion_tokens": 6, "spec_verify_ct": 3}
+LLAMA = {"prompt_n": 7, "predicted_n": 6, "prompt_ms": 1.0, "predicted_ms": 6.0, "draft_n": 6, "draft_n_accepted": 2}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(
+    ("more", "counted"),
+    [
+        ({"metrics": {"speculative_decoding": VLLM}}, True),
+        ({"meta_info": SGLANG}, False),
+        ({"timings": LLAMA}, True),
+    ],
+)
+def test_acceptance_that_an_engine_tells_can_be_imported(more, counted, streamed, tmp_path):
+    folder, usage = tmp_path / "traffic", {"prompt_tokens": 7, "completion_tokens": 6}
+
+    def plans(_path, _headers, _body):
+        if streamed:
+            return Plan(headers={"Content-Type": "text/event-stream"}, pieces=stream_of(6, more=more))
+        answer = {"choices": [{"index": 0, "text": "secret", "finish_reason": "stop"}], "usage": usage, **more}
+        return Plan(headers={"Content-Type": "application/json"}, pieces=[(0, json.dumps(answer).encode())])
+
+    with upstream(plans) as server, proxied(server, folder, hashes=True, drafter="d") as proxy:
+        all_of(proxy.url, range(3))
+    recorded = read_recording(
+        "auto", [folder / "responses"], ImportOptions(windows={} if "metrics" in more else {"drafter": 2})
+    )
+    assert len(recorded.requests) == 3
+    assert all(sum(one.num_tokens.values()) == 6 for one in recorded.requests)
+    run = read_observed(folder / "observed")
+    assert (run.meta.acceptance is not None) == counted
+    if counted:
+        assert (run.meta.acceptance.drafted, run.meta.acceptance.accepted) == (18, 6)
+        assert {one.drafted for one in run.requests} == {6}
+    assert run.meta.drafter == "d"
+    assert not (folder / "prompts").exists()
+    kept = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert not any(word in data for data in kept for word in (b"secret", b"Once upon"))
+
+
+def test_a_client_that_leaves_ends_the_servers_work(tmp_path):
+    def plans(_path, _headers, _body):
+        return Plan(headers={"Content-Type": "text/event-stream"}, pieces=stream_of(1000, pause_s=0.02))
+
+    async def leave(url):
+        client = Upstream(url, 60)
+        body = json.dumps(asked()).encode()
+        request = h11.Request(
+            method="POST", target=COMPLETIONS, headers=[("Host", "x"), ("Content-Length", str(len(body)))]
+        )
+        async with aclosing(client.answer(request, body)) as events:
+            async for event, _ in events:
+                if isinstance(event, h11.Data):
+                    return
+
+    async def leave_all(url):
+        await asyncio.gather(*(leave(url) for _ in range(20)))
+        await asyncio.sleep(0.1)
+
+    folder = tmp_path / "traffic"
+    with upstream(plans) as server, proxied(server, folder) as proxy:
+        asyncio.run(leave_all(proxy.url))
+        until(lambda: server.num_cut == 20)
+    run = read_observed(folder / "observed")
+    assert len(run.requests) == 20
+    assert not run.finished
+    assert not run.failed
+    assert all(one.outputs_at_ps for one in run.requests)
+
+
+def test_a_server_that_is_down_or_silent_is_told_in_openais_shape(tmp_path):
+    def silent(_path, _headers, _body):
+        return Plan(pieces=[(30, b"x")], chunked=True)
+
+    with upstream(silent) as server, proxied(server, tmp_path / "silent", timeout_s=0.3) as proxy:
+        (broken,) = all_of(proxy.url, [1])
+    assert broken[0] == 200  # its head had come
+    assert broken[3]
+    with upstream(silent) as server:
+        pass
+    with proxied(server, tmp_path / "down", model=MODEL) as proxy:
+        ((status, headers, data, _),) = all_of(proxy.url, [1])
+    assert (status, headers["content-type"]) == (502, "application/json")
+    error = json.loads(data)["error"]
+    assert (error["code"], error["type"]) == ("upstream_unreachable", "server_error")
+    failed = [read_observed(tmp_path / name / "observed").failed[0].failed for name in ("silent", "down")]
+    assert "said nothing for 0.3 s" in failed[0]
+    assert "cannot be reached" in failed[1]
+
+
+def test_methods_paths_and_headers_pass_and_those_of_a_connection_do_not(tmp_path):
+    def plans(_path, _headers, _body):
+        headers = {"Content-Type": "text/x", "X-Own": "ä".encode().decode("latin-1"), "Keep-Alive": "timeout=5"}
+        return Plan(status=299, headers=headers | {"X-Hop": "1", "Connection": "X-Hop"}, pieces=[(0, b"hello")])
+
+    with upstream(plans) as server, proxied(server, tmp_path / "traffic") as proxy:
+        for method, target, body in (("GET", "/a%20b/%2F?x=%C3%A4&y", b""), ("DELETE", "/", b""), ("PUT", "/x", b"{}")):
+            sent = {"Connection": "X-Gone", "X-Gone": "1", "Authorization": "Bearer k", "TE": "trailers", "X-Kept": "v"}
+            sent |= {} if body else {"Content-Length": "0"}
+            ((status, headers, data, _),) = all_of(
+                proxy.url, [1], method=method, target=target, headers=sent, body=body
+            )
+            assert (status, data) == (299, b"hello")
+            assert headers["x-own"].encode("latin-1").decode() == "ä"
+            assert not {"keep-alive", "x-hop"} & set(headers)
+            got_method, got_target, got_headers, got_body = server.seen[-1]
+            assert (got_method, got_target, got_body) == (method, target, body)
+            names = {name.lower() for name in got_headers}
+            assert not {"x-gone", "te", "connection"} & names
+            assert got_headers.get("authorization", got_headers.get("Authorization")) == "Bearer k"
+            assert {"x-kept"} <= names
+        assert not read_told(tmp_path / "traffic").get("requests_recorded")
+
+
+def read_told(folder):
+    path = folder / "proxy.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def test_limits_and_keys(tmp_path):
+    def plans(_path, _headers, _body):
+        return Plan(headers={"Content-Type": "text/event-stream"}, pieces=stream_of(3, pause_s=0.2))
+
+    options = {"api_key": "ours", "upstream_key": "theirs", "max_open": 2, "max_body_kib": 1}
+    with upstream(plans) as server, proxied(server, tmp_path / "traffic", **options) as proxy:
+        ((status, _, data, _),) = all_of(proxy.url, [1])
+        assert (status, json.loads(data)["error"]["code"]) == (401, "invalid_api_key")
+        key = {"Authorization": "Bearer ours"}
+        ((status, _, data, _),) = all_of(proxy.url, [1], headers=key, body=b"x" * 2000)
+        assert (status, json.loads(data)["error"]["code"]) == (413, "body_too_long")
+        found = all_of(proxy.url, range(5), headers=key)
+        assert sorted(status for status, *_ in found) == [200, 200, 429, 429, 429]
+        assert all(headers["retry-after"] == "1" for status, headers, *_ in found if status == 429)
+        posted = [headers for method, _, headers, _ in server.seen if method == "POST"]
+        assert {headers.get("authorization") for headers in posted} == {"Bearer theirs"}
+    told = read_told(tmp_path / "traffic")
+    assert told["requests_recorded"] == 2
+    assert told["requests_not_recorded"] == {
+        f"refused by the proxy with status {status}": number for status, number in ((401, 1), (413, 1), (429, 3))
+    }
+
+
+def test_what_is_not_one_answer_of_the_model_passes_and_is_counted(tmp_path):
+    with upstream() as server, proxied(server, tmp_path / "traffic") as proxy:
+        for fields in ({"model": "other"}, {"n": 2}, {"prompt": ["a", "b"]}):
+            ((status, *_),) = all_of(proxy.url, [3], body=json.dumps(asked(**fields)).encode())
+            assert status == plan_of(3)[1].status
+        all_of(proxy.url, [3], body=b"[" * 5000)
+        all_of(proxy.url, [3], method="GET", target="/health", body=b"")
+        all_of(proxy.url, [3])
+    told = read_told(tmp_path / "traffic")
+    assert told["requests_recorded"] == 1
+    assert told["requests_not_recorded"] == {
+        "another model, other": 1,
+        "several answers in one request": 2,
+        "no JSON object": 1,
+        "no completion and no chat": 1,
+    }
+
+
+def test_nothing_more_is_kept_beyond_the_cap(tmp_path, capfd):
+    folder = tmp_path / "traffic"
+    with upstream() as server, proxied(server, folder, every_s=0.05, mib=1) as proxy:
+        all_of(proxy.url, [2])
+        until(lambda: (folder / "observed" / "000001").is_dir())
+        proxy.recorder._files._num_bytes = 2**20
+        all_of(proxy.url, [2])
+    assert len(read_observed(folder / "observed").requests) == 1
+
+
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path):
+    with upstream() as server:
+        for url, options, folder, error, words in (
+            ("ftp://x", {"model": "m"}, tmp_path / "a", ArgumentError, "URL must be http"),
+            (server.url, {}, None, ArgumentError, "`record` must name a new folder"),
+            (server.url, {}, tmp_path, ArgumentError, "must name a new folder, got"),
+            (server.url, {"count_tokens": True}, tmp_path / "a", ServerError, "has no tokenizer to ask"),
+            ("http://127.0.0.1:9", {}, tmp_path / "a", ServerError, "cannot be reached: Connection refused"),
+        ):
+            with pytest.raises(error, match=words):
+                make_proxy(url, ProxyOptions(**options), RecordingOptions(record=folder))
+        assert not (tmp_path / "a").exists()
+    for field in ("max_open", "max_body_kib", "timeout_s"):
+        with pytest.raises(ArgumentError, match=field):
+            ProxyOptions(**{field: 0})
+
+
+@given(st.lists(st.integers(0, 10**13), min_size=1, max_size=200))
+def test_shares_of_spans_are_those_of_the_list_to_two_percent(spans_ns):
+    found = Delays()
+    for span_ns in spans_ns:
+        found.note(span_ns)
+    for share in (0.5, 0.9, 0.99, 1.0):
+        exact = sorted(spans_ns)[max(0, int(np.ceil(share * len(spans_ns))) - 1)] / 1e9
+        assert exact * 0.98 - 2e-9 <= found.seconds_at(share) <= max(exact * 1.021, 2e-9) or exact > 1e3
+
+
+@pytest.mark.slow
+def test_a_proxy_that_is_killed_leaves_whole_files(tmp_path):
+    with upstream() as server:
+        for number, sent in enumerate([signal.SIGKILL] * 5 + [signal.SIGTERM] * 2):
+            folder = tmp_path / f"traffic-{number}"
+            command = [sys.executable, "-m", "paceline", "proxy", server.url, "--port", "0"]
+            command += ["--record", str(folder), "--record-every", "0.05"]
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+                url = process.stderr.readline().split()[-1]
+                thread = threading.Thread(target=all_of, args=(url, range(300)))
+                thread.start()
+                until(lambda folder=folder: is_observed(folder / "observed"))
+                time.sleep(0.05 * number)
+                process.send_signal(sent)
+                thread.join()
+                told = process.stderr.read()
+            assert process.returncode == (0 if sent == signal.SIGTERM else -signal.SIGKILL), told
+            assert "Traceback" not in told
+            assert read_observed(folder / "observed").requests
+            if (folder / "workload").exists():
+                assert list(open_workload(folder / "workload"))
