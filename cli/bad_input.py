@@ -1,7 +1,7 @@
 """Which errors are bad input, and what is said of them."""
 
 import errno
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from pydantic import ValidationError
 
@@ -15,7 +15,7 @@ BAD = (ValueError, OverflowError, PolicyError, OSError, MemoryError, ModuleNotFo
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def told(error: Exception, own: Collection[str]) -> str:
+def told(error: Exception, own: Mapping[str, str]) -> str:
     """What to say of an error: of a record that is wrong its first field, of a file its name and no number."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
