@@ -451,10 +451,10 @@ def batch_table(found: Sequence[Served]) -> Rows:
 def memory_table(found: Sequence[Served]) -> Rows:
     """A row for each memory."""
     title = f"{CROWD.name}, {TWO}: keys and values of all members in limited memory, at most {CROWDED} at a time"
-    return table(title, [[table_cell("memory", one.size, "GB"), *_put_back(one), *_common(one)] for one in found])
+    return table(title, [[table_cell("memory", one.size, "GB"), *_preempted(one), *_common(one)] for one in found])
 
 
-def _put_back(one: Served) -> list[Cell]:
+def _preempted(one: Served) -> list[Cell]:
     return [
         table_cell("preempted, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
         table_cell("preempted, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
