@@ -52,7 +52,7 @@ class ArgumentError(ValueError):
     """
 
 
-def with_options(text: str, *, rule: bool = False, own: Mapping[str, str] = MappingProxyType({})) -> str:
+def as_options(text: str, *, rule: bool = False, own: Mapping[str, str] = MappingProxyType({})) -> str:
     """What an ArgumentError says of arguments, said of options.
 
     Args:

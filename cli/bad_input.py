@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from ..base.errors import ArgumentError, with_options
+from ..base.errors import ArgumentError, as_options
 from ..base.toml import TomlFileError
 from ..decoding.steps import PolicyError
 from ..traces.errors import TraceFormatError
@@ -21,7 +21,7 @@ def told(error: Exception, own: Mapping[str, str]) -> str:
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, ArgumentError):
-            return with_options(str(cause), own=own)
+            return as_options(str(cause), own=own)
         field = ".".join([error.title, *(str(part) for part in first["loc"])])
         return f"{field}: {first['msg']}, got {first['input']!r}"
     if isinstance(error, MemoryError):
@@ -31,8 +31,8 @@ def told(error: Exception, own: Mapping[str, str]) -> str:
         where = error.filename or ("standard output" if error.errno in FULL else None)
         return f"{where}: {error.strerror}" if where else error.strerror
     if isinstance(error, TomlFileError):
-        rule = with_options(error.rule, rule=True)
+        rule = as_options(error.rule, rule=True)
         return str(type(error)(error.path, error.field, rule, error.value, told=error.told))
     if isinstance(error, TraceFormatError):
-        return str(type(error)(error.path, error.field, with_options(error.rule, rule=True), error.value))
-    return with_options(str(error), own=own) if isinstance(error, ArgumentError) else str(error)
+        return str(type(error)(error.path, error.field, as_options(error.rule, rule=True), error.value))
+    return as_options(str(error), own=own) if isinstance(error, ArgumentError) else str(error)

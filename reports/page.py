@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ..base.errors import said, with_options
+from ..base.errors import as_options, said
 from ..base.toml import first_fault
 from .figure import check_figure, drawn_alone, figure_of, write_drawn
 from .panels import AnyPanel, HeatMap, Panel, Ranking, Section
@@ -158,7 +158,7 @@ def page_of(found: Printed, command: str = "") -> ReportPage:
     if command:
         sections = tuple(
             replace(
-                one, tables=tuple(replace(grid, remarks=tuple(map(with_options, grid.remarks))) for grid in one.tables)
+                one, tables=tuple(replace(grid, remarks=tuple(map(as_options, grid.remarks))) for grid in one.tables)
             )
             for one in sections
         )
