@@ -10,7 +10,7 @@ import shutil
 import sys
 import sysconfig
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import lru_cache
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType
 from typing import TypeVar
 
 _NAMED = re.compile(r"`(\w+)`")
@@ -53,17 +53,16 @@ class ArgumentError(ValueError):
     """
 
 
-def with_options(text: str, *, rule: bool = False, own: Collection[str] = ()) -> str:
+def as_options(text: str, *, rule: bool = False, own: Mapping[str, str] = MappingProxyType({})) -> str:
     """What an ArgumentError says of arguments, said of options.
 
     Args:
         text: of the error.
         rule: whether it is the rule of a file.
-        own: options of the command that are called as the argument is, whatever others call it.
+        own: what the command calls arguments of that name, whatever others call them: `--rate`, or `RUN`.
     """
     named = _OF_RULES if rule else _NAMED
-    known = {name: option for name, option in OPTIONS.items() if name not in own}
-    return named.sub(lambda name: f"--{known.get(name[1], name[1]).replace('_', '-')}", text)
+    return named.sub(lambda name: own.get(name[1]) or f"--{OPTIONS.get(name[1], name[1]).replace('_', '-')}", text)
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

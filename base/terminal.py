@@ -130,11 +130,14 @@ class Progress:
         total: units there are, >= 0; None where nobody knows.
         unit: what is counted, in the plural.
         done: of them before the stage begins, as a killed one left them.
+        alike: whether units take about as long as each other; if not, nothing is said of the time that is left.
     """
 
-    def __init__(self, stage: str, total: int | None = None, *, unit: str = "", done: int = 0) -> None:
+    def __init__(
+        self, stage: str, total: int | None = None, *, unit: str = "", done: int = 0, alike: bool = True
+    ) -> None:
         self._stage, self.total, self._unit = stage, total, unit
-        self._note = ""
+        self._alike, self._note = alike, ""
         self._has_told = False
         self._done: float = done
         self._done_before = done
@@ -213,7 +216,7 @@ class Progress:
     def left(self) -> str:
         """How long the rest takes at the pace so far; empty where that is not known."""
         newly_done = self._done - self._done_before
-        if self.total is None or newly_done <= 0 or self._done >= self.total:
+        if not self._alike or self.total is None or newly_done <= 0 or self._done >= self.total:
             return ""
         now_s = time.monotonic()
         pace_s, left = (self._advanced_at_s - self._started_at_s) / newly_done, self.total - self._done

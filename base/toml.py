@@ -58,17 +58,18 @@ def checked_toml(
     try:
         return content.model_validate(values)
     except ValidationError as error:
-        raise _first_of(error, file, refused) from error
+        raise refused(file, *first_fault(error)) from error
 
 
-def _first_of(error: ValidationError, file: Path | str, refused: type[TomlFileError]) -> TomlFileError:
+def first_fault(error: ValidationError) -> tuple[str, str, Any]:
+    """Field (`sections[0].title`), rule and value of the first thing that is wrong in a file."""
     first = error.errors()[0]
     field = ""
     for part in first["loc"]:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
     if first["type"] == "extra_forbidden":
-        return refused(file, field, "is not a known key", first["input"])
+        return field, "is not a known key", first["input"]
     if first["type"] == "missing":
-        return refused(file, field, "must be given", None)
+        return field, "must be given", None
     rule = first["msg"].removeprefix("Value error, ")
-    return refused(file, field, rule[0].lower() + rule[1:], first["input"])
+    return field, rule[0].lower() + rule[1:], first["input"]

@@ -1,11 +1,11 @@
 """Which errors are bad input, and what is said of them."""
 
 import errno
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from ..base.errors import ArgumentError, with_options
+from ..base.errors import ArgumentError, as_options
 from ..base.toml import TomlFileError
 from ..decoding.steps import PolicyError
 from ..traces.errors import TraceFormatError
@@ -15,13 +15,13 @@ BAD = (ValueError, OverflowError, PolicyError, OSError, MemoryError, ModuleNotFo
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def told(error: Exception, own: Collection[str]) -> str:
+def told(error: Exception, own: Mapping[str, str]) -> str:
     """What to say of an error: of a record that is wrong its first field, of a file its name and no number."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, ArgumentError):
-            return with_options(str(cause), own=own)
+            return as_options(str(cause), own=own)
         field = ".".join([error.title, *(str(part) for part in first["loc"])])
         return f"{field}: {first['msg']}, got {first['input']!r}"
     if isinstance(error, MemoryError):
@@ -31,8 +31,8 @@ def told(error: Exception, own: Collection[str]) -> str:
         where = error.filename or ("standard output" if error.errno in FULL else None)
         return f"{where}: {error.strerror}" if where else error.strerror
     if isinstance(error, TomlFileError):
-        rule = with_options(error.rule, rule=True)
+        rule = as_options(error.rule, rule=True)
         return str(type(error)(error.path, error.field, rule, error.value, told=error.told))
     if isinstance(error, TraceFormatError):
-        return str(type(error)(error.path, error.field, with_options(error.rule, rule=True), error.value))
-    return with_options(str(error), own=own) if isinstance(error, ArgumentError) else str(error)
+        return str(type(error)(error.path, error.field, as_options(error.rule, rule=True), error.value))
+    return as_options(str(error), own=own) if isinstance(error, ArgumentError) else str(error)

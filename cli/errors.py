@@ -69,7 +69,7 @@ def _failed(error: BaseException, command: Callable[..., object]) -> int:
         if wanted:
             raise error
         # A command of a package that is not there has no options.
-        own = frozenset() if isinstance(error, ModuleNotFoundError) else _options_of(command)
+        own = {} if isinstance(error, ModuleNotFoundError) else _called_by(command)
         return _say(told(error, own), BAD_INPUT)
     lost = lost_rank(error)  # ours, unless it came through a file of the user: a rule or a stop of his own
     if lost is not None:
@@ -130,12 +130,18 @@ def _refuse_usage(error: typer.TyperException) -> int:
     return _say(error.format_message().replace("Value error, ", "", 1), BAD_INPUT)  # as pydantic begins
 
 
-def _options_of(command: Callable[..., object]) -> frozenset[str]:
-    """Options of the subcommand that was called which are called as its function's arguments."""
+def _called_by(command: Callable[..., object]) -> dict[str, str]:
+    """What users call the parameters of the subcommand that was called: an option of the same name, or an argument."""
     called = getattr(command, "commands", {}).get(next(iter(sys.argv[1:]), ""))
     made = called.make() if isinstance(called, CommandByName) else called
-    params = getattr(made, "params", ())
-    return frozenset(param.name for param in params if f"--{param.name.replace('_', '-')}" in param.opts)
+    found = {}
+    for param in getattr(made, "params", ()):
+        option = f"--{param.name.replace('_', '-')}"
+        if param.param_type_name == "argument":
+            found[param.name] = (param.metavar or param.name.upper()).removesuffix("...")
+        elif option in param.opts:
+            found[param.name] = option
+    return found
 
 
 def _say(message: str, code: int) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..base.errors import ArgumentError, with_options
+from ..base.errors import ArgumentError, as_options
 from ..base.files import place_of, write_whole
 from ..reports.figure import check_figure, needs_matplotlib
 from ..reports.ledger import Again
@@ -58,7 +58,7 @@ def show(
         page = {PAGE: _page(found).to_json()} if isinstance(found, Pictured) else {}
         write_json({name: _in_options(part) for name, part in found.to_json().items()} | page, json)
         return
-    named = (replace(table, remarks=tuple(map(with_options, table.remarks))) for table in (tables or found.tables)())
+    named = (replace(table, remarks=tuple(map(as_options, table.remarks))) for table in (tables or found.tables)())
     console = console_of_output()
     print_tables(console, named)
     for line in found.lines():
@@ -105,7 +105,7 @@ def _in_options(part: object) -> object:
     """A part of a report's JSON; one with remarks as a copy."""
     if not isinstance(part, dict):
         return part
-    return part | {key: list(map(with_options, part[key])) for key in REMARKS if key in part}
+    return part | {key: list(map(as_options, part[key])) for key in REMARKS if key in part}
 
 
 def check_json_path(path: Path | None, *others: Path | None) -> None:

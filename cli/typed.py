@@ -158,6 +158,7 @@ def _named(flag: str, _metavar: str, typed: object) -> object:
 _TYPED: dict[object, tuple[object, Parse]] = {
     str | Path | None: (str | None, _named),
     str | Mapping[str, str] | None: (str | None, _as_typed),
+    str | Mapping[str, Any] | None: (str | None, _as_typed),
     Sequence[str] | Mapping[str, str] | None: (list[str] | None, _as_typed),
     Start | str | None: (Start | None, _as_typed),
     OverTags | str: (OverTags, _as_typed),

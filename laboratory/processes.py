@@ -11,27 +11,23 @@ from threading import Thread
 
 
 @contextmanager
-def executors(num: int, *, workers: int = 1) -> Iterator[list[ProcessPoolExecutor]]:
-    """So many executors of `workers` processes each; at the end of the block they are ended, whatever they are at."""
+def process_executor(num: int) -> Iterator[ProcessPoolExecutor]:
+    """An executor of so many processes; at the end of the block they are ended, whatever they are at."""
     before = set(active_children())
-    spawned = get_context("spawn")
-    made = [ProcessPoolExecutor(workers, spawned, initializer=_begin) for _ in range(num)]
+    executor = ProcessPoolExecutor(num, get_context("spawn"), initializer=_begin)
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which processes that begin now keep
     try:
-        for executor in made:
-            for _ in range(workers):
-                executor.submit(int)
+        for _ in range(num):
+            executor.submit(int)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
     try:
-        yield made
+        yield executor
     finally:
-        for executor in made:
-            executor.shutdown(wait=False, cancel_futures=True)
+        executor.shutdown(wait=False, cancel_futures=True)
         for process in set(active_children()) - before:
             process.terminate()
-        for executor in made:
-            executor.shutdown()
+        executor.shutdown()
 
 
 def _begin() -> None:

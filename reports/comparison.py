@@ -8,7 +8,6 @@ policy is best, whether that is certain, and where another one loses its seconds
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import floor
-from operator import itemgetter
 from typing import Any
 
 from ..base.errors import counted
@@ -28,12 +27,13 @@ from .panels import (
     waterfalls,
 )
 from .quality import Quality
-from .regret import Regret
+from .regret import Regret, regret_table
 from .resampled import LEAST_REQUESTS
-from .seconds_by_tag import ByTag
+from .run_table import quality_table, tree_remarks
+from .seconds_by_tag import ByTag, tag_table
 from .side_by_side import SideBySide, has_chance
 from .summary import LevelSummary, Summary
-from .tables import REMARKS, Column, Grid, flat_rows, shown, table
+from .tables import REMARKS, Grid, flat_rows, shown, table
 from .waterfall import Why, why_table
 
 CLOSE = 0.1  # shares that are nearer to each other than this do not explain anything
@@ -309,73 +309,6 @@ def _cells_by_device(found: DeviceRange, policy: str) -> dict[str, str]:
     for reading in found.readings:
         cells[f"tokens/s, {reading} scales"] = f"{found.tokens_per_s(reading, policy):,.1f}"
     return cells
-
-
-REJECTION_REMARK = "texts are drawn anew by rejection sampling: where two of them part means nothing and is left out"
-
-_TREE_REMARK = "token trees: judged counts all nodes, of which one path can stay, so that accepted is no share of it"
-
-
-def tree_remarks(levels: Iterable[LevelSummary]) -> list[str]:
-    """One line if any member judged a token tree, else none."""
-    return [_TREE_REMARK] if any(level.trees for level in levels) else []
-
-
-def quality_table(rows: Sequence[Summary]) -> Grid | None:
-    """One row per policy; None if none of them is lossy. Columns are defined in docs/glossary.md."""
-    if not any(row.quality and row.quality.lossy for row in rows):
-        return None
-    title = "what was refused, and the texts beside the target's own"
-    return table(map(_quality_cells, rows), title=title, remarks=_remarks(rows))
-
-
-def _quality_cells(row: Summary) -> dict[str, str]:
-    cells = {"policy": row.policy, "rejection rate": f"{row.rejection_rate:.1%}"}
-    quality = row.quality
-    if quality is not None:
-        cells["diverg. /1,000"] = shown(quality.divergences_per_1000, ".1f")
-        cells["same text"] = shown(quality.text_agreement, ".1%")
-        cells["log-lik. /token (own)"] = _log_likelihoods(quality)
-        if quality.answers_total is not None:
-            cells["answers right (own)"] = _answers(quality)
-    return cells
-
-
-def _remarks(rows: Sequence[Summary]) -> list[str]:
-    known = [row.quality for row in rows if row.quality is not None]
-    remarks = []
-    least = min(quality.known_share for quality in known)
-    if least < 1:
-        remarks.append(f"log-lik.: of the tokens on record, at least {least:.1%} of a policy's; nothing is guessed")
-    if any(row.reanchored for row in rows):
-        remarks.append("same text: too high, since replay goes back to the target's text where the record ends")
-    if any(quality.num_divergences is None for quality in known):
-        remarks.append(REJECTION_REMARK)
-    return remarks
-
-
-def quality_line(quality: Quality) -> str:
-    """The quality of one run in a sentence."""
-    parts = [f"{counted(quality.requests, 'text')} beside the target's own:"]
-    if quality.num_divergences is not None:
-        rate = shown(quality.divergences_per_1000, ".1f")
-        parts.append(f"{counted(quality.num_divergences, 'divergence')}, {rate} per 1,000 tokens;")
-    if quality.text_agreement is not None:
-        prefix = shown(quality.prefix_agreement, ".1%")
-        parts.append(f"{quality.text_agreement:.1%} of positions the same, {prefix} before the first difference;")
-    parts.append(f"log-likelihood per token {_log_likelihoods(quality)}")
-    if quality.answers_total is not None:
-        parts.append(f"; answers right {_answers(quality)}")
-    return " ".join(parts).replace(" ;", ";")
-
-
-def _log_likelihoods(quality: Quality) -> str:
-    own = shown(quality.own_log_prob_per_token, ".3f")
-    return f"{shown(quality.log_prob_per_token, '.3f')} ({own})"
-
-
-def _answers(quality: Quality) -> str:
-    return f"{quality.answers_right:,} ({quality.answers_own:,}) of {quality.answers_total:,}"
 
 
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
@@ -696,58 +629,6 @@ def _cell(sweep: Sweep, chain: str, batch: int) -> str:
     if speed_up is None:
         return f"{comparison.output_tokens_per_s(row):,.1f} tokens/s{mark}"
     return f"{speed_up:.2f}x{mark}"
-
-
-def tag_table(by_tag: ByTag) -> Grid:
-    """One row per policy, one column per tag: the speed-up over the target alone; the best of each tag is bold."""
-    figures = {policy: by_tag.speed_ups(policy) for policy in by_tag.policies}
-    known = [speed_ups for speed_ups in figures.values() if speed_ups is not None]
-    best = {tag: max(row[tag] for row in known) for tag in by_tag.tags} if known else {}
-    bold = {
-        (row, column)
-        for row, speed_ups in enumerate(figures.values())
-        if speed_ups is not None
-        for column, tag in enumerate(by_tag.tags, start=1)
-        if speed_ups[tag] == best[tag]
-    }
-    return Grid(
-        title="speed-up by tag",
-        columns=_columns(by_tag.tags),
-        rows=tuple((policy, *_speed_ups(by_tag, speed_ups)) for policy, speed_ups in figures.items()),
-        remarks=("against the target alone on the same requests, at the first seed",),
-        bold=frozenset(bold),
-    )
-
-
-def _speed_ups(by_tag: ByTag, speed_ups: Mapping[str, float] | None) -> list[str]:
-    return ["unknown" if speed_ups is None else f"{speed_ups[tag]:.2f}x" for tag in by_tag.tags]
-
-
-def regret_table(regret: Regret, *, by_tag: bool) -> Grid:
-    """One row per policy: seconds per token over those of the reference, and by tag over the best static policy.
-
-    The least regret comes first.
-    """
-    tags = list(regret.best_static) if by_tag else []
-    best = "; ".join(f"{tag}: {policy}" for tag, policy in regret.best_static.items())
-    remark = f"by tag over the best policy given that does the same in every round ({best})"
-    return Grid(
-        title=f"regret over {regret.reference}",
-        columns=_columns(["all", *tags]),
-        rows=tuple(
-            (policy, _percent(over), *(_percent(regret.over_static[policy][tag]) for tag in tags))
-            for policy, over in sorted(regret.over_reference.items(), key=itemgetter(1))
-        ),
-        remarks=(remark,) if tags else (),
-    )
-
-
-def _columns(headings: Sequence[str]) -> tuple[Column, ...]:
-    return (Column(heading="policy", number=False), *(Column(heading=heading or "no tag") for heading in headings))
-
-
-def _percent(share: float) -> str:
-    return f"{share:+.1%}" if abs(share) >= 5e-4 else "0.0%"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -1,4 +1,4 @@
-"""Panels as one figure, SVG, PNG or PDF, or one in a page; the one door to matplotlib.
+"""Panels as one figure, SVG, PNG or PDF, or one in a page; the one door to matplotlib (`figure_matplotlib`).
 
 The same panels give the same bytes.
 """
@@ -68,7 +68,7 @@ def figure_of(panels: Sequence[AnyPanel], title: str) -> "Figure":
 
 
 def drawn_alone(panel: AnyPanel) -> tuple[str, tuple[float, float], list[tuple[float, float, str]]]:
-    """One panel for a page, as `drawing.drawn_alone` says; raises ModuleNotFoundError as `check_figure`."""
+    """One panel for a page, as `figure_matplotlib.drawn_alone` says; raises ModuleNotFoundError as `check_figure`."""
     found: tuple[str, tuple[float, float], list[tuple[float, float, str]]] = _drawing().drawn_alone(panel)
     return found
 
@@ -81,6 +81,6 @@ def needs_matplotlib() -> None:
 def _drawing() -> ModuleType:
     if find_spec("matplotlib") is None:
         raise ModuleNotFoundError(f"figures need matplotlib: {install_hint('figures')}")
-    from . import drawing  # noqa: PLC0415 - an optional dependency, at its one door
+    from . import figure_matplotlib  # noqa: PLC0415 - an optional dependency, at its one door
 
-    return drawing
+    return figure_matplotlib

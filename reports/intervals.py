@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import atan, ceil, cos, exp, log, log10, pi, sin, sqrt
+from math import atan, ceil, cos, exp, log, log10, pi, prod, sin, sqrt
 from statistics import fmean, stdev
 
 LEVEL = 0.95
@@ -64,6 +64,11 @@ def geometric_interval(values: Sequence[float]) -> Interval:
         return Interval(mean=values[0], low=values[0], high=values[0])
     found = mean_interval([log(value) for value in values])
     return Interval(mean=exp(found.mean), low=exp(found.low), high=exp(found.high))
+
+
+def over_product(together: Sequence[float], alone: Sequence[Sequence[float]]) -> list[float]:
+    """By run, what changes do together over the product of what each does alone, all as ratios to a run without any."""
+    return [whole / prod(parts) for whole, *parts in zip(together, *alone, strict=True)]
 
 
 MANY = 200  # values, from which on Student's t is the normal quantile to within a percent

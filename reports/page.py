@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ..base.errors import with_options
+from ..base.errors import as_options, said
+from ..base.toml import first_fault
 from .figure import check_figure, drawn_alone, figure_of, write_drawn
 from .panels import AnyPanel, HeatMap, Panel, Ranking, Section
 from .tables import Grid, Printed, html_lines, html_table, table
@@ -86,13 +87,13 @@ def page_from(data: Mapping[str, Any], name: str) -> ReportPage:
     try:
         page = TypeAdapter(ReportPage).validate_python(dict(held))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{name}: `{PAGE}.{where}` {first['msg']}") from None
+        field, rule, value = first_fault(error)
+        got = "nothing" if value is None else said(value, repr)
+        raise ValueError(f"{name}: `{PAGE}.{field}` {rule}, got {got}") from None
     for place, section in enumerate(page.sections):
         if section.topic not in TOPICS:
             known = ", ".join(TOPICS)
-            raise ValueError(f"{name}: `{PAGE}.sections.{place}.topic` must be one of {known}, got {section.topic!r}")
+            raise ValueError(f"{name}: `{PAGE}.sections[{place}].topic` must be one of {known}, got {section.topic!r}")
     if page.partial:
         raise ValueError(f"{name}: must be of a whole run, got a partial one ({page.partial})")
     return page
@@ -157,7 +158,7 @@ def page_of(found: Printed, command: str = "") -> ReportPage:
     if command:
         sections = tuple(
             replace(
-                one, tables=tuple(replace(grid, remarks=tuple(map(with_options, grid.remarks))) for grid in one.tables)
+                one, tables=tuple(replace(grid, remarks=tuple(map(as_options, grid.remarks))) for grid in one.tables)
             )
             for one in sections
         )

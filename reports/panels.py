@@ -1,4 +1,4 @@
-"""What figures and pages show: panels as plain data, and those of results. `drawing.py` draws them.
+"""What figures and pages show: panels as plain data, and those of results. `figure.py` draws them.
 
 Letters: P points, R rows, C columns, S spans.
 """

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
-from .seconds_by_tag import ByTag
+from .seconds_by_tag import ByTag, tag_columns
 from .side_by_side import SideBySide
+from .tables import Grid
 
 REFERENCE = "oracle-chain"
 
@@ -57,3 +59,26 @@ def _fastest(by_tag: ByTag, policies: Sequence[str], tag: str) -> str:
 
 def _speed(by_tag: ByTag, policy: str, tag: str) -> float:
     return by_tag.policies[policy][tag].output_tokens_per_s
+
+
+def regret_table(regret: Regret, *, by_tag: bool) -> Grid:
+    """One row per policy: seconds per token over those of the reference, and by tag over the best static policy.
+
+    The least regret comes first.
+    """
+    tags = list(regret.best_static) if by_tag else []
+    best = "; ".join(f"{tag}: {policy}" for tag, policy in regret.best_static.items())
+    remark = f"by tag over the best policy given that does the same in every round ({best})"
+    return Grid(
+        title=f"regret over {regret.reference}",
+        columns=tag_columns(["all", *tags]),
+        rows=tuple(
+            (policy, _percent(over), *(_percent(regret.over_static[policy][tag]) for tag in tags))
+            for policy, over in sorted(regret.over_reference.items(), key=itemgetter(1))
+        ),
+        remarks=(remark,) if tags else (),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:+.1%}" if abs(share) >= 5e-4 else "0.0%"

@@ -3,7 +3,7 @@
 The seconds of a run are shared out to its requests without a rest, so those of the tags add up to those of the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..runs.log import RunLog, added_seconds
+from .tables import Column, Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,3 +113,33 @@ def request_seconds(log: RunLog) -> NDArray[np.float64]:
     num_steps = np.bincount(steps["request"][decided], minlength=num_requests)
     shared: NDArray[np.float64] = seconds + rest_s * num_steps / num_steps.sum()
     return shared
+
+
+def tag_table(by_tag: ByTag) -> Grid:
+    """One row per policy, one column per tag: the speed-up over the target alone; the best of each tag is bold."""
+    figures = {policy: by_tag.speed_ups(policy) for policy in by_tag.policies}
+    known = [speed_ups for speed_ups in figures.values() if speed_ups is not None]
+    best = {tag: max(row[tag] for row in known) for tag in by_tag.tags} if known else {}
+    bold = {
+        (row, column)
+        for row, speed_ups in enumerate(figures.values())
+        if speed_ups is not None
+        for column, tag in enumerate(by_tag.tags, start=1)
+        if speed_ups[tag] == best[tag]
+    }
+    return Grid(
+        title="speed-up by tag",
+        columns=tag_columns(by_tag.tags),
+        rows=tuple((policy, *_speed_ups(by_tag, speed_ups)) for policy, speed_ups in figures.items()),
+        remarks=("against the target alone on the same requests, at the first seed",),
+        bold=frozenset(bold),
+    )
+
+
+def _speed_ups(by_tag: ByTag, speed_ups: Mapping[str, float] | None) -> list[str]:
+    return ["unknown" if speed_ups is None else f"{speed_ups[tag]:.2f}x" for tag in by_tag.tags]
+
+
+def tag_columns(headings: Sequence[str]) -> tuple[Column, ...]:
+    """Those of a table of policies by tag."""
+    return (Column(heading="policy", number=False), *(Column(heading=heading or "no tag") for heading in headings))

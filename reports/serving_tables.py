@@ -491,10 +491,6 @@ class ServingReport(Pictured):
         by_class = [] if classes is None else [classes]
         return [served, *by_class, latency_table(self.rows), load_table(self.rows), member_table(self.rows)]
 
-    def lines(self) -> Sequence[str]:
-        """None: tables say it all."""
-        return []
-
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/glossary.md)."""
         return {**self.promised.to_json(), "rows": [row.to_json() for row in self.rows]}

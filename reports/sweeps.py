@@ -40,10 +40,6 @@ class SweepDone(Printed):
         """Cells that were never begun, since an interrupt came before."""
         return self.total - self.kept - self.played - len(self.lost)
 
-    def tables(self) -> Sequence[Grid]:
-        """None: there is nothing to compare yet."""
-        return []
-
     def lines(self) -> Sequence[str]:
         """Counts, then a line for each reason of failures."""
         parts = [f"{self.kept:,} stood there before", f"{self.played:,} played"]

@@ -365,21 +365,24 @@ class Printed(ABC):
 
     __slots__ = ()
 
-    @abstractmethod
     def tables(self) -> Sequence[Grid]:
-        """From the first to the last."""
+        """From the first to the last; none by default."""
+        return ()
 
-    @abstractmethod
     def lines(self) -> Sequence[str]:
-        """What stands below the tables."""
+        """What stands below the tables; nothing by default."""
+        return ()
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """All of it, in the form that docs/compare.md documents."""
 
-    @abstractmethod
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row each, all with the same keys: numbers, texts, and lists of such; None where nothing is known."""
+        """A row each, all with the same keys: numbers, texts, and lists of such; None where nothing is known.
+
+        By default one row, of `to_json`.
+        """
+        return flat_rows([self.to_json()])
 
     def __repr__(self) -> str:
         """As the command line prints it, without colours."""

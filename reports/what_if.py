@@ -5,10 +5,10 @@ Ratios are taken seed by seed, of the same requests; means and intervals are of 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log, prod
+from math import log
 from typing import Any
 
-from .intervals import Interval, enough_values, geometric_interval, paired
+from .intervals import Interval, enough_values, geometric_interval, over_product, paired
 from .load import COMPARED, not_told_apart
 from .rates import with_ends
 from .serving import Promises
@@ -65,8 +65,8 @@ class WhatIf(Printed):
         if whole is None or len(known) < len(parts):
             return None
         seeds = max(map(len, (whole, *known)))
-        at_seeds = zip(*(one * seeds if len(one) == 1 else one for one in (whole, *known)), strict=True)
-        return geometric_interval([together / prod(each) for together, *each in at_seeds])
+        whole, *known = (one * seeds if len(one) == 1 else one for one in (whole, *known))
+        return geometric_interval(over_product(whole, known))
 
     def _ratios(self, changed: Changed, figure: str) -> list[float] | None:
         """By seed; a single one, without a part of chance, stands for every seed."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from ..base.errors import one_line_of, repeated
 from ..traces.errors import TraceFormatError
@@ -115,6 +115,7 @@ class ObservedMeta(Record):
     seed: Count = 0  # of the workload, and the order of prompts; sent with each request
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # sent with each request; >= 0
     ignore_eos: bool = False  # whether the server was asked to go on after an end of sequence
+    extra_body: dict[str, JsonValue] = Field(default_factory=dict)  # further fields that were sent with each request
     # Who counted tokens: "usage" of the answers, the server's "tokenizer" afterwards, or "nobody".
     counted_by: Literal["usage", "tokenizer", "nobody"] = "usage"
     acceptance: ObservedAcceptance | None = None  # of speculative decoding; None where it is unknown

@@ -16,12 +16,12 @@ from ..decoding.rollouts import Rollouts, rollouts_of
 from ..decoding.seen import Start, start_of
 from ..decoding.session import READER
 from ..policies.about import about_of, check_tags
-from ..reports.comparison import quality_table, start_words
+from ..reports.comparison import start_words
 from ..reports.intervals import Interval
 from ..reports.page import Pictured
 from ..reports.panels import AnyPanel, Section, acceptance_by_level, kept_by_position, ranking, seconds_by_member
 from ..reports.resampled import RequestShares, Resampled
-from ..reports.run_table import prefix_lines, run_table
+from ..reports.run_table import prefix_lines, quality_table, run_table
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables import Grid, table
 from ..runs.log import RunLog, with_quality, write_run_log

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import ArgumentError, check_within, known_are
-from ..reports.tables import Grid, Printed
+from ..reports.tables import Printed
 from .options import SettingsOptions, checked, takes
 
 MODEL, EAGLE, EAGLE3, MTP, NGRAM, SUFFIX = KINDS = ("model", "eagle", "eagle3", "mtp", "ngram", "suffix")
@@ -100,10 +100,6 @@ class EngineSettings(Printed):
     version: str  # whose names they are
     decision: Decision
     pasted: Pasted
-
-    def tables(self) -> Sequence[Grid]:
-        """None: settings are lines."""
-        return ()
 
     def lines(self) -> Sequence[str]:
         """What is set, the text to paste, then notes."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base.errors import counted
 from ..base.terminal import Progress
-from ..reports.tables import Grid, Printed, flat_rows
+from ..reports.tables import Printed, flat_rows
 from ..traces.importers import AUTO, ImportOptions, choose_format, import_recording
 from ..traces.rounds.rounds import TRUST, DrafterInfo, RoundsMeta, RoundsRequest
 
@@ -24,10 +24,6 @@ class Imported(Printed):
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/importing.md)."""
         return {"trace": str(self.out), "requests": self.num_requests, **self.meta.model_dump(mode="json")}
-
-    def tables(self) -> Sequence[Grid]:
-        """None: `paceline trace inspect` has those of the recording."""
-        return ()
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each drafter; columns as in docs/trace-format.md, `drafters`."""

@@ -17,7 +17,7 @@ from ..policies.chain_text import BASELINE, chains_in
 from ..reports.intervals import ONE_SEED
 from ..reports.load import AtRate, LoadComparison
 from ..reports.serving_tables import MeasuredRun, SeedRow, workload_tables
-from ..reports.tables import Grid, Printed, flat_rows, table
+from ..reports.tables import Grid, Printed, table
 from ..reports.waterfall import Why
 from ..reports.waterfall_under_load import SpentUnderLoad, StepS, waterfall_under_load
 from ..runs.log import new_folder
@@ -574,14 +574,6 @@ class WorkloadDescription(Printed):
     def tables(self) -> Sequence[Grid]:
         """At a glance, and lengths."""
         return workload_tables(self.summary)
-
-    def lines(self) -> Sequence[str]:
-        """None: notes stand below the tables."""
-        return ()
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
-        return flat_rows([self.to_json()])
 
 
 def describe_workload(

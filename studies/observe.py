@@ -3,7 +3,7 @@
 Each request of the workload gets a prompt of its tag, all of them in turn, in an order that the seed draws.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from ..base.errors import ArgumentError, check_least, check_within, counted
+from ..base.files import decode_json, kind_of_json
 from ..base.options import Secret, opt
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..observing.load_generator import LoadGenerator, ServerTokenizer, acceptance_between, counters
@@ -109,6 +110,8 @@ def shown_run(run: ObservedRun | str | Path) -> Observed:
 
 
 _MOST_CONCURRENCY = 4096
+_OWN_FIELDS = {"model", "prompt", "messages", "max_tokens", "temperature", "seed", "stream", "stream_options"}
+_OWN_FIELDS |= {"ignore_eos", "n"}  # one answer is measured for each request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,11 @@ class Asking:
     )
     temperature: float = opt(0.0, "Sent with each request; 0: the likeliest token.")
     ignore_eos: bool = opt(False, "Ask for answers as long as the workload says (vLLM, SGLang, llama.cpp's server).")
+    extra_body: str | Mapping[str, Any] | None = opt(
+        None,
+        'Further fields of every request, a JSON object, as \'{"policy": "draft:4/target"}\' for paceline serve.',
+        metavar="JSON",
+    )
     usage: bool = opt(True, "Ask for counts of tokens at the end of each stream.", flag="--usage/--no-usage")
     count_tokens: bool = opt(False, "Where no usage came, let the server's tokenizer count, after the run.")
     drafter: str | None = opt(
@@ -139,11 +147,26 @@ class Asking:
         check_within("`timeout_seconds`", self.timeout_s, "(0, 1e6]")
         check_within("`temperature`", self.temperature, "[0, 100]")
         check_least("`warmup`", self.warmup, 0)
+        if both := sorted(self.extra.keys() & _OWN_FIELDS):
+            raise ArgumentError(f"`extra_body` must leave out {both[0]}, which is sent by itself")
 
     @property
     def path(self) -> str:
         """Below the server's address."""
         return "/v1/chat/completions" if self.chat else "/v1/completions"
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What `extra_body` says; raises ArgumentError for what is no JSON object."""
+        if not isinstance(self.extra_body, str):
+            return self.extra_body or {}
+        try:
+            found = decode_json(self.extra_body.encode())
+        except ValueError as error:
+            raise ArgumentError(f"`extra_body` must be JSON, got {self.extra_body!r}: {error}") from None
+        if not isinstance(found, dict):
+            raise ArgumentError(f"`extra_body` must be a JSON object, got {kind_of_json(found)}")
+        return found
 
     def body(self, model: str, text: str, max_tokens: int, seed: int) -> dict[str, Any]:
         """What is posted for a prompt."""
@@ -151,7 +174,7 @@ class Asking:
         body = {"model": model, **asked, "max_tokens": max_tokens, "temperature": self.temperature, "seed": seed}
         body |= {"stream": True}
         body |= {"stream_options": {"include_usage": True}} if self.usage else {}
-        return body | ({"ignore_eos": True} if self.ignore_eos else {})
+        return {**body, **({"ignore_eos": True} if self.ignore_eos else {}), **self.extra}
 
 
 def observe(
@@ -221,6 +244,7 @@ class _Run:
             temperature=self._asked.temperature,
             ignore_eos=self._asked.ignore_eos,
             drafter=self._asked.drafter or "",
+            extra_body=dict(self._asked.extra),
             **named,
         )
         # What cannot be written is told before load is sent.

@@ -12,7 +12,7 @@ from ..base.errors import ArgumentError, known_are
 from ..base.files import whole_folder
 from ..base.toml import TomlFileError, read_toml
 from ..policies.by_name import policy_names
-from ..reports.tables import Grid, Printed
+from ..reports.tables import Printed
 from ..sim.serving.routers import own_routers
 
 TEMPLATES = Path(__file__).with_name("plugins.toml")
@@ -36,10 +36,6 @@ class NewPlugin(Printed):
     folder: str
     files: tuple[str, ...]  # below the folder
 
-    def tables(self) -> Sequence[Grid]:
-        """None."""
-        return ()
-
     def lines(self) -> Sequence[str]:
         """What was written, and what to type next."""
         use = (
@@ -55,10 +51,6 @@ class NewPlugin(Printed):
     def to_json(self) -> dict[str, Any]:
         """All of it."""
         return {"kind": self.kind, "name": self.name, "folder": self.folder, "files": list(self.files)}
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
-        return [self.to_json()]
 
 
 def new_plugin(kind: str, name: str, out: str | Path | None = None) -> NewPlugin:

@@ -18,6 +18,7 @@ from ..reports.ledger import LedgerLine, RecommendationLedger
 from ..reports.recommendation import AtBatch, DraftLength, Recommendation, replayed_candidates
 from ..sim.cost.engines import BARE, DEFAULT_ENGINE
 from ..traces.recording import Recording
+from ..traces.shapes import head_called
 from .compare import sweep
 from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_drafter, settings
 from .grids import CODE_OF, inputs_of, texts_in
@@ -28,7 +29,7 @@ from .tune import parted
 LONGEST, USUAL = 32, 8  # K that is tried, at most and where nobody says
 MEASURE = (
     "measure your server, without speculation and with it: paceline observe URL --out plain, then paceline "
-    "validate --observed RUN --calibrate plain, or give --cost FILE.json with its seconds (docs/costs.md)"
+    "validate --observed RUN --calibrate plain --cluster CLUSTER --write-cost FILE.json, and give --cost FILE.json here"
 )
 
 
@@ -191,7 +192,12 @@ def pasted(
     """What to paste for K by running requests; and why the engine cannot do it, where it cannot."""
     engine, about = asked.paste_into or _engine_of(setting), setting.recording.about
     weights = asked.weights or ("ngram" if drafter in about.lookups else f"model={drafter}")
-    if asked.weights is None and drafter in (about.from_features, *about.unknown_kinds) and any(schedule.values()):
+    # A log may not say what its drafter is, and a head is no model of its own, recorded or by the shape it is given.
+    models = setting.models or ()
+    shapes = models if isinstance(models, Mapping) else dict(text.split("=", 1) for text in models if "=" in text)
+    is_head = head_called(shapes.get(drafter, "").partition("@")[0]) is not None
+    unknown = is_head or drafter in (about.from_features, *about.unknown_kinds)
+    if asked.weights is None and unknown and any(schedule.values()):
         kinds = ", ".join(f"{kind}=PATH" if kind in NEED_PATH else kind for kind in KINDS)
         return None, f"nobody says what {drafter} is in an engine: give --weights, one of {kinds}"
     try:

@@ -505,7 +505,7 @@ def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]
     if num_cycled:
         found.append(
             f"{num_cycled / num_emitted:.1%} of the tokens came after the first pass of a recorded answer, which then "
-            "starts anew"
+            "starts again"
         )
     if num_modelled:
         found.append(f"{num_modelled:,} decisions were modelled rather than replayed")

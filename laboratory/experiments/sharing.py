@@ -25,7 +25,7 @@ from paceline.base.terminal import Progress
 from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.seen import Start
 from paceline.policies.by_name import make_policy
-from paceline.reports.intervals import Interval, mean_interval
+from paceline.reports.intervals import Interval, mean_interval, over_product
 from paceline.reports.panels import Panel, Series
 from paceline.reports.serving import ServingMetrics
 from paceline.runs.agreement import Agreement
@@ -76,11 +76,11 @@ def interaction(
     Ratios are taken seed by seed, so what chance does to all four runs alike is in none of them. Raises ValueError for
     fewer than two seeds.
     """
-    without = [a / b for a, b in zip(neither, speculation, strict=True)]
+    without, gain, all_in_all = (
+        [a / b for a, b in zip(neither, changed, strict=True)] for changed in (speculation, sharing, both)
+    )
     together = [a / b for a, b in zip(sharing, both, strict=True)]
-    gain = [a / b for a, b in zip(neither, sharing, strict=True)]
-    terms = [a / b for a, b in zip(together, without, strict=True)]
-    each = {"without": without, "together": together, "gain": gain, "term": terms}
+    each = {"without": without, "together": together, "gain": gain, "term": over_product(all_in_all, [without, gain])}
     return Interaction(**{name: mean_interval(values) for name, values in each.items()})
 
 
@@ -451,10 +451,10 @@ def batch_table(found: Sequence[Served]) -> Rows:
 def memory_table(found: Sequence[Served]) -> Rows:
     """A row for each memory."""
     title = f"{CROWD.name}, {TWO}: keys and values of all members in limited memory, at most {CROWDED} at a time"
-    return table(title, [[table_cell("memory", one.size, "GB"), *_put_back(one), *_common(one)] for one in found])
+    return table(title, [[table_cell("memory", one.size, "GB"), *_preempted(one), *_common(one)] for one in found])
 
 
-def _put_back(one: Served) -> list[Cell]:
+def _preempted(one: Served) -> list[Cell]:
     return [
         table_cell("preempted, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
         table_cell("preempted, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),

@@ -31,7 +31,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from ..findings import markdown_table
-from ..processes import executors
+from ..processes import process_executor
 from ..shared import with_slims
 from .pool import members_table
 from .recipe import Distillation, as_json
@@ -154,7 +154,7 @@ def side_by_side(processes: int) -> Iterator[Callable[[Sequence[Callable[[], Non
     if processes == 1:
         yield _one_by_one
         return
-    with executors(1, workers=processes) as [executor]:
+    with process_executor(processes) as executor:
 
         def do(jobs: Sequence[Callable[[], None]]) -> None:
             try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from paceline.base.errors import with_options
+from paceline.base.errors import as_options
 from paceline.cli.errors import LONGEST_LINE, one_interrupt, one_line, run_command
 
 from .command_line import done, refused
@@ -175,13 +175,13 @@ def test_a_line_of_a_hundred_thousand_characters_is_cut_in_the_value():
 
 
 def test_arguments_become_options():
-    assert with_options("`decide_s` must fit `batch` and `top_k`") == "--decide-seconds must fit --batch and --top-k"
+    assert as_options("`decide_s` must fit `batch` and `top_k`") == "--decide-seconds must fit --batch and --top-k"
 
 
 def test_fields_of_files_stay_what_they_are():
     rule = "must be there (`detailed`): `windows` x=K, `names`, `requests`, `output_tokens` or `replace`"
     told = "must be there (`detailed`): --window x=K, --drafter, --requests, --output-tokens or --replace"
-    assert with_options(rule, rule=True) == told
+    assert as_options(rule, rule=True) == told
 
 
 def test_a_line_of_many_words_is_cut_in_the_middle():

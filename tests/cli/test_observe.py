@@ -126,6 +126,28 @@ def test_chat_and_options_are_sent(folder):
     assert body["stream_options"] == {"include_usage": True}
 
 
+def test_further_fields_are_sent_with_each_request_and_kept(folder):
+    with served() as server:
+        done(*observe(server, "--extra-body", '{"policy": "plain", "top_k": 4}', "--out", "run"))
+    assert server.bodies
+    assert all((body["policy"], body["top_k"], body["stream"]) == ("plain", 4, True) for body in server.bodies)
+    assert read_observed(folder / "run").meta.extra_body == {"policy": "plain", "top_k": 4}
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("{", "--extra-body must be JSON, got '{': "),
+        ("[1]", "--extra-body must be a JSON object, got a list"),
+        ('{"seed": 1}', "--extra-body must leave out seed, which is sent by itself"),
+    ],
+)
+def test_what_is_no_further_field_is_refused_before_anything_is_sent(folder, extra, message):
+    with served() as server:
+        assert refused(*observe(server, "--extra-body", extra)).startswith(message)
+        assert server.bodies == []
+
+
 def test_a_key_is_sent_and_shown_nowhere(folder, monkeypatch):
     monkeypatch.setenv("THE_KEY", "sesame-open")
     with served(Ways(key="sesame-open")) as server:

@@ -218,7 +218,7 @@ def test_the_table_and_the_json_say_how_good_the_texts_are():
 
 def test_rejection_sampling_has_no_places_to_compare():
     text = " ".join(done(*ran(*LOSSY, *REJECTION)).split())
-    assert "texts are drawn anew by rejection sampling" in text
+    assert "texts are drawn again by rejection sampling" in text
     assert "divergences," not in text
     quality = data(*LOSSY, *REJECTION)["summary"]["quality"]
     assert quality["num_divergences"] is quality["text_agreement"] is None

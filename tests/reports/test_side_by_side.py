@@ -16,17 +16,13 @@ from paceline.reports import LevelSummary, Quality, SideBySide, quality_of, summ
 from paceline.reports.comparison import (
     comparison_table,
     conclusion,
-    quality_line,
-    quality_table,
-    regret_table,
-    tag_table,
     told_apart,
 )
 from paceline.reports.intervals import enough_values, mean_interval, t_quantile
-from paceline.reports.regret import regret_of
+from paceline.reports.regret import regret_of, regret_table
 from paceline.reports.resampled import RequestShares, Resampled
-from paceline.reports.run_table import run_table
-from paceline.reports.seconds_by_tag import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups
+from paceline.reports.run_table import quality_line, quality_table, run_table
+from paceline.reports.seconds_by_tag import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups, tag_table
 from paceline.runs.log import QUALITY_FIELDS, RunLedger, TextQuality, with_quality
 from paceline.sim.recorded import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace

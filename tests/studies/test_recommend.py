@@ -150,6 +150,10 @@ def test_the_command(tmp_path):
                    "--models", "target=llama-3.1-8b", "--weights", "eagle3=HEAD", "--paste-into", "sglang")  # fmt: skip
     assert "--speculative-algorithm EAGLE3" in printed
     assert "range of cost" in printed
+    shapes = ["--models", "draft=eagle3", "--models", "target=llama-3.1-8b"]
+    printed = done("recommend", "--batch", 1, "--most", 2, "--cost", "h100", *shapes)
+    assert "nobody says what draft is in an engine: give --weights, one of model=PATH," in printed
+    assert "draft_model" not in printed
     done("recommend", "--batch", 1, "--most", 2, "--json", out)
     found = json.loads(out.read_text())
     assert [one["batch"] for one in found["batches"]] == [1]

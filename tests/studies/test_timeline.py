@@ -302,7 +302,7 @@ REFUSED = [
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)
 def test_what_is_no_timeline_is_refused_in_a_line(folder, arguments, message):
     served("one", "plain", "kept", limit=2)
-    assert refused("timeline", *arguments).startswith(message.replace("`runs`", "--runs"))
+    assert refused("timeline", *arguments).startswith(message.replace("`runs`", "RUN"))
     assert not Path("t.json").exists()
 
 

@@ -24,7 +24,7 @@ from .engine_totals import LLAMACPP_TIMINGS, SGLANG_META, TRTLLM
 from .format import Format
 from .importing import ImportOptions, Ongoing
 from .metrics_pages import LLAMACPP_METRICS, SGLANG_METRICS, TRTLLM_METRICS, VLLM_METRICS
-from .reading import JSON_BEGINS, Fields, lines_of, opened, peek_objects, refuse_pipe, text_lines
+from .reading import JSON_BEGINS, Fields, files_of, lines_of, opened, peek_objects, refuse_pipe, text_lines
 from .responses import VLLM_DETAILED, is_plain
 from .server_logs import LLAMACPP_LOG, SGLANG_LOG, TRTLLM_ITERATIONS, VLLM_LOG
 from .steps import EAGLE_TIMED, FRONTIER, POSITIONS, SPEC_BENCH
@@ -161,7 +161,7 @@ def _choices(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def unreadable(path: Path, error: TraceFormatError) -> TraceFormatError:
     """What to raise of a file that is no JSON, by `error`, and that no line tells a format of."""
-    with opened(path) as file:
+    with opened(files_of(path)[0]) as file:
         head = file.read(_HEAD_BYTES)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     for kind in _BYTES:

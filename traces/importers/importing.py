@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import ArgumentError, check_within, with_options
+from ...base.errors import ArgumentError, as_options, check_within
 from ..errors import TraceFormatError
 from ..meta import MOST, NAME_PATTERN, ModelInfo, NgramInfo, check_title
 from ..rounds.rounds import TRUST, UNKNOWN_DRAFTED, DrafterInfo, Form, Rounds, StatedAcceptance
@@ -300,7 +300,7 @@ class Ongoing:
             return self.findings.notes()
         counted = "1 bad line was" if self._num_bad == 1 else f"{self._num_bad:,} bad lines were"
         first = next(iter(self._first_bad.values()))
-        told = TraceFormatError(first.path, first.field, with_options(first.rule, rule=True), first.value)
+        told = TraceFormatError(first.path, first.field, as_options(first.rule, rule=True), first.value)
         return (*self.findings.notes(), f"{counted} skipped (--skip-bad-lines); the first: {told}")
 
 

@@ -23,7 +23,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from io import BufferedReader, RawIOBase
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard, cast
@@ -256,11 +255,14 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 
 def bounded_lines(path: Path) -> Iterator[bytes]:
     """The same; raises what opening, reading and unpacking a file does, and TraceFormatError for a line too long."""
-    with opened(path) as stream:
-        for number, line in enumerate(iter(partial(stream.readline, MOST_BYTES + 1), b""), start=1):
-            if len(line) > MOST_BYTES:
-                raise too_long(f"{path}: line {number}", "line")
-            yield line
+    number = 0
+    for file in files_of(path):
+        with opened(file) as stream:
+            for line in iter(partial(stream.readline, MOST_BYTES + 1), b""):
+                number += 1
+                if len(line) > MOST_BYTES:
+                    raise too_long(f"{path}: line {number}", "line")
+                yield line
 
 
 def too_long(place: Path | str, what: str) -> TraceFormatError:
@@ -274,48 +276,14 @@ def refuse_pipe(path: Path) -> None:
         raise TraceFormatError(path, "file", "must not be a pipe, to be read twice", "a pipe")
 
 
+def files_of(path: Path) -> list[Path]:
+    """The file itself; of a folder the `.jsonl` files in it, by name, which are read one after another."""
+    return (sorted(path.glob("*.jsonl")) if path.is_dir() else []) or [path]
+
+
 def opened(path: Path) -> BinaryIO:
-    """A file to be read, unpacked if its name ends in .gz; raises OSError.
-
-    A folder is the `.jsonl` files in it, in the order of their names, one after another.
-    """
-    if path.is_dir() and (files := sorted(path.glob("*.jsonl"))):
-        return cast("BinaryIO", BufferedReader(_OneAfterAnother(files)))
+    """A file to be read, unpacked if its name ends in .gz; raises OSError."""
     return cast("BinaryIO", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
-
-
-class _OneAfterAnother(RawIOBase):
-    """Files as if they were one; each is opened when it is its turn."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._left = list(reversed(paths))
-        self._file: BinaryIO | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - of bytes; its type is private
-        """Take what the file at hand has, or the next one; 0 after the last."""
-        while self._file is not None or self._left:
-            if self._file is None:
-                self._file = self._left.pop().open("rb")
-            piece = self._file.read(len(buffer))
-            if piece:
-                buffer[: len(piece)] = piece
-                return len(piece)
-            self.close_file()
-        return 0
-
-    def close_file(self) -> None:
-        """Close the file at hand, if there is one."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def close(self) -> None:
-        """Close the file at hand as well."""
-        self.close_file()
-        super().close()
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
