@@ -32,13 +32,11 @@ CLASSES_OF_ONE_NAME = {"Replica"}
 
 @cache
 def sources():
-    """Text of every Python file by its path from the root."""
-    found = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        place = path.relative_to(ROOT)
-        if not any(part.startswith(".") or part == "build" or part.endswith(".egg-info") for part in place.parts):
-            found[place] = path.read_text(encoding="utf-8")
-    return found
+    """Text of every Python file by its path from the root; hidden folders, as of an environment, are not entered."""
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    files = [*ROOT.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    places = sorted(file.relative_to(ROOT) for file in files)
+    return {place: (ROOT / place).read_text(encoding="utf-8") for place in places if "build" not in place.parts}
 
 
 @cache

@@ -333,7 +333,7 @@ def test_shipped_policies_take_the_same_steps(monotone, policy, index):
         ("off-under-load,table=1:3/3:1/5:0,draft=mid", 0, 5),
     ],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_batches_take_the_same_steps(monotone, policy, index, batch, cache):
     replayed, run = both_worlds(POLICIES[policy], monotone[index], PROMPTS, batch=batch, cache=cache)
     assert_same(replayed, run)

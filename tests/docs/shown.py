@@ -15,7 +15,7 @@ A page is read from top to bottom, in a scratch folder of its own that sees the 
 A command that needs nothing of a shell is run by a fork of this process, which has imported the package already.
 Commands that measure seconds or run models print something else on each machine, so they are left as they are. With
 `--models`, those that run models are run too, and with `--measured` also the benchmarks.
-`--quick` leaves those alone that take ten seconds and more, for a test that runs often.
+`--quick` leaves those alone that take some seconds, for a test that runs often.
 """
 
 import argparse
@@ -42,9 +42,10 @@ RUNS_MODELS = re.compile(
     r"|paceline\.(record|decode|agree|generate)\("
 )
 MEASURES = re.compile(r"benchmarks/|paceline experiment\b|-m paceline_laboratory\.|trace (inspect|check) [^\n]*--pool")
-# The golden book plays commands like these, on less.
+# The golden book plays commands like these, on less; that `serve` refuses a public address, tests/server says.
 LONG = re.compile(
-    r"--find-rate|recommend --workload|recommendation\.json|--trace smollm2 .*(--by-tag|--why)|--trace steady\.trace"
+    r"--find-rate|recommend .*--(workload|present|batch)|recommendation\.json|--trace smollm2 .*(--by-tag|--why)"
+    r"|--trace (steady|ahead)\.trace|compare --by-tag \\|paceline (tune|serve)\b|--rate 25,"
 )
 # On a slow machine only.
 PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?")
@@ -250,7 +251,7 @@ def main(arguments: Sequence[str | Path] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write what the commands print into the pages")
     parser.add_argument("--models", action="store_true", help="also run the commands that run models")
     parser.add_argument("--measured", action="store_true", help="also run the benchmarks (minutes each)")
-    parser.add_argument("--quick", action="store_true", help="leave commands alone that take ten seconds and more")
+    parser.add_argument("--quick", action="store_true", help="leave commands alone that take some seconds")
     given = parser.parse_args(None if arguments is None else [str(word) for word in arguments])
     skip = [FOREIGN] + ([] if given.models else [RUNS_MODELS]) + ([] if given.measured else [MEASURES])
     skip += [LONG] if given.quick else []

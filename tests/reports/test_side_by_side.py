@@ -116,7 +116,7 @@ def test_policies_are_compared_on_the_same_requests():
 @pytest.mark.one_in(4)
 def test_intervals_hold_what_they_promise(count, num_tags, least, fixed_mix):
     """Samples of a population of which all is known; tags differ in what is gained, and come as each reading says."""
-    rng, runs, held = np.random.default_rng(count + num_tags), 600, 0
+    rng, runs, held = np.random.default_rng(count + num_tags), 300, 0
     true = 1 / np.mean(1 / (1.0 + 0.3 * np.arange(num_tags)))  # the other policy's tokens and seconds know no tags
     for _ in range(runs):
         place = np.arange(count) % num_tags if fixed_mix else rng.integers(num_tags, size=count)

@@ -71,7 +71,7 @@ def run(pool, policy, setting, **options):
 
 @pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=lambda sampling: sampling.mode)
 @pytest.mark.parametrize("index", range(len(POLICIES)), ids=POLICIES)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_policy_batch_cache_and_forward_change_no_text(tiny_pool, texts, index, sampling):
     """Windows of several levels bring ragged feeds, members that wait for others, and requests at different levels."""
     setting = SETTINGS[(5 if sampling is GREEDY else -1) * index % len(SETTINGS)]

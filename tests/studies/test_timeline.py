@@ -106,7 +106,7 @@ def slices(events, name):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("cluster", CLUSTERS)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 def test_events_change_no_figure_and_add_up_to_them(folder, cluster, policy):
     if cluster == "apart" and policy == "specrouter":
         pytest.skip("a policy of every replica")

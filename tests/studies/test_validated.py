@@ -147,7 +147,7 @@ CLUSTERS = {
     for place, cluster in enumerate(CLUSTERS)
     for policy in (POLICIES[place % 5], POLICIES[(place + 2) % 5], POLICIES[(place + 3) % 5])
 ])  # fmt: skip
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_at_the_same_seconds_both_worlds_are_one(worlds, monkeypatch, policy, cluster):
     """Every time, every preemption, every block and every token."""
     monkeypatch.setattr(served_worlds, "ModelsWorld", PricedModels)

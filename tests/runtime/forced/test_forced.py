@@ -214,7 +214,7 @@ class Noting:
 
 
 @pytest.mark.parametrize("index", range(len(POLICIES)), ids=POLICIES)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 def test_a_forced_run_takes_the_steps_of_the_replay(pool, recording, index, monkeypatch):
     """Its policy sees what was recorded, and its models run over every token that the replay counts."""
     fed, policies, wrapped = Counter(), [], under_test._AnyToken.__call__

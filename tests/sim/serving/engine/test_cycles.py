@@ -41,7 +41,7 @@ def test_requests_side_by_side_are_added_up(policy, prefix_cache):
 
 
 @pytest.mark.parametrize("policy", ASKED)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_batches_that_decode_for_long(policy):
     """A few requests come seldom, so that most steps are of all of them; memory is short, ample, or keeps prefixes."""
     tables = pico()
