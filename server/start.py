@@ -26,8 +26,8 @@ from ..studies.decode import load_pool
 from ..studies.setting import NamedPolicy, named_policy
 from ..traces.meta import Sampling
 from .app import Service, make_app
-from .engine import LiveEngine, LiveReplica
-from .jobs import End, Job
+from .connections import MOST_HEAD_BYTES, Connection, allow_many
+from .engine import End, Job, LiveEngine, LiveReplica
 from .meters import Meters
 from .options import Address, EngineOptions, RecordingOptions, RequestLimits
 from .record import TrafficRecorder
@@ -115,8 +115,10 @@ def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingO
 def _replica_of(
     models: ModelPool, named: NamedPolicy, limits: EngineLimits, meters: Meters, asked: ServedPool
 ) -> LiveReplica:
-    policy = named.admitted(loaded_pool(models), lossless=asked.lossless)
-    return LiveReplica(models, named.name, policy, limits, meters, debug=asked.debug)
+    pool = loaded_pool(models)
+    policy = named.admitted(pool, lossless=asked.lossless)
+    recorder = meters.recorder(named.name, pool.names, limits.kv[models.target.name].num_blocks)
+    return LiveReplica(models, named.name, policy, limits, recorder=recorder, stepped=meters.stepped, debug=asked.debug)
 
 
 def _engine_limits(models: ModelPool, asked: ServedPool) -> EngineLimits:
@@ -206,6 +208,7 @@ def serve(
     Raises:
         ValueError: as `make_service`, and for an address that is taken or may not be served; one line.
     """
+    allow_many()
     with closing(bound_socket(address)) as listening:
         service = make_service(asked, limits, recording)
         server = uvicorn.Server(server_config(make_app(service, api_key=address.api_key), address.drain_s))
@@ -217,17 +220,24 @@ def serve(
             tell("ended")
 
 
-def server_config(app: object, drain_s: float) -> uvicorn.Config:
-    """How uvicorn serves an application: nothing is logged but its errors."""
+def server_config(app: object, drain_s: float, *, patience_s: int = 15) -> uvicorn.Config:
+    """How uvicorn serves an application: nothing is logged but its errors.
+
+    Args:
+        app: that answers.
+        drain_s: seconds that answers under way have once the server shall end, >= 0.
+        patience_s: seconds that a client has for its next request, for the rest of one, and to read on, > 0.
+    """
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_level="error",
         access_log=False,
         lifespan="on",
         loop="asyncio",
-        http="h11",
+        http=Connection,
         ws="none",
         timeout_graceful_shutdown=int(drain_s),
-        timeout_keep_alive=15,
+        timeout_keep_alive=patience_s,
+        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
         server_header=False,
     )

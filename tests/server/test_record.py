@@ -85,22 +85,30 @@ def test_a_folder_that_exists_and_folders_of_one_name_are_refused(models, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_leaves_whole_files(prompts, tmp_path):
-    for number in range(20):
-        folder = tmp_path / f"traffic-{number}"
-        command = [sys.executable, "-m", "paceline", "serve", "--port", "0", "--policy", CHAIN]
-        command += ["--record", str(folder), "--record-every", "0.05"]
-        with (
-            subprocess.Popen(
-                command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-            ) as process,
-            ThreadPoolExecutor(8) as pool,
-        ):
-            client = Client(int(process.stderr.readline().rsplit(":", 1)[1]), None)
-            for text in prompts * 4:
-                pool.submit(client.complete, text)
-            until(lambda folder=folder: (folder / "workload").is_dir())
-            process.send_signal(signal.SIGKILL)
-        assert list(open_workload(folder / "workload"))
-        assert read_prompts(folder / "prompts")
-        assert read_recording("auto", [folder / responses_folder(CHAIN)]).requests
+@pytest.mark.parametrize("number", range(20))
+def test_a_server_that_is_killed_or_ended_leaves_whole_files(prompts, tmp_path, number):
+    """In the middle of streams; one that is ended in order has written down all that it answered."""
+    folder, ending = tmp_path / "traffic", (signal.SIGKILL, signal.SIGTERM)[number % 2]
+    command = [sys.executable, "-m", "paceline", "serve", "--port", "0", "--policy", CHAIN]
+    command += ["--record", str(folder), "--record-every", "0.05"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        client = Client(int(process.stderr.readline().rsplit(":", 1)[1]), None)
+        asked = enumerate(prompts * 4)
+        answers = [pool.submit(client.complete, text, stream=place % 2 == 0) for place, text in asked]
+        until(lambda: (folder / "workload").is_dir())
+        process.send_signal(ending)
+    found = [one.result() for one in answers if not one.exception()]
+    whole = {(one.events[0] if one.events else one.body)["id"] for one in found if one.status == 200}
+    arrivals = {one.request_id for one in open_workload(folder / "workload")}
+    texts = {one.request_id for one in read_prompts(folder / "prompts")}
+    assert arrivals
+    assert texts
+    assert read_recording("auto", [folder / responses_folder(CHAIN)]).requests
+    if ending == signal.SIGTERM:
+        assert process.returncode == 0
+        assert whole <= arrivals
+        assert arrivals == texts
