@@ -165,7 +165,7 @@ async def clients(pool: str, policy: str, count: int, seconds: float) -> list[li
     text = read_prompts(pool_path(pool) / "prompts.jsonl")[0].text
     found: Counter[str] = Counter()
     first_s: list[float] = []
-    ends_s = time.monotonic() + seconds
+    ends_s = 0.0
 
     async def client(server: Server) -> None:
         while time.monotonic() < ends_s:
@@ -182,6 +182,7 @@ async def clients(pool: str, policy: str, count: int, seconds: float) -> list[li
                 await asyncio.sleep(1)  # as Retry-After says
 
     async with serving(pool, policy) as server:
+        ends_s = time.monotonic() + seconds
         await asyncio.gather(*(client(server) for _ in range(count)))
         held = await drained(server)
     refused_s = sorted(first_s)
