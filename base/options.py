@@ -48,6 +48,11 @@ def opt(
     return field(default=default, metadata={_OPT: said})
 
 
+def key_opt(words: str) -> Secret | None:
+    """The key of a server, as an option; by default there is none."""
+    return opt(None, words, flag="--api-key-env", metavar="NAME")
+
+
 def declared(record: Callable[..., object]) -> dict[str, tuple[Parameter, Opt | None]]:
     """The fields of a dataclass by name, each as a parameter, with what is said of it."""
     said = {one.name: one.metadata.get(_OPT) for one in fields(cast("type[DataclassInstance]", record))}

@@ -13,8 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ..runtime.stop_strings import TextStream, text_before_stop
-from .engine import LiveEngine
-from .jobs import Deliver, End, Job
+from .engine import Deliver, End, Job, LiveEngine
 from .protocol import FINISHED, ChatRequest, CompletionRequest, RequestError, metrics_of, usage_of
 
 Asked = CompletionRequest | ChatRequest
@@ -127,17 +126,22 @@ class Answers:
 
     async def _settled(self) -> AsyncIterator[tuple[int, str, str]]:
         """(choice, text, how it ended or ""): what is new and can be shown; raises RequestError."""
+        ends_at_s = self._loop.time() + self._timeout_s
+        while self._left:
+            choice, tokens, end = await self._next_piece(ends_at_s)
+            if end is not None:
+                self._left -= 1
+                if end.error:
+                    raise RequestError(500, end.error, code="server_error")
+            text = self._texts[choice].push(tokens, end)
+            if text or end is not None:
+                yield choice, text, "" if end is None else FINISHED[end.reason]
+
+    async def _next_piece(self, ends_at_s: float) -> Piece:
+        """What the engine has next; no timer runs while the client is written to."""
         try:
-            async with asyncio.timeout(self._timeout_s):
-                while self._left:
-                    choice, tokens, end = await self._pieces.get()
-                    if end is not None:
-                        self._left -= 1
-                        if end.error:
-                            raise RequestError(500, end.error, code="server_error")
-                    text = self._texts[choice].push(tokens, end)
-                    if text or end is not None:
-                        yield choice, text, "" if end is None else FINISHED[end.reason]
+            async with asyncio.timeout_at(ends_at_s):
+                return await self._pieces.get()
         except TimeoutError:
             message = f"the answer took longer than {self._timeout_s:g} s"
             raise RequestError(408, message, code="timeout") from None

@@ -20,8 +20,7 @@ from ..runtime.pools.pool import ModelPool
 from ..runtime.pools.pool_file import PoolFileError
 from ..runtime.stop_strings import make_ending
 from .answers import Answers, Asked
-from .engine import LiveEngine
-from .jobs import Job
+from .engine import Job, LiveEngine
 from .meters import Meters
 from .options import RequestLimits
 from .protocol import ChatRequest, CompletionRequest, RequestError, error_of
@@ -59,7 +58,10 @@ class Service:
         self._models, self._template, self._policies = models, template, tuple(policies)
         self.engine, self.meters, self.limits = engine, meters, limits
         self._recorder = recorder
-        engine.watches += [meters, *([] if recorder is None else [recorder])]
+        engine.on_ended.append(meters.ended)
+        if recorder is not None:
+            engine.on_began.append(recorder.began)
+            engine.on_ended.append(recorder.ended)
         self._most_open = num_running + limits.max_queue
         self._chance, self._since = SystemRandom(), int(time.time())
 

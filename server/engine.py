@@ -8,8 +8,9 @@ each. What is chosen where is a request's own: temperature, truncation, seed and
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,10 +19,12 @@ from torch import Tensor
 from ..base.terminal import tell
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
+from ..decoding.request_text import Ending
 from ..decoding.results import Deferred, Drafted, DraftResults, Failed, Judged, VerifyResults
 from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.world import DraftItem, VerifyItem
+from ..runs.recorder import ServingRecorder
 from ..runtime.coupled_noise import RequestNoise
 from ..runtime.pools.members import loaded_pool
 from ..runtime.pools.pool import ModelPool
@@ -41,10 +44,42 @@ from ..sim.serving.replica import ReplicaSpec, ServedFrom
 from ..sim.serving.requests import READS, AnswerLengths, DrawnRequests, ServedRequest
 from ..traces.meta import Sampling
 from ..traces.workloads.arrival import Arrival
-from .jobs import End, Job
-from .meters import Meters
 
 _PS_PER_NS = 1000
+
+# Told what a request has more: its new tokens, and how it ended, if it did. Called in the engine's thread.
+Deliver = Callable[["Job", Sequence[int], "End | None"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a request ended."""
+
+    reason: str  # "eos", "stop" or "length"; "" if it failed
+    error: str = ""  # why it failed
+    left: bool = False  # whether the client went before its end
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """One answer that is wanted, and what became of it; written by the engine once it was submitted."""
+
+    request_id: str  # unique
+    policy: str  # by name
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling  # greedy or coupled
+    noise_name: str  # with the seed, the key of its noise
+    eos: frozenset[int]
+    ending: Ending | None
+    deliver: Deliver
+    tag: str = ""
+    text: str = ""  # of the prompt, where it was asked as one
+    arrived_at_ps: int = 0  # on the engine's clock, as all times
+    first_token_at_ps: int | None = None
+    ended_at_ps: int | None = None
+    tokens: list[int] = field(default_factory=list)  # committed so far
+    steps: list[tuple[int, int]] = field(default_factory=list)  # (drafted, accepted) of each step of the target
 
 
 class LiveRequest(ServedRequest):
@@ -212,12 +247,21 @@ class LiveReplica:
         name: of the policy.
         policy: built for the pool.
         limits: of the replica.
-        meters: told what happens.
+        recorder: told what the replica does.
+        stepped: told the drafted and the accepted tokens of each step of the target.
         debug: check every cache at every step.
     """
 
     def __init__(
-        self, models: ModelPool, name: str, policy: Policy, limits: EngineLimits, meters: Meters, *, debug: bool = False
+        self,
+        models: ModelPool,
+        name: str,
+        policy: Policy,
+        limits: EngineLimits,
+        *,
+        recorder: ServingRecorder,
+        stepped: Callable[[int, int], None],
+        debug: bool = False,
     ) -> None:
         self.name = name
         self._jobs, self._ended = Jobs(), list[str]()
@@ -233,7 +277,7 @@ class LiveReplica:
             overlap="turns",
             debug=debug,
         )
-        self._world = LiveWorld(self._models, meters.stepped)
+        self._world = LiveWorld(self._models, stepped)
         pool, answers = loaded_pool(models), cast(RecordedAnswers, self._jobs)
         shared = LiveRequests(
             pool=pool,
@@ -243,7 +287,7 @@ class LiveReplica:
             drawn=DrawnRequests((), seed=0),
             unit_tokens=0,
             deadlines={},
-            recorder=meters.recorder(name, pool.names, limits.kv[pool.names[-1]].num_blocks),
+            recorder=recorder,
             outputs=None,
             on_ended=lambda arrival, _: self._ended.append(arrival.request_id),
             on_reached=lambda *_: None,
@@ -332,18 +376,6 @@ class LiveReplica:
         job.deliver(job, new, end)
 
 
-class Watch(Protocol):
-    """Looks on while requests come and go."""
-
-    def began(self, job: Job) -> None:
-        """A request arrived."""
-        ...
-
-    def ended(self, job: Job, end: End) -> None:
-        """A request ended, or failed, or its client left."""
-        ...
-
-
 class LiveEngine:
     """Runs replicas in a thread of its own, as long as there is anything to run.
 
@@ -354,13 +386,15 @@ class LiveEngine:
         threads: CPU threads of torch.
 
     Attributes:
-        watches: told of every request when it arrives and when it has ended.
+        on_began: called with every request when it arrives.
+        on_ended: called with every request that ended, or failed, or whose client left, and how.
     """
 
     def __init__(self, make_replicas: Mapping[str, Callable[[], LiveReplica]], *, threads: int) -> None:
         self._make_replicas, self._threads = make_replicas, threads
         self._replicas = {name: make() for name, make in make_replicas.items()}
-        self.watches: list[Watch] = []
+        self.on_began: list[Callable[[Job], None]] = []
+        self.on_ended: list[Callable[[Job, End], None]] = []
         self._inbox: deque[tuple[str, Job]] = deque()
         self._wake, self._stopping = threading.Event(), False
         self._num_open = 0
@@ -405,8 +439,8 @@ class LiveEngine:
         job.deliver = noting
         with self._lock:
             self._num_open += 1
-        for watch in self.watches:
-            watch.began(job)
+        for tell_began in self.on_began:
+            tell_began(job)
         self._inbox.append(("submit", job))
         self._wake.set()
 
@@ -418,8 +452,8 @@ class LiveEngine:
     def _note_ended(self, job: Job, end: End) -> None:
         with self._lock:
             self._num_open -= 1
-        for watch in self.watches:
-            watch.ended(job, end)
+        for tell_ended in self.on_ended:
+            tell_ended(job, end)
 
     def _run(self) -> None:
         use_threads(self._threads)

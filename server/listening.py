@@ -7,6 +7,7 @@ import uvicorn
 
 from ..base.errors import ArgumentError
 from ..base.terminal import tell
+from .connections import MOST_HEAD_BYTES, Connection
 from .options import Address
 
 
@@ -44,18 +45,26 @@ def run_app(app: object, listening: socket.socket, address: Address, what: str, 
         tell("ended")
 
 
-def server_config(app: object, drain_s: float, *, passes_on: bool = False) -> uvicorn.Config:
-    """How uvicorn serves an application: nothing is logged but its errors."""
+def server_config(app: object, drain_s: float, *, passes_on: bool = False, patience_s: int = 15) -> uvicorn.Config:
+    """How uvicorn serves an application: nothing is logged but its errors.
+
+    Args:
+        app: that answers.
+        drain_s: seconds that answers under way have once the server shall end, >= 0.
+        passes_on: see `run_app`.
+        patience_s: seconds that a client has for its next request, for the rest of one, and to read on, > 0.
+    """
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_level="critical" if passes_on else "error",
         access_log=False,
         lifespan="on",
         loop="asyncio",
-        http="h11",
+        http="h11" if passes_on else Connection,
         ws="none",
         timeout_graceful_shutdown=int(drain_s),
-        timeout_keep_alive=15,
+        timeout_keep_alive=patience_s,
+        h11_max_incomplete_event_size=None if passes_on else MOST_HEAD_BYTES,
         server_header=False,
         date_header=not passes_on,
     )

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from ..runs.recorder import ServingRecorder
 from ..traces.workloads.arrival import PS_PER_S, Arrival
-from .jobs import End, Job
+from .engine import End, Job
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0)
 
@@ -30,7 +30,7 @@ class Meters:
             for what, words in (("running", "in the batch"), ("waiting", "that wait for admission"))
         )
         self._used = self._gauge("vllm:kv_cache_usage_perc", "Share of the target's blocks in use, 0 to 1.", "policy")
-        self._preemptions = self._counter("vllm:num_preemptions", "Requests put back for lack of blocks.")
+        self._preemptions = self._counter("vllm:num_preemptions", "Requests preempted for lack of blocks.")
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts of requests that ended.")
         self._generated = self._counter("vllm:generation_tokens", "Tokens of answers.")
         self._ended = self._counter("vllm:request_success", "Requests that ended, by reason.", "finished_reason")
@@ -78,9 +78,6 @@ class Meters:
         for place in range(accepted):
             self._by_place.labels(self._model, str(place)).inc()
 
-    def began(self, job: Job) -> None:
-        """Nothing: requests are counted when they end."""
-
     def ended(self, job: Job, end: End) -> None:
         """A request ended."""
         model = self._model
@@ -99,7 +96,7 @@ class Meters:
             self._tpot.labels(model).observe(decoding_s / (len(job.tokens) - 1))
 
     def preempted(self) -> None:
-        """A request was put back."""
+        """A request was preempted."""
         self._preemptions.labels(self._model).inc()
 
     def holds(self, policy: str, running: int, waiting: int, used_share: float) -> None:

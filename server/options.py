@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import ArgumentError, check_least, check_within
-from ..base.options import Secret, opt
+from ..base.options import Secret, given, key_opt, opt
 
 MOST_PORT = 65535
 
@@ -15,11 +15,8 @@ class Address:
 
     host: str = opt("127.0.0.1", "Address to listen at; a public one needs --api-key-env.")
     port: int = opt(8000, "0 takes a free one.", least=0, most=MOST_PORT)
-    api_key: Secret | None = opt(
-        None,
-        "Environment variable that holds the key which clients must send. Default: no key is needed.",
-        flag="--api-key-env",
-        metavar="NAME",
+    api_key: Secret | None = key_opt(
+        "Environment variable that holds the key which clients must send. Default: no key is needed."
     )
     drain_s: float = opt(
         30.0, "Most seconds that answers under way may take after SIGTERM or Ctrl-C.", flag="--drain-seconds"
@@ -84,7 +81,7 @@ class RecordingOptions:
     def __post_init__(self) -> None:
         check_within("`record_every_s`", self.record_every_s, "[0.01, 1e6]")
         check_least("`record_mib`", self.record_mib, 1)
-        if self.record is None and (self.record_hashes, self.record_every_s, self.record_mib) != (False, 60.0, 1024):
+        if self.record is None and given(self):
             raise ArgumentError("`record_hashes`, `record_every_s` and `record_mib` go with `record`")
 
 

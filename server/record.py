@@ -24,7 +24,7 @@ from ..base.files import write_whole
 from ..base.terminal import tell
 from ..sim.serving.limits import EngineLimits
 from ..traces.workloads.arrival import PS_PER_S
-from .jobs import End, Job
+from .engine import End, Job
 from .options import RecordingOptions
 from .protocol import metrics_of, usage_of
 

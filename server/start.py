@@ -23,8 +23,8 @@ from ..studies.decode import load_pool
 from ..studies.setting import NamedPolicy, named_policy
 from ..traces.meta import Sampling
 from .app import Service, make_app
-from .engine import LiveEngine, LiveReplica
-from .jobs import End, Job
+from .connections import allow_many
+from .engine import End, Job, LiveEngine, LiveReplica
 from .listening import bound_socket, run_app
 from .meters import Meters
 from .options import Address, EngineOptions, RecordingOptions, RequestLimits
@@ -113,8 +113,10 @@ def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingO
 def _replica_of(
     models: ModelPool, named: NamedPolicy, limits: EngineLimits, meters: Meters, asked: ServedPool
 ) -> LiveReplica:
-    policy = named.admitted(loaded_pool(models), lossless=asked.lossless)
-    return LiveReplica(models, named.name, policy, limits, meters, debug=asked.debug)
+    pool = loaded_pool(models)
+    policy = named.admitted(pool, lossless=asked.lossless)
+    recorder = meters.recorder(named.name, pool.names, limits.kv[models.target.name].num_blocks)
+    return LiveReplica(models, named.name, policy, limits, recorder=recorder, stepped=meters.stepped, debug=asked.debug)
 
 
 def _engine_limits(models: ModelPool, asked: ServedPool) -> EngineLimits:
@@ -184,6 +186,7 @@ def serve(
     Raises:
         ValueError: as `make_service`, and for an address that is taken or may not be served; one line.
     """
+    allow_many()
     with closing(bound_socket(address)) as listening:
         service = make_service(asked, limits, recording)
         app = make_app(service, api_key=address.api_key)

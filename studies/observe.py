@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ..base.errors import ArgumentError, check_least, check_within, counted
 from ..base.files import decode_json, kind_of_json
-from ..base.options import Secret, opt
+from ..base.options import Secret, key_opt, opt
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..observing.load_generator import LoadGenerator, ServerTokenizer, acceptance_between, counters
 from ..observing.server import ClientClock, Endpoint, Exchange, Sent, ServerError, exchange, model_of
@@ -120,12 +120,7 @@ class Asking:
 
     model: str | None = opt(None, "By name; default: the only one that the server lists.")
     chat: bool = opt(False, "By /v1/chat/completions; default: by /v1/completions.")
-    api_key: Secret | None = opt(
-        None,
-        "Environment variable that holds the server's key; it is written nowhere.",
-        flag="--api-key-env",
-        metavar="NAME",
-    )
+    api_key: Secret | None = key_opt("Environment variable that holds the server's key; it is written nowhere.")
     timeout_s: float = opt(
         600.0, "Most seconds of a request, to the end of its answer; else it failed.", flag="--timeout-seconds"
     )

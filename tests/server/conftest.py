@@ -1,6 +1,7 @@
 """A server of the shipped pool in a thread of the tests' process, and requests to it."""
 
 import json
+import socket
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -85,12 +86,25 @@ def until(holds, seconds=30):
 
 
 @contextmanager
-def serving(models, *, limits=None, api_key=None, policies=(CHAIN, "plain"), debug=False, recording=None, **engine):
+def serving(
+    models,
+    *,
+    limits=None,
+    api_key=None,
+    policies=(CHAIN, "plain"),
+    debug=False,
+    recording=None,
+    patience_s=15,
+    send_bytes=None,
+    **engine,
+):
     asked = ServedPool(pool=models, policies=policies, engine=EngineOptions(**engine), debug=debug)
     service = make_service(asked, limits or RequestLimits(), recording)
     listening = bound_socket(Address(port=0))
+    if send_bytes is not None:  # that the system takes of an answer before the client reads it
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
     app = make_app(service, api_key=api_key)
-    server = uvicorn.Server(server_config(app, 5.0))
+    server = uvicorn.Server(server_config(app, 5.0, patience_s=patience_s))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
@@ -119,3 +133,23 @@ def prompts():
 def client(models):
     with serving(models) as found:
         yield found
+
+
+# As instruction models have it; a second question is refused by the template itself, where no answer came between.
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'user' and not loop.first and loop.previtem.role == 'user' %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{{ message.role }}: {{ message.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def chat_pool(tmp_path_factory):
+    """The shipped pool with a chat template beside its tokenizer."""
+    folder = tmp_path_factory.mktemp("pools") / "pico"
+    folder.mkdir()
+    for path in pool_path(None).iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder

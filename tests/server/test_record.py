@@ -11,12 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from paceline.base.errors import ArgumentError
+from paceline.policies import make_policy
 from paceline.runtime.prompts import read_prompts
 from paceline.server.options import RecordingOptions
 from paceline.server.record import TrafficRecorder, responses_folder
+from paceline.sim.contexts import TrieTables
+from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.importers import ImportOptions, read_recording
+from paceline.traces.opening import open_recording
 from paceline.traces.workloads import open_workload
 
+from ..unit_cost import UnitCost
 from .conftest import CHAIN, Client, serving, until
 
 POLICY = "draft:4/target"
@@ -85,22 +90,60 @@ def test_a_folder_that_exists_and_folders_of_one_name_are_refused(models, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_leaves_whole_files(prompts, tmp_path):
-    for number in range(20):
-        folder = tmp_path / f"traffic-{number}"
-        command = [sys.executable, "-m", "paceline", "serve", "--port", "0", "--policy", CHAIN]
-        command += ["--record", str(folder), "--record-every", "0.05"]
-        with (
-            subprocess.Popen(
-                command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-            ) as process,
-            ThreadPoolExecutor(8) as pool,
-        ):
-            client = Client(int(process.stderr.readline().rsplit(":", 1)[1]), None)
-            for text in prompts * 4:
-                pool.submit(client.complete, text)
-            until(lambda folder=folder: (folder / "workload").is_dir())
-            process.send_signal(signal.SIGKILL)
-        assert list(open_workload(folder / "workload"))
-        assert read_prompts(folder / "prompts")
-        assert read_recording("auto", [folder / responses_folder(CHAIN)]).requests
+@pytest.mark.parametrize("number", range(20))
+def test_a_server_that_is_killed_or_ended_leaves_whole_files(prompts, tmp_path, number):
+    """In the middle of streams; one that is ended in order has written down all that it answered."""
+    folder, ending = tmp_path / "traffic", (signal.SIGKILL, signal.SIGTERM)[number % 2]
+    command = [sys.executable, "-m", "paceline", "serve", "--port", "0", "--policy", CHAIN]
+    command += ["--record", str(folder), "--record-every", "0.05"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        client = Client(int(process.stderr.readline().rsplit(":", 1)[1]), None)
+        asked = enumerate(prompts * 4)
+        answers = [pool.submit(client.complete, text, stream=place % 2 == 0) for place, text in asked]
+        until(lambda: any((folder / "workload").glob("*.jsonl")))
+        process.send_signal(ending)
+    found = [one.result() for one in answers if not one.exception()]
+    whole = {(one.events[0] if one.events else one.body)["id"] for one in found if one.status == 200}
+    arrivals = {one.request_id for one in open_workload(folder / "workload")}
+    texts = {one.request_id for one in read_prompts(folder / "prompts")}
+    assert arrivals
+    assert texts
+    assert read_recording("auto", [folder / responses_folder(CHAIN)]).requests
+    if ending == signal.SIGTERM:
+        assert process.returncode == 0
+        assert whole <= arrivals
+        assert arrivals == texts
+
+
+@pytest.mark.slow
+def test_prompts_that_were_kept_give_a_recording_in_which_every_step_is_that_of_the_server(models, prompts, tmp_path):
+    """As docs/serving-loop.md has it: `paceline record --prompts traffic/prompts`, to its end."""
+    folder, tokens = tmp_path / "traffic", 8
+    with serving(models, recording=RecordingOptions(record=folder), policies=[POLICY]) as client:
+        found = [client.complete(text, max_tokens=tokens, spec_decode_metrics=True).body for text in prompts[:2]]
+    out = tmp_path / "traffic.trace"
+    command = [sys.executable, "-m", "paceline", "record", str(out), "--prompts", str(folder / "prompts")]
+    command += ["--pool", "pico", "--max-new-tokens", str(tokens)]
+    ran = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    trace = open_recording(out)
+    tables = TrieTables(trace)
+    log = simulate(Scenario(tables=tables, cost=UnitCost()), make_policy(POLICY, tables.pool), POLICY)
+    steps = list(zip(*(log.steps[name].tolist() for name in ("request", "kind", "drafted", "emitted")), strict=True))
+    served = {body["id"]: body for body in found}
+    assert {one.request_id for one in trace.requests} == set(served)
+    for index, request in enumerate(trace.requests):
+        told = served[request.request_id]
+        trunk = request.trie.token[request.trie.trunk[1:]].tolist()
+        assert models.tokenizer.decode(trunk) == told["choices"][0]["text"]
+        assert (
+            sum(drafted for number, kind, drafted, _ in steps if (number, kind) == (index, 0))
+            == (told["metrics"]["speculative_decoding"]["num_draft_tokens"])
+        )
+        assert sum(emitted for number, *_, emitted in steps if number == index) == told["usage"]["completion_tokens"]
