@@ -128,7 +128,8 @@ class QuickSteps:
         asked, by_level, num_rows = self._asked, self._levels[level], len(rows)
         learn, ready, idle = asked.learn, asked.ready, asked.idle
         for request, count in zip(rows, lengths):  # noqa: B905 - to be strict costs as much as the rest
-            tokens, places, kept, *_ = request.written
+            written = request.written
+            tokens, places, kept = written.tokens, written.places, written.kept
             pending = request.tokens
             if pending:
                 request.agreed = -1
