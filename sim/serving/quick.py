@@ -169,7 +169,7 @@ class QuickSteps:
         for request in rows:
             text, pending, held = request.num_text, len(request.tokens), request.cached[level]
             is_exact = request.step.rule.__class__ is Exact  # type: ignore[union-attr]
-            if not is_exact or (pending and request.agreed < 0) or request.place < 0 or request.has_ending:
+            if not is_exact or (pending and request.agreed < 0) or request.place < 0 or not request.is_plain:
                 return -1
             if held >= text:
                 held = text - 1
