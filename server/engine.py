@@ -20,10 +20,10 @@ from ..base.terminal import tell
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.request_text import Ending
-from ..decoding.results import Deferred, Drafted, DraftResults, Failed, Judged, VerifyResults
+from ..decoding.results import Deferred, Drafted, Failed, Judged
 from ..decoding.rules import Signal
 from ..decoding.session import Session
-from ..decoding.world import DraftItem, VerifyItem
+from ..decoding.steps import Draft, Verify
 from ..runs.recorder import ServingRecorder
 from ..runtime.coupled_noise import RequestNoise
 from ..runtime.pools.members import loaded_pool
@@ -33,7 +33,6 @@ from ..runtime.sampler import noise_of as noise_of_state
 from ..runtime.sampling import truncated
 from ..runtime.state import RequestState
 from ..runtime.threads import use_threads
-from ..runtime.verify import Chunk
 from ..runtime.world import TorchWorld
 from ..sim.cost.base import CostModel
 from ..sim.recorded import RecordedAnswers, Replayed
@@ -42,6 +41,7 @@ from ..sim.serving.engine import Replica
 from ..sim.serving.limits import EngineLimits
 from ..sim.serving.replica import ReplicaSpec, ServedFrom
 from ..sim.serving.requests import READS, AnswerLengths, DrawnRequests, ServedRequest
+from ..sim.serving.world import Fed, Ran
 from ..traces.meta import Sampling
 from ..traces.workloads.arrival import Arrival
 
@@ -172,7 +172,6 @@ class LiveWorld:
     def __init__(self, models: TorchWorld, stepped: Callable[[int, int], None]) -> None:
         self.failed: dict[str, str] = {}
         self._stepped = stepped
-        self.duration_ps = 0
         self._models = models
         self._target = len(models.pool.members) - 1
 
@@ -192,34 +191,35 @@ class LiveWorld:
         """See `World`."""
         return self._models.signal(session, index)
 
-    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
-        """See `World`; raises MemoryError where the device has no room."""
+    def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> Ran:
+        """See `EngineWorld`; raises MemoryError where the device has no room."""
         start_ns = perf_counter_ns()
-        results = self._models.draft(level, items)
-        rows = [
-            self._sound(session, row, Drafted([], [])) for (session, _), row in zip(items, results.rows, strict=True)
-        ]
-        return results._replace(rows=rows, duration_s=self._took_s(start_ns))
+        results = self._models.draft(level, [(row, cast(Draft, row.step)) for row in rows])
+        written = [self._sound(row, result, Drafted([], [])) for row, result in zip(rows, results.rows, strict=True)]
+        return Ran.of(results._replace(rows=written), self._took_ps(start_ns))
 
-    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
+    def verify(
+        self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
+    ) -> Ran:
         """See `EngineWorld`; raises as `draft`. Notes what the target kept of every draft."""
         start_ns = perf_counter_ns()
-        results = self._models.verify(level, items, [_chunk(session) for session, _ in chunks])
-        rows = []
+        items = [(row, cast(Verify, row.step)) for row in rows]
+        results = self._models.verify(level, items, [(row, row.chunk) for row in chunks])
+        judged = []
         for (session, step), row in zip(items, results.rows, strict=True):
             found = cast(Judged, self._sound(session, row, Judged(0, 0, session.place)))
             if level == self._target and step is not READS:
                 step_tokens = len(session.tokens), found.num_accepted
                 cast(LiveRequest, session).job.steps.append(step_tokens)
                 self._stepped(*step_tokens)
-            rows.append(found)
-        return results._replace(rows=rows, duration_s=self._took_s(start_ns))
+            judged.append(found)
+        return Ran.of(results._replace(rows=judged), self._took_ps(start_ns))
 
-    def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
+    def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
         """See `EngineWorld`; raises as `draft`."""
         start_ns = perf_counter_ns()
-        self._models.verify(level, [], [_chunk(session) for session in sessions])
-        self._took_s(start_ns)
+        self._models.verify(level, [], [(row, row.chunk) for row in rows])
+        return self._took_ps(start_ns)
 
     def _sound(self, session: Session, row: Any, instead: Any) -> Any:  # noqa: ANN401 - of either kind of operation
         if isinstance(row, Failed):
@@ -229,14 +229,9 @@ class LiveWorld:
             raise MemoryError(row.reason)
         return row
 
-    def _took_s(self, start_ns: int) -> float:
+    def _took_ps(self, start_ns: int) -> int:
         self._models.clock.now_s()  # waits for the devices
-        self.duration_ps = (perf_counter_ns() - start_ns) * _PS_PER_NS
-        return self.duration_ps / 1e12
-
-
-def _chunk(session: Session) -> Chunk:
-    return session, cast(LiveRequest, session).chunk
+        return (perf_counter_ns() - start_ns) * _PS_PER_NS
 
 
 class LiveReplica:

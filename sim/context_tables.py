@@ -46,7 +46,7 @@ class SharedIntegers:
         return listed
 
 
-class WrittenChain(NamedTuple):
+class WrittenChain:
     """What one member writes from a node on.
 
     Attributes:
@@ -54,13 +54,21 @@ class WrittenChain(NamedTuple):
         kept: how many of the first the target would have written as well.
         ends: whether the last one ends the text.
         tvd: total variation distances to the target where these were written, up to the first that it would not have.
+        drafts, verdicts: what comes of a draft of so many tokens, and of the target's judgement of it, once asked for;
+            not to be changed.
     """
 
-    tokens: list[int]
-    places: list[int]
-    kept: int
-    ends: bool
-    tvd: tuple[float, ...]
+    __slots__ = ("drafts", "ends", "kept", "places", "tokens", "tvd", "verdicts")
+
+    def __init__(self, tokens: list[int], places: list[int], kept: int, tvd: tuple[float, ...], *, ends: bool) -> None:
+        self.tokens, self.places, self.kept, self.tvd, self.ends = tokens, places, kept, tvd, ends
+        self.drafts: dict[int, Drafted] = {}
+        self.verdicts: dict[int, Judged] = {}
+
+    def drafted(self, count: int) -> Drafted:
+        """A draft of the first tokens, all if there are no more."""
+        found = self.drafts[count] = Drafted(self.tokens[:count], self.places[:count])
+        return found
 
 
 class RequestTables:
@@ -216,7 +224,19 @@ class RequestTables:
             places.append(place)
             ends = token in eos
             node = place
-        return WrittenChain(tokens, places, kept, ends, tuple(tvd))
+        return WrittenChain(tokens, places, kept, tuple(tvd), ends=ends)
+
+    def verdict(self, chain: WrittenChain, node: int, count: int) -> Judged | None:
+        """What the target says of the first tokens that a member writes from a node on; None: it is not recorded."""
+        kept, places, tvd = min(chain.kept, count), chain.places, chain.tvd
+        place = places[kept - 1] if kept else node
+        own = self.next_token[-1][place]
+        if kept == count:
+            tvd = tvd[:count]
+        elif own == chain.tokens[kept]:  # the target's own token as well, but what comes after it is not recorded
+            return None
+        found = chain.verdicts[count] = Judged(kept, own, self.child[-1][place], tvd)
+        return found
 
     def signal(self, level: int, node: int) -> Signal:
         """What a model says at a node of the token that it writes there."""

@@ -108,6 +108,7 @@ class TrieAnswers:
     def __init__(self, *, tables: TablesByRequest, fallback: Fallback | None) -> None:
         self._tables = tables
         self.num_free = tables.num_free
+        self._top = tables.num_free + len(tables.trace.meta.models) - 1
         self._eos = frozenset(tables.trace.meta.eos_token_ids)
         ngram = tables.trace.meta.ngram
         self._vocab_size = tables.trace.meta.vocab_size
@@ -167,21 +168,20 @@ class TrieAnswers:
         """See `RecordedAnswers`."""
         if step.stop is not None or level == self._reader:
             return self._draft_slowly(session, step, level)
-        tables = self._open[session.request_id]
-        node = session.places[-1] if session.places else self._anchored(session, tables)
-        next_token, child, eos = tables.next_token[level], tables.child[level], self._eos
-        tokens: list[int] = []
-        places: list[int] = []
-        for _ in range(min(step.tokens, session.room)):
-            if node < 0:
-                return self._draft_slowly(session, step, level)
-            token = next_token[node]
-            node = child[node]
-            tokens.append(token)
-            places.append(node)
-            if token in eos:
-                break
-        return made(Drafted, (tokens, places, 0, None))
+        tables, places = self._open[session.request_id], session.places
+        node = places[-1] if places else session.place
+        if node < 0 and not places:
+            node = self._anchored(session, tables)
+        asked, room = step.tokens, session.budget - len(session.emitted) - len(places)
+        if asked > room:  # which is >= 1, else nobody drafts
+            asked = room
+        chain = tables.chains[level].get(node)
+        if chain is not None:
+            found = chain.drafts.get(asked)
+            if found is not None:
+                return found
+        chain = tables.chain(level, node, asked, self._eos)
+        return self._draft_slowly(session, step, level) if chain is None else chain.drafted(asked)
 
     def _draft_slowly(self, session: Session, step: Draft, level: int) -> Drafted:
         """Draft with a stop rule, from the target's states, or where some context is not recorded."""
@@ -240,12 +240,25 @@ class TrieAnswers:
     def judged(self, session: Session, step: Verify, level: int) -> Judged:
         """See `RecordedAnswers`."""
         tables = self._open[session.request_id]
-        first = session.first_unjudged(level)
-        node = session.places[first - 1] if first else self._anchored(session, tables)
+        tokens, first = session.tokens, 0
+        if level == self._top:
+            node = session.place if session.place >= 0 else self._anchored(session, tables)
+        else:
+            first = session.first_unjudged(level)
+            node = session.places[first - 1] if first else self._anchored(session, tables)
         if node < 0 or not step.rule.lossless or self._reader >= 0:
             return self._judge_slowly(session, step, level, first)
-        next_token, distances = tables.next_token[level], tables.tvd[level]
-        tokens, judges, places = session.tokens, session.judges, session.places
+        next_token, count = tables.next_token[level], len(tokens)
+        if not count:
+            return made(Judged, (0, next_token[node], tables.child[level][node], (), 0, (), None))
+        judges = session.judges
+        if level == self._top and judges.count(judges[0]) == count:
+            chain = tables.chains[judges[0]].get(node)
+            if chain is not None and chain.tokens[:count] == tokens:  # one member has written all that is pending
+                found = chain.verdicts.get(count) or tables.verdict(chain, node, count)
+                if found is not None:
+                    return found
+        distances, places = tables.tvd[level], session.places
         if first:
             tokens, judges, places = tokens[first:], judges[first:], places[first:]
         num_accepted = 0

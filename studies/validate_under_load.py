@@ -12,10 +12,10 @@ from typing import Any, cast
 from ..base.errors import ArgumentError, check_least, counted
 from ..base.terminal import Progress, quiet
 from ..decoding.legal_steps import Policy
-from ..decoding.results import Deferred, DraftResults, Failed, Judged, VerifyResults
+from ..decoding.results import Deferred, Failed, Judged
 from ..decoding.rules import Signal
 from ..decoding.session import Session
-from ..decoding.world import DraftItem, VerifyItem
+from ..decoding.steps import Draft, Verify
 from ..policies.about import about_of
 from ..policies.chain_text import default_policies
 from ..reports.serving_tables import (
@@ -40,12 +40,13 @@ from ..runtime.world import TorchWorld
 from ..sim.contexts import TrieTables
 from ..sim.cost.base import CostModel
 from ..sim.recorded import RecordedAnswers
-from ..sim.serving.charges import to_ps, to_s
+from ..sim.serving.charges import to_ps
 from ..sim.serving.cluster import Cluster, Replica, open_cluster
 from ..sim.serving.replica import MakeWorld, ReplicaSpec, Role
 from ..sim.serving.requests import DrawnRequests, ServedRequest
 from ..sim.serving.routers import Dispatcher, RouterSetting
 from ..sim.serving.serve import Served, serve
+from ..sim.serving.world import Fed, Ran
 from ..sim.simulate import seconds_to_decide
 from ..traces.contexts.recording import TrieRecording
 from ..traces.meta import Sampling
@@ -138,11 +139,11 @@ class Stopwatch:
 
 
 class ModelsWorld:
-    """Carries out the operations of one replica; implements `sim.serving.scheduler.EngineWorld`.
+    """Carries out the operations of one replica; implements `sim.serving.world.EngineWorld`.
 
     A request whose models write another token than the target did when it was recorded has **left** its record: by a
     near tie, since shapes of batches turn roundings. From there on end-of-sequence tokens do not end it, so that it has
-    as many tokens as the workload says. `duration_ps` is that of the latest operation.
+    as many tokens as the workload says.
 
     Args:
         models: the real world; of one replica alone.
@@ -166,7 +167,6 @@ class ModelsWorld:
         self._left = left
         self._stopwatch = stopwatch
         self._target = len(models.pool.members) - 1
-        self.duration_ps = 0
 
     def open(self, session: Session) -> None:
         """See `World`."""
@@ -185,14 +185,16 @@ class ModelsWorld:
         """See `World`."""
         return self._models.signal(session, index)
 
-    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
-        """See `World`; raises as `verify`."""
+    def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> Ran:
+        """See `EngineWorld`; raises as `verify`."""
         self._stopwatch.start()
-        results = self._models.draft(level, items)
-        _check_ran(items, results.rows)
-        return results._replace(duration_s=self._took_s())
+        results = self._models.draft(level, [(row, cast(Draft, row.step)) for row in rows])
+        _check_ran(rows, results.rows)
+        return Ran.of(results, self._took_ps())
 
-    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
+    def verify(
+        self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
+    ) -> Ran:
         """See `EngineWorld`.
 
         Raises:
@@ -200,24 +202,24 @@ class ModelsWorld:
             MemoryError: a device has no room for what the blocks of the cluster hold.
         """
         self._stopwatch.start()
-        results = self._models.verify(level, items, [_chunk(session) for session, _ in chunks])
-        _check_ran(items, results.rows)
+        items = [(row, cast(Verify, row.step)) for row in rows]
+        results = self._models.verify(level, items, [(row, row.chunk) for row in chunks])
+        _check_ran(rows, results.rows)
         if level == self._target:
-            for (session, _), row in zip(items, results.rows, strict=True):
-                self._compare(cast(ServedRequest, session), cast(Judged, row))
-        return results._replace(duration_s=self._took_s())
+            for request, row in zip(rows, results.rows, strict=True):
+                self._compare(request, cast(Judged, row))
+        return Ran.of(results, self._took_ps())
 
-    def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
+    def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
         """See `EngineWorld`; raises as `verify`."""
         self._stopwatch.start()
-        self._models.verify(level, [], [_chunk(session) for session in sessions])
-        self._took_s()
+        self._models.verify(level, [], [(row, row.chunk) for row in rows])
+        return self._took_ps()
 
-    def _took_s(self) -> float:
+    def _took_ps(self) -> int:
         if self._models.manager.evicted:
             raise _no_room(self._models.manager.evicted[0])
-        self.duration_ps = to_ps(self._stopwatch.lap_s())
-        return to_s(self.duration_ps)
+        return to_ps(self._stopwatch.lap_s())
 
     def _compare(self, session: ServedRequest, judged: Judged) -> None:
         """Note a request whose committed tokens are about to be others than those recorded."""
@@ -233,12 +235,8 @@ def _differ(written: int, recorded: int) -> bool:
     return written != recorded
 
 
-def _chunk(session: Session) -> tuple[Session, int]:
-    return session, cast(ServedRequest, session).chunk
-
-
-def _check_ran(items: Sequence[DraftItem] | Sequence[VerifyItem], rows: Sequence[object]) -> None:
-    for (session, _), row in zip(items, rows, strict=True):
+def _check_ran(sessions: Sequence[ServedRequest], rows: Sequence[object]) -> None:
+    for session, row in zip(sessions, rows, strict=True):
         if isinstance(row, Failed):
             raise ValueError(f"request {session.request_id} failed: {row.error}") from row.error
         if isinstance(row, Deferred):

@@ -233,6 +233,7 @@ class DecodeReplica(Replica):
     def _join(self) -> None:
         """Requests whose keys and values are there run."""
         while self._received and len(self._batch.running) < self._most_running:
+            self._scheduler.has_moved = True
             session = self._received.popleft()
             self._batch.elsewhere -= 1
             self._batch.joined(session)
@@ -254,6 +255,7 @@ class DecodeReplica(Replica):
             num_tokens = self._memory.receive(expected[0].session)
             if num_tokens is None:
                 break
+            self._scheduler.has_moved = True
             self._handovers.begin(expected.popleft(), num_tokens, now_ps)
         return going
 
@@ -278,11 +280,11 @@ class PrefillReplica(Replica):
         self._memory.release(session.serial)
         self._books.note_state(at_ps)
 
-    def _commit_step(self, going: Going) -> None:
-        super()._commit_step(going)
-        for session in going.rows[len(going.rows) - going.num_ending :]:
+    def _written(self, rows: list[ServedRequest], at_ps: int) -> None:
+        super()._written(rows, at_ps)
+        for session in rows:
             if session.num_answer < session.arrival.output_tokens:
-                self._hand_over(session, going.end_ps)
+                self._hand_over(session, at_ps)
 
     def _hand_over(self, session: ServedRequest, at_ps: int) -> None:
         """It leaves the batch, and its blocks stay."""

@@ -23,8 +23,9 @@ from .requests import ServedRequest, ServedView
 from .world import EngineWorld
 
 Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it drafts, who
+MOST_ROW = 64
 MOST_STEPS = 4096  # that are known by identity; more are checked anew
-COMMITS, DRAFTS, VERIFIES, UNSURE = range(4)
+COMMITS, UNSURE = -1, -2  # in place of tokens to draft, 0 of a verification: to be looked at each time
 
 
 class AskedPolicy:
@@ -67,7 +68,7 @@ class AskedPolicy:
         self._steps: dict[int, tuple[Step, int, int]] = {}
         self._keeps = [not member.model_free for member in pool.members]
         self.idle: dict[str, int] = {}
-        self._by_level = [[level] * 64 for level in range(len(pool.members))]
+        self._by_level = [[level] * MOST_ROW for level in range(len(pool.members))]
 
     @property
     def between_rounds(self) -> bool:
@@ -120,6 +121,9 @@ class AskedPolicy:
         ready = self.ready
         if ready:
             decide, steps, decide_s = self._decide, self._steps, self._decide_s
+            # As mostly all ask for the same: then nobody stands in a slot.
+            rows: list[ServedRequest] = []
+            same = -1 if self._num_queued else -2
             for request in ready:  # grows by those whose step is a Commit
                 if decide_s:
                     load.now_s += decide_s
@@ -127,34 +131,35 @@ class AskedPolicy:
                     step = decide(request.view)
                 except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
                     raise raised(self._name, request.request_id, None, "decide", error) from error
-                known = steps.get(id(step))
-                if known is None or known[0] is not step:
-                    known = self._look_at(request, step)
-                _, slot, kind = known
-                if kind == DRAFTS:
+                _, slot, tokens = steps.get(id(step)) or self._look_at(request, step)
+                if tokens > 0:
                     # With nothing pending there is no end that leaves no room.
                     room = request.room if request.tokens else request.budget - len(request.emitted)
-                    if room < 1:
-                        self._check(request, step)
-                    tokens = step.tokens  # type: ignore[union-attr]
-                    request.asked = tokens if tokens < room else room
-                elif kind == VERIFIES:
-                    request.asked = 0
-                elif kind == COMMITS:
+                    if tokens > room:
+                        if room < 1:
+                            self._check(request, step)
+                        tokens = room
+                elif tokens:
                     self._check(request, step)
-                    self._commit(request, step)
-                    continue
+                    if tokens == COMMITS:
+                        self._commit(request, step)
+                        continue
+                    tokens = 0
+                request.step, request.asked = step, tokens
+                if slot == same:
+                    rows.append(request)
+                elif same == -2:
+                    same = slot
+                    rows.append(request)
                 else:
-                    self._check(request, step)
-                    request.asked = 0
-                request.step = step
-                slots[slot].append(request)
-                self._num_queued += 1
+                    slots[slot].append(request)
+                    self._num_queued += 1
             self.ready = []
-            rows = slots[slot]
-            if len(rows) == self._num_queued:  # as mostly: all ask for the same
-                self._num_queued, slots[slot] = 0, []
-                return (slot >> 1, not slot & 1, rows) if rows else None
+            if rows:
+                if not self._num_queued:
+                    return same >> 1, not same & 1, rows
+                slots[same] = rows
+                self._num_queued += len(rows)
         for slot, rows in enumerate(slots) if self._num_queued else ():
             if rows:
                 slots[slot] = []
@@ -163,14 +168,14 @@ class AskedPolicy:
         return None
 
     def _look_at(self, request: ServedRequest, step: Step) -> tuple[Step, int, int]:
-        """What a step is that was not met before; steps are values, so it stays that."""
+        """What a step is that was not met before; steps are values, so it stays that, and is held as long as its id."""
         level = self._check(request, step)
         if isinstance(step, Commit):
             known: tuple[Step, int, int] = step, 0, COMMITS
         elif isinstance(step, Draft):
-            known = step, 2 * level, DRAFTS
+            known = step, 2 * level, step.tokens
         else:
-            known = step, 2 * level + 1, VERIFIES if level == self._target else UNSURE
+            known = step, 2 * level + 1, 0 if level == self._target else UNSURE
         if len(self._steps) >= MOST_STEPS:
             self._steps.clear()
         self._steps[id(step)] = known
@@ -191,7 +196,15 @@ class AskedPolicy:
         outcome = request.committed(step)
         self.load.context_tokens += outcome.num_emitted
         self.committed.append(request)
-        self._feed_back(request, outcome)
+        try:
+            self.learn(outcome)
+        except BaseException as error:  # foreign code, as above
+            raise raised(self._name, request.request_id, step, "learn", error) from error
+        if outcome.done:
+            self.end(request)
+        else:
+            self.idle.pop(request.request_id, None)
+            self.ready.append(request)
 
     # -- telling
 
@@ -201,14 +214,15 @@ class AskedPolicy:
         many = self._by_level[level]
         for request, (tokens, places, num_modelled, _) in zip(rows, results):  # noqa: B905 - costs as much as the rest
             count = len(tokens)
-            by_level = many[:count] if count <= 64 else [level] * count
-            request.tokens += tokens
+            by_level = many[:count] if count <= MOST_ROW else [level] * count
+            request.agreed = -1
+            pending = request.tokens
+            pending += tokens
             request.places += places
             request.drafters += by_level
             request.judges += by_level
-            request.agreed = -1
             if keeps and count:
-                request.cached[level] = request.num_text + len(request.tokens) - 1
+                request.cached[level] = request.num_text + len(pending) - 1
             request.last = outcome = made(
                 Outcome, (request.request_id, request.step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False, 0)
             )
@@ -227,17 +241,31 @@ class AskedPolicy:
     def judged(self, level: int, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float,
                num_rows: int) -> None:  # fmt: skip
         """A verification has run, of `num_rows` requests in all."""
-        sums, load = self.judged_sums[level], self.load
+        sums, load, learn, ready, idle = self.judged_sums[level], self.load, self.learn, self.ready, self.idle
+        sums[0] += len(rows)
         for request, judged in zip(rows, results):  # noqa: B905 - as above
             step = request.step
             outcome = request.judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)  # type: ignore[arg-type]
-            load.context_tokens += outcome.num_emitted
-            self.num_modelled += judged.num_modelled
-            sums[0] += 1
-            sums[1] += outcome.num_judged
-            sums[2] += outcome.num_accepted
-            sums[3] += outcome.num_own
-            self._feed_back(request, outcome)
+            _, _, _, num_judged, num_accepted, num_own, num_emitted, _, _, _, _, done, _ = outcome
+            load.context_tokens += num_emitted
+            if judged[4]:
+                self.num_modelled += judged[4]
+            if num_judged:
+                sums[1] += num_judged
+                sums[2] += num_accepted
+            sums[3] += num_own
+            try:
+                learn(outcome)
+            except BaseException as error:  # foreign code, as above
+                raise raised(self._name, request.request_id, step, "learn", error) from error
+            if done:
+                self.end(request)
+                continue
+            if not (num_judged or num_own or num_emitted):
+                guard_progress(self._policy, self._name, idle, outcome)
+            elif idle:
+                idle.pop(request.request_id, None)
+            ready.append(request)
 
     def prefilled(self, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float,
                   num_rows: int) -> None:  # fmt: skip
@@ -250,20 +278,6 @@ class AskedPolicy:
                 self.end(request)
             else:
                 self.ready.append(request)
-
-    def _feed_back(self, request: ServedRequest, outcome: Outcome) -> None:
-        try:
-            self.learn(outcome)
-        except BaseException as error:  # foreign code, as above
-            raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
-        if outcome.done:
-            self.end(request)
-            return
-        if not (outcome.num_drafted or outcome.num_judged or outcome.num_own or outcome.num_emitted):
-            guard_progress(self._policy, self._name, self.idle, outcome)
-        elif self.idle:
-            self.idle.pop(request.request_id, None)
-        self.ready.append(request)
 
     def raised(self, outcome: Outcome, error: BaseException) -> PolicyError:
         """What `learn` raised; an interrupt is raised on."""

@@ -9,14 +9,16 @@ forward, and half a picosecond. Elsewhere each forward's seconds are rounded onc
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ...decoding.pool import Pool
-from ...decoding.results import Drafted, Forward
-from ...decoding.world import DraftItem, VerifyItem
+from ...decoding.results import Drafted
+from ...decoding.steps import Draft, Verify
+from ...decoding.world import DraftItem
 from ...traces.workloads.arrival import PS_PER_S
 from ..charges import OperationCharges, draft_forwards
 from ..cost.base import ContextLine, CostModel, WrappedCost, held_together
+from .requests import ServedRequest
 
 
 def to_ps(seconds: float) -> int:
@@ -63,10 +65,11 @@ class ForwardLines:
     def ps(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> int:
         """Picoseconds of one forward; arguments and errors as of `line`."""
         known = self._latest.get((model, num_rows, new_tokens))
-        if known is None or not known.start <= context_tokens < known.end:
-            known = self.line(model, num_rows, new_tokens, context_tokens)
-        start, _, start_ps, slope_ps = known
-        return start_ps + slope_ps * (context_tokens - start)
+        if known is not None:
+            start, end, start_ps, slope_ps = known
+            if start <= context_tokens < end:
+                return start_ps + slope_ps * (context_tokens - start)
+        return self.line(model, num_rows, new_tokens, context_tokens).ps(context_tokens)
 
     def line(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> PsLine:
         """The line that `context_tokens` lies on; arguments and errors as of `CostModel.forward_s`."""
@@ -125,15 +128,16 @@ def later_forwards(forward_ps: ForwardPs, model: str, drafts: list[tuple[int, in
     Yields:
         Rows, forwards with so many, and picoseconds of each.
     """
-    done = 1
-    while drafts:
-        length, rows = min(drafts)[0], len(drafts)
+    done, rows, contexts = 1, len(drafts), 0
+    for _, context in drafts:
+        contexts += context
+    for length, context in sorted(drafts):
         repeats = length - done
         if repeats:
-            middle = sum([context for _, context in drafts]) + rows * (2 * done + repeats - 3) // 2
-            yield rows, repeats, forward_ps(model, rows, rows, middle)
-        done = length
-        drafts = [one for one in drafts if one[0] > length]
+            yield rows, repeats, forward_ps(model, rows, rows, contexts + rows * (2 * done + repeats - 3) // 2)
+            done = length
+        rows -= 1
+        contexts -= context
 
 
 def _whole(line: ContextLine, context_tokens: int) -> PsLine:
@@ -174,14 +178,14 @@ class ServingCharges:
         self, cost: CostModel, pool: Pool, now_s: Callable[[], float], target_cost: CostModel | None = None
     ) -> None:
         self._cost = in_whole_ps(cost)
-        self._draft_ps = forward_ps_of(self._cost)
-        self._verify_ps = [self._draft_ps] * pool.target_level + [forward_ps_of(target_cost or self._cost)]
-        self._names = pool.names
-        self._plain = [not cost.longest and cost.draft_terms(name) is None for name in pool.names]
+        self.forward_ps = forward_ps_of(self._cost)
+        self._verify_ps = [self.forward_ps] * pool.target_level + [forward_ps_of(target_cost or self._cost)]
+        self._names, self._target = pool.names, pool.target_level
+        plain = [not cost.longest and cost.draft_terms(name) is None for name in pool.names]
         num_free = sum(member.model_free for member in pool.members)
-        self.forward_ps = self._draft_ps
         self.lines = self._cost.lines if isinstance(self._cost, WholeSeconds) else None
-        self.are_forwards = target_cost is None and not cost.knows_operations and all(self._plain[num_free:])
+        self.are_forwards = target_cost is None and not cost.knows_operations and all(plain[num_free:])
+        self._plain = [is_plain and not cost.knows_operations for is_plain in plain]
         self._operations = OperationCharges(cost, pool, now_s) if cost.knows_operations else None
 
     def close(self, request_id: str) -> None:
@@ -195,49 +199,89 @@ class ServingCharges:
             return to_ps(self._operations.lookup_s(num_rows))
         return num_rows * to_ps(self._cost.lookup_s)
 
-    def drafted(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> tuple[list[Forward], int]:
-        """The forwards of a Draft, and the time of all of it."""
+    def drafted(
+        self,
+        level: int,
+        rows: Sequence[ServedRequest],
+        drafted: Sequence[Drafted],
+        fed: tuple[int, int] | None = None,
+    ) -> tuple[int, int, int]:
+        """Forwards of a Draft, tokens fed in all of them, and picoseconds of all of it.
+
+        `fed` is what `ServedRequest.feed` says of all rows together, if that is known.
+        """
+        if not self._plain[level]:
+            return self._drafted_otherwise(level, [(row, cast(Draft, row.step)) for row in rows], drafted)
+        model, forward_ps, num_rows = self._names[level], self.forward_ps, len(rows)
+        longest = shortest = len(drafted[0].tokens)
+        for row in drafted[1:]:
+            count = len(row.tokens)
+            longest, shortest = max(longest, count), min(shortest, count)
+        if not shortest or fed is None:
+            rows = [row for row, written in zip(rows, drafted, strict=True) if written.tokens]
+            drafted = [written for written in drafted if written.tokens]
+            if not rows:
+                return 0, 0, 0
+            each, num_rows = [row.feed(level, verify=False) for row in rows], len(rows)
+            shortest = min([len(written.tokens) for written in drafted])
+            fed = sum([new for new, _ in each]), sum([held for _, held in each])
+        new_tokens, held_tokens = fed
+        num_forwards = longest if new_tokens else longest - 1
+        duration_ps = forward_ps(model, num_rows, new_tokens, held_tokens)
+        if longest > shortest:
+            drafts = [
+                (len(written.tokens), row.num_text + len(row.tokens))
+                for row, written in zip(rows, drafted, strict=True)
+            ]
+            for some, repeats, each_ps in later_forwards(forward_ps, model, drafts):
+                duration_ps += repeats * each_ps
+                new_tokens += repeats * some
+        elif longest > 1:
+            middle = held_tokens + new_tokens + num_rows * (longest - 2) // 2
+            duration_ps += (longest - 1) * forward_ps(model, num_rows, num_rows, middle)
+            new_tokens += (longest - 1) * num_rows
+        return num_forwards, new_tokens, duration_ps
+
+    def _drafted_otherwise(
+        self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]
+    ) -> tuple[int, int, int]:
+        """The same, where the cost says what operations or drafts take, or what each row holds counts."""
         if self._operations is not None:
             forwards, seconds = self._operations.draft(level, items, drafted)
-            return forwards, to_ps(seconds)
-        if self._plain[level]:
-            return self._plainly_drafted(level, items, drafted)
-        forwards, duration_ps = draft_forwards(self._cost, self._names[level], items, drafted, level), 0
-        for _, _, repeats, each_s in forwards:
-            duration_ps += repeats * to_ps(each_s)
-        return forwards, duration_ps
-
-    def verified(self, level: int, items: Sequence[VerifyItem]) -> tuple[Forward, int]:
-        """The one forward of a Verify, or of a catch-up; each row is fed what `Session.feed` says."""
-        if self._operations is not None:
-            (forward,), seconds = self._operations.verify(level, items)
-            return forward, to_ps(seconds)
-        fed, name = [session.feed(level, verify=True) for session, _ in items], self._names[level]
-        num_rows, new_tokens = len(fed), sum([new for new, _ in fed])
-        if self._plain[level]:
-            context_tokens = sum([held for _, held in fed])
+            duration_ps = to_ps(seconds)
         else:
-            context_tokens = held_together(self._cost, name, [held for _, held in fed])
-        duration_ps = self._verify_ps[level](name, num_rows, new_tokens, context_tokens)
-        return (num_rows, new_tokens, 1, duration_ps / PS_PER_S), duration_ps
+            forwards, duration_ps = draft_forwards(self._cost, self._names[level], items, drafted, level), 0
+            for _, _, repeats, each_s in forwards:
+                duration_ps += repeats * to_ps(each_s)
+        num_forwards = sum([repeats for _, new, repeats, _ in forwards if new])
+        return num_forwards, sum([repeats * new for _, new, repeats, _ in forwards]), duration_ps
 
-    def _plainly_drafted(
-        self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]
-    ) -> tuple[list[Forward], int]:
-        """The same forwards as of `draft_forwards`, where a draft costs nothing but these."""
-        model, forward_ps = self._names[level], self._draft_ps
-        drafts, new_tokens, held_tokens = [], 0, 0
-        for (session, _), (tokens, *_) in zip(items, drafted):  # noqa: B905 - to be strict costs as much as the rest
-            if tokens:
-                new, held = session.feed(level, verify=False)
-                new_tokens += new
-                held_tokens += held
-                drafts.append((len(tokens), new + held))
-        if not drafts:
-            return [], 0
-        duration_ps = forward_ps(model, len(drafts), new_tokens, held_tokens)
-        forwards = [(len(drafts), new_tokens, 1, duration_ps / PS_PER_S)]
-        for rows, repeats, each_ps in later_forwards(forward_ps, model, drafts):
-            duration_ps += repeats * each_ps
-            forwards.append((rows, rows, repeats, each_ps / PS_PER_S))
-        return forwards, duration_ps
+    def verified(
+        self,
+        level: int,
+        rows: Sequence[ServedRequest],
+        chunks: Sequence[ServedRequest] = (),
+        fed: tuple[int, int] | None = None,
+    ) -> tuple[int, int]:
+        """Tokens fed in the one forward of a Verify or a catch-up, and its picoseconds.
+
+        `fed` is what `ServedRequest.feed` says of all rows together, if that is known.
+        """
+        if not self._plain[level]:
+            return self._verified_otherwise(level, [*rows, *chunks])
+        num_rows = len(rows)
+        if fed is None:
+            each = [row.feed(level, verify=True) for row in (*rows, *chunks)]
+            num_rows, fed = len(each), (sum([new for new, _ in each]), sum([held for _, held in each]))
+        return fed[0], self._verify_ps[level](self._names[level], num_rows, *fed)
+
+    def _verified_otherwise(self, level: int, rows: Sequence[ServedRequest]) -> tuple[int, int]:
+        if self._operations is not None:
+            (forward,), seconds = self._operations.verify(level, [(row, cast(Verify, row.step)) for row in rows])
+            return forward[1], to_ps(seconds)
+        fed, name = [row.feed(level, verify=True) for row in rows], self._names[level]
+        new_tokens, held_tokens = (
+            sum([new for new, _ in fed]),
+            held_together(self._cost, name, [held for _, held in fed]),
+        )
+        return new_tokens, self._verify_ps[level](name, len(rows), new_tokens, held_tokens)

@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
-from ...decoding.results import DRAFT, VERIFY
+from ...decoding.results import DRAFT, VERIFY, made
 from ...policies.about import decides_by_pending, members_run_by, runs_target_alone
 from ...runs.operations import READ, RanRow
 from ...runs.serving import CYCLES, STEP_BY_STEP
@@ -27,7 +27,7 @@ from .replica_memory import ReplicaMemory
 from .requests import READS, ServedRequest, Waiting
 from .routers import CachedTokens, ReplicaSignals
 from .scheduler import Scheduler
-from .world import ServedWorld
+from .world import Fed, ServedWorld
 
 VERIFIES = False  # of `Going.drafts`
 
@@ -53,7 +53,7 @@ class Going(NamedTuple):
     rows: list[ServedRequest]
     results: Sequence[Any]
     num_ending: int
-    chunks: list[ServedRequest]
+    chunks: Sequence[ServedRequest]
     num_forwards: int
     new_tokens: int
     duration_s: float
@@ -238,15 +238,18 @@ class Replica:
                 now_ps, has_judged = self._run_on(now_ps, until_ps)
                 if has_judged and self._flights is not None and not self._told:
                     continue
-            going = self._going = self._planned(now_ps)
-            told, self._told = self._told, False
+            going = self._planned(now_ps)
             if going is None:
+                self._told = False
                 return None
-            self._books.note_state(now_ps)
-            self.end_ps = end_ps = going.end_ps
-            if end_ps >= until_ps or told:  # others may come from what has ended
+            if self._scheduler.has_moved:
+                self._scheduler.has_moved = False
+                self._books.note_state(now_ps)
+            end_ps = going[-1]
+            if end_ps >= until_ps or self._told:  # others may come from what has ended
+                self._going, self.end_ps, self._told = going, end_ps, False
                 return end_ps
-            self.commit()
+            self._ran(*going)
             now_ps = end_ps
 
     def _run_on(self, now_ps: int, until_ps: float) -> tuple[int, bool]:
@@ -309,22 +312,26 @@ class Replica:
             self._flights.look()
 
     def _planned(self, now_ps: int) -> Going | None:
-        asked, start_ps = self._asked, now_ps
+        asked, target, start_ps = self._asked, self._target, now_ps
         while True:
-            op, self._kept = self._kept, None
-            if op is None:
-                start_s = start_ps / PS_PER_S
-                op = asked.next_op(start_s)
+            op = self._kept
+            if op is not None:
+                self._kept = None
+            else:
+                op = asked.next_op(start_ps / PS_PER_S)
                 if self._decide_s:
-                    start_ps += round((asked.load.now_s - start_s) / self._decide_s) * self._decide_ps
+                    start_ps += round((asked.load.now_s - start_ps / PS_PER_S) / self._decide_s) * self._decide_ps
             if asked.committed:
                 self._note_committed(start_ps)
-            if asked.finished:  # by a Commit
-                self._kept = op
-                return Going(self._target, VERIFIES, [], (), 0, [], 0, 0, 0.0, 1.0, start_ps, start_ps)
-            if op is None or op[0] == self._target:
-                return self._step([] if op is None else op[2], now_ps, start_ps)
-            going = self._below(*op, now_ps, start_ps)
+                if asked.finished:
+                    self._kept = op
+                    return Going(target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps)
+            if op is None:
+                return self._step([], now_ps, start_ps)
+            level, drafts, rows = op
+            if level == target:
+                return self._step(rows, now_ps, start_ps)
+            going = self._below(level, drafts, rows, now_ps, start_ps)
             if going is not None:
                 return going
 
@@ -337,42 +344,60 @@ class Replica:
             return
         going, self._going = self._going, None
         assert going is not None
-        # fmt: off
-        (level, drafts, rows, results, num_ending, chunks, num_forwards, new_tokens, duration_s, free_share, start_ps,
-         end_ps) = going
-        # fmt: on
-        asked = self._asked
-        if num_forwards or rows:
-            ran = None if self._operations is None else ran_rows(going)
-            load, num_rows, busy = asked.load, len(rows), self._books.busy[level]
-            load.now_s = end_ps / PS_PER_S
-            busy[0] += end_ps - start_ps if num_forwards else 0
+        if self._operations is None:
+            self._ran(*going)
+            return
+        rows = ran_rows(going)
+        self._ran(*going)
+        if going.num_forwards or going.rows:
+            self._note_ran(going, rows)
+
+    def _ran(
+        self, level: int, drafts: bool, rows: list[ServedRequest], results: Sequence[Any], num_ending: int,
+        chunks: Sequence[ServedRequest], num_forwards: int, new_tokens: int, duration_s: float, free_share: float,
+        start_ps: int, end_ps: int,
+    ) -> None:  # fmt: skip
+        """What `Going` says has run; arguments are its fields, in their order."""
+        asked, books, num_rows = self._asked, self._books, len(rows)
+        load = asked.load
+        if num_forwards:
+            busy = books.busy[level]
+            busy[0] += end_ps - start_ps
             busy[1] += num_forwards
-            if num_rows:
-                load.free_kv_share = free_share
+        if num_forwards or rows:
+            load.now_s = end_ps / PS_PER_S
+        if rows:
+            load.free_kv_share = free_share
+            load.batch[level] = num_rows
+            load.duration_s[level] = duration_s
+            load.num_forwards[level] = num_forwards
+            load.new_tokens[level] = new_tokens
+        if drafts:
+            asked.drafted(level, rows, results, duration_s)
+        elif num_ending or chunks:
+            self._read(rows, results, num_ending, chunks, duration_s, end_ps)
+            if chunks:
+                num_rows += len(chunks)
                 load.batch[level], load.duration_s[level] = num_rows, duration_s
                 load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
-            if drafts:
-                asked.drafted(level, rows, results, duration_s)
-            else:
-                num_judged = num_rows - num_ending
-                asked.judged(level, rows[:num_judged] if num_ending else rows, results, duration_s, num_rows)
-                if num_ending:
-                    asked.prefilled(rows[num_judged:], results[num_judged:], duration_s, num_rows)
+        else:
+            asked.judged(level, rows, results, duration_s, num_rows)
             if level == self._target:
-                self._commit_step(going)
-                if chunks:
-                    load.batch[level], load.duration_s[level] = num_rows + len(chunks), duration_s
-                    load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
-            if ran is not None:
-                self._note_ran(going, ran)
-        if level < self._target:  # nobody came or went, and blocks were held before
-            self._books.noted_ps = end_ps
-            return
+                self._written(rows, end_ps)
         if asked.finished:
             self._end_finished(end_ps)
-        asked.load.free_kv_share = self._memory.free_share
-        self._books.note_state(end_ps)
+        elif level < self._target or not (num_ending or self._memory.has_caches):
+            books.noted_ps = end_ps  # nobody came or went, and blocks were held before
+            return
+        load.free_kv_share = self._memory.free_share
+        books.note_state(end_ps)
+
+    def _written(self, rows: list[ServedRequest], at_ps: int) -> None:
+        """The target has run: answers have grown, full blocks are cached."""
+        self._books.note_outputs(rows, at_ps)
+        if self._memory.has_caches:
+            for request in rows:
+                self._memory.commit(request)
 
     def leave(self, request_id: str, at_ps: int) -> None:
         """A request that waits or runs goes for good, wherever it stands; its policy is told nothing.
@@ -420,37 +445,38 @@ class Replica:
 
     def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         """Run an operation of a member below the target; None: nobody is left in it."""
-        target, keeps, fed, is_short = self._target, self._keeps[level], 0, False
+        target, keeps, new_tokens, held_tokens, is_short = self._target, self._keeps[level], 0, 0, False
         for request in rows:
-            text = request.num_text
-            context, held, room = text + len(request.tokens), request.cached[level], request.room_held
-            fed += context - (held if held < text else text - 1)
-            wanted = min(context + request.asked + 1, request.most_tokens)
-            if wanted > room[target] or (keeps and wanted > room[level]):
+            context, held, room = request.num_text + len(request.tokens), request.cached[level], request.room_held
+            if not drafts and held >= request.num_text:
+                held = request.num_text - 1
+            new_tokens += context - held
+            held_tokens += held
+            wanted = context + request.asked
+            if wanted >= room[target] or (keeps and wanted >= room[level]):
                 is_short = True
+        fed: Fed = (new_tokens, held_tokens)
         if is_short:
             rows = self._scheduler.hold_below(level, rows, now_ps)
             if not rows:
                 return None
+            fed = None
         caught_up_ps = num_caught_up = new_caught_up = 0
-        if keeps and fed > self._budget:
+        if keeps and new_tokens > self._budget:
+            fed = None
             rows, left = within_budget(level, drafts, rows, self._budget)
             if left:
                 self._kept = level, drafts, left
             caught_up_ps, num_caught_up, new_caught_up = self._catch_up(level, drafts, rows)
         world = self._world
-        items: list[tuple[ServedRequest, Any]] = [(request, request.step) for request in rows]
-        results = world.draft(level, items) if drafts else world.verify(level, items)
-        num_forwards, new_tokens = num_caught_up, new_caught_up
-        for _, new, repeats, _ in results.forwards:
-            num_forwards += repeats if new else 0
-            new_tokens += repeats * new
-        duration_ps = caught_up_ps + world.duration_ps
+        ran = world.draft(level, rows, fed) if drafts else world.verify(level, rows)
+        results, num_forwards, new_tokens, duration_ps = ran
+        duration_ps += caught_up_ps
         # fmt: off
-        return Going(
-            level, drafts, rows, results.rows, 0, [], num_forwards, new_tokens, duration_ps / PS_PER_S,
-            self._memory.free_share, start_ps, start_ps + duration_ps,
-        )
+        return made(Going, (
+            level, drafts, rows, results, 0, (), num_forwards + num_caught_up, new_tokens + new_caught_up,
+            duration_ps / PS_PER_S, self._memory.free_share, start_ps, start_ps + duration_ps,
+        ))
         # fmt: on
 
     def _catch_up(self, level: int, drafts: bool, rows: list[ServedRequest]) -> tuple[int, int, int]:
@@ -474,12 +500,11 @@ class Replica:
                     request.chunk, request.chunk_level = chunk, level
                     chunks.append(request)
                     left -= chunk
-            world.catch_up(level, chunks)
+            duration_ps += world.catch_up(level, chunks)
             for request in chunks:
                 request.cached[level] += request.chunk
                 spare[request] -= request.chunk
                 request.chunk = 0
-            duration_ps += world.duration_ps
             num_forwards += 1
             new_tokens += budget - left
             total -= budget - left
@@ -487,45 +512,48 @@ class Replica:
 
     def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         """Run a step of the target; None: nobody is there."""
-        rows, ending, chunks = self._scheduler.step(rows, now_ps)
-        if not (rows or ending or chunks):
-            assert not self._batch.running, "a batch that has nothing to run"
-            assert not self._batch.waiting or any(self._memory.used_blocks), "who waits beside an empty batch"
-            return None
-        level = self._target
-        if ending:
+        level, num_ending = self._target, 0
+        chunks: Sequence[ServedRequest] = ()
+        fed = self._scheduler.fed(rows)
+        if fed is None:
+            rows, ending, chunks = self._scheduler.step(rows, now_ps)
+            if not (rows or ending or chunks):
+                assert not self._batch.running, "a batch that has nothing to run"
+                assert not self._batch.waiting or any(self._memory.used_blocks), "who waits beside an empty batch"
+                return None
+            num_ending = len(ending)
             rows = rows + ending
-        for request in (*ending, *chunks):
-            request.chunk_level = level
-            request.step = READS
-        items: list[tuple[ServedRequest, Any]] = [(request, request.step) for request in rows]
-        judged, forwards, duration_s, *_ = self._world.verify(level, items, [(request, READS) for request in chunks])
-        end_ps = start_ps + self._world.duration_ps
+            for request in (*ending, *chunks):
+                request.chunk_level = level
+                request.step = READS
+        judged, num_forwards, new_tokens, duration_ps = self._world.verify(level, rows, chunks, fed)
+        duration_s = duration_ps / PS_PER_S
+        end_ps = start_ps + duration_ps
         if self._memory.host is not None:
             end_ps += self._memory.host.take_load_ps(start_ps)
-        new_tokens = sum([repeats * new for _, new, repeats, _ in forwards])
         # fmt: off
-        return Going(
-            level, VERIFIES, rows, judged, len(ending), chunks, 1, new_tokens, duration_s, self._memory.free_share,
-            start_ps, end_ps,
-        )
+        return made(Going, (
+            level, VERIFIES, rows, judged, num_ending, chunks, num_forwards, new_tokens, duration_s,
+            self._memory.free_share, start_ps, end_ps,
+        ))
         # fmt: on
 
-    def _commit_step(self, going: Going) -> None:
-        """The target has run: chunks are read, answers have grown, full blocks are cached."""
-        level, rows = going.level, going.rows
-        for request in going.chunks:
+    def _read(
+        self, rows: list[ServedRequest], results: Sequence[Any], num_ending: int, chunks: Sequence[ServedRequest],
+        duration_s: float, end_ps: int,
+    ) -> None:  # fmt: skip
+        """The target has run with prefills: chunks are read, those that end write their first token."""
+        asked, level, num_rows, num_judged = self._asked, self._target, len(rows), len(rows) - num_ending
+        asked.judged(level, rows[:num_judged], results, duration_s, num_rows)
+        asked.prefilled(rows[num_judged:], results[num_judged:], duration_s, num_rows)
+        for request in chunks:
             request.cached[level] += request.chunk
             request.chunk = 0
             self._memory.commit(request)
-        if going.num_ending:
-            for request in rows[len(rows) - going.num_ending :]:
-                request.chunk = 0
-                self._batch.read(request)
-        self._books.note_outputs(rows, going.end_ps)
-        if self._memory.has_caches:
-            for request in rows:
-                self._memory.commit(request)
+        for request in rows[num_judged:]:
+            request.chunk = 0
+            self._batch.read(request)
+        self._written(rows, end_ps)
 
     def _end_finished(self, at_ps: int) -> None:
         """Requests that are done release their blocks, those admitted earlier first."""

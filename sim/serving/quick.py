@@ -128,7 +128,8 @@ class QuickSteps:
         asked, by_level, num_rows = self._asked, self._levels[level], len(rows)
         learn, ready, idle = asked.learn, asked.ready, asked.idle
         for request, count in zip(rows, lengths):  # noqa: B905 - to be strict costs as much as the rest
-            tokens, places, kept, *_ = request.written
+            written = request.written
+            tokens, places, kept = written.tokens, written.places, written.kept
             pending = request.tokens
             if pending:
                 request.agreed = -1
@@ -168,7 +169,7 @@ class QuickSteps:
         for request in rows:
             text, pending, held = request.num_text, len(request.tokens), request.cached[level]
             is_exact = request.step.rule.__class__ is Exact  # type: ignore[union-attr]
-            if not is_exact or (pending and request.agreed < 0) or request.place < 0 or request.has_ending:
+            if not is_exact or (pending and request.agreed < 0) or request.place < 0 or not request.is_plain:
                 return -1
             if held >= text:
                 held = text - 1

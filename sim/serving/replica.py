@@ -59,27 +59,29 @@ class ReplicaBooks:
             others: of which that is written down, and that have as many tokens as others of their sessions wait for.
         """
         self.noted_ps = at_ps
-        gaps: dict[int, int] = {}
-        reached = list(others)
+        reached = list(others) if others else []
+        count = latest_ps = 0
         for session in sessions:
             num_answer = session.num_text - session.arrival.prompt_tokens
-            num_noted = session.num_noted
-            if num_answer == num_noted:
+            before = session.num_noted
+            if num_answer == before:
                 continue
-            if num_noted:
-                gap_ps = at_ps - session.noted_at_ps
-                gaps[gap_ps] = gaps.get(gap_ps, 0) + 1
-            else:
+            if not before:
                 self.recorder.first_token(session.serial, at_ps)
-            self.num_emitted += num_answer - num_noted
+            elif count and at_ps - session.noted_at_ps == latest_ps:
+                count += 1
+            else:
+                if count:
+                    self.recorder.gaps(latest_ps, 0, 1, count)
+                latest_ps, count = at_ps - session.noted_at_ps, 1
+            self.num_emitted += num_answer - before
             if session.earlier:
-                self.num_cycled += num_answer - max(num_noted, session.num_first)
-            session.num_noted = num_answer
-            session.noted_at_ps = at_ps
+                self.num_cycled += num_answer - max(before, session.num_first)
+            session.num_noted, session.noted_at_ps = num_answer, at_ps
             if session.depths and num_answer >= session.depths[0]:
                 reached.append(session)
-        for gap_ps, rows in gaps.items():
-            self.recorder.gaps(gap_ps, 0, 1, rows)
+        if count:
+            self.recorder.gaps(latest_ps, 0, 1, count)
         if reached:
             self.reached(reached, at_ps)
 
@@ -96,8 +98,8 @@ class ReplicaBooks:
         self.noted_ps = at_ps
         if self._has_grown:
             self._tell_grown(at_ps)
-        batch, before = self._batch, self._held
-        running, waiting, blocks = len(batch.running), len(batch.waiting) + batch.elsewhere, self._memory.used_blocks
+        batch, before, blocks = self._batch, self._held, self._memory.used_blocks
+        running, waiting = len(batch.running), len(batch.waiting) + batch.elsewhere
         if before is not None and blocks is before[2] and running == before[0] and waiting == before[1]:
             return
         self._held = held = running, waiting, blocks

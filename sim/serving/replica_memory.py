@@ -74,6 +74,7 @@ class ReplicaMemory:
         members: `[L]` of each member; None for one that keeps no keys and values, or never runs and has no limits.
             Whoever holds or releases blocks other than through this object reads their figures there.
         host: takes what prefix caches evict; None: nobody does.
+        has_caches: whether any member has a prefix cache.
 
     Raises:
         ArgumentError: a model that runs without limits, blocks that do not go with the units of the workload.
@@ -103,8 +104,8 @@ class ReplicaMemory:
         self._kinds = list(kinds.values())
         self._kind_of = [list(kinds).index((kv.limits.prefix_cache, kv.limits.block_tokens)) for _, kv in self._models]
         self._caching = [(index, level, kv) for index, (level, kv) in enumerate(self._models) if kv.limits.prefix_cache]
+        self.has_caches = bool(self._caching)
         self._used_blocks: list[int] = []
-        self._num_blocks = [(level, kv.limits.num_blocks) for level, kv in self._models]
         self._free_share = 1.0
         self._has_changed = True
         self._retracts = limits.preemption == Preemption.fewest_tokens
@@ -112,27 +113,28 @@ class ReplicaMemory:
         self._prefilled: dict[int, int] = {}  # where requests are retracted: text that their latest prefill reads
 
     @property
-    def has_caches(self) -> bool:
-        """Whether any member has a prefix cache."""
-        return bool(self._caching)
-
-    @property
     def used_blocks(self) -> list[int]:
         """`[L]`, 0 for a member without memory; not to be changed."""
         if self._has_changed:
-            self._used_blocks = used = [0] * len(self.members)
-            for level, kv in self._models:
-                used[level] = kv.used_blocks
-            self._has_changed, self._free_share = False, -1.0
+            self._count()
         return self._used_blocks
 
     @property
     def free_share(self) -> float:
         """Share of the blocks that are free or can be taken, of the member with the least."""
-        if self._has_changed or self._free_share < 0:
-            used = self.used_blocks
-            self._free_share = min([(num_blocks - used[level]) / num_blocks for level, num_blocks in self._num_blocks])
+        if self._has_changed:
+            self._count()
         return self._free_share
+
+    def _count(self) -> None:
+        self._used_blocks = used = [0] * len(self.members)
+        least = 1.0
+        for level, kv in self._models:
+            used[level] = kv.used_blocks
+            share = (kv.limits.num_blocks - used[level]) / kv.limits.num_blocks
+            if share < least:
+                least = share
+        self._free_share, self._has_changed = least, False
 
     def refuses(self, arrival: Arrival, *, answer_tokens: int | None = None) -> str:
         """Why a request can never run, in words that such requests share; "" if it can.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
-from ...decoding.results import Judged
+from ...decoding.results import Judged, made
 from ...decoding.seen import Observation
 from ...decoding.session import Session
 from ...decoding.steps import Commit, Outcome, Step, Verify
@@ -152,6 +152,7 @@ class ServedRequest(Session):
         tables: what it replays, of a recording of contexts; None of others.
         agreed: of pending tokens that one draft wrote, how many the target would have written; -1: not known.
         written: what that draft is the start of.
+        is_plain: whether a segment ends at its budget or an end-of-sequence token only, and no member reads states.
         asked: tokens that a draft of it asks for and has room for; else 0.
         view: what its policy sees, once it was admitted.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
@@ -162,14 +163,13 @@ class ServedRequest(Session):
         full_at: `[L]` tokens from which on a further block of each member may enter the prefix cache.
         num_first: tokens of the first segment, once it is over.
         was_put_back: whether it ever left the batch for lack of memory.
-        has_ending: whether something else than its end-of-sequence tokens ends a segment early.
         whole_budget: tokens of a segment that nothing cuts.
         num_noted: tokens of the answer that were written down, the last of them at `noted_at_ps`.
     """
 
     __slots__ = (
         "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at",
-        "has_ending", "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id",
+        "is_plain", "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id",
         "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget", "written",
     )  # fmt: skip
 
@@ -230,16 +230,60 @@ class ServedRequest(Session):
 
     def feed(self, level: int, *, verify: bool) -> tuple[int, int]:
         """See `Session`; a chunk, if one is planned for the member."""
+        held, text = self.cached[level], self.num_text
         if self.chunk and level == self.chunk_level:
-            return self.chunk, self.cached[level]
-        return Session.feed(self, level, verify=verify)
+            return self.chunk, held
+        if verify:
+            before = text - 1 if level == self._target else text + self.first_unjudged(level) - 1
+            if held > before:
+                held = before
+        return text + len(self.tokens) - held, held
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
-        """See `Session`; the end of a segment is not that of the request."""
-        outcome = Session.judged(self, step, level, judged, duration_s=duration_s, num_rows=num_rows)
-        self.num_text += outcome.num_emitted
+        """See `Session`; the end of a segment is not that of the request.
+
+        What the target says is taken in here, as there: of all that a served step does it is done the most often.
+        """
         self.agreed = -1
-        return self.going_on(outcome) if outcome.done else outcome
+        if level != self._target or not self.is_plain or judged.path is not None:
+            outcome = Session.judged(self, step, level, judged, duration_s=duration_s, num_rows=num_rows)
+            self.num_text += outcome.num_emitted
+            return self.going_on(outcome) if outcome.done else outcome
+        num_accepted, own_token, own_place, tvd, _, escalated, _ = judged
+        tokens, emitted, cached, eos = self.tokens, self.emitted, self.cached, self.eos
+        num_judged, num_emitted = len(tokens), num_accepted
+        ends, refused_at = False, None
+        if num_judged:
+            if num_accepted < num_judged:
+                refused_at = num_accepted
+                del tokens[num_accepted:]
+            if num_accepted:
+                emitted += tokens
+                self.place = self.places[num_accepted - 1]
+                ends = tokens[-1] in eos
+            self.tokens, self.places, self.drafters, self.judges = [], [], [], []
+        read = self.num_text + num_accepted
+        for member, held in enumerate(cached):
+            if held > read:
+                cached[member] = read
+        cached[level] = read
+        self.num_judged = self.num_prompt + len(emitted)
+        left = self.budget - len(emitted)
+        if left > 0 and not ends:
+            num_emitted += 1
+            emitted.append(own_token)
+            self.place = own_place
+            ends = left == 1 or own_token in eos
+        else:
+            ends = True
+        self.num_text += num_emitted
+        # fmt: off
+        self.last = outcome = made(Outcome, (
+            self.request_id, step, 0, num_judged, num_accepted, num_emitted - num_accepted, num_emitted, refused_at,
+            tvd, duration_s, num_rows, ends, len(escalated),
+        ))
+        # fmt: on
+        return self.going_on(outcome) if ends else outcome
 
     def committed(self, step: Commit) -> Outcome:
         """See `Session`, and `judged`."""
@@ -295,7 +339,7 @@ class ServedRequest(Session):
         self.whole_budget = replayed.budget
         self.budget = min(replayed.budget, self.arrival.output_tokens - len(self.earlier))
         self._ending = replayed.ending
-        self.has_ending = replayed.ending is not None
+        self.is_plain = replayed.ending is None and self.pool.feature_level is None
         self._ended = False
         self.tables = self._answers.recorded(self.request_id) if isinstance(self._answers, TrieAnswers) else None
 

@@ -55,6 +55,7 @@ class Scheduler:
     Attributes:
         batch: who waits and who runs.
         late: whose verification did not fit into the step before.
+        has_moved: whether who runs, or what they hold, may have changed since somebody last said that it has not.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Scheduler:
     ) -> None:
         self.batch = Batch()
         self.late: list[ServedRequest] = []
+        self.has_moved = False
         self._limits = limits
         self._asked = asked
         self._memory = memory
@@ -93,7 +95,8 @@ class Scheduler:
     @property
     def only_decodes(self) -> bool:
         """Whether all requests take part in what is asked for next: nobody waits, reads a prompt or was left over."""
-        return not (self.batch.waiting or self.batch.prefilling or self.late or self._estimate)
+        batch = self.batch
+        return not (batch.waiting or batch.prefilling or self.late or self._estimate)
 
     def hold_all(self, level: int, rows: list[ServedRequest]) -> bool:
         """Hold blocks for an operation as `hold_below` and `step` do, as long as nobody has to be put back for them.
@@ -101,11 +104,14 @@ class Scheduler:
         Returns:
             False: memory is short, and the rest is left to these.
         """
+        self.has_moved, reserve = True, self._memory.reserve
         members = (self._target,) if level == self._target else (level, self._target)
         for request in self._in_order(rows):
-            wanted = request.num_text + len(request.tokens) + request.asked + 1
+            wanted = request.num_text + len(request.tokens) + 1
+            if level != self._target:
+                wanted += request.asked
             for member in members:
-                if wanted > request.room_held[member] and not self._memory.reserve(request, member, wanted):
+                if wanted > request.room_held[member] and not reserve(request, member, wanted):
                     return False
         return True
 
@@ -117,7 +123,7 @@ class Scheduler:
         Returns:
             The requests that still run.
         """
-        num_put_back, all_run = self._num_put_back, True
+        num_put_back, all_run, self.has_moved = self._num_put_back, True, True
         for request in self._in_order(rows):
             if request.order == NEVER:
                 all_run = False
@@ -129,12 +135,35 @@ class Scheduler:
             return rows
         return [request for request in rows if request.order != NEVER]
 
+    def fed(self, rows: list[ServedRequest]) -> tuple[int, int] | None:
+        """Where a step of the target is for these rows and nobody else, as mostly: tokens that they are fed and hold.
+
+        They hold blocks for it then. None: `step` says who takes part.
+        """
+        batch = self.batch
+        if batch.waiting or batch.prefilling or self.late or self._estimate or not rows:
+            return None
+        target, new_tokens, held_tokens, is_short = self._target, 0, 0, False
+        for request in rows:
+            text, held = request.num_text, request.cached[target]
+            context = text + len(request.tokens)
+            if held >= text:
+                held = text - 1
+            new_tokens += context - held
+            held_tokens += held
+            if context >= request.room_held[target]:
+                is_short = True
+        if new_tokens > self._limits.token_budget or (is_short and not self.hold_all(target, rows)):
+            return None
+        self._was_short = False
+        return new_tokens, held_tokens
+
     def step(self, rows: list[ServedRequest], now_ps: int) -> TargetStep:
         """Fill a step of the target: `rows` and those left over from the step before, chunks, new requests."""
         if self.late:
             rows, self.late = [request for request in self.late if request.order != NEVER] + rows, []
         num_put_back, target, budget = self._num_put_back, self._target, self._limits.token_budget
-        left, all_run = budget, True
+        left, all_run, self.has_moved = budget, True, True
         late: set[int] = set()
         for request in self._in_order(rows):
             if request.order == NEVER:

@@ -4,44 +4,81 @@ Rows are answered one by one, what runs together is charged together.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from ...decoding.pool import Pool
-from ...decoding.prefix_cache import NO_COUNTS
-from ...decoding.results import DraftResults, Forward, VerifyResults, made
+from ...decoding.results import DraftResults, VerifyResults, made
 from ...decoding.rules import Signal
 from ...decoding.session import Session
-from ...decoding.steps import Verify
-from ...decoding.world import DraftItem, VerifyItem, World
-from ...traces.workloads.arrival import PS_PER_S
+from ...decoding.steps import Draft
 from ..cost.base import CostModel
 from ..recorded import RecordedAnswers
 from .charges import ServingCharges
 from .requests import ServedRequest
 
+Fed: TypeAlias = tuple[int, int] | None  # tokens that rows are fed and hold, in all; None: not known
 
-class EngineWorld(World, Protocol):
-    """What carries out the operations of one replica, of sessions that are `ServedRequest`s.
 
-    No row fails or is deferred: the replica counts blocks itself. What only reads, `chunks` and `catch_up`, feeds each
-    session `ServedRequest.chunk` tokens after those that the member's cache holds, and is told of nothing afterwards.
+class Ran(NamedTuple):
+    """What came of an operation.
 
     Attributes:
-        duration_ps: of the latest operation.
+        rows: `Drafted` or `Judged`, of each request.
+        num_forwards: of the member.
+        new_tokens: fed in these, over all rows.
+        duration_ps: of all of it.
     """
 
+    rows: Sequence[Any]
+    num_forwards: int
+    new_tokens: int
     duration_ps: int
+
+    @classmethod
+    def of(cls, results: DraftResults | VerifyResults, duration_ps: int) -> Self:
+        """What a world of `decoding` says, and how long it took."""
+        num_forwards = new_tokens = 0
+        for _, new, repeats, _ in results.forwards:
+            num_forwards += repeats if new else 0
+            new_tokens += repeats * new
+        return cls(results.rows, num_forwards, new_tokens, duration_ps)
+
+
+class EngineWorld(Protocol):
+    """What carries out the operations of one replica: of each request its `step`, from where it stands.
+
+    No row fails or is deferred: the replica counts blocks itself. What only reads, `chunks` and `catch_up`, is fed
+    `ServedRequest.chunk` tokens after those that the member's cache holds, and is told of nothing afterwards.
+    """
+
+    def open(self, session: Session) -> None:
+        """See `decoding.world.World`."""
+        ...
+
+    def close(self, session: Session) -> None:
+        """See `decoding.world.World`."""
+        ...
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """See `decoding.world.World`."""
+        ...
 
     def put_back(self, session: Session) -> None:
         """The request left the batch, its caches are empty; it may come back, and is not opened again then."""
         ...
 
-    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
+    def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> Ran:
+        """Let the member at `level` draft."""
+        ...
+
+    def verify(
+        self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
+    ) -> Ran:
         """Let the member at `level` judge; `chunks` are fed in the same forward and judged by nobody."""
         ...
 
-    def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
-        """Let the member at `level` read a chunk of each text; nothing is drafted or judged."""
+    def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
+        """Let the member at `level` read a chunk of each text; returns how long it takes, picoseconds."""
         ...
 
 
@@ -59,7 +96,6 @@ class ServedWorld:
     Attributes:
         answers: see above.
         charges: seconds of operations.
-        duration_ps: of the latest operation.
     """
 
     def __init__(
@@ -75,8 +111,6 @@ class ServedWorld:
         self.answers = answers
         self._rows = rows
         self.charges = ServingCharges(cost, pool, now_s, target_cost)
-        self._reads = Verify(pool.target)
-        self.duration_ps = 0
 
     @property
     def is_plain(self) -> bool:
@@ -99,26 +133,25 @@ class ServedWorld:
         """What the drafter said of the pending token at `index`."""
         return self.answers.signal(session, index)
 
-    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
-        """Let the member at `level` draft."""
+    def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> Ran:
+        """See `EngineWorld`."""
         answers = self.answers
-        forwards: list[Forward] = []
         if level < answers.num_free:
-            drafted = [answers.looked_up(session, step) for session, step in items]
-            self.duration_ps = self.charges.looked_up(len(items))
-        else:
-            drafted = [answers.drafted(session, step, level) for session, step in items]
-            forwards, self.duration_ps = self.charges.drafted(level, items, drafted)
-        return made(DraftResults, (drafted, forwards, self.duration_ps / PS_PER_S, 1.0, NO_COUNTS))
+            drafted = [answers.looked_up(row, cast(Draft, row.step)) for row in rows]
+            return made(Ran, (drafted, 0, 0, self.charges.looked_up(len(rows))))
+        drafted = [answers.drafted(row, cast(Draft, row.step), level) for row in rows]
+        return made(Ran, (drafted, *self.charges.drafted(level, rows, drafted, fed)))
 
-    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
+    def verify(
+        self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
+    ) -> Ran:
         """See `EngineWorld`."""
-        judged = [self.answers.judged(session, step, level) for session, step in items]
+        answer = self.answers.judged
+        judged = [answer(row, row.step, level) for row in rows]  # type: ignore[arg-type]
         if self._rows is not None:
-            self._rows[:] = [cast(ServedRequest, session).serial for session, _ in (*items, *chunks)]
-        forward, self.duration_ps = self.charges.verified(level, [*items, *chunks] if chunks else items)
-        return made(VerifyResults, (judged, [forward], self.duration_ps / PS_PER_S, 1.0, NO_COUNTS))
+            self._rows[:] = [row.serial for row in (*rows, *chunks)]
+        return made(Ran, (judged, 1, *self.charges.verified(level, rows, chunks, fed)))
 
-    def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
+    def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
         """See `EngineWorld`."""
-        _, self.duration_ps = self.charges.verified(level, [(session, self._reads) for session in sessions])
+        return self.charges.verified(level, (), rows)[1]

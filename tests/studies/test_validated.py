@@ -2,14 +2,12 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 from paceline.base.errors import ArgumentError
-from paceline.decoding.world import VerifyItem
 from paceline.runs.observed import (
     ObservedAcceptance,
     ObservedMeta,
@@ -115,22 +113,19 @@ class PricedModels(ModelsWorld):
         super().close(session)
         self._charges.close(session.request_id)
 
-    def draft(self, level, items):
-        results = super().draft(level, items)
+    def draft(self, level, rows, fed=None):
+        ran = super().draft(level, rows)
         if POOL_OF_LOOP.members[level].model_free:
-            self.duration_ps = self._charges.looked_up(len(items))
-            return results
-        _, self.duration_ps = self._charges.drafted(level, items, results.rows)
-        return results
+            return ran._replace(duration_ps=self._charges.looked_up(len(rows)))
+        return ran._replace(duration_ps=self._charges.drafted(level, rows, ran.rows)[-1])
 
-    def verify(self, level, items, chunks: Sequence[VerifyItem] = ()):
-        results = super().verify(level, items, chunks)
-        _, self.duration_ps = self._charges.verified(level, [*items, *chunks])
-        return results
+    def verify(self, level, rows, chunks=(), fed=None):
+        ran = super().verify(level, rows, chunks)
+        return ran._replace(duration_ps=self._charges.verified(level, rows, chunks)[-1])
 
-    def catch_up(self, level, sessions):
-        super().catch_up(level, sessions)
-        _, self.duration_ps = self._charges.verified(level, [(session, None) for session in sessions])
+    def catch_up(self, level, rows):
+        super().catch_up(level, rows)
+        return self._charges.verified(level, (), rows)[-1]
 
 
 POOL_OF_LOOP = served_worlds.loaded_pool(POOL)
