@@ -125,10 +125,15 @@ class TrafficFiles:
         self._num_bytes += beside
         for folder, lines in rows.items():
             text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in lines)
-            place = self.folder / folder
+            place, name = self.folder / folder, f"{self._number:06}.jsonl"
             try:
-                place.mkdir(exist_ok=True)
-                write_whole(place / f"{self._number:06}.jsonl", text)
+                if place.exists():
+                    write_whole(place / name, text)
+                else:  # the folder appears together with its first file, as an empty one is no recording
+                    begun = place.with_name(f".{folder}.part")
+                    begun.mkdir(exist_ok=True)
+                    write_whole(begun / name, text)
+                    begun.rename(place)
             except OSError as error:  # a full disk must not end the server
                 tell(f"{place}: {error.strerror}; {len(lines)} requests are not kept")
                 continue
