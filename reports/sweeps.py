@@ -261,20 +261,6 @@ def best_settings(
     groups: dict[str, list[SettingFigures]] = {}
     for one in within:
         groups.setdefault(repr([one.setting.get(name) for name in by]), []).append(one)
-    remarks = []
-    for count, why in (
-        (missing, "not played yet"),
-        (len(settings) - len(whole), "left out: a cell of them failed"),
-        (len(whole) - len(able), "left out: a figure is not known"),
-        (len(able) - len(within), "beyond the limits"),
-    ):
-        noun = "cell" if why == "not played yet" else "setting"
-        remarks += [f"{counted(count, noun)} {why}"] if count else []
-    if len(able) > 1:
-        remarks.append(
-            f"in sample: chosen among {len(able):,} settings by the figures that are shown, which flatters them; "
-            "`paceline tune` reports on requests that had no part in the choice"
-        )
     found = tuple(one for group in groups.values() for one in front(group, aims))
     return BestSettings(
         objectives=aims,
@@ -283,8 +269,27 @@ def best_settings(
         varied=tuple(name for name in varied if name != SEED),
         found=found,
         others=tuple(one for one in within if one not in found),
-        remarks=tuple(remarks),
+        remarks=tuple(_remarks(missing, len(settings), len(whole), len(able), len(within))),
     )
+
+
+def _remarks(missing: int, settings: int, whole: int, able: int, within: int) -> list[str]:
+    """Why some are not among those that are compared, and what the choice says of the best."""
+    remarks = []
+    for count, why in (
+        (missing, "not played yet"),
+        (settings - whole, "left out: a cell of them failed"),
+        (whole - able, "left out: a figure is not known"),
+        (able - within, "beyond the limits"),
+    ):
+        noun = "cell" if why == "not played yet" else "setting"
+        remarks += [f"{counted(count, noun)} {why}"] if count else []
+    if able > 1:
+        remarks.append(
+            f"in sample: chosen among {able:,} settings by the figures that are shown, which flatters them; "
+            "`paceline tune` reports on requests that had no part in the choice"
+        )
+    return remarks
 
 
 def _means(settings: Sequence[SettingFigures], figure: str) -> tuple[float, ...]:

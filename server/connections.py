@@ -8,6 +8,7 @@ import asyncio
 import json
 import resource
 from http import HTTPStatus
+from typing import cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,9 +24,9 @@ class Connection(H11Protocol):
     _too_slow: asyncio.TimerHandle | None = None
     _reads_slowly = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client came: its first request has to come as well."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, transport))
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -97,10 +97,10 @@ def test_windows_above_three_are_predicted(drafter, by_start, ran_with):
     assert mean == pytest.approx(truth(drafter, LONG).tokens_per_round, rel=TOLERANCE)
 
 
+@pytest.mark.slow
 @DRAFTERS
 @BY_START
 @pytest.mark.parametrize(("ran_with", "asked"), [(8, 1), (8, 3), (8, 5), (5, 3)])
-@pytest.mark.one_in(4)
 def test_shorter_windows_than_the_logged_one(drafter, by_start, ran_with, asked):
     log = logged(truth(drafter, ran_with).log, drafter, by_start=by_start, most=ran_with)
     predicted = np.mean([replay(log, drafter, asked, seed).tokens_per_round for seed in SEEDS])

@@ -113,6 +113,7 @@ def test_requests_that_were_not_seen_are_predicted(eagle):
     assert abs(np.mean(errors)) < 0.02
 
 
+@pytest.mark.slow
 def test_rounds_that_were_not_seen_are_predicted(eagle):
     errors = []
     for seed in MANY:

@@ -205,12 +205,12 @@ def test_trained_models_replay_exactly(tmp_path):
     assert_exact(pico(), pico_prompts(10), tmp_path, num_tokens=24)
 
 
+@pytest.mark.slow
 @needs_pico
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: sampling.mode)
 @pytest.mark.parametrize(
     "part", [slice(2), *(pytest.param(slice(at, at + 5), marks=pytest.mark.slow) for at in range(0, 50, 5))], ids=str
 )
-@pytest.mark.one_in(2)
 def test_fifty_prompts_replay_exactly(tmp_path, part, sampling):
     """Five at a time, so that workers can share them."""
     assert_exact(pico(), pico_prompts(50)[part], tmp_path, samplings=(sampling,), num_tokens=32)

@@ -222,6 +222,7 @@ runpy.run_module("paceline", run_name="__main__")
 FULL = Path("/dev/full")
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_what_was_there(tmp_path, trace):
     (tmp_path / "real.json").write_text("old")
     (tmp_path / "link.json").symlink_to("real.json")

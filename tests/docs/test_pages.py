@@ -196,6 +196,7 @@ WITH_OUTPUT = sorted(path for path in EXAMPLES.glob("*.py") if path.with_suffix(
     ],
     ids=lambda path: path.name,
 )
+@pytest.mark.one_in(2)
 def test_prints_what_stands_beside_it(script, tmp_path):
     environment = {**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
     run = subprocess.run(

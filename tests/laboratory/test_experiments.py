@@ -114,6 +114,7 @@ def test_one_experiment_as_json_with_a_figure(known, tmp_path):
     assert (tmp_path / "works.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_all_are_kept_but_the_one_that_fails(known, tmp_path):
     ran = paceline("experiment", "all", "--page", "page.md", "--figures", "pictures/all", "--json", "all.json")
     assert ran.code == 1
@@ -197,6 +198,7 @@ def test_an_experiment_does_not_wait_for_the_others():
     assert not modules & set(loaded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPLAYED)
 def test_a_replayed_experiment_answers_the_same_again(name, tmp_path):
     found = [experiments()[name].run(ExperimentSetting(limit=1)) for _ in range(2)]

@@ -102,6 +102,7 @@ def test_the_pool_loads_and_has_a_card(trained):
     assert [row["id"] for row in rows] == [f"{tag}-0001" for tag in TAGS]
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_to_the_same_pool(trained, tmp_path, monkeypatch):
     recipe = replace(TINY, checkpoint_every_s=0.0)
 

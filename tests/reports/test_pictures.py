@@ -246,6 +246,7 @@ def test_commands_draw_beside_what_they_print(call, tmp_path, monkeypatch):
     assert Path("f.svg").read_text().rstrip().endswith("</svg>")
 
 
+@pytest.mark.slow
 def test_metrics_and_runs_draw(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)

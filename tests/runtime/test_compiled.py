@@ -123,6 +123,7 @@ def test_a_second_decode_compiles_nothing(tiny_pool, monkeypatch):
 
 
 @torch._dynamo.config.patch(recompile_limit=2)
+@pytest.mark.slow
 def test_only_new_shapes_are_compiled_and_more_than_torch_compiles_by_default():
     counting, model = Counting(), tiny_decoder(num_hidden_layers=1)
     stock, forward = remembered(model), compiled(model, counting)

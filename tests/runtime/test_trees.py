@@ -162,6 +162,7 @@ def test_what_has_no_trees_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.one_in(3)
 def test_a_recording_holds_the_trees_from_every_context_of_the_trunk(sampling, tmp_path):
     """By definition: grown from logits of whole texts, without a cache."""
     texts, budget = ("3x2x1", "beam=3,depth=4,tokens=7"), 8

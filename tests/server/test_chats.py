@@ -83,6 +83,7 @@ def test_a_chat_is_its_template_as_a_prompt(talking):
     assert answer["usage"] == prompt["usage"]
 
 
+@pytest.mark.slow
 def test_without_max_tokens_a_chat_goes_on_as_the_context_allows(talking):
     models, client = talking
     asked = {**said(QUESTIONS[0]), "ignore_eos": True}

@@ -339,6 +339,7 @@ def test_an_address_that_is_taken_or_public_without_a_key_is_refused():
     bound_socket(Address(host="0.0.0.0", port=0, api_key="a")).close()
 
 
+@pytest.mark.slow
 def test_the_command_ends_in_order_after_what_is_under_way():
     command = [sys.executable, "-m", "paceline", "serve", "--port", "0", "--policy", "plain", "--max-batch", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -34,6 +34,7 @@ def page(folder, tmp_path, *inputs):
     return html, " ".join(checked(html).texts)
 
 
+@pytest.mark.slow
 def test_served_runs_stand_side_by_side(folder, tmp_path):
     _, text = page(folder, tmp_path, "chain", "plain")
     report = paceline.metrics([folder / "chain", folder / "plain"])

@@ -118,6 +118,7 @@ def unmeasured(monkeypatch):
         monkeypatch.setattr(f"paceline.studies.{what}", None)
 
 
+@pytest.mark.slow
 def test_a_profile_says_what_was_measured(made):
     profiled = made.profiled
     meta = profiled.profile.meta

@@ -253,6 +253,7 @@ def test_an_id_that_is_there_twice_is_refused_when_it_comes_again(tmp_path):
     assert read_serving(tmp_path / "run").requests["request_id"].tolist() == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not data_files("azure_llm_2023", "*conv*"), reason="the shared data is not there")
 def test_real_arrivals():
     (path,) = data_files("azure_llm_2023", "*conv*")

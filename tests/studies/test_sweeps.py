@@ -246,6 +246,7 @@ def alive(group):
     ]
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_was_played(folder):
     (folder / "slow.toml").write_text(
         'policies = ["mine.py:Mine,sleep=0.002"]\nrecordings = ["small.trace"]\nseeds = [0, 1, 2, 3, 4, 5]'
@@ -278,6 +279,7 @@ def test_a_cell_that_fails_loses_no_other_and_is_kept_with_its_line(folder):
     assert found.remarks == ("1 setting left out: a cell of them failed",)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_named_and_the_rest_stays(folder):
     (folder / "mine.toml").write_text(
         'policies = ["mine.py:Mine,dies=false|true,sleep=0.0001"]\nrecordings = ["small.trace"]\nseeds = [0, 1]'

@@ -375,6 +375,7 @@ def told_of(asked, tokens, cluster, draft_s=DRAFT_S, source="a test", seconds=SE
     return ObservedRun(meta, tuple(seen))
 
 
+@pytest.mark.slow
 def test_terms_of_target_and_drafter_are_found_in_runs_with_and_without_drafts(drafting_runs):
     here = {name: drafting_runs / name for name in ("p", "c", "d")}
     written = drafting_runs / "mine.json"

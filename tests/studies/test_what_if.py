@@ -23,6 +23,7 @@ def served(*, seed, **changed):
     return paceline.simulate(LOAD, "draft:4/target", seed=seed, **asked).rows[0].mean("in_system_s")
 
 
+@pytest.mark.slow
 def test_ratios_are_those_of_the_runs_of_the_same_seed(found):
     base = [served(seed=seed) for seed in range(3)]
     cases = [{"rate": 120.0}, {"cluster": "h200"}, {"scale": {"draft": 0.5}}]

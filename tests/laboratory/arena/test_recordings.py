@@ -250,6 +250,7 @@ def drawn(tmp_path_factory):
 
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.one_in(4)
+@pytest.mark.slow
 def test_every_tag_agrees_as_stated_and_a_probability_tells_of_it_about_as_much_as_in_the_shipped_one(drawn, name):
     summary = drawn[name].summary()
     assert list(summary.by_tag) == list(DRAWN[name].acceptance)
@@ -366,6 +367,7 @@ def whole(tmp_path_factory):
     return shelf
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_and_further_prompts_come_after_the_pools_own(whole, tmp_path):
     file = tmp_path / "recipes.toml"
     file.write_text(RECIPES.read_text().replace("[pools.gpt2]", "[pools.gpt2]\nmore_prompts = 2"))
@@ -394,6 +396,7 @@ def test_a_training_that_was_cut_short_goes_on_to_the_same_pool(whole, tmp_path,
     assert files_of(source.trained(tmp_path)) == files_of(whole.work / "pools" / "gpt2")
 
 
+@pytest.mark.slow
 def test_what_is_left_of_another_recipe_is_not_gone_on_from(whole, tmp_path, monkeypatch):
     source = TrainedSource(pool="gpt2", file=RECIPES)
     other = tmp_path / "recipes.toml"
@@ -535,6 +538,7 @@ def llama_shelf(tmp_path_factory):
     return RecordingShelf(work=tmp_path_factory.mktemp("arena"), entries={"llama": Entry(what="", source=source)})
 
 
+@pytest.mark.slow
 def test_every_policy_runs_in_both_worlds(llama_shelf):
     found = order_on_models("llama", llama_shelf, batches=(1, 2), requests=2, runs=2, cost="h100")
     assert [one.batch for one in found.standings] == [1] * 4 + [2] * 4

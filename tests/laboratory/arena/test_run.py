@@ -371,6 +371,7 @@ def test_processes_find_what_one_does_also_with_a_head_that_is_fitted(asked):
 @pytest.mark.parametrize(
     "name", ["synth-bursty/even/batch-8", pytest.param("synth-ladder/far/batch-1", marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_cells_are_as_the_leaderboard_has_them(tmp_path, name):
     """Recordings that are drawn are the same on every machine, and so is what is played on them."""
     board = json.loads((Path(__file__).parents[3] / "docs/figures/leaderboard.json").read_text(encoding="utf-8"))
@@ -386,6 +387,7 @@ def test_cells_are_as_the_leaderboard_has_them(tmp_path, name):
     assert found.beyond == pytest.approx(said["after_first_tokens"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_told_with_what_it_played(asked, tmp_path):
     file = tmp_path / "killer.py"
     file.write_text(MINE.replace("raise RuntimeError('no')", "__import__('os').kill(__import__('os').getpid(), 9)"))

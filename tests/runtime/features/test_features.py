@@ -75,8 +75,8 @@ def test_it_says_the_same_fused_and_by_its_modules(pool):
     assert torch.equal(states, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.one_in(2)
 def test_what_is_said_depends_on_the_context_and_on_what_the_target_has_judged(pool, monkeypatch, batch):
     depths, heard = set(), set()
     write, contexts = FeatureReader.write, FeatureReader.contexts

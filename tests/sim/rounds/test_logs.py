@@ -138,9 +138,9 @@ def steps_of(recording, policy, **scenario):
     return steps.tolist(), log.requests["emitted_tokens"][order].tolist(), summarise_run(log)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FILES, reason="no logs in PACELINE_DATA")
 @pytest.mark.parametrize("files", LOGS)
-@pytest.mark.one_in(2)
 def test_published_logs(files):
     try:
         recording = read_recording("auto", files)
