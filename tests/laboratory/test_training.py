@@ -319,6 +319,7 @@ def distilled(source, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_pool_drafts_what_the_target_says_in_both_worlds(distilled):
     out = distilled / "out"
     pool = ModelPool.load(out)

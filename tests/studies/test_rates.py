@@ -101,6 +101,7 @@ def test_where_limits_hold_and_break_in_turns_it_is_in_the_middle(edge, width, s
     assert edge / reach**1.5 <= found.rate <= edge * reach
 
 
+@pytest.mark.slow
 def test_seeds_are_paired(found):
     """What arrivals do to both is not in the interval of the ratio."""
     best, other = found.rows

@@ -61,6 +61,7 @@ def test_the_choice_is_the_best_of_a_full_sweep(found, recording, asked):
     assert "x as soon as the present draft:1/target" in next(iter(found.lines()))
 
 
+@pytest.mark.slow
 def test_every_candidate_runs_again_to_the_bit(found, tmp_path):
     path = tmp_path / "recommendation.json"
     found.write(path)

@@ -141,6 +141,7 @@ def test_a_profile_says_what_was_measured(made):
     assert profiled.to_json()["floor"] is None  # on a processor
 
 
+@pytest.mark.slow
 def test_a_comparison_here_says_whose_seconds_it_uses(made):
     path, profiled = made.trace, made.profiled
     found = compare(path, ["plain", "draft:3/target"], cost="here")

@@ -269,6 +269,7 @@ def test_every_tag_agrees_as_stated_and_a_probability_tells_of_it_about_as_much_
     assert 0.8 < below.mean() / 2 / len(missed) < 0.92  # draft of pico: 0.90, of pico-coupled: 0.85
 
 
+@pytest.mark.slow
 def test_tags_take_turns_and_only_the_bursty_one_and_the_ladder_have_memory(drawn):
     tags = [request.tag for request in drawn["synth-flat"].requests]
     assert tags[:6] == ["easy", "usual", "hard"] * 2
@@ -382,6 +383,7 @@ def test_the_same_seed_gives_the_same_bytes_and_further_prompts_come_after_the_p
     assert [each.prompt for each in one] == [each.prompt for each in other[: len(one)]]
 
 
+@pytest.mark.slow
 def test_a_training_that_was_cut_short_goes_on_to_the_same_pool(whole, tmp_path, monkeypatch):
     def killed(*_args, **_settings):
         raise KeyboardInterrupt

@@ -78,6 +78,7 @@ def test_two_processes_write_what_one_and_generate_write(pools, seen, whole):
     assert seen[0]["runs"][0]["tokens"] == stock(whole, pools / "whole", prompts, num_tokens=NUM_TOKENS)
 
 
+@pytest.mark.slow
 def test_both_processes_see_the_same_operations_and_seconds(seen):
     first, second = seen
     for one, other in zip(first["runs"], second["runs"], strict=True):
