@@ -7,6 +7,7 @@ nor for a client that does not read its answer.
 import asyncio
 import json
 import resource
+from contextlib import suppress
 from http import HTTPStatus
 from typing import cast
 
@@ -106,4 +107,5 @@ class Connection(H11Protocol):
 def allow_many() -> None:
     """Let this process hold as many connections as the system allows; many systems say 1,024 unless asked."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with suppress(ValueError, OSError):  # macOS names no bound and refuses to have none: then its own stays
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -77,8 +77,10 @@ def played(*arguments):
 
 # Each process imports the package once for its pages; pages of models have one of their own.
 OTHERS = [page for page in PLAYED if page not in OF_MODELS]
-MODELS_PAGES = [pytest.param([page], marks=pytest.mark.slow) for page in (PYTHON_PAGE, HARDWARE_PAGE)]
-TOGETHER = [*MODELS_PAGES, *(OTHERS[at::10] for at in range(10))]
+TOGETHER = [
+    *(pytest.param([page], marks=pytest.mark.slow) for page in sorted(OF_MODELS)),
+    *(OTHERS[at::10] for at in range(10)),
+]
 
 
 @pytest.mark.pages
