@@ -214,10 +214,6 @@ COMMANDS: Mapping[str, str | LaboratoryCommand] = {
     "arena": LaboratoryCommand(
         "arena", "Play policies in cells of recording, ladder of costs and load, beside the best static chain of each."
     ),
-    "arena-models": LaboratoryCommand(
-        "arena-models",
-        "Run SpecRouter, the best static chain, two levels and the target alone in both worlds; say where they differ.",
-    ),
 }
 TRACE = {
     "list": "recordings:list_recordings",

@@ -21,7 +21,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "proxy",
     ),
     "Record": ("trace", "prompts", "record"),
-    "Models": ("run", "agree", "validate", "profile", "pool", "arena-models", "experiment"),
+    "Models": ("run", "agree", "validate", "profile", "pool", "experiment"),
     "Kit": ("policy", "plugin", "settings", "doctor"),
 }
 MOST_IN_ONE = 20  # options of a command that stand in one section

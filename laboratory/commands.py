@@ -1,4 +1,4 @@
-"""Commands of `paceline`, found as entry points: `arena`, `arena-models`, `experiment`, `pool train`, `pool distil`."""
+"""Commands of `paceline`, found as entry points: `arena`, `experiment`, `pool train`, `pool distil`."""
 
 import time
 from collections import Counter
@@ -11,7 +11,6 @@ import typer
 from paceline.base.errors import ArgumentError, counted, needs_torch
 from paceline.base.files import kept_folder, pool_path, write_whole
 from paceline.base.terminal import Progress, quiet
-from paceline.cli.compare import batches
 from paceline.cli.errors import Interrupted
 from paceline.cli.options import PoliciesOption, TraceOption
 from paceline.cli.output import (
@@ -22,7 +21,6 @@ from paceline.cli.output import (
     check_json_path,
     print_table,
     say,
-    show,
     show_table,
     write_json,
 )
@@ -30,65 +28,47 @@ from paceline.reports.figure import check_figure, write_figure
 from paceline.traces.contexts.on_disk import read_trace
 
 from .arena.board import BoardRuns, Leaderboard, check_page, leaderboard, lossy, ranking, regret, write_leaderboard
-from .arena.cells import SPLIT_FILE, ArenaCell, Side, Split, asked_cells, asked_field, read_split
-from .arena.played import BEST_STATIC, outcome_to_json
-from .arena.run import MOST_SEEDS, ArenaAsked, ArenaResults, run_arena
+from .arena.cells import SPLIT_FILE, ArenaCell, Side, asked_cells, asked_field, read_split
+from .arena.play import BEST_STATIC
+from .arena.run import ArenaResults, run_arena
 from .experiments.catalogue import Experiment, experiments
 from .findings import Cell, ExperimentSetting, Finding, experiments_page, link_between, table, table_cell
 
 FAILED = 1  # exit code: a run ended in an error that is nobody's input
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What is played, as it is typed: each field is an option."""
-
-    split: Annotated[
-        Side, typer.Option(help="Recordings that constants are settled on, those that are reported, or all.")
-    ] = Side.all
-    split_file: Annotated[
-        Path | None, typer.Option(help="TOML with recordings to tune on and to report; default: the committed split.")
-    ] = None
-    cells: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="RECORDING/LADDER/LOAD with * for anything, as */batch-1; default: all."),
-    ] = None
-    policy: PoliciesOption = None
-    add_policy: Annotated[list[str] | None, typer.Option(help="As --policy, beside the default field; repeatable.")] = (
-        None
-    )
-    seeds: Annotated[
-        int, typer.Option(help="Orders of the requests; the first is the recorded one.", min=1, max=MOST_SEEDS)
-    ] = 2
-    jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=1024)] = 2
-    work: Annotated[Path | None, typer.Option(help="Folder of recordings and results; default: the user's cache.")] = (
-        None
-    )
-
-    make: Annotated[bool, typer.Option("--make", help="Make recordings that lack, pools too: minutes for each.")] = (
-        False
-    )
-    oracles: Annotated[
-        bool, typer.Option("--oracles", help="Play oracles too, in some cells: half a minute for each.")
-    ] = False
-
-    def to_play(self, split: Split) -> ArenaAsked:
-        """What it asks for; raises ValueError for what is none."""
-        return ArenaAsked(
-            cells=asked_cells(split, self.split, self.cells),
-            policies=asked_field(self.policy, self.add_policy),
-            seeds=self.seeds,
-            jobs=self.jobs,
-            work=self.work if self.work is not None else kept_folder() / "arena",
-            make=self.make,
-            oracles=self.oracles,
-            tuning=split.tune,
-        )
+MOST_SEEDS = 1_000  # every run of every cell is listed before the first is played
 
 
 def arena(
     *,
-    asked: _Asked,
+    split: Annotated[
+        Side, typer.Option(help="Recordings that constants are settled on, those that are reported, or all.")
+    ] = Side.all,
+    split_file: Annotated[
+        Path | None, typer.Option(help="TOML with recordings to tune on and to report; default: the committed split.")
+    ] = None,
+    cells: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="RECORDING/LADDER/LOAD with * for anything, as */batch-1; default: all."),
+    ] = None,
+    policy: PoliciesOption = None,
+    add_policy: Annotated[
+        list[str] | None, typer.Option(help="As --policy, beside the default field; repeatable.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(help="Orders of the requests; the first is the recorded one.", min=1, max=MOST_SEEDS)
+    ] = 2,
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=1024)] = 2,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of recordings and results; default: the user's cache.")
+    ] = None,
+    make: Annotated[
+        bool, typer.Option("--make", help="Make recordings that lack, pools too: minutes for each.")
+    ] = False,
+    oracles: Annotated[
+        bool, typer.Option("--oracles", help="Play oracles too, in some cells: half a minute for each.")
+    ] = False,
     page: Annotated[
         Path | None, typer.Option(help="NAME.md to write the leaderboard into, with figures/NAME.svg and NAME.json.")
     ] = None,
@@ -99,19 +79,23 @@ def arena(
 
     Results are kept: a run that was cut short continues from them. Exit 1 if a run failed.
     """
-    check_json_path(json, asked.work, *(check_page(page) if page is not None else ()))
-    split = read_split(asked.split_file or SPLIT_FILE)
-    to_play = asked.to_play(split)
-    if page is not None and not any(cell.recording in split.report for cell in to_play.cells):
+    check_json_path(json, work, *(check_page(page) if page is not None else ()))
+    sides = read_split(split_file or SPLIT_FILE)
+    chosen = asked_cells(sides, split, cells)
+    field = asked_field(policy, add_policy)
+    if page is not None and not any(cell.recording in sides.report for cell in chosen):
         raise ValueError("--page needs cells to report, and --split and --cells choose none of them")
-    results = run_arena(to_play)
+    folder = work if work is not None else kept_folder() / "arena"
+    results = run_arena(
+        chosen, field, work=folder, seeds=seeds, jobs=jobs, make=make, oracles=oracles, tuning=sides.tune
+    )
     if not results.is_whole:
         raise Interrupted(f"{counted(len(results.played), 'run')} of the arena are kept, and not played again")
-    board = leaderboard(BoardRuns(results.played), split, results.missing, gaps=tuple(results.gaps()))
+    board = leaderboard(BoardRuns(results.played), sides, results.missing, gaps=tuple(results.gaps()))
     if page is not None:
         write_leaderboard(board, page)
     if json is not None:
-        write_json(board.to_json() | _runs_json(results), json)
+        write_json(board.to_json() | results.to_json(), json)
     else:
         if by_cell and board.policies:
             print_table(table("", [_of_cell(board, cell) for cell in board.runs.cells]).grid())
@@ -141,38 +125,9 @@ def _print_board(board: Leaderboard, results: ArenaResults) -> None:
 def _lines(results: ArenaResults) -> Iterator[str]:
     for name, why in results.missing.items():
         yield f"recording {name} is left out: {why}"
-    for (policy, why), count in Counter((one.policy, one.why) for one in results.left_out).items():
+    for (policy, why), count in Counter((one.run.policy, one.why) for one in results.left_out).items():
         yield f"{policy} is left out of {counted(count, 'run')}: {why}"
     yield from results.failed
-
-
-def _runs_json(results: ArenaResults) -> dict[str, Any]:
-    return {
-        "played": [outcome_to_json(one) for one in results.played],
-        "left_out": [outcome_to_json(one) for one in results.left_out],
-        "failed": list(results.failed),
-    }
-
-
-def arena_models(
-    recording: Annotated[str, typer.Argument(help="Of the arena, of a trained pool, such as mixed.")],
-    *,
-    batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,8",
-    requests: Annotated[int, typer.Option(min=1, help="This many of the recording, the first ones.")] = 48,
-    runs: Annotated[int, typer.Option(min=1, help="Of the models, all cells in turn; the median counts.")] = 3,
-    cost: Annotated[str, typer.Option(help="As of validate: here (the newest profile), FILE.profile, ...")] = "here",
-    work: Annotated[
-        Path | None, typer.Option(help="Folder of recordings and pools; default: the user's cache.")
-    ] = None,
-    json: JsonOption = None,
-) -> None:
-    """Run SpecRouter, the best static chain, two levels and the target alone in both worlds; say where they differ."""
-    check_json_path(json, work)
-    with needs_torch():
-        from .arena.on_models import order_on_models
-        from .arena.recordings import RecordingShelf
-    shelf = RecordingShelf(work=work if work is not None else kept_folder() / "arena")
-    show(json, order_on_models(recording, shelf, batches=batches(batch), requests=requests, runs=runs, cost=cost))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -275,7 +275,7 @@ def inputs_of(texts: Iterable[str], policies: Mapping[str, object] = MappingProx
 
     `policies` are classes by text: what stands in a package beside ours counts as a file that the text names.
     """
-    found = {CODE_OF: _digest(file.read_bytes() for folder in CODE for file in sorted((ROOT / folder).rglob("*.py")))}
+    found = {CODE_OF: code_hash(ROOT / folder for folder in CODE)}
     known = dict[str, tuple[Path, ...]]()
     for text in dict.fromkeys(texts):
         files = _files_of(text, known)
@@ -285,6 +285,12 @@ def inputs_of(texts: Iterable[str], policies: Mapping[str, object] = MappingProx
         if files:
             found[text] = _digest(file.read_bytes() for file in files)
     return found
+
+
+def code_hash(folders: Iterable[Path]) -> str:
+    """A hash of the modules and tables of figures in folders."""
+    files = (file for folder in folders for file in sorted(folder.rglob("*")) if file.suffix in (".py", ".toml"))
+    return _digest(file.read_bytes() for file in files)
 
 
 _ENDS = str.maketrans(dict.fromkeys("(),=@|+:", "\0"))

@@ -21,13 +21,12 @@ from typing import Any
 
 from paceline.base.errors import counted
 from paceline.base.files import whole_file
-from paceline.policies.by_name import PolicySpec
 from paceline.reports.figure import check_figure, write_figure
 from paceline.reports.panels import Panel, Series, by_category
 
 from ..findings import Cell, Rows, markdown_table, table, table_cell
-from .cells import PARTS, ArenaCell, Side, Split
-from .played import BEST_STATIC, MARKS, Played
+from .cells import ArenaCell, Side, Split
+from .play import BEST_STATIC, MARKS, Played
 
 WORST = 3  # cells that are named
 
@@ -40,7 +39,7 @@ def worst_cells(ratios: Mapping[ArenaCell, float]) -> list[tuple[ArenaCell, floa
 def loses_at(ratios: Mapping[ArenaCell, float]) -> str:
     """Of recordings, ladders and loads each the one of the least mean ratio, and that; none where there is one only."""
     named = []
-    for part in PARTS:
+    for part in ArenaCell._fields:
         groups: dict[str, list[float]] = {}
         for cell, ratio in ratios.items():
             groups.setdefault(getattr(cell, part), []).append(ratio)
@@ -133,11 +132,6 @@ def oracle_cells(cells: Iterable[ArenaCell]) -> tuple[ArenaCell, ...]:
     return tuple(
         cell for cell in cells if cell.ladder in LADDERS and cell.load == LOAD and cell.recording not in IMPORTED
     )
-
-
-def oracles() -> tuple[PolicySpec, ...]:
-    """The oracles that are played."""
-    return tuple(map(PolicySpec.parse, ORACLES))
 
 
 def regrets(runs: BoardRuns, policies: Sequence[str], oracle: str, cells: Collection[ArenaCell]) -> dict[str, float]:
@@ -686,7 +680,7 @@ def _cells(board: Leaderboard) -> str:
 
 
 def _counted(cells: Sequence[ArenaCell]) -> str:
-    named = [counted(len({getattr(cell, part) for cell in cells}), part) for part in PARTS]
+    named = [counted(len({getattr(cell, part) for cell in cells}), part) for part in ArenaCell._fields]
     return f"{counted(len(cells), 'cell')} of {', '.join(named)}"
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from hashlib import blake2b
+from hashlib import sha256
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from paceline.base.errors import ArgumentError, repeated
 from paceline.base.files import write_whole
@@ -28,12 +28,12 @@ from paceline.policies.check import check_pool
 from paceline.policies.learned import SpecDec
 from paceline.sim.recorded import recorded_pool
 from paceline.studies.fit import fit_shared_head
+from paceline.studies.grids import inputs_of
 from paceline.traces.meta import Record
 from paceline.traces.opening import by_form, open_recording
 from pydantic import ValidationInfo, field_validator
 
 from .ladders import ladder, ladders
-from .versions import DIGITS, code_version, recording_version
 
 
 def default_field() -> tuple[str, ...]:
@@ -72,7 +72,6 @@ def _must_be_told(kind: PolicyClass) -> bool:
     return any(one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD for one in options)
 
 
-FITTING = fit_shared_head.__module__
 HEAD = "head"  # the option
 
 
@@ -84,37 +83,23 @@ def needs_head(spec: PolicySpec) -> bool:
 def with_heads(specs: Sequence[PolicySpec], tuning: Mapping[str, Path], work: Path) -> tuple[PolicySpec, ...]:
     """The policies, those that need a head with one that is fitted to the recordings, under the names they have.
 
-    Nothing is drawn: a head is the same for the same recordings. It is kept below `work`, and fitted anew where they,
-    or the code that fits, are others. Recordings without probabilities do not count; without any other, policies stay.
+    Nothing is drawn: a head is the same for the same recordings. It is kept below `work`, and fitted again where they,
+    or the code, are others. Recordings without probabilities do not count; without any other, policies stay.
     """
-    if not any(map(needs_head, specs)):
-        return tuple(specs)
     known = {name: path for name, path in tuning.items() if _has_probabilities(path)}
     if not known:
         return tuple(specs)
-    head = str(_head(list(known.values()), work))
+    made_of = sha256(repr(sorted(inputs_of(map(str, known.values())).values())).encode()).hexdigest()
+    file = work / "heads" / f"{made_of[:12]}.json"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, fit_shared_head(list(known.values())).head.to_json())
     tell(f"acceptance heads are fitted to {', '.join(known)}")
-    return tuple(replace(spec, options={**spec.options, HEAD: head}) if needs_head(spec) else spec for spec in specs)
-
-
-def given_to(spec: PolicySpec) -> tuple[tuple[str, str], ...]:
-    """Options of a policy that its name does not say, by name."""
-    said = PolicySpec.parse(spec.label).options
-    return tuple((name, str(value)) for name, value in spec.options.items() if name not in said)
+    return tuple(replace(one, options={**one.options, HEAD: str(file)}) if needs_head(one) else one for one in specs)
 
 
 def _has_probabilities(path: Path) -> bool:
     return by_form(open_recording(path), tries=lambda _: True, rounds=lambda _: False)
-
-
-def _head(paths: Sequence[Path], work: Path) -> Path:
-    parts = [code_version([FITTING]), *map(recording_version, paths)]
-    made_of = blake2b(" ".join(parts).encode(), digest_size=DIGITS // 2).hexdigest()
-    file = work / "heads" / f"{made_of}.json"
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, fit_shared_head(paths).head.to_json())
-    return file
 
 
 def check_buildable(specs: Sequence[PolicySpec], traces: Iterable[Path]) -> None:
@@ -150,13 +135,6 @@ class Load:
     batch: int | None = None  # requests that run at a time, >= 1
     share: float | None = None  # of capacity that arrives, 0 to 1
 
-    @property
-    def what(self) -> str:
-        """It is, in words."""
-        if self.batch is not None:
-            return "one request at a time" if self.batch == 1 else f"{self.batch} requests at a time"
-        return f"arrivals at {self.share:g} of what the target alone can serve, {MOST_RUNNING} at a time at most"
-
 
 def loads() -> Mapping[str, Load]:
     """By name."""
@@ -177,42 +155,26 @@ def load(name: str) -> Load:
     return known[name]
 
 
-NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
-PARTS = ("recording", "ladder", "load")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class ArenaCell:
-    """A recording, at the seconds of a ladder, under a load; its text is `gpt2-weak/steep/batch-8`.
-
-    Raises ArgumentError for other names than small letters, digits, points and hyphens, a letter or digit first.
-    """
+class ArenaCell(NamedTuple):
+    """A recording, at the seconds of a ladder, under a load; its text is `gpt2-weak/steep/batch-8`."""
 
     recording: str  # by the arena's name of it
     ladder: str  # of seconds, by name
     load: str  # how requests come, by name
 
-    def __post_init__(self) -> None:
-        for part in PARTS:
-            name = getattr(self, part)
-            if not NAME.fullmatch(name):
-                raise ArgumentError(f"{part} must match {NAME.pattern}, got {name!r}")
-
     def __str__(self) -> str:
-        return f"{self.recording}/{self.ladder}/{self.load}"
+        return "/".join(self)
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a cell's text; raises ArgumentError for other than three names with slashes between."""
         names = text.split("/")
-        if len(names) != len(PARTS):
+        if len(names) != len(cls._fields):
             raise ArgumentError(f"a cell must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got {text!r}")
-        try:
-            return cls(**dict(zip(PARTS, names, strict=True)))
-        except ArgumentError as error:
-            raise ArgumentError(f"cell {text!r}: {error}") from None
+        return cls(*names)
 
 
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 SPLIT_FILE = Path(__file__).with_name("split.toml")
 
 

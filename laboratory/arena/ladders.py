@@ -7,7 +7,6 @@ roles are spread evenly over them. A member that copies text has no forwards: it
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
@@ -42,30 +41,22 @@ class PriceRole(StrEnum):
 BELOW = (PriceRole.draft, PriceRole.mid, PriceRole.slim)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ladder:
-    """Prices by role."""
-
-    what: str
-    cost: Callable[[Recording], CostModel]  # of a recording's members
+Ladder = Callable[[Recording], CostModel]  # seconds of a recording's members
 
 
 def ladders() -> Mapping[str, Ladder]:
     """By name: ratios draft : mid : slim : target, seconds measured on a CPU, and rooflines of published models."""
-    found = {
+    small, large = families()[:2]
+    return {
         "flat": _ratios("flat", (1, 1, 1, 4)),
         "even": _ratios("even", (1, 3, 6, 10)),
         "steep": _ratios("steep", (1, 10, 50, 100)),
         "far": _ratios("far", (1, 30, 300, 1000)),
         "near": _ratios("near", (1, 3, 10, 50), lookup_s=DEAR_LOOKUP_S),
-        "cpu": Ladder(what="measured with the shipped recording, on its processor", cost=_measured),
+        "cpu": _measured,
+        "h100-7b": partial(_roofline, small),
+        "h100-70b": partial(_roofline, large),
     }
-    small, large = families()[:2]
-    found["h100-7b"] = Ladder(what=f"rooflines of {small.name} on an H100", cost=partial(_roofline, small))
-    found["h100-70b"] = Ladder(
-        what=f"rooflines of {large.name}, the target on {large.devices[-1]} H100", cost=partial(_roofline, large)
-    )
-    return found
 
 
 def ladder(name: str) -> Ladder:
@@ -92,9 +83,7 @@ def _ratios(name: str, prices: Sequence[float], *, lookup_s: float = LOOKUP_S) -
         role: CostLine(intercept_s=price * UNIT_S * (1 - TOKEN_SHARE), per_new_token_s=price * UNIT_S * TOKEN_SHARE)
         for role, price in zip(PriceRole, prices, strict=True)
     }
-    words = f"{' : '.join(f'{price:g}' for price in prices)} ms; a token more costs 1/{1 / TOKEN_SHARE:g} of that"
-    dear = f"; a lookup takes {lookup_s * 1e3:g} ms" if lookup_s != LOOKUP_S else ""
-    return Ladder(what=words + dear, cost=partial(_by_role, name, lines, lookup_s=lookup_s))
+    return partial(_by_role, name, lines, lookup_s=lookup_s)
 
 
 def _measured(recording: Recording) -> CostModel:

@@ -8,6 +8,7 @@ A recording is made once, appears whole, and is used again while its recipe stay
 
 import fcntl
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from paceline.base.errors import ArgumentError, needs_torch
-from paceline.base.files import shipped, whole_folder, write_whole
+from paceline.base.files import shipped, write_whole
 from paceline.base.terminal import tell
+from paceline.studies.grids import code_hash
 from paceline.traces.contexts.meta import TrieMeta
 from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline.traces.contexts.recording import TrieRecording
@@ -33,7 +35,6 @@ from paceline.traces.rounds.rounds import RoundsRequest
 from paceline.traces.synthetic import SyntheticSpec, make_trace
 
 from .recipe import PoolRecipe, pool_recipe
-from .versions import code_version
 
 # What decides the columns, and what a replay of one recording takes to hold for all of its requests.
 _SHARED = ("models", "ngram", "vocab_size", "eos_token_ids", "tokenizer_sha256", "sampling", "closure")
@@ -74,41 +75,33 @@ def _check_same(name: str, first: TrieMeta, other: TrieMeta) -> None:
 def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path:
     """The folder `out`, made unless it is there and was made with this fingerprint of all that decides what is in it.
 
-    A fingerprint stands beside what it is of: `NAME.made.json` of a finished folder, `NAME.making.json` of one that was
-    cut short, so that what is left of that is gone on from only where it is of the same recipe. `make` writes the
-    folder `NAME.making`, and keeps what it could go on from beside it, under names that begin with that one. While
-    another process makes it, this one waits: who makes it holds a lock of the system, which ends with the process.
+    The fingerprint of a finished folder stands beside it, in `NAME.made`. `make` writes a folder whose name has the
+    fingerprint, so that what a killed call left is continued from only where it is of the same recipe, and keeps what
+    it could continue from beside it, under names that begin with that one. While another process makes it, this one
+    waits: a process that makes it holds a lock of the system, which ends with the process.
     """
-    if is_made(out, fingerprint):
-        return out
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(out):
-        if not is_made(out, fingerprint):  # by whom this one waited for
-            _make(out, fingerprint, make)
+    made = out.with_name(f"{out.stem}.made")
+    if not is_made(out, fingerprint):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(out):
+            if not is_made(out, fingerprint):  # by the process that this one waited for
+                part = out.with_name(f"{out.stem}.making-{fingerprint[:12]}{out.suffix}")
+                shutil.rmtree(part, ignore_errors=True)
+                tell(f"making {out}")
+                make(part)
+                # In this order a kill leaves a folder without its fingerprint, never one with that of another.
+                made.unlink(missing_ok=True)
+                shutil.rmtree(out, ignore_errors=True)
+                part.rename(out)
+                write_whole(made, fingerprint)
+                for left in out.parent.glob(f"{out.stem}.making-*"):
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
     return out
-
-
-def _make(out: Path, fingerprint: str, make: Callable[[Path], None]) -> None:
-    made, begun = _made(out), out.with_name(f"{out.stem}.making.json")
-    part = out.with_name(f"{out.stem}.making{out.suffix}")
-    if _read(begun) != fingerprint:
-        _remove_all(part)
-        _write(begun, fingerprint)
-    shutil.rmtree(part, ignore_errors=True)
-    tell(f"making {out}")
-    make(part)
-    # In this order a kill leaves a folder without its fingerprint, never one with that of another.
-    made.unlink(missing_ok=True)
-    shutil.rmtree(out, ignore_errors=True)
-    part.rename(out)
-    _write(made, fingerprint)
-    begun.unlink()
-    _remove_all(part)
 
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Nobody else makes `out` in this block; its beginning waits until that is so."""
+    """No other process makes `out` in this block; its beginning waits until that is so."""
     with out.with_name(f"{out.stem}.lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,31 +113,8 @@ def _alone(out: Path) -> Iterator[None]:
 
 def is_made(out: Path, fingerprint: str) -> bool:
     """Whether the folder `out` is there, and was made with this fingerprint."""
-    return out.exists() and _read(_made(out)) == fingerprint
-
-
-def _made(out: Path) -> Path:
-    return out.with_name(f"{out.stem}.made.json")
-
-
-def _remove_all(part: Path) -> None:
-    for path in part.parent.glob(f"{part.name}*"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _write(path: Path, fingerprint: str) -> None:
-    write_whole(path, json.dumps({"fingerprint": fingerprint}) + "\n")
-
-
-def _read(path: Path) -> str | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found.get("fingerprint") if isinstance(found, dict) else None
+    made = out.with_name(f"{out.stem}.made")
+    return out.exists() and made.is_file() and made.read_bytes() == fingerprint.encode()
 
 
 class RecordingUnavailableError(ValueError):
@@ -154,18 +124,14 @@ class RecordingUnavailableError(ValueError):
 class Source(ABC):
     """One way to make a recording; a frozen dataclass of settings."""
 
-    slow: ClassVar[bool] = False  # whether it takes minutes, so that it is made only where somebody asks for that
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Recordings of the catalogue that it is made of."""
-        return ()
+    slow: ClassVar[bool] = False  # whether it takes minutes, so that it is made only where a user asks for that
+    needs: tuple[str, ...] = ()  # recordings of the catalogue that it is made of
 
     @abstractmethod
     def recipe(self) -> object:
         """All that decides what comes out, save the recordings it needs: something that JSON can hold.
 
-        The code that makes it is part of it where that takes seconds; what is trained is not trained anew for a change
+        The code that makes it is part of it where that takes seconds; what is trained is not trained again for a change
         of code that may be none to it. Raises RecordingUnavailableError where it cannot be had on this machine.
         """
 
@@ -175,6 +141,11 @@ class Source(ABC):
 
         The shelf has what it needs. Raises RecordingUnavailableError where it cannot be had on this machine.
         """
+
+
+def code_of_traces() -> str:
+    """A hash of the code that draws and imports recordings."""
+    return code_hash([Path(inspect.getfile(make_trace)).parent])
 
 
 DATA = "PACELINE_DATA"  # environment variable that names the folder of published logs
@@ -193,8 +164,7 @@ class ImportedSource(Source):
     def recipe(self) -> object:
         """Hashes of the files, what is done with them, and the code that does it."""
         files = {path.name: hash_file(path) for path in self._files()}
-        code = code_version([import_recording.__module__])
-        return {"files": files, "format": self.format_name, "every": self.every, "code": code}
+        return {"files": files, "format": self.format_name, "every": self.every, "code": code_of_traces()}
 
     def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
         """Import them; raises RecordingUnavailableError where they are not there."""
@@ -224,51 +194,22 @@ def hsd() -> ImportedSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaleSource(Source):
-    """A drafter goes stale: the first half of the requests is from one recording, the rest from another."""
+class ArrangedSource(Source):
+    """Requests of other recordings of the catalogue, in an order of its own."""
 
     slow: ClassVar[bool] = True
-    fresh: str  # recording of the catalogue
-    stale: Source  # makes one of the same prompts, by a pool that differs in what a drafter has learned
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The fresh one."""
-        return (self.fresh, *self.stale.needs)
+    needs: tuple[str, ...]
+    arrange: Callable[..., TrieRecording]  # of these recordings, and the keyword `name`; raises ArgumentError
+    setting: tuple[object, ...] = ()  # further arguments of `arrange`
 
     def recipe(self) -> object:
-        """That of the stale one; raises as it does."""
-        return {"stale": self.stale.recipe()}
+        """How they are arranged."""
+        return {"arrange": self.arrange.__name__, "setting": self.setting}
 
     def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
-        """Record the stale one beside `out`, and put both together."""
-        beside = out.with_name(f"{out.name}.stale")
-        shutil.rmtree(beside, ignore_errors=True)
-        self.stale.make(beside, name=f"{name}.stale", shelf=shelf)
-        write_trace(gone_stale(read_trace(shelf.recording(self.fresh)), read_trace(beside), name=name), out)
-        shutil.rmtree(beside)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnoverSource(Source):
-    """The mix of tags turns over: requests of some tags come first, those of the others after them."""
-
-    slow: ClassVar[bool] = True
-    recording: str  # of the catalogue
-    phases: tuple[tuple[str, ...], ...]  # the tags of each phase; each tag of the recording in one of them
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The recording whose requests they are."""
-        return (self.recording,)
-
-    def recipe(self) -> object:
-        """The tags."""
-        return {"phases": [list(tags) for tags in self.phases]}
-
-    def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
-        """Put the requests in order; raises ArgumentError where tags are not those of the recording."""
-        write_trace(turned_over(read_trace(shelf.recording(self.recording)), self.phases, name=name), out)
+        """Put the requests in order."""
+        recordings = [read_trace(shelf.recording(other)) for other in self.needs]
+        write_trace(self.arrange(*recordings, *self.setting, name=name), out)
 
 
 def gone_stale(fresh: TrieRecording, stale: TrieRecording, *, name: str) -> TrieRecording:
@@ -316,22 +257,18 @@ def tags_in_turn(requests: Sequence[TrieRequest]) -> tuple[TrieRequest, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedSource(Source):
-    """A recording of the package."""
+    """A recording of the package, where it lies."""
 
     title: str
 
     def recipe(self) -> object:
         """Its meta, which holds the hashes of all else."""
-        return {"shipped": (self._folder() / META).read_text(encoding="utf-8")}
+        return (shipped("recordings", f"{self.title}.trace") / META).read_text(encoding="utf-8")
 
     def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
         """Copy it; it keeps the name it has."""
         del name, shelf
-        with whole_folder(out) as folder:
-            shutil.copytree(self._folder(), folder, dirs_exist_ok=True)
-
-    def _folder(self) -> Path:
-        return shipped("recordings", f"{self.title}.trace")
+        shutil.copytree(shipped("recordings", f"{self.title}.trace"), out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +282,7 @@ class SyntheticSource(Source):
     def recipe(self) -> object:
         """The spec, the rates by tag, in their order, and the code that draws."""
         rates = [list(each) for each in self.acceptance.items()]
-        return {"spec": asdict(self.spec), "acceptance": rates, "code": code_version([make_trace.__module__])}
+        return {"spec": asdict(self.spec), "acceptance": rates, "code": code_of_traces()}
 
     def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
         """Write it; every tag has a seed of its own."""
@@ -460,41 +397,30 @@ class TrainedSource(Source):
         return recipe.stale(self.goals) if self.goals else recipe
 
 
+# Pools of which the draft has learned less than in the recipe: its share of agreement.
+AGED = {"llama-plain": {"draft": 0.4}, "mixed": {"draft": 0.35}}
 TRAINED = ("llama-plain", "neox-near", "gpt2-middle", "gpt2-weak", "qwen3-strong", "gemma-specialists", "mixed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One recording."""
-
-    what: str  # one line that says what is special about it
-    source: Source  # makes it
-
-
-def catalogue() -> Mapping[str, Entry]:
+def catalogue() -> Mapping[str, Source]:
     """By name, in the order in which the page lists them."""
     return {
-        "pico": Entry(what="the shipped recording", source=ShippedSource(title="pico")),
-        "pico-coupled": Entry(what="the shipped recording, sampled", source=ShippedSource(title="pico-coupled")),
-        **{name: Entry(what=pool_recipe(name).what, source=TrainedSource(pool=name)) for name in TRAINED},
-        "llama-stale": Entry(
-            what="as llama-plain; after half of the requests the draft is one trained to agree in 40%, not 70%",
-            source=StaleSource(fresh="llama-plain", stale=TrainedSource(pool="llama-plain", goals={"draft": 0.4})),
+        "pico": ShippedSource(title="pico"),
+        "pico-coupled": ShippedSource(title="pico-coupled"),
+        **{name: TrainedSource(pool=name) for name in TRAINED},
+        **{f"{name}-aged": TrainedSource(pool=name, goals=goals) for name, goals in AGED.items()},
+        # After half of the requests the draft is one that agrees in 40%, not 70%; in 35%, not 63%.
+        "llama-stale": ArrangedSource(needs=("llama-plain", "llama-plain-aged"), arrange=gone_stale),
+        "mixed-stale": ArrangedSource(needs=("mixed", "mixed-aged"), arrange=gone_stale),
+        "qwen3-turnover": ArrangedSource(
+            needs=("qwen3-strong",), arrange=turned_over, setting=((("dialogue", "edit"), ("math", "translation")),)
         ),
-        "mixed-stale": Entry(
-            what="as mixed; after half of the requests the draft is one trained to agree in 35%, not 63%",
-            source=StaleSource(fresh="mixed", stale=TrainedSource(pool="mixed", goals={"draft": 0.35})),
-        ),
-        "qwen3-turnover": Entry(
-            what="as qwen3-strong, dialogues and edits first, then word problems and translations",
-            source=TurnoverSource(recording="qwen3-strong", phases=(("dialogue", "edit"), ("math", "translation"))),
-        ),
-        "synth-flat": Entry(what="synthetic: agreement independent of all else", source=flat()),
-        "synth-deep": Entry(what="synthetic: agreement falls along a run and off the trunk", source=deep()),
-        "synth-bursty": Entry(what="synthetic: agreement with autocorrelation 0.6", source=bursty()),
-        "synth-ladder": Entry(what="synthetic: four models, from little agreement to much", source=ladder()),
-        "specbench": Entry(what="imported: Vicuna-7B on Spec-Bench, every ninth request", source=spec_bench()),
-        "hsd": Entry(what="imported: Llama-3.1-8B on GSM8K with EAGLE-3, every second request", source=hsd()),
+        "synth-flat": flat(),
+        "synth-deep": deep(),
+        "synth-bursty": bursty(),
+        "synth-ladder": ladder(),
+        "specbench": spec_bench(),
+        "hsd": hsd(),
     }
 
 
@@ -502,8 +428,8 @@ def catalogue() -> Mapping[str, Entry]:
 class RecordingShelf:
     """Recordings below one folder."""
 
-    work: Path  # the folder; recordings stand in `recordings/NAME.trace`, beside `NAME.made.json`, their fingerprint
-    entries: Mapping[str, Entry] = field(default_factory=catalogue)  # what can be asked for
+    work: Path  # the folder; recordings stand in `recordings/NAME.trace`, beside `NAME.made`, their fingerprint
+    entries: Mapping[str, Source] = field(default_factory=catalogue)  # what can be asked for
 
     def recording(self, name: str) -> Path:
         """The finished .trace folder, made if it is not there or its recipe is another now.
@@ -512,24 +438,24 @@ class RecordingShelf:
             ArgumentError: no recording has this name.
             RecordingUnavailableError: it cannot be had on this machine.
         """
-        source = self._entry(name).source
+        source = self._source(name)
         make = partial(source.make, name=name, shelf=self)
         return made_once(self._place(name), self.fingerprint(name), make)
 
     def is_at_hand(self, name: str) -> bool:
         """Whether it is there, or can be made in seconds; raises as `recording` does."""
-        return not self._entry(name).source.slow or is_made(self._place(name), self.fingerprint(name))
+        return not self._source(name).slow or is_made(self._place(name), self.fingerprint(name))
 
     def fingerprint(self, name: str) -> str:
         """Hash of all that decides what is in a recording; raises as `recording` does."""
-        source = self._entry(name).source
+        source = self._source(name)
         said = {"recipe": source.recipe(), "needs": [self.fingerprint(other) for other in source.needs]}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def _place(self, name: str) -> Path:
         return self.work / "recordings" / f"{name}.trace"
 
-    def _entry(self, name: str) -> Entry:
+    def _source(self, name: str) -> Source:
         if name not in self.entries:
             raise ArgumentError(f"a recording must be one of {', '.join(self.entries)}, got {name!r}")
         return self.entries[name]

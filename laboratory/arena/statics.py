@@ -5,8 +5,8 @@ every chain of more levels whose upper members can judge, at windows 1 to 16 eac
 start, so it begins at the fastest chains of several sets of members.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise, product
 
@@ -20,8 +20,7 @@ from paceline.sim.replay_tables import ReplayTables
 from paceline.sim.simulate import Scenario, simulate
 
 from .cells import ArenaCell, load
-from .play import RecordingStage, play
-from .played import BEST_STATIC, Played
+from .play import BEST_STATIC, Played, RecordingStage, play
 
 MOST = 16  # tokens of a window
 TWO_LEVELS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -116,17 +115,35 @@ Seconds = Callable[[ChainSpec], float]
 Moves = Callable[[ChainSpec], Iterable[ChainSpec]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
-    """What a search tried."""
+class Search:
+    """Asks once for the seconds, for each token of output, of each chain."""
 
-    chains: tuple[ChainSpec, ...]  # fastest first; of equally fast ones in the order in which they were tried
-    seconds: tuple[float, ...]  # for each token of output, > 0
+    def __init__(self, seconds: Seconds) -> None:
+        self._seconds = seconds
+        self.tried: dict[ChainSpec, float] = {}  # seconds, > 0, in the order in which chains were tried
+
+    def fastest(self, chains: Iterable[ChainSpec]) -> ChainSpec:
+        """Try chains, at least one, and return the fastest of them; of equals the first."""
+        return min(chains, key=self._of)
+
+    def ascend(self, start: ChainSpec, moves: Sequence[Moves]) -> ChainSpec:
+        """Go to the fastest neighbour while there is a faster one; later moves are tried where earlier ones end."""
+        found, turn = start, 0
+        while turn < len(moves):
+            better = self.fastest([found, *moves[turn](found)])
+            turn = turn + 1 if better == found else 0
+            found = better
+        return found
+
+    def _of(self, chain: ChainSpec) -> float:
+        if chain not in self.tried:
+            self.tried[chain] = self._seconds(chain)
+        return self.tried[chain]
 
     @property
-    def best(self) -> ChainSpec:
-        """The fastest."""
-        return self.chains[0]
+    def chains(self) -> tuple[ChainSpec, ...]:
+        """All that were tried, fastest first; of equally fast ones in the order in which they were tried."""
+        return tuple(sorted(self.tried, key=self.tried.__getitem__))
 
     def unlike(self, count: int) -> tuple[ChainSpec, ...]:
         """The fastest chains no two of which have the same members and the same lowest window, so many at most."""
@@ -143,49 +160,12 @@ class Ranked:
         return tuple(fastest.values())
 
 
-class Search:
-    """Asks once for the seconds, for each token of output, of each chain."""
-
-    def __init__(self, seconds: Seconds) -> None:
-        self._seconds = seconds
-        self._tried: dict[ChainSpec, float] = {}
-
-    def fastest(self, chains: Iterable[ChainSpec]) -> ChainSpec:
-        """Try chains, at least one, and return the fastest of them; of equals the first."""
-        return min(chains, key=self._of)
-
-    def ascend(self, start: ChainSpec, moves: Sequence[Moves]) -> ChainSpec:
-        """Go to the fastest neighbour while there is a faster one; later moves are tried where earlier ones end."""
-        found, turn = start, 0
-        while turn < len(moves):
-            better = self.fastest([found, *moves[turn](found)])
-            turn = turn + 1 if better == found else 0
-            found = better
-        return found
-
-    def ranked(self) -> Ranked:
-        """All that was tried."""
-        return ranked(self._tried)
-
-    def _of(self, chain: ChainSpec) -> float:
-        seconds = self._tried.get(chain)
-        if seconds is None:
-            seconds = self._tried[chain] = self._seconds(chain)
-        return seconds
-
-
-def ranked(tried: Mapping[ChainSpec, float]) -> Ranked:
-    """Chains by their seconds."""
-    chains = sorted(tried, key=tried.__getitem__)
-    return Ranked(chains=tuple(chains), seconds=tuple(tried[chain] for chain in chains))
-
-
 SAMPLE_TOKENS = 1_000  # of output, about: what is tried first is tried on a sample of the requests
 STARTS = 3  # sets of members that the ascent on the sample begins with
 FINALISTS = 10  # unlike chains of the sample that are played over all requests
 
 
-def best_static(scenario: Scenario) -> Ranked:
+def best_static(scenario: Scenario) -> Search:
     """The fastest chains of a scenario in hindsight, and whatever else was run over all requests to find them."""
     some, family = replace(scenario, tables=sampled(scenario.tables)), ChainFamily(scenario.tables.pool)
     with_requests = [each for each in (some.tables, scenario.tables) if isinstance(each, TrieTables)]
@@ -202,23 +182,22 @@ def seconds_of(scenario: Scenario, chain: ChainSpec) -> float:
     return total_s(log) / int(log.requests["emitted_tokens"].sum())
 
 
-def seek(family: ChainFamily, *, sample: Seconds, whole: Seconds) -> Ranked:
+def seek(family: ChainFamily, *, sample: Seconds, whole: Seconds) -> Search:
     """The fastest chain of a family, and whatever else was tried over all requests to find it.
 
     A few are chosen by `sample`, their seconds over some of the requests.
     """
     rough = Search(sample)
     rough.fastest(family.coarse())
-    starts = rough.ranked().of_each_members()
+    starts = rough.of_each_members()
     with_lookups = [chain for chain in starts if family.looks_up(chain)]
     for start in dict.fromkeys([*starts[:STARTS], *with_lookups[:1]]):
         rough.ascend(start, (family.windows_next, family.windows_near))
-    rough.ascend(rough.ranked().best, (family.windows_next, family.windows_near, family.members_near))
-    found = rough.ranked()
+    rough.ascend(rough.chains[0], (family.windows_next, family.windows_near, family.members_near))
     final = Search(whole)
-    finalists = [*found.unlike(FINALISTS), *found.of_each_members()[:STARTS], family.plain]
+    finalists = [*rough.unlike(FINALISTS), *rough.of_each_members()[:STARTS], family.plain]
     final.ascend(final.fastest(dict.fromkeys(finalists)), (family.windows_next,))
-    return final.ranked()
+    return final
 
 
 def sampled(tables: ReplayTables) -> ReplayTables:
@@ -249,55 +228,40 @@ class CellStatics:
 
     def __init__(self, stage: RecordingStage) -> None:
         self._stage = stage
-        self._ranked: dict[str, Ranked] = {}
-        self._under_load: dict[ArenaCell, Ranked] = {}
-
-    @property
-    def _family(self) -> ChainFamily:
-        return ChainFamily(self._stage.tables(0).pool)
+        self._ladders: dict[str, Search] = {}
+        self._under_load: dict[ArenaCell, Search] = {}
 
     def best(self, cell: ArenaCell, seed: int) -> Played:
         """What the best chain did at a seed, as the policy `best-static`; raises as `play`."""
-        runs = _Runs(self._stage, cell, seed)
         chains = self._of(cell).chains[: REPLAYED if seed else 1]
-        return runs.best_static(Search(runs.seconds).fastest(chains))
+        chain = Search(partial(self._seconds, cell, seed)).fastest(chains)
+        return replace(self._play(cell, seed, chain), policy=BEST_STATIC, chain=str(chain))
 
-    def _of(self, cell: ArenaCell) -> Ranked:
+    def _of(self, cell: ArenaCell) -> Search:
         if load(cell.load).batch == 1:
             return self._of_ladder(cell.ladder)
         if cell not in self._under_load:
-            search = Search(_Runs(self._stage, cell, 0).seconds)
-            found = search.fastest(dict.fromkeys(self._candidates(self._of_ladder(cell.ladder))))
-            search.ascend(found, (self._family.windows_next,))
-            self._under_load[cell] = search.ranked()
+            family = ChainFamily(self._stage.tables(0).pool)
+            search = self._under_load[cell] = Search(partial(self._seconds, cell, 0))
+            found = search.fastest(dict.fromkeys(self._candidates(family, self._of_ladder(cell.ladder))))
+            search.ascend(found, (family.windows_next,))
         return self._under_load[cell]
 
-    def _candidates(self, ranked: Ranked) -> Iterable[ChainSpec]:
-        yield from ranked.chains[:CANDIDATES]
-        yield self._family.plain
-        two_levels = [chain.members for chain in ranked.of_each_members() if len(chain.members) == 2]
+    def _candidates(self, family: ChainFamily, alone: Search) -> Iterable[ChainSpec]:
+        yield from alone.chains[:CANDIDATES]
+        yield family.plain
+        two_levels = [chain.members for chain in alone.of_each_members() if len(chain.members) == 2]
         for members, window in product(two_levels[:DRAFTERS], NARROW):
             yield ChainSpec(members=members, windows=(window,))
 
-    def _of_ladder(self, ladder: str) -> Ranked:
-        if ladder not in self._ranked:
-            self._ranked[ladder] = best_static(Scenario(tables=self._stage.tables(0), cost=self._stage.cost(ladder)))
-        return self._ranked[ladder]
+    def _of_ladder(self, ladder: str) -> Search:
+        if ladder not in self._ladders:
+            self._ladders[ladder] = best_static(Scenario(tables=self._stage.tables(0), cost=self._stage.cost(ladder)))
+        return self._ladders[ladder]
 
-
-class _Runs:
-    def __init__(self, stage: RecordingStage, cell: ArenaCell, seed: int) -> None:
-        self._stage, self._cell, self._seed = stage, cell, seed
-        self._runs: dict[ChainSpec, Played] = {}
-
-    def seconds(self, chain: ChainSpec) -> float:
-        played = self._of(chain)
+    def _seconds(self, cell: ArenaCell, seed: int, chain: ChainSpec) -> float:
+        played = self._play(cell, seed, chain)
         return played.seconds / played.tokens
 
-    def best_static(self, chain: ChainSpec) -> Played:
-        return replace(self._of(chain), policy=BEST_STATIC, chain=str(chain))
-
-    def _of(self, chain: ChainSpec) -> Played:
-        if chain not in self._runs:
-            self._runs[chain] = play(self._stage, self._cell, PolicySpec.parse(str(chain)), self._seed)
-        return self._runs[chain]
+    def _play(self, cell: ArenaCell, seed: int, chain: ChainSpec) -> Played:
+        return play(self._stage, cell, PolicySpec.parse(str(chain)), seed)

@@ -34,9 +34,8 @@ print("begun", flush=True)  # before that Python itself would be interrupted
 """
 ARENA = f"""{BEGUN}
 from dataclasses import replace
-from paceline_laboratory.arena.play import play
+from paceline_laboratory.arena.play import BEST_STATIC, play
 from paceline_laboratory.arena import run
-from paceline_laboratory.arena.store import BEST_STATIC
 from paceline.policies.by_name import PolicySpec
 
 class OneChain:

@@ -88,9 +88,7 @@ def test_a_command_that_is_misspelt_is_told_of_those_there_are():
     assert "list" in refused("experiment", "lst")
 
 
-@pytest.mark.parametrize(
-    "words", [["arena"], ["arena-models", "--help"], ["experiment", "list"], ["pool", "train", "x"]]
-)
+@pytest.mark.parametrize("words", [["arena"], ["experiment", "list"], ["pool", "train", "x"]])
 def test_commands_of_the_laboratory_say_what_to_install_where_it_is_missing(monkeypatch, words):
     monkeypatch.setattr(app, "entry_points", lambda **_: ())
     assert "  arena  " in done("--help")

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from paceline.policies.by_name import PolicySpec
 from paceline_laboratory.arena import run as arena_run
-from paceline_laboratory.arena.play import play
-from paceline_laboratory.arena.played import BEST_STATIC
+from paceline_laboratory.arena.play import BEST_STATIC, play
 
 from ..cli.command_line import paceline, refused
 from .arena.test_run import MINE, OneChain
@@ -78,7 +77,7 @@ def test_a_policy_in_a_file_joins_the_field_and_one_that_fails_ends_with_1(tmp_p
     ("args", "says"),
     [
         (["--cells", "pico/*/batch-2"], "--cells must match one of the"),
-        (["--cells", "pico/steep/Batch-1"], "cell 'pico/steep/Batch-1': load must match"),
+        (["--cells", "pico/steep/Batch-1"], "the load of a cell must be one of batch-1"),
         (["--policy", "nope"], "unknown policy 'nope'"),
         (["--policy", "plain", "--add-policy", "plain"], "--policy must differ, got plain twice"),
         (["--split-file", "none.toml"], "none.toml: the split must be readable"),

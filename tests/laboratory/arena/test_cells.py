@@ -30,8 +30,7 @@ from paceline_laboratory.arena.cells import (
     read_split,
 )
 from paceline_laboratory.arena.ladders import ladder, ladders, roles_of
-from paceline_laboratory.arena.play import RecordingStage, play
-from paceline_laboratory.arena.played import BEST_STATIC
+from paceline_laboratory.arena.play import BEST_STATIC, RecordingStage, play
 from paceline_laboratory.arena.statics import MOST, CellStatics, ChainFamily, Search, best_static, seconds_of, seek
 
 NAMES = st.from_regex(NAME, fullmatch=True)
@@ -49,8 +48,6 @@ def test_a_cell_comes_back_from_its_text(recording, ladder, load):
     [
         ("pico/steep", "a cell must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got 'pico/steep'"),
         ("a/b/c/0", "a cell must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got 'a/b/c/0'"),
-        ("pico//batch-8", "cell 'pico//batch-8': ladder must match [a-z0-9][a-z0-9.-]*, got ''"),
-        ("Pico/steep/batch-8", "cell 'Pico/steep/batch-8': recording must match [a-z0-9][a-z0-9.-]*, got 'Pico'"),
     ],
 )
 def test_what_is_no_cell_is_told(text, says):
@@ -107,6 +104,7 @@ def test_patterns_choose_among_them_and_a_cell_that_is_named_in_full_need_not_be
         ("pico", "`cells` must match one of the"),
         ("pico/steep/batch-2", "the load of a cell must be one of batch-1"),
         ("pico/steeper/batch-1", "the ladder of a cell must be one of flat"),
+        ("pico//batch-1", "the ladder of a cell must be one of flat"),
         ("hsd/steep/half", "`cells` must name a recording of split tune (pico, "),
     ],
 )
@@ -152,7 +150,7 @@ def test_roles_go_by_name_then_by_place(members, roles):
 
 @pytest.mark.parametrize("name", ladders())
 def test_every_ladder_prices_every_member_and_more_tokens_are_never_cheaper(name, trace):
-    cost = ladder(name).cost(trace)
+    cost = ladder(name)(trace)
     for model in trace.about.models:
         seconds = [
             cost.forward_s(model, num_rows=rows, new_tokens=rows * wide, context_tokens=rows * 100)
@@ -165,7 +163,7 @@ def test_every_ladder_prices_every_member_and_more_tokens_are_never_cheaper(name
 
 @pytest.mark.parametrize("name", [name for name in ladders() if name != "cpu"])
 def test_larger_roles_cost_no_less(name, trace):
-    cost = ladder(name).cost(trace)
+    cost = ladder(name)(trace)
     alone = [cost.forward_s(model, num_rows=1, new_tokens=1, context_tokens=0) for model in trace.about.models]
     assert alone == sorted(alone)
     assert alone[-1] > alone[0]
@@ -173,7 +171,7 @@ def test_larger_roles_cost_no_less(name, trace):
 
 def test_dear_lookups_take_13_percent_of_the_seconds_of_the_chain_that_says_so():
     recording = read_trace(shipped("recordings", "pico.trace"))
-    tables, cost = TrieTables(recording), ladder("near").cost(recording)
+    tables, cost = TrieTables(recording), ladder("near")(recording)
     name = "ngram:6/draft:4/target"
     log = simulate(Scenario(tables=tables, cost=cost), make_policy(name, tables.pool), name)
     assert summarise_run(log).levels[0].share_of_seconds == pytest.approx(0.13, abs=0.01)
@@ -239,16 +237,16 @@ def test_ascent_ends_where_no_neighbour_is_faster_and_asks_of_each_once(start, g
 
     search = Search(seconds)
     found = search.ascend(start, (FAMILY.windows_near, FAMILY.members_near))
-    ranked = search.ranked()
-    assert len(asked) == len(set(asked)) == len(ranked.chains)
-    assert ranked.best == found
-    assert list(ranked.seconds) == sorted(ranked.seconds)
+    assert len(asked) == len(set(asked)) == len(search.chains)
+    assert search.chains[0] == found
+    seconds_of_each = [search.tried[chain] for chain in search.chains]
+    assert seconds_of_each == sorted(seconds_of_each)
     if start.members == goal.members:
         assert found == goal
-    unlike = ranked.unlike(4)
+    unlike = search.unlike(4)
     assert len({(chain.members, chain.windows[:1]) for chain in unlike}) == len(unlike) <= 4
     assert unlike[0] == found
-    fastest = ranked.of_each_members()
+    fastest = search.of_each_members()
     assert len({chain.members for chain in fastest}) == len(fastest)
     assert fastest[0] == found
 
@@ -268,7 +266,8 @@ def tables():
 def test_the_best_is_within_a_hundredth_of_what_a_grid_holds(tables, prices_s, monkeypatch):
     scenario = Scenario(tables=tables, cost=prices(*prices_s))
     found = best_static(scenario)
-    assert found.seconds[0] == seconds_of(scenario, found.best)
+    best_s = found.tried[found.chains[0]]
+    assert best_s == seconds_of(scenario, found.chains[0])
     family = ChainFamily(tables.pool)
     grid = [
         family.plain,
@@ -276,7 +275,7 @@ def test_the_best_is_within_a_hundredth_of_what_a_grid_holds(tables, prices_s, m
         *family.three_levels((1, 2, 4), (2, 4, 7, 11), lookups=False),
         *family.three_levels((3, 6), (2, 6, 10), lookups=True),
     ]
-    assert found.seconds[0] <= 1.01 * min(seconds_of(scenario, chain) for chain in grid)
+    assert best_s <= 1.01 * min(seconds_of(scenario, chain) for chain in grid)
     monkeypatch.setattr(statics, "SAMPLE_TOKENS", 100)
     tried = [0, 0]
     seek(family, sample=counted_in(tried, 0, scenario), whole=counted_in(tried, 1, scenario))

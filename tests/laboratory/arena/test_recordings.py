@@ -24,18 +24,14 @@ from paceline.traces import SyntheticSpec, make_trace, read_rounds, read_trace, 
 from paceline.traces.folder import META
 from paceline_laboratory.arena import pools as training
 from paceline_laboratory.arena import recordings
-from paceline_laboratory.arena.on_models import POLICIES, OrderOnModels, Standing, order_on_models
-from paceline_laboratory.arena.played import BEST_STATIC
 from paceline_laboratory.arena.pools import TargetTexts, joined
 from paceline_laboratory.arena.recipe import PoolRecipeError, pool_recipe
 from paceline_laboratory.arena.recordings import (
     TRAINED,
-    Entry,
+    ArrangedSource,
     RecordingShelf,
     RecordingUnavailableError,
-    StaleSource,
     TrainedSource,
-    TurnoverSource,
     catalogue,
     deep,
     gone_stale,
@@ -43,13 +39,12 @@ from paceline_laboratory.arena.recordings import (
     spec_bench,
     turned_over,
 )
-from paceline_laboratory.arena.repeats import PIECE, pieces_of, repeats, repeats_table
+from paceline_laboratory.arena.repeats import PIECE, pieces_of, repeats
 from paceline_laboratory.arena.statics import best_static
 
-from ...cli.command_line import refused
 from ...data_folder import data_files
 
-DRAWN = {name: catalogue()[name].source for name in ("synth-flat", "synth-deep", "synth-bursty", "synth-ladder")}
+DRAWN = {name: catalogue()[name] for name in ("synth-flat", "synth-deep", "synth-bursty", "synth-ladder")}
 IMPORTED = {"specbench": (spec_bench(), 3), "hsd": (hsd(), 4)}
 TAGS = ("code", "math", "prose")
 FRESH = make_trace(
@@ -83,7 +78,7 @@ class Counted:
 
 
 def shelf_of(work, **sources):
-    return RecordingShelf(work=work, entries={name: Entry(what="", source=each) for name, each in sources.items()})
+    return RecordingShelf(work=work, entries=sources)
 
 
 def test_a_recording_is_made_once_and_anew_without_its_fingerprint(tmp_path):
@@ -92,7 +87,7 @@ def test_a_recording_is_made_once_and_anew_without_its_fingerprint(tmp_path):
         path = shelf_of(tmp_path, one=source).recording("one")
     assert source.made == ["one"]
     assert path == tmp_path / "recordings" / "one.trace"
-    (tmp_path / "recordings" / "one.made.json").write_text("[]")
+    (tmp_path / "recordings" / "one.made").write_text("[]")
     shelf_of(tmp_path, one=source).recording("one")
     assert source.made == ["one", "one"]
     with pytest.raises(ArgumentError, match="must be one of one, got 'other'"):
@@ -230,15 +225,16 @@ class Given:
 
 def test_they_are_made_of_what_the_shelf_has(tmp_path):
     entries = {
-        "fresh": Entry(what="", source=Given(FRESH)),
-        "aged": Entry(what="", source=StaleSource(fresh="fresh", stale=Given(STALE))),
-        "turned": Entry(what="", source=TurnoverSource(recording="fresh", phases=(("code", "math"), ("prose",)))),
+        "fresh": Given(FRESH),
+        "stale": Given(STALE),
+        "aged": ArrangedSource(needs=("fresh", "stale"), arrange=gone_stale),
+        "turned": ArrangedSource(needs=("fresh",), arrange=turned_over, setting=((("code", "math"), ("prose",)),)),
     }
     shelf = RecordingShelf(work=tmp_path, entries=entries)
     assert read_trace(shelf.recording("aged")).meta.name == "aged"
     assert [one.tag for one in read_trace(shelf.recording("turned")).requests][-3:] == ["prose"] * 3
     folders = {path.name for path in (tmp_path / "recordings").iterdir() if path.is_dir()}
-    assert folders == {"fresh.trace", "aged.trace", "turned.trace"}
+    assert folders == {"fresh.trace", "stale.trace", "aged.trace", "turned.trace"}
 
 
 @pytest.fixture(scope="module")
@@ -286,13 +282,13 @@ def test_recipes_differ_are_json_and_hold_the_code(monkeypatch, tmp_path):
     logs.parent.mkdir()
     logs.write_bytes(b"one")
     names = (*DRAWN, "hsd")
-    before = {name: json.dumps(catalogue()[name].source.recipe()) for name in names}
+    before = {name: json.dumps(catalogue()[name].recipe()) for name in names}
     assert len(set(before.values())) == len(names)
     logs.write_bytes(b"two")
     assert json.dumps(hsd().recipe()) != before["hsd"]
     logs.write_bytes(b"one")
-    monkeypatch.setattr(recordings, "code_version", lambda roots: f"changed {roots}")
-    assert all(json.dumps(catalogue()[name].source.recipe()) != before[name] for name in names)
+    monkeypatch.setattr(recordings, "code_of_traces", lambda: "changed")
+    assert all(json.dumps(catalogue()[name].recipe()) != before[name] for name in names)
 
 
 def test_the_same_recipe_gives_the_same_bytes(drawn, tmp_path):
@@ -338,7 +334,7 @@ QUICK = ("gemma2",)
 
 
 def trained_shelf(work, name, file=RECIPES):
-    return RecordingShelf(work=work, entries={name: Entry(what="", source=TrainedSource(pool=name, file=file))})
+    return RecordingShelf(work=work, entries={name: TrainedSource(pool=name, file=file)})
 
 
 def files_of(folder):
@@ -478,8 +474,9 @@ def test_a_stale_pool_differs_in_what_its_drafter_has_learned(tmp_path, monkeypa
     fresh = TrainedSource(pool="llama", file=RECIPES)
     stale = TrainedSource(pool="llama", file=RECIPES, goals={"draft": 0.4})
     entries = {
-        "fresh": Entry(what="", source=fresh),
-        "aged": Entry(what="", source=StaleSource(fresh="fresh", stale=stale)),
+        "fresh": fresh,
+        "stale": stale,
+        "aged": ArrangedSource(needs=("fresh", "stale"), arrange=gone_stale),
     }
     aged = read_trace(RecordingShelf(work=tmp_path, entries=entries).recording("aged"))
     assert len(aged.requests) == 2
@@ -529,31 +526,10 @@ def test_a_recording_that_comes_again_stands_in_earlier_answers():
     assert twice.earlier == once.earlier + once.pieces
 
 
-def test_every_recording_has_a_row():
-    rows = repeats_table([PICO, replace(PICO, requests=PICO.requests[:3])]).rows
-    assert [row[:2] for row in rows] == [("pico", 60), ("pico", 3)]
-
-
 @pytest.fixture(scope="module")
 def llama_shelf(tmp_path_factory):
     source = TrainedSource(pool="llama", file=RECIPES)
-    return RecordingShelf(work=tmp_path_factory.mktemp("arena"), entries={"llama": Entry(what="", source=source)})
-
-
-@pytest.mark.slow
-def test_every_policy_runs_in_both_worlds(llama_shelf):
-    found = order_on_models("llama", llama_shelf, batches=(1, 2), requests=2, runs=2, cost="h100")
-    assert [one.batch for one in found.standings] == [1] * 4 + [2] * 4
-    for batch in (1, 2):
-        of_batch = [one for one in found.standings if one.batch == batch]
-        assert {one.policy for one in of_batch} == {BEST_STATIC, *POLICIES}
-        assert len({one.tokens for one in of_batch}) == 1
-        assert [one.measured_s for one in of_batch] == sorted(one.measured_s for one in of_batch)
-        best = next(one for one in of_batch if one.policy == BEST_STATIC)
-        assert best.simulated_s <= next(one for one in of_batch if one.policy == "plain").simulated_s
-    text = repr(found)
-    assert "of 12 pairs stand in the same order in both worlds" in text
-    assert len(found.turned()) == sum("is simulated to be faster" in line for line in found.lines())
+    return RecordingShelf(work=tmp_path_factory.mktemp("arena"), entries={"llama": source})
 
 
 def test_the_best_static_chain_is_no_slower_than_others(llama_shelf):
@@ -564,45 +540,6 @@ def test_the_best_static_chain_is_no_slower_than_others(llama_shelf):
         log = simulate(scenario, make_policy(policy, scenario.tables.pool), policy)
         return float(log.requests["finished_at_s"].max())
 
-    best = seconds(str(best_static(scenario).best))
+    best = seconds(str(best_static(scenario).chains[0]))
     for other in ("plain", "draft:2/target", "ngram:2/target", "slim:3/target", "draft:1/slim:2/target"):
         assert best <= seconds(other) * (1 + 1e-9)
-
-
-def standing(policy, simulated_s, *runs_s, batch=1):
-    return Standing(batch=batch, policy=policy, chain=None, tokens=100, simulated_s=simulated_s, runs_s=runs_s)
-
-
-def test_pairs_that_are_turned_over_are_said_with_how_sure_that_is():
-    found = OrderOnModels(
-        recording="r",
-        cost="c",
-        requests=1,
-        standings=(
-            standing("a", 1.0, 1.0, 1.1),
-            standing("b", 0.9, 1.05, 1.3),
-            standing("c", 0.8, 2.0, 2.0),
-            standing("d", 0.1, 9.0, batch=8),
-        ),
-        remarks=(),
-    )
-    turned = {(one.simulated, one.measured): one for one in found.turned()}
-    assert set(turned) == {("b", "a"), ("c", "a"), ("c", "b")}
-    assert not turned["b", "a"].apart
-    assert turned["c", "a"].apart
-    assert turned["c", "a"].lead == pytest.approx(2.0 / 1.05 - 1)
-    assert found.lines()[0] == "0 of 3 pairs stand in the same order in both worlds"
-
-
-def test_what_no_trained_pool_made_is_refused(llama_shelf):
-    with pytest.raises(ArgumentError, match="the recording must be one of llama, got 'pico'"):
-        order_on_models("pico", llama_shelf)
-    with pytest.raises(ArgumentError, match="`batches` must be >= 1, got 0"):
-        order_on_models("llama", llama_shelf, batches=())
-
-
-def test_the_command_refuses_what_no_trained_pool_made_in_one_line():
-    said = refused("arena-models", "pico-coupled")
-    assert said.startswith("the recording must be one of llama-plain, ")
-    assert said.rstrip().endswith("got 'pico-coupled'")
-    assert "--batch" in refused("arena-models", "mixed", "--batch", "0")

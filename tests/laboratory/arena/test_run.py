@@ -26,10 +26,9 @@ from paceline_laboratory.arena import cells as buildable
 from paceline_laboratory.arena import run as arena_run
 from paceline_laboratory.arena.board import OTHERS, BoardRuns, checks
 from paceline_laboratory.arena.cells import ArenaCell, asked_field, loads
-from paceline_laboratory.arena.play import PARTS, SERVED, STEPPED, WALKED, play, served
-from paceline_laboratory.arena.played import BEST_STATIC, Played, outcome_from_json
+from paceline_laboratory.arena.play import BEST_STATIC, PARTS, SERVED, STEPPED, WALKED, Played, play, served
 from paceline_laboratory.arena.recordings import RecordingUnavailableError
-from paceline_laboratory.arena.run import ArenaAsked, ArenaRun, run_arena
+from paceline_laboratory.arena.run import ArenaRun, run_arena
 
 POLICIES = ("plain", "draft:4/target", "two-level", "via-sd")
 RECORDING = read_trace(shipped("recordings", "pico.trace"))
@@ -211,14 +210,14 @@ def asked(shelf, tmp_path):
     cells = [
         ArenaCell(recording=name, ladder=ladder, load="batch-1") for name in ("a", "b") for ladder in ("flat", "steep")
     ]
-    return ArenaAsked(cells=cells, policies=asked_field(FIELD, None), seeds=2, jobs=1, work=tmp_path / "work")
+    return {"cells": cells, "policies": asked_field(FIELD, None), "seeds": 2, "work": tmp_path / "work"}
 
 
 def test_every_policy_is_played_in_every_cell_at_every_seed_beside_the_best_static_chain(no_search, asked):
-    results = run_arena(asked)
+    results = run_arena(**asked)
     places = [(run.cell, run.policy, run.seed) for run in results.played]
     assert places == [
-        (cell, policy, seed) for cell in asked.cells for policy in (BEST_STATIC, *FIELD) for seed in (0, 1)
+        (cell, policy, seed) for cell in asked["cells"] for policy in (BEST_STATIC, *FIELD) for seed in (0, 1)
     ]
     assert results.is_whole
     assert not results.left_out
@@ -226,14 +225,14 @@ def test_every_policy_is_played_in_every_cell_at_every_seed_beside_the_best_stat
 
 
 def test_what_was_played_is_not_played_again(no_search, asked, monkeypatch):
-    first = run_arena(asked)
+    first = run_arena(**asked)
     monkeypatch.setattr(ArenaRun, "play", lambda self: pytest.fail(f"{self} is played again"))
-    again = run_arena(asked)
+    again = run_arena(**asked)
     assert again == replace(first, num_kept=len(first.played))
 
 
 def test_an_interrupt_keeps_what_was_played_and_the_next_run_goes_on(no_search, asked, monkeypatch):
-    whole = run_arena(replace(asked, work=asked.work.with_name("whole")))
+    whole = run_arena(**asked | {"work": asked["work"].with_name("whole")})
     played, number = ArenaRun.play, count(1)
 
     def interrupted(run):
@@ -242,17 +241,17 @@ def test_an_interrupt_keeps_what_was_played_and_the_next_run_goes_on(no_search, 
         return played(run)
 
     monkeypatch.setattr(ArenaRun, "play", interrupted)
-    cut = run_arena(asked)
+    cut = run_arena(**asked)
     assert not cut.is_whole
     assert len(cut.played) == 5
-    rest = run_arena(asked)
+    rest = run_arena(**asked)
     assert rest.num_kept == 5
     assert rest.played == whole.played
 
 
 def test_an_interrupt_before_all_recordings_are_there_leaves_a_run_that_is_not_whole(no_search, asked, monkeypatch):
     """Also where all that is to be played on the others was played before."""
-    run_arena(replace(asked, cells=asked.cells[:2]))
+    run_arena(**asked | {"cells": asked["cells"][:2]})
 
     class Slow(arena_run.RecordingShelf):
         def recording(self, name):
@@ -260,7 +259,7 @@ def test_an_interrupt_before_all_recordings_are_there_leaves_a_run_that_is_not_w
             return super().recording(name)
 
     monkeypatch.setattr(arena_run, "RecordingShelf", Slow)
-    cut = run_arena(asked)
+    cut = run_arena(**asked)
     assert {run.cell.recording for run in cut.played} == {"a"}
     assert not cut.is_whole
 
@@ -279,16 +278,17 @@ def lacking(monkeypatch):
 
 def test_what_a_recording_lacks_is_left_out_by_name(no_search, lacking, asked):
     away = ArenaCell(recording="away", ladder="flat", load="batch-1")
-    nowhere, untrained = (replace(away, recording=name) for name in ("nowhere", "untrained"))
+    nowhere, untrained = (away._replace(recording=name) for name in ("nowhere", "untrained"))
     results = run_arena(
-        replace(asked, cells=[*asked.cells[:1], away, nowhere, untrained], policies=asked_field(["two-level"], None))
+        **asked
+        | {"cells": [*asked["cells"][:1], away, nowhere, untrained], "policies": asked_field(["two-level"], None)}
     )
     assert results.missing == {
         "away": "its logs are not here",
         "nowhere": "nothing makes it",
         "untrained": "it is not made yet; --make does, in minutes",
     }
-    assert {(one.policy, one.seed) for one in results.left_out} == {("two-level", 0), ("two-level", 1)}
+    assert {(one.run.policy, one.run.seed) for one in results.left_out} == {("two-level", 0), ("two-level", 1)}
     assert results.left_out[0].why == "it needs what is not there"
     assert {run.policy for run in results.played} == {BEST_STATIC, "plain"}
     assert results.is_whole
@@ -297,8 +297,8 @@ def test_what_a_recording_lacks_is_left_out_by_name(no_search, lacking, asked):
 @pytest.mark.parametrize("policy", ["specrouter,every=0", "draft:0/target", "eagle:2/target"])
 def test_a_policy_that_no_recording_can_be_played_with_is_refused_before_anything_is_played(asked, policy):
     with pytest.raises(PolicySpecError, match=policy):
-        run_arena(replace(asked, policies=asked_field(["plain", policy], None)))
-    assert not (asked.work / "cells").exists()
+        run_arena(**asked | {"policies": asked_field(["plain", policy], None)})
+    assert not (asked["work"] / "cells").exists()
 
 
 def test_a_policy_that_one_recording_can_be_played_with_is_not_refused(no_search, asked, monkeypatch):
@@ -308,16 +308,16 @@ def test_a_policy_that_one_recording_can_be_played_with_is_not_refused(no_search
 
     monkeypatch.setattr(buildable, "recorded_pool", of_b_alone)
     chain = "draft:2/mid:4/target"
-    results = run_arena(replace(asked, policies=asked_field([chain], None), seeds=1))
+    results = run_arena(**asked | {"policies": asked_field([chain], None), "seeds": 1})
     assert chain in {run.policy for run in results.played}
 
 
 def test_a_policy_that_fails_loses_no_other_run_and_is_played_again(no_search, asked, tmp_path):
     file = tmp_path / "broken.py"
     file.write_text(MINE)
-    wanted = replace(asked, cells=asked.cells[:1], policies=asked_field([f"{file}:Mine", "plain"], None))
+    wanted = asked | {"cells": asked["cells"][:1], "policies": asked_field([f"{file}:Mine", "plain"], None)}
     for _ in range(2):
-        results = run_arena(wanted)
+        results = run_arena(**wanted)
         assert len(results.failed) == 2
         assert "RuntimeError" in results.failed[0]
         assert {run.policy for run in results.played} == {BEST_STATIC, "plain"}
@@ -330,40 +330,40 @@ def test_a_cell_without_a_best_static_chain_is_told(no_search, asked, monkeypatc
         raise ValueError("seconds are not known")
 
     monkeypatch.setattr(OneChain, "best", refuses)
-    results = run_arena(replace(asked, cells=asked.cells[:1], seeds=1))
+    results = run_arena(**asked | {"cells": asked["cells"][:1], "seeds": 1})
     (gap,) = results.gaps()
     assert gap == (
-        f"cell {asked.cells[0]} is left out at seed 0, which has no best static chain: seconds are not known"
+        f"cell {asked['cells'][0]} is left out at seed 0, which has no best static chain: seconds are not known"
     )
 
 
 def test_cells_of_which_no_recording_can_be_had_are_told(asked):
     away = ArenaCell(recording="away", ladder="flat", load="batch-1")
     with pytest.raises(ArgumentError, match="must have a recording that can be had, got away: its logs are not here"):
-        run_arena(replace(asked, cells=[away]))
+        run_arena(**asked | {"cells": [away]})
 
 
 def test_heads_are_fitted_to_tuning_recordings_alone(no_search, asked, capsys):
-    wanted = replace(asked, policies=asked_field(["specdec++", "specdec++,h=0.3"], None), seeds=1)
-    left = run_arena(wanted).left_out
-    assert {one.policy for one in left} == {"specdec++", "specdec++,h=0.3"}
+    wanted = asked | {"policies": asked_field(["specdec++", "specdec++,h=0.3"], None), "seeds": 1}
+    left = run_arena(**wanted).left_out
+    assert {one.run.policy for one in left} == {"specdec++", "specdec++,h=0.3"}
     assert "head must name the file of an acceptance head" in left[0].why
 
-    found = run_arena(replace(wanted, tuning=("b", "away")))
+    found = run_arena(**wanted | {"tuning": ("b", "away")})
     assert "acceptance heads are fitted to b\n" in capsys.readouterr().err
-    (head,) = (asked.work / "heads").glob("*.json")
+    (head,) = (asked["work"] / "heads").glob("*.json")
     assert read_head(str(head)).recording == "b"
     assert not found.left_out
     assert {run.policy for run in found.played} == {BEST_STATIC, "plain", "specdec++", "specdec++,h=0.3"}
-    assert run_arena(replace(wanted, tuning=("b",))).num_kept == len(found.played)
-    assert run_arena(replace(wanted, tuning=("a",))).num_kept == len(found.played) - 2 * len(asked.cells)
+    assert run_arena(**wanted | {"tuning": ("b",)}).num_kept == len(found.played)
+    assert run_arena(**wanted | {"tuning": ("a",)}).num_kept == len(found.played) - 2 * len(asked["cells"])
 
 
 @pytest.mark.slow
 def test_processes_find_what_one_does_also_with_a_head_that_is_fitted(asked):
-    few = replace(asked, cells=asked.cells[::2], policies=asked_field(["specdec++"], None), seeds=1)
-    few = replace(few, tuning=("b",))
-    here, there = run_arena(few), run_arena(replace(few, jobs=2, work=asked.work.with_name("other")))
+    few = asked | {"cells": asked["cells"][::2], "policies": asked_field(["specdec++"], None), "seeds": 1}
+    few = few | {"tuning": ("b",)}
+    here, there = run_arena(**few), run_arena(**few | {"jobs": 2, "work": asked["work"].with_name("other")})
     assert here == there
     assert not here.left_out
 
@@ -377,9 +377,7 @@ def test_cells_are_as_the_leaderboard_has_them(tmp_path, name):
     board = json.loads((Path(__file__).parents[3] / "docs/figures/leaderboard.json").read_text(encoding="utf-8"))
     (said,) = (one for one in board["checks"] if one["cell"] == name)
     policies = asked_field(["specrouter"], None)
-    runs = run_arena(
-        ArenaAsked(cells=[ArenaCell.parse(name)], policies=policies, seeds=2, jobs=1, work=tmp_path, make=True)
-    ).played
+    runs = run_arena([ArenaCell.parse(name)], policies, work=tmp_path, make=True).played
     (found,) = checks(BoardRuns(runs), [ArenaCell.parse(name)])
     assert found.chain == said["best_static"]
     others = {check: ratio for check, ratio in said["ratios"].items() if check != OTHERS}
@@ -391,10 +389,11 @@ def test_cells_are_as_the_leaderboard_has_them(tmp_path, name):
 def test_a_process_that_is_killed_is_told_with_what_it_played(asked, tmp_path):
     file = tmp_path / "killer.py"
     file.write_text(MINE.replace("raise RuntimeError('no')", "__import__('os').kill(__import__('os').getpid(), 9)"))
-    wanted = replace(asked, cells=asked.cells[:1], policies=asked_field([f"{file}:Mine"], None), jobs=2, seeds=1)
-    (lost,) = run_arena(wanted).failed
+    wanted = asked | {"cells": asked["cells"][:1], "policies": asked_field([f"{file}:Mine"], None)}
+    wanted |= {"jobs": 2, "seeds": 1}
+    (lost,) = run_arena(**wanted).failed
     assert re.search(r"killer\.py:Mine in a/flat/batch-1, seed 0: its process ended by itself", lost)
-    assert run_arena(replace(wanted, policies=(), jobs=1)).num_kept == 2
+    assert run_arena(**wanted | {"policies": (), "jobs": 1}).num_kept == 2
 
 
 @pytest.mark.parametrize("policy", ["pearl", "dsi", "pipespec", "per-tag,default=pearl"])
@@ -402,7 +401,7 @@ def test_working_ahead_plays_in_batches_and_is_not_applicable_under_arrivals(she
     def outcome(load):
         cell = ArenaCell(recording="a", ladder="steep", load=load)
         run = ArenaRun(trace=tmp_path / "a.trace", cell=cell, policy=policy, seed=0, made_of={})
-        return outcome_from_json(run.play())
+        return run.outcome(json.loads(json.dumps(run.play())))
 
     assert isinstance(outcome("batch-8"), Played)
     assert outcome("half").why == (
