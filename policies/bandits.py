@@ -354,8 +354,6 @@ class HedgeSpec:
 
 @dataclass(slots=True)
 class _Evaluation:
-    """One request's evaluation round."""
-
     start: int  # committed tokens before it
     num_drafts: int = 0  # that were asked for
     written: list[tuple[int, list[int]]] = field(default_factory=list)  # by level of a drafter, what it had endorsed

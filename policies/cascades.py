@@ -460,8 +460,6 @@ class _Round:
 
 
 class _Planned(NamedTuple):
-    """A round as far as it is planned."""
-
     tokens: float = 1.0  # expected, the target's own among them
     seconds: float = 0.0  # of it
     survival: float = 1.0  # chance that all so far is kept

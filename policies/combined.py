@@ -345,8 +345,6 @@ class PerTurn(MadeOf):
 
 @dataclass(slots=True)
 class _Turn:
-    """Where one request stands: who decides, the latest rounds of the first policy, and what this one took so far."""
-
     policy: Policy
     rounds: deque[tuple[int, float]]
     seconds: float = 0.0

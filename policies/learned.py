@@ -90,7 +90,6 @@ def fit_of(chances: Floats, happened: Bools) -> Fit:
 
 
 def _auc(chances: Floats, happened: Bools) -> float:
-    """By the mean ranks of Mann and Whitney."""
     _, place, counts = np.unique(chances, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - counts + (counts + 1) / 2)[place]
     positive = int(happened.sum())

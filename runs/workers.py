@@ -146,8 +146,6 @@ Task = Sequence[tuple[str, CellWork]]  # with the key of each cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Worker:
-    """What a process is told of the sweep, beside its cells."""
-
     folder: Path
     begun: Path | None  # folder in which each process says which cell it is at; None: nobody asks
     parent: int | None  # process with which it ends; None: it is started by others

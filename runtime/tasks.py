@@ -222,7 +222,6 @@ def _known(scores: Collection[Score]) -> Sequence[Score]:
 
 
 def _by_tag(known: Sequence[Score]) -> Mapping[str, tuple[int, int]]:
-    """Right answers and all, by tag."""
     right, total = Counter(score.tag for score in known if score.right), Counter(score.tag for score in known)
     return {tag: (right[tag], total[tag]) for tag in total}
 

@@ -233,10 +233,8 @@ def _num_special_after(tokenizer: Tokenizer) -> int:
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Without special tokens."""
     return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def _decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Without special tokens."""
     return str(tokenizer.decode(ids))

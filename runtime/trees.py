@@ -50,8 +50,6 @@ def ranked(scores: Tensor, widths: Sequence[int]) -> list[Branches]:
 
 
 class _Growing:
-    """One request's tree while it grows."""
-
     def __init__(self, session: Session, state: RequestState, growth: Growth, feed: list[int]) -> None:
         self.session, self.state, self.growth, self.feed = session, state, growth, feed
         self.broken = False
@@ -94,8 +92,6 @@ class _Growing:
 
 
 class _Row(NamedTuple):
-    """One request's part."""
-
     session: Session
     state: RequestState
     tree: Tree  # pending

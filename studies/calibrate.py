@@ -172,8 +172,6 @@ def calibrate(
 
 
 class _Found(NamedTuple):
-    """Where a search stands."""
-
     values: Floats  # `[T]` >= 0
     errors: Floats  # `[N]` logarithms of simulated over observed times
     slopes: Floats  # `[N, T]` how these change with each term
@@ -184,8 +182,6 @@ class _Found(NamedTuple):
 
 
 class _Grown(NamedTuple):
-    """A search with one more term."""
-
     found: _Found
     width: float  # half the term's 95% interval, as a share of the seconds
     other: Term | None  # that it is hardest told from
@@ -207,7 +203,6 @@ class _Fit:
         self.on_tried: Callable[[], None] = lambda: None
 
     def fitted(self) -> FittedSeconds:
-        """The terms of the runs."""
         terms = [term for term in CORE if self._lengths or term.member == TARGET]
         if self._num_times < len(terms):
             raise ArgumentError(

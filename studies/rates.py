@@ -60,7 +60,6 @@ class _Search:
         return self.made[key]
 
     def kept(self, policy: NamedPolicy, seed: int, rate: float) -> bool:
-        """Whether all limits are kept there."""
         flat = self.run(policy, seed, rate).flat
         for limit in self.limits:
             if flat[limit.figure] is None:

@@ -501,7 +501,6 @@ def _beside_s(log: RunLog, cost: CostModel) -> float:
 
 
 def _parts(trace: TrieRecording, tags: Sequence[str] | None, requests: int) -> list[TrieRecording]:
-    """The recording by tag, the first requests of each."""
     known = list(dict.fromkeys(request.tag for request in trace.requests))
     for tag in tags or ():
         if tag not in known:

@@ -136,8 +136,6 @@ _MADE: Mapping[str, Callable[[Case, str], Case]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
-    """A case that may run."""
-
     runs: LoadRuns
     policy: NamedPolicy
     rate: float | None

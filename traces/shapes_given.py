@@ -291,7 +291,6 @@ class _Config:
         return found
 
     def _get(self, key: str) -> object:
-        """From the text part, else from the whole config."""
         return self._keys.get(key, self._whole.get(key))
 
     def _count(self, key: str, *, otherwise: int | None = None) -> int:

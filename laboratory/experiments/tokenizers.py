@@ -149,7 +149,6 @@ def _fastest_round_s(speeds: Sequence[DrafterSpeed], name: str) -> float:
 
 
 def _num_rounds(summary: Summary) -> int:
-    """Verifications by the target after the prefills."""
     return sum(summary.accepted_histogram)
 
 

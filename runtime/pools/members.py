@@ -406,7 +406,6 @@ def _slim(name: str, target: PreTrainedModel, skipped: tuple[int, ...]) -> Loade
 def _rows(
     assistants: Sequence[PreTrainedModel], names: Sequence[str] | None, tokenizers: Sequence[object] | None
 ) -> list[tuple[str, PreTrainedModel, Tokenizer | None]]:
-    """Name, model and tokenizer of the assistants, smallest first."""
     for field, given in (("assistant_names", names), ("assistant_tokenizers", tokenizers)):
         if given is None:
             continue

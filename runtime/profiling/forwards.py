@@ -440,7 +440,6 @@ def _after_away_s(
 
 
 def _by_seconds(clock: Clock, runs: Mapping[str, Run]) -> dict[str, tuple[float, Run]]:
-    """Each member's seconds and run, the slowest first."""
     found = {}
     for name, run in runs.items():
         run()

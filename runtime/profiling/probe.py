@@ -67,7 +67,6 @@ class Journal:
             self._read()
 
     def __len__(self) -> int:
-        """Groups that are known, over all rounds."""
         return len(self._known)
 
     def known(self, number: int, group: Group) -> dict[ShapeKey, float] | None:

@@ -202,7 +202,6 @@ def record(
 
 
 def _check_recordable(pool: ModelPool) -> None:
-    """Raises ArgumentError for a pool with a foreign member: its view of a context is over other tokens."""
     for member in pool.members:
         if member.tokenizer is not None:
             raise ArgumentError(

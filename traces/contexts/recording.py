@@ -52,7 +52,6 @@ class TrieRecording:
         )
 
     def __getitem__(self, ids: Iterable[str]) -> "TrieRecording":
-        """See `Recording`."""
         return replace(self, requests=chosen(self.meta.name, self.requests, ids))
 
     def of_tags(self, *tags: str) -> "TrieRecording":

@@ -299,7 +299,6 @@ def _dense(found: Fields) -> Fields:
 
 
 def _read_reports(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """The successful requests of all benchmarks of GuideLLM's reports."""
     for path in files:
         file, some = Responses(path, ongoing), False
         for report in read_objects(path):

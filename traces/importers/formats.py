@@ -85,8 +85,6 @@ _SERVER = "save responses, a log or /metrics of a server that speculates (docs/i
 
 
 class _Kind(NamedTuple):
-    """Files that are something else."""
-
     signs: tuple[bytes, ...] | tuple[str, ...]  # bytes that they begin with, or keys of which an object has all
     words: str  # what they are
     instead: str  # what to do

@@ -103,11 +103,9 @@ class Scrapes:
                 self._scrapes[-1][sample.key] = sample
 
     def __len__(self) -> int:
-        """How many scrapes there are."""
         return len(self._scrapes)
 
     def __contains__(self, name: str) -> bool:
-        """Whether the last page has the metric."""
         return any(sample.name == name for sample in self._last.values())
 
     @property

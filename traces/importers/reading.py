@@ -696,7 +696,6 @@ def first_object(path: Path) -> Fields:
 
 
 def _objects(path: Path, found: JsonText, bad: Refuse) -> Iterator[Fields]:
-    """The object of a text, or the objects of an array."""
     place = f"{path}: line {found.number}"
     try:
         value = decode_json(found.text, constants=True)

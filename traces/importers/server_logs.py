@@ -111,7 +111,6 @@ class _Told:
 
     @property
     def has_answer(self) -> bool:
-        """Whether the time of its answer was told."""
         return "predicted_n" in self.counts
 
     @property

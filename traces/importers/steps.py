@@ -56,7 +56,6 @@ class _Timing:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the answer."""
         return int(self.accepted.sum()) + len(self.accepted)
 
 

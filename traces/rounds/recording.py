@@ -72,7 +72,6 @@ class RoundsRecording:
         return (name,) if known and name not in self.meta.model_names else ()
 
     def __getitem__(self, ids: Iterable[str]) -> "RoundsRecording":
-        """See `Recording`."""
         return replace(self, requests=chosen(self.meta.name, self.requests, ids))
 
     def of_tags(self, *tags: str) -> "RoundsRecording":

@@ -54,8 +54,6 @@ class ClosedArrivals:
 
 
 class _Session:
-    """A session that goes on."""
-
     __slots__ = ("loop", "open")
 
     def __init__(self, loop: ClosedArrivals) -> None:

@@ -224,7 +224,6 @@ class OpenedWorkload:
         return replace(about, num_requests=requests, num_arrivals=arrivals, notes=notes, drawn=drawn)
 
     def __iter__(self) -> Iterator[Arrival]:
-        """See `Workload`."""
         most = self._options.most_at_once
         if most is None:
             return self.one_by_one()
