@@ -6,16 +6,14 @@ with `**name: Policy` takes a policy under any key. Also the policies to compare
 """
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from math import prod
 from typing import TypeVar, get_args
 
-from ..base.errors import known_are, repeated
+from ..base.errors import ArgumentError, known_are, repeated
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
+from .ranges import policy_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,49 +69,21 @@ def _check_order(text: str, members: list[str], pool: Pool) -> None:
         raise ValueError(f"chain {text!r}: the last member must be the target {pool.target}, got {members[-1]!r}")
 
 
-# At most seven digits: no window is longer, and no text makes a number that takes long to read.
-_RANGE = re.compile(r"(?P<first>\d{1,7})(?:\.\.(?P<last>\d{1,7})(?::(?P<step>\d{1,7}))?)?", re.ASCII)
-
-
 def chains_in(texts: Sequence[str], pool: Pool, *, most: int) -> tuple[ChainSpec, ...]:
     """Every chain that the texts hold, each once, in the order of the texts and their windows.
 
-    Windows are numbers, `FIRST..LAST` or `FIRST..LAST:STEP`, both ends included. Raises ValueError for a text that is
-    no such chain, or for more chains than `most`, counted before any is made.
+    Windows are numbers or ranges of them (`policies/ranges.py`). Raises ValueError for a text that is no such chain, or
+    for more chains than `most`, counted before any is made.
     """
-    ranges = {text: _ranges(text) for text in texts}
-    count = sum(prod(len(windows) for windows in parts) for parts in ranges.values())
+    try:
+        ranges = [policy_ranges(text) for text in texts]
+        count = sum(one.count for one in ranges)
+    except ArgumentError as error:
+        raise ValueError(f"a sweep {str(error).removeprefix('`policies` ')}") from None
     if count > most:
-        raise ValueError(f"a sweep must hold {most:,} cells at most, got {count:,} chains in {', '.join(ranges)}")
-    chains: dict[str, ChainSpec] = {}
-    for text, parts in ranges.items():
-        members = [part.partition(":")[0] for part in text.split("/")]
-        for windows in product(*parts):
-            below = [f"{name}:{window}" for name, window in zip(members, windows, strict=False)]
-            chain = "/".join([*below, text.split("/")[-1]])
-            chains[chain] = parse_chain(chain, pool)
-    return tuple(chains.values())
-
-
-def _ranges(text: str) -> list[range]:
-    return [_windows(text, part) for part in text.split("/")[:-1]]
-
-
-def _windows(text: str, part: str) -> range:
-    name, colon, windows = part.partition(":")
-    found = _RANGE.fullmatch(windows)
-    if not colon or found is None:
-        raise ValueError(
-            f"sweep {text!r}: {part!r} needs a window or a range, as in {name}:4, {name}:1..8, {name}:1..9:2"
-        )
-    first = int(found["first"])
-    last = first if found["last"] is None else int(found["last"])
-    step = 1 if found["step"] is None else int(found["step"])
-    if not 1 <= first <= last or step < 1:
-        raise ValueError(
-            f"sweep {text!r}: windows of {name} must go up from 1 or more, in steps of 1 or more, got {windows}"
-        )
-    return range(first, last + 1, step)
+        raise ValueError(f"a sweep must hold {most:,} cells at most, got {count:,} chains in {', '.join(texts)}")
+    chains = dict.fromkeys(text for one in ranges for text in one.policies())
+    return tuple(parse_chain(text, pool) for text in chains)
 
 
 BASELINE = "plain"

@@ -120,7 +120,7 @@ def _range(text: str, found: re.Match[str], before: Sequence[str]) -> ValueRange
     log = found["step"] == "log"
     whole = all(re.fullmatch("[-+]?[0-9]+", found[end]) for end in ("first", "last"))
     step = None if log else Decimal(found["step"]) if found["step"] else Decimal(1) if whole else None
-    if not first < last or (step is not None and not step > 0) or (log and not first > 0):
+    if not (first < last or (step and first == last)) or (step is not None and not step > 0) or (log and not first > 0):
         rule = "must go up" + (" from above 0" if log else " in steps above 0" if found["step"] else "")
         raise ArgumentError(f"`policies` {rule} in the range of {name}, got {found[0]} in {text!r}")
     whole = whole and (step is None or step == step.to_integral_value())

@@ -347,19 +347,24 @@ def test_every_window_of_every_range(first, more, step, low, high):
 
 def test_a_number_is_a_range_of_one_and_a_chain_of_two_texts_is_one():
     assert names("draft:4/target") == ["draft:4/target"]
+    assert names("draft:2|8/target") == ["draft:2/target", "draft:8/target"]
     assert names("draft:1..3/target", "draft:2..4/target") == [f"draft:{window}/target" for window in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("draft/target", "sweep 'draft/target': 'draft' needs a window or a range, as in draft:4"),
-        ("draft:1..x/target", "sweep 'draft:1..x/target': 'draft:1..x' needs a window or a range"),
-        ("draft:5..1/target", "windows of draft must go up from 1 or more, in steps of 1 or more, got 5..1"),
-        ("draft:0..4/target", "must go up from 1 or more, in steps of 1 or more, got 0..4"),
-        ("draft:1..4:0/target", "must go up from 1 or more, in steps of 1 or more, got 1..4:0"),
-        ("draft:1..99999999/target", "needs a window or a range"),
-        ("draft:１..4/target", "needs a window or a range"),
+        ("draft/target", "chain 'draft/target': 'draft' needs a window, as in draft:4"),
+        (
+            "draft:1..x/target",
+            "a sweep must have ranges such as 1..8, 0.1..0.9:0.1, 1e-3..1:log or a|b, got '1..x' in ",
+        ),
+        ("draft:5..1/target", "a sweep must go up in the range of draft, got 5..1 in 'draft:5..1/target'"),
+        ("draft:0..4/target", "the window of draft must be a whole number >= 1, got '0'"),
+        ("draft:1..4:0/target", "a sweep must go up in steps above 0 in the range of draft, got 1..4:0"),
+        ("draft:1.5..4/target", "a sweep must have steps in the range of draft"),
+        ("draft:1..99999999/target", "a sweep must hold 1,000 cells at most, got 99,999,999 chains"),
+        ("draft:１..4/target", "the window of draft must be a whole number >= 1, got '１..4'"),
         ("nobody:1..4/target", "chain 'nobody:1/target': "),
         ("draft:1..4/target:2", "it must end in the target, target, without a window"),
         ("", "chain ''"),
