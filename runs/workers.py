@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import reusable_executor
@@ -155,7 +155,7 @@ class _Worker:
         if self.at is not None:
             os.chdir(self.at)
         if self.parent is not None:
-            _end_with(self.parent)
+            end_with(self.parent)
         store, came = CellStore(self.folder), []
         with quiet():
             for key, cell in task:
@@ -188,7 +188,7 @@ def _line(error: Exception) -> str:
 
 
 @cache
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End this process when `parent` is gone, which was killed and could not say so."""
 
     def watch() -> None:
@@ -237,16 +237,27 @@ def _of_processes(rest: Sequence[Task], folder: Path, jobs: int) -> Iterator[_Ca
 
 
 def _together(worker: _Worker, tasks: Iterable[Task]) -> Iterator[_Came]:
-    """What came of tasks, as they end; processes that begin here hear no Ctrl-C, which is for whoever asked."""
+    for came in called_together(partial(worker, task) for task in tasks):
+        yield from came
+
+
+Result = TypeVar("Result")
+
+
+def called_together(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
+    """What calls return, as they end, in processes of joblib's present backend; raises what one of them raises.
+
+    Processes that begin here hear no Ctrl-C, which is for the user who asked. To be called in a block of
+    `kept_processes`.
+    """
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         # Of arrays as large as recordings joblib would make files.
-        ends = Parallel(return_as="generator_unordered", max_nbytes=None)(delayed(worker)(task) for task in tasks)
+        ends = Parallel(return_as="generator_unordered", max_nbytes=None)(delayed(call)() for call in calls)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
     try:
-        for came in ends:
-            yield from came
+        yield from ends
     finally:
         ends.close()
 

@@ -6,10 +6,10 @@ out as files of the work folder.
 
 import copy
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from joblib import parallel_config
 from paceline.base.errors import counted
 from paceline.base.files import processor, write_whole
 from paceline.base.terminal import tracked
 from paceline.reports import tables
+from paceline.runs.workers import called_together, end_with, kept_processes
 from paceline.runtime.fused import FAMILIES
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import POOL_FILE_NAME, PoolFile, PoolFileError, read_pool_file
@@ -31,7 +33,6 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from ..findings import markdown_table
-from ..processes import process_executor
 from ..shared import with_slims
 from .pool import members_table
 from .recipe import Distillation, as_json
@@ -154,15 +155,14 @@ def side_by_side(processes: int) -> Iterator[Callable[[Sequence[Callable[[], Non
     if processes == 1:
         yield _one_by_one
         return
-    with process_executor(processes) as executor:
 
-        def do(jobs: Sequence[Callable[[], None]]) -> None:
-            try:
-                for done in as_completed([executor.submit(_done, job) for job in jobs]):
-                    done.result()
-            except BrokenProcessPool:
-                raise JobFailedError("a process of the distillation ended by itself") from None
+    def do(jobs: Sequence[Callable[[], None]]) -> None:
+        try:
+            list(called_together(partial(_done, job, os.getpid()) for job in jobs))
+        except BrokenProcessPool:
+            raise JobFailedError("a process of the distillation ended by itself") from None
 
+    with kept_processes(), parallel_config("loky", n_jobs=processes):
         yield do
 
 
@@ -171,8 +171,9 @@ def _one_by_one(jobs: Sequence[Callable[[], None]]) -> None:
         job()
 
 
-def _done(job: Callable[[], None]) -> None:
+def _done(job: Callable[[], None], parent: int) -> None:
     """Bad input is a line, as of any command, and comes back as an error that can be sent."""
+    end_with(parent)
     try:
         job()
     except (ValueError, OSError) as error:
