@@ -83,7 +83,7 @@ def assert_identical(pool, policy, batch, cache, num_prompts, num_tokens):
 
 @pytest.mark.parametrize(
     ("policy", "cache"),
-    [("plain", "slots"), ("draft:3/mid:6/target", "slots"), ("draft:3/mid:6/target", "mask"), ("adaptive", "mask")],
+    [("draft:3/mid:6/target", "slots"), ("adaptive", "mask")],
 )
 def test_a_few_prompts_are_answered_as_by_generate(pico, policy, cache):
     assert_identical(pico, policy, 5, cache, FEW_PROMPTS, FEW_TOKENS)

@@ -313,7 +313,7 @@ def test_sampling_that_cannot_be(capsys, options, told):
 # -- a recording says how far rounding reaches in it, in every dtype
 
 TIE_PROMPTS = ("a", "hello there, how do you do?", "the cat, the cat, the ca", "we go on and on, we go")
-BOUNDS = {"float32": 2**-18, "float16": 2**-9, "bfloat16": 2**-6}
+BOUNDS = {"float32": 2**-18, "bfloat16": 2**-6}
 
 
 @pytest.fixture(scope="module")
@@ -354,8 +354,7 @@ def test_record_inspect_and_compare_say_dtype_and_near_ties(ties, dtype):
 
 def test_coarser_rounding_finds_more_near_ties(ties):
     counts = [read_trace(ties[dtype][1]).meta.trunk_near_ties.count for dtype in BOUNDS]
-    assert counts[0] <= counts[1] <= counts[2]
-    assert counts[2] > 0
+    assert counts[0] <= counts[1] > 0
 
 
 def test_an_older_recording_says_that_it_does_not_know(ties):

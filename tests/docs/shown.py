@@ -45,7 +45,8 @@ MEASURES = re.compile(r"benchmarks/|paceline experiment\b|-m paceline_laboratory
 # The golden book plays commands like these, on less; that `serve` refuses a public address, tests/server says.
 LONG = re.compile(
     r"--find-rate|recommend .*--(workload|present|batch)|recommendation\.json|--trace smollm2 .*(--by-tag|--why)"
-    r"|--trace (steady|ahead)\.trace|compare --by-tag \\|paceline (tune|serve)\b|--rate 25,"
+    r"|--trace (steady|ahead)\.trace|compare --by-tag \\|paceline (tune|serve|proxy|sweep|collect|best)\b|--rate 25,"
+    r"|--trace smollm2 .*via-sd"
 )
 # On a slow machine only.
 PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?")

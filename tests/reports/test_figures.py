@@ -88,7 +88,7 @@ def panels():
     )
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png"])
+@pytest.mark.parametrize("suffix", [".svg", ".png", pytest.param(".pdf", marks=pytest.mark.slow)])
 def test_a_figure_is_the_same_again(tmp_path, suffix):
     files = [tmp_path / f"{name}{suffix}" for name in ("one", "two")]
     for file in files:

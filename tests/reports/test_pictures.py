@@ -205,15 +205,6 @@ def test_a_served_run_shows_latencies_and_requests(folder):
     assert [panel.title for panel in both.panels()][-1] == "Output tokens/s"
 
 
-@pytest.mark.parametrize("suffix", [".svg", *(pytest.param(kind, marks=pytest.mark.slow) for kind in (".png", ".pdf"))])
-def test_a_figure_is_the_same_again(compared, tmp_path, suffix):
-    files = [tmp_path / f"{name}{suffix}" for name in ("one", "two")]
-    for file in files:
-        compared.plot(file)
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert sorted(tmp_path.iterdir()) == files
-
-
 def test_plot_gives_a_figure_and_writes_only_where_asked(compared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = compared.plot()

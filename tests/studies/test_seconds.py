@@ -311,6 +311,9 @@ def test_what_cannot_be_profiled_of_a_forced_pool(made, unmeasured, tmp_path, gi
     recording = {} if not given else {"recording": made.trace}
     with pytest.raises(ArgumentError, match=told):
         profile(write_tiny_forced_pool(tmp_path / "pool"), grid=GRID, repeats=3, **recording, **given)
+
+
+def test_a_pool_of_models_takes_no_recording_to_be_profiled(made, unmeasured):
     with pytest.raises(ArgumentError, match="`recording` is for a forced pool, whose models decide nothing, got"):
         profile(POOL, PROMPTS, recording=made.trace, grid=GRID, repeats=3)
 

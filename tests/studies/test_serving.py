@@ -315,19 +315,20 @@ def test_seconds_that_a_cost_does_not_know_are_refused_with_what_can_be_done_und
 
 
 @pytest.mark.parametrize(
-    ("row", "error", "told"),
+    ("row", "error", "told", "policy"),
     [
-        ({"arrives_s": 1.0, "prompt_tokens": 0}, TraceFormatError, "prompt_tokens"),
-        ({"arrives_s": 0.001, "prompt_tokens": 9}, TraceFormatError, "must not go back in time"),
+        ({"arrives_s": 1.0, "prompt_tokens": 0}, TraceFormatError, "prompt_tokens", "plain"),
+        ({"arrives_s": 0.001, "prompt_tokens": 9}, TraceFormatError, "must not go back in time", "draft:4/target"),
         (
             {"arrives_s": 0.05, "prompt_tokens": 9, "request_id": "3"},
             TraceFormatError,
             "line 21: request_id: must be u",
+            "adaptive",
         ),
-        ({"arrives_s": 1.0, "prompt_tokens": 9, "tag": "no"}, ArgumentError, "has the tag 'no'"),
+        ({"arrives_s": 1.0, "prompt_tokens": 9, "tag": "no"}, ArgumentError, "has the tag 'no'", "draft:4/target"),
+        ({"arrives_s": 1.0, "prompt_tokens": 9, "tag": "no"}, ArgumentError, "has the tag 'no'", "plain"),
     ],
 )
-@pytest.mark.parametrize("policy", ["plain", "draft:4/target", "adaptive"])
 def test_what_came_before_a_row_that_is_wrong_is_kept(tmp_path, row, error, told, policy):
     """The same as if the workload were stopped at that instant, whichever path works the steps out."""
     load = write_rows(tmp_path / "load.jsonl", *CLASSES, {"request_id": "late", "output_tokens": 8, **row})

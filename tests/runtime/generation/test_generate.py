@@ -94,9 +94,9 @@ def test_answers_that_end_early_are_filled_up(models):
     inputs = batch((6, 2, 9, 4, 1, 3))
     free = models.target.generate(**inputs, max_new_tokens=16, eos_token_id=None, pad_token_id=PAD)[:, 9:]
     several = [int(free[0, 3]), int(free[1, 7]), int(free[2, 11])]
-    for eos in (several[0], several, torch.tensor(several), None, -1):
-        for pad in (PAD, None):
-            models.same(inputs, max_new_tokens=16, eos_token_id=eos, pad_token_id=pad)
+    ends = (several[0], several, torch.tensor(several), None, -1)
+    for eos, pad in zip(ends, (PAD, None, PAD, None, PAD), strict=True):
+        models.same(inputs, max_new_tokens=16, eos_token_id=eos, pad_token_id=pad)
 
 
 @pytest.mark.parametrize("limits", [{"max_new_tokens": 1}, {"max_new_tokens": 2}, {"max_length": 19}, {}])

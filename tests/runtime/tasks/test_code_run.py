@@ -21,6 +21,15 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="limits are those of 
 boxed = pytest.mark.parametrize("boxed", SANDBOXED)
 
 
+def in_turn(names, rows):
+    """The rows, every other one in the sandbox; what is limited in both ways is said by the tests of limits."""
+    marked = [
+        pytest.param(*row, *SANDBOXED[place % 2].values, marks=SANDBOXED[place % 2].marks)
+        for place, row in enumerate(rows)
+    ]
+    return pytest.mark.parametrize((*names, "boxed"), marked)
+
+
 @pytest.fixture(autouse=True)
 def _leaves_nothing(tmp_path, monkeypatch):
     """No folder stays, and none of a process's files is outside its own."""
@@ -33,8 +42,7 @@ def ended(boxed, answer, check="assert f() == 1", **limited):
     return failure_of(asked(check), body(answer), limits(sandbox=boxed, **limited))
 
 
-@boxed
-@pytest.mark.parametrize(
+@in_turn(
     ("answer", "check"),
     [
         ("return 1", "assert f() == 1"),
@@ -63,8 +71,7 @@ def test_what_is_right_passes(boxed, answer, check):
     assert ended(boxed, answer, check) is None
 
 
-@boxed
-@pytest.mark.parametrize(
+@in_turn(
     ("answer", "check"),
     [
         ("return 2", "assert f() == 1"),
