@@ -70,9 +70,11 @@ layers: $(VENV)/.dev
 check: lint types layers
 	$(PYTEST) -q -x -m "not slow and not pages" tests/decoding tests/policies tests/traces tests/sim tests/reports
 
-# In one run, so that each worker imports torch and collects tests once.
+# In one run, so that each worker imports torch and collects tests once; without what explains an assert, which takes each
+# worker 13 processor seconds to prepare: what failed is run again with it.
 test: lint types layers
-	$(PYTEST) -m "not slow"
+	$(PYTEST) --assert=plain -m "not slow" \
+		|| { $(PYTEST) --last-failed --last-failed-no-failures none -m "not slow"; exit 1; }
 
 lab: $(VENV)/.dev
 	$(PYTEST) -m "not slow and not pages" tests/laboratory
