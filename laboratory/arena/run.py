@@ -13,7 +13,7 @@ from paceline.decoding.steps import UnavailableStepError
 from paceline.policies.by_name import PolicySpec
 from paceline.runs.cells import CellStore, key_of
 from paceline.runs.workers import kept_processes, play_cells
-from paceline.studies.grids import code_hash, inputs_of
+from paceline.studies.grids import CODE_OF, code_hash, inputs_of
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.opening import open_recording
 
@@ -219,7 +219,7 @@ def _runs(
     known = inputs_of(
         (*specs, *heads.values(), *paths.values()), {name: one.policy_class for name, one in specs.items()}
     )
-    code = known["paceline"] + code_hash([Path(__file__).parents[1]])
+    code = known[CODE_OF] + code_hash([Path(__file__).parents[1]])
     for cell in cells:
         if cell.recording not in traces:
             continue
