@@ -1,21 +1,23 @@
 """How well measured kernels predict measured rows, beside published peaks and the terms of engines.
 
-The tables lack one number an engine: seconds of a layer for small kernels and the gaps between all of them. It is
-fitted to plain decoding of dense models. What a fit predicts of a model is judged where it has not seen the model.
+The tables lack what a layer takes for small kernels and the gaps between all of them, and what a round takes of the
+host. Both are fitted to dense models, three numbers an engine. What a fit predicts is judged where it has not seen the
+model.
 
 python -m benchmarks.engines.kernels ROWS TABLES [--write]
 (ROWS: the folder engine_rows; TABLES: the folder that holds h100_sxm, h200_sxm and b200_sxm; --write: kernels.toml and
 docs/fidelity.md)
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from paceline.base.errors import ArgumentError
 from paceline.sim.cost.base import CostRangeError
 from paceline.sim.cost.engines import engines
@@ -24,7 +26,7 @@ from paceline.sim.cost.kernels import KernelCost, beside_kernels
 from paceline.traces.meta import ModelInfo
 from paceline.traces.parts import ModelParts, parts_of
 from paceline.traces.shapes import DecoderShape, Mixture, presets
-from scipy.optimize import minimize_scalar
+from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
 from .fidelity import PAGE, Says, errors, lengths, markdown, middle, said, worst
@@ -32,6 +34,8 @@ from .fit import CLOSE, FULL, Foretold, residuals
 from .rows import DEVICES, Row, costs_of, foretold_s, kept_rows, plain_step_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
+# Of what a row of the target's forward takes, what choosing one drafted token takes; rounds of eight rows say so.
+CHOICE = 0.5
 BEGIN, END = "<!-- made by benchmarks/engines/kernels.py -->", "<!-- end of kernels -->"
 FOLDERS = {device: name for name, device in DEVICES.items() if name.endswith("_sxm")}
 # Of models in the rows that are no preset, one whose layers are all alike, with keys and values of heads.
@@ -44,18 +48,28 @@ _OTHERS = {
 _DENSE = [replace(shape, mixture=None) for shape in presets().values() if shape.mixture is not None]  # their heads
 
 
+class Beside(NamedTuple):
+    """What an engine takes beside kernels: seconds of a layer, of a draft's forward, and of a verification."""
+
+    layer_s: float
+    draft_step_s: float
+    wide_s: float
+
+
 class Kernels(NamedTuple):
-    """What kernels say of a row, as a line in the seconds of a layer."""
+    """What kernels say of a row, without what is fitted."""
 
     row: Row
-    seconds: float  # at none
+    seconds: float
     plain_s: float
-    layers: int  # that `seconds` counts
-    plain_layers: int
 
-    def at(self, layer_s: float) -> Foretold:
-        """At so many seconds of a layer."""
-        return Foretold(self.row, self.seconds + layer_s * self.layers, self.plain_s + layer_s * self.plain_layers)
+    def at(self, beside: Beside) -> Foretold:
+        """With what is fitted."""
+        row, target = self.row, self.row.target
+        layers = target.layers + (0 if row.drafter is None else row.drafted * row.drafter.layers)
+        rounds_s = 0.0 if row.drafter is None else row.drafted * beside.draft_step_s + beside.wide_s
+        plain_s = self.plain_s + beside.layer_s * target.layers
+        return Foretold(row, self.seconds + beside.layer_s * layers + rounds_s, plain_s)
 
 
 def parts(model: ModelInfo) -> ModelParts | None:
@@ -85,8 +99,6 @@ class Costs:
     def said(self, rows: Iterable[Row], refused: dict[str, int]) -> Iterator[Kernels]:
         """What kernels say of those rows that they know, and why others were `refused`."""
         for row in rows:
-            layer_s, _ = beside_kernels(row.engine)
-            layers = row.target.layers + (0 if row.drafter is None else row.drafted * row.drafter.layers)
             try:
                 cost = self.of(row)
                 seconds, plain_s = foretold_s(row, cost), plain_step_s(row, cost)
@@ -94,43 +106,62 @@ class Costs:
                 why = f"{' '.join(row.group[1:])}: {error}"
                 refused[why] = refused.get(why, 0) + 1
                 continue
-            yield Kernels(
-                row, seconds - layer_s * layers, plain_s - layer_s * row.target.layers, layers, row.target.layers
+            terms = beside_kernels(row.engine).terms
+            charged = Kernels(row, 0.0, 0.0).at(
+                Beside(beside_kernels(row.engine).layer_s, terms.draft_step_s, terms.wide_s)
             )
+            yield Kernels(row, seconds - charged.seconds, plain_s - charged.plain_s)
 
 
-def fit(found: Sequence[Kernels]) -> float:
-    """The seconds of a layer that predict the rows best, each group the same."""
-    sizes: dict[tuple[str, ...], int] = defaultdict(int)
-    for one in found:
-        sizes[one.row.group] += 1
-    weight = np.array([min(sizes[one.row.group], FULL) / FULL / sizes[one.row.group] for one in found])
+def fit(found: Sequence[Kernels]) -> dict[str, Beside]:
+    """By engine, what predicts its rows best: layers of plain decoding of dense models, then rounds of chains.
 
-    def loss(layer_s: float) -> float:
-        log = np.log([one.at(layer_s).seconds / one.row.seconds for one in found])
-        return float(np.sum(weight * 2 * (np.sqrt(1 + (log / CLOSE) ** 2) - 1)))
+    An engine of which no such row is there is taken to be as the others are in the mean.
+    """
+    dense = [one for one in found if one.row.target.experts is None and one.row.wide == 1]
+    layers: dict[str, float] = {}
+    rounds: dict[str, tuple[float, ...]] = {}
+    for engine in engines():
+        plain = [one for one in dense if one.row.engine == engine and not one.row.drafted]
+        if plain:
+            (layers[engine],) = _fitted(plain, lambda value: Beside(value[0], 0.0, 0.0), [2e-5])
+    every = float(np.mean([*layers.values()]))
+    for engine in engines():
+        chains = [one for one in dense if one.row.engine == engine and one.row.drafted]
+        if chains:
+            known = layers.get(engine, every)
+            rounds[engine] = _fitted(chains, lambda value, known=known: Beside(known, *value), [1e-4, 5e-4])  # type: ignore[misc]
+    mean = tuple(np.mean([*rounds.values()], axis=0).tolist())
+    return {engine: Beside(layers.get(engine, every), *rounds.get(engine, mean)) for engine in engines()}
 
-    return float(minimize_scalar(loss, bounds=(0.0, 2e-4), method="bounded").x)
 
+def _fitted(
+    found: Sequence[Kernels], made: Callable[[Sequence[float]], Beside], begin: Sequence[float]
+) -> tuple[float, ...]:
+    """Values of `made`, each group counting the same."""
+    sizes = Counter(one.row.group for one in found)
+    weight = np.array([(min(sizes[one.row.group], FULL) / FULL / sizes[one.row.group]) ** 0.5 for one in found])
 
-def fitted_to(found: Iterable[Kernels], engine: str) -> list[Kernels]:
-    """The rows that an engine's number is fitted to."""
-    return [one for one in found if one.row.engine == engine and not one.row.drafted and one.row.target.experts is None]
+    def errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        beside = made(np.exp(logs).tolist())
+        return weight * np.array([np.log(one.at(beside).seconds / one.row.seconds) for one in found])
+
+    bounds = (np.log([1e-9] * len(begin)), np.log([1e-2] * len(begin)))
+    fitted = least_squares(errors, np.log(begin), loss="soft_l1", f_scale=CLOSE, bounds=bounds)
+    return tuple(np.exp(fitted.x).tolist())
 
 
 def unseen(found: Sequence[Kernels]) -> Iterator[Foretold]:
-    """Every row by a fit that saw nothing of its model; of an engine with one model's rows, by that of all engines."""
-    every = [one for engine in engines() for one in fitted_to(found, engine)]
+    """Every row by a fit that saw nothing of its model under its engine."""
     for engine, model in dict.fromkeys((one.row.engine, one.row.target.name) for one in found):
-        rest = [one for one in fitted_to(found, engine) if one.row.target.name != model]
-        layer_s = fit(rest or [one for one in every if one.row.target.name != model])
-        yield from (one.at(layer_s) for one in found if (one.row.engine, one.row.target.name) == (engine, model))
+        beside = fit([one for one in found if (one.row.engine, one.row.target.name) != (engine, model)])
+        yield from (one.at(beside[engine]) for one in found if (one.row.engine, one.row.target.name) == (engine, model))
 
 
-def tables(rows: Sequence[Row], found: Sequence[Kernels], layer_s: dict[str, float]) -> list[str]:
+def tables(rows: Sequence[Row], found: Sequence[Kernels], beside: dict[str, Beside]) -> list[str]:
     """A line a group: peaks, terms, kernels, and kernels where the fit has not seen the model."""
     known = [one.row for one in found]
-    by_kernels = [Says(*one.at(layer_s[one.row.engine])) for one in found]
+    by_kernels = [Says(*one.at(beside[one.row.engine])) for one in found]
     sources = {
         "bare": errors(said(known, costs_of(lambda _: None))),
         "terms": errors(said(known, costs_of(lambda row: engines()[row.engine][row.device]))),
@@ -156,12 +187,15 @@ def tables(rows: Sequence[Row], found: Sequence[Kernels], layer_s: dict[str, flo
     ]
 
 
-def written(layer_s: dict[str, float], between: dict[str, tuple[float, float]]) -> str:
+def written(beside: dict[str, Beside], between: dict[str, tuple[float, float]]) -> str:
     """The figures that the package reads, after its head."""
-    head = TABLE.read_text(encoding="utf-8").partition("[layer_s]")[0]
-    figures = [f"{engine} = {seconds:.3g}" for engine, seconds in layer_s.items()]
-    ends = [f"{kind} = {{ low = {low:.3g}, high = {high:.3g} }}" for kind, (low, high) in between.items()]
-    return head + "\n".join(["[layer_s]", *figures, "", "[residuals]", *ends, ""])
+    lines = [TABLE.read_text(encoding="utf-8").partition("[engines")[0].rstrip(), ""]
+    for engine, fitted in beside.items():
+        figures = fitted._asdict() | {"draft_row_s": CHOICE * next(iter(engines()[engine].values())).row_s}
+        lines += [f"[engines.{engine}]", *(f"{name} = {value:.3g}" for name, value in figures.items()), ""]
+    lines += ["[residuals]"]
+    lines += [f"{kind} = {{ low = {low:.3g}, high = {high:.3g} }}" for kind, (low, high) in between.items()]
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
@@ -173,9 +207,9 @@ def main() -> None:
     rows = [*rows_in(given.rows), *kept_rows()]
     refused: dict[str, int] = {}
     found = list(Costs(given.tables).said(rows, refused))
-    layer_s = {engine: fit(fitted_to(found, engine)) for engine in engines()}
-    figures = written(layer_s, residuals(list(unseen(found))))
-    lines = tables(rows, found, layer_s)
+    beside = fit(found)
+    figures = written(beside, residuals(list(unseen(found))))
+    lines = tables(rows, found, beside)
     print("\n".join([*lines, *(f"{number} rows without: {why}" for why, number in refused.items()), "", figures]))
     if given.write:
         TABLE.write_text(figures, encoding="utf-8")

@@ -1,7 +1,7 @@
 """Seconds of a forward as the sum of measured kernels (`kernel_tables.py`).
 
-What no table holds is charged from terms: seconds a layer (`kernels.toml`), a row and a round (`engines.toml`), and the
-bytes that lie between two products.
+What no table holds is charged from terms: seconds of a layer and of a round (`kernels.toml`), of a row
+(`engines.toml`), and the bytes that lie between two products.
 
 Letters: n outputs and k inputs of a product, m tokens that go through it; a row is fed q tokens and holds h.
 """
@@ -10,10 +10,12 @@ import tomllib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 from itertools import product
 from math import ceil, exp, inf, log, sqrt
+from typing import Any
 
 from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, ModelInfo
@@ -269,18 +271,16 @@ class KernelCost(CostModel):
         split = "" if tensor_parallel == 1 else f" x{tensor_parallel} tensor parallel"
         self.name = f"kernels of {name}{split} ({tables.engine})"
         check_memory(self.name, device, tuple(models), tensor_parallel)
-        layer_s, self._residuals = beside_kernels(tables.engine)
+        self._beside = beside_kernels(tables.engine)
         self._tables, self._remarks, self._free = tables, remarks, frozenset(free)
         self._models, self._target = {each.name: each for each in models}, models[-1].name
         self._mixtures = tuple(each.name for each in models if each.experts is not None)
         self._blocks = {each.name: each.draft_block for each in models if each.draft_block is not None}
-        # What a row and a round take is the same on all devices that an engine was measured on.
-        self._engine: EngineTerms = next(iter(engines()[tables.engine].values()))
-        self._plain = 1.0
+        self._engine, self._plain = self._beside.terms, 1.0
         self._knots: dict[tuple[str, int, int], tuple[list[int], list[float]]] = {}
         self._long: dict[str, None] = {}  # members that were asked for more tokens held than were measured
         self._members: dict[str, _Member] = {}
-        self._made = partial(_Member, tables, device, num_devices=tensor_parallel, layer_s=layer_s)
+        self._made = partial(_Member, tables, device, num_devices=tensor_parallel, layer_s=self._beside.layer_s)
         self._parts = parts
         self._member(self._target)  # refused at once, others when they are asked for
 
@@ -312,13 +312,13 @@ class KernelCost(CostModel):
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        engine, residuals = self._tables.engine, self._residuals
-        mixed = f" (mixtures of experts {residuals['mixture']})" if self._mixtures else ""
+        engine, beside = self._tables.engine, self._beside
+        mixed = f" (mixtures of experts {beside.mixture})" if self._mixtures else ""
         notes = (
             *self._remarks,
             f"kernels of {engine} ({', '.join(self._tables.used)}); rows, rounds, small kernels and gaps by a fit; "
-            f"nine in ten measurements were {residuals['dense']}{mixed} times what it predicted, and what a round adds "
-            f"{residuals['rounds']} times",
+            f"nine in ten measurements were {beside.dense}{mixed} times what it predicted, and what a round adds "
+            f"{beside.rounds} times",
         )
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
@@ -328,9 +328,10 @@ class KernelCost(CostModel):
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
         """See `CostModel`."""
-        plain = self._residuals["mixture" if self._target in self._mixtures else "dense"]
+        beside = self._beside
+        plain = beside.mixture if self._target in self._mixtures else beside.dense
         found = []
-        for factor, rounds in product(plain.bounds if whole else (1.0,), self._residuals["rounds"].bounds):
+        for factor, rounds in product(plain.bounds if whole else (1.0,), beside.rounds.bounds):
             end = copy(self)
             end._plain, end._engine, end._knots = factor, self._engine.rounds_times(rounds), {}
             found.append(end)
@@ -377,8 +378,22 @@ class KernelCost(CostModel):
         return self._members.setdefault(model, self._made(shape, parts))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideKernels:
+    """What an engine takes beside the kernels of tables; the same on all devices that it was measured on."""
+
+    layer_s: float  # of a layer of any member: small kernels, and the gaps between all of them
+    terms: EngineTerms  # a row and a round; its shares of peak, its layers and its residuals are a roofline's
+    dense: Residuals
+    mixture: Residuals
+    rounds: Residuals
+
+
 @cache
-def beside_kernels(engine: str) -> tuple[float, Mapping[str, Residuals]]:
-    """(seconds of a layer that no table has, factors between which measurements lay by kind) of an engine."""
+def beside_kernels(engine: str) -> BesideKernels:
+    """Of an engine that has terms."""
     held = tomllib.loads(files(__package__).joinpath("kernels.toml").read_text(encoding="utf-8"))
-    return held["layer_s"][engine], {kind: Residuals(**ends) for kind, ends in held["residuals"].items()}
+    own: dict[str, Any] = held["engines"][engine]
+    residuals: dict[str, Any] = {kind: Residuals(**ends) for kind, ends in held["residuals"].items()}
+    layer_s = own.pop("layer_s")
+    return BesideKernels(layer_s=layer_s, terms=replace(next(iter(engines()[engine].values())), **own), **residuals)

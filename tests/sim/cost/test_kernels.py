@@ -27,8 +27,8 @@ SHAPE = DecoderShape(
     hidden=1024, layers=3, heads=16, kv_heads=8, head_size=128, intermediate=2048, vocabulary=65_536, dtype="bfloat16"
 )
 MIXED = replace(SHAPE, mixture=Mixture(experts=8, per_token=2, intermediate=512))
-VLLM = engines()["vllm"]["h100"]
-LAYER_S, RESIDUALS = beside_kernels("vllm")
+BESIDE = beside_kernels("vllm")
+VLLM, LAYER_S = BESIDE.terms, BESIDE.layer_s
 BYTE_S = 2 / device_sheet()["h100"].bytes_per_s
 
 
@@ -161,7 +161,7 @@ def test_experts_by_hand(tmp_path):
     wanted = seconds(dense, 1, held=255) - feed_forward + router + 3 * made.experts_ms(1) / 1e3
     assert seconds(cost, 1, held=255) == pytest.approx(wanted)
     assert any(note == "m: experts busy by power_law_1.2" for note in cost.notes())
-    assert any(f"(mixtures of experts {RESIDUALS['mixture']})" in note for note in cost.notes())
+    assert any(f"(mixtures of experts {BESIDE.mixture})" in note for note in cost.notes())
     with pytest.raises(
         ArgumentError, match=r"moe_perf.parquet: no rows of num_experts 9 among those of moe_dtype bfloat16"
     ):
@@ -198,9 +198,20 @@ def test_trtllm_leaves_out_finding_scales(tmp_path):
     assert seconds(plain, 1, held=255) - seconds(narrow, 1, held=255) == pytest.approx(12 * 1e-6)
 
 
+def test_the_table_is_whole():
+    """Rows cost what they cost beside a roofline, rounds less."""
+    for engine, by_device in engines().items():
+        beside = beside_kernels(engine)
+        for device, terms in by_device.items():
+            assert beside.terms.row_s == terms.row_s, device
+            assert beside.terms.draft_row_s < terms.draft_row_s
+        assert 0 < beside.layer_s < 1e-4
+        assert all(0 < each.low <= 1 <= each.high for each in (beside.dense, beside.mixture, beside.rounds))
+
+
 def test_the_ends_are_of_rounds_and_with_plain_steps_of_the_whole(folder):
     cost = cost_of(folder)
-    plain, rounds = RESIDUALS["dense"], RESIDUALS["rounds"]
+    plain, rounds = BESIDE.dense, BESIDE.rounds
     low, high = cost.ends()
     one = seconds(cost, 2, rows=2, held=500)
     assert [seconds(end, 2, rows=2, held=500) for end in (low, high)] == [one, one]
