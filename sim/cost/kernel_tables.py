@@ -89,7 +89,7 @@ class KernelTables:
     def __init__(self, folder: Path, engine: str, *, extrapolate: bool = False) -> None:
         self.folder, self.engine, self.extrapolate = folder, engine, extrapolate
         self.used: dict[str, None] = {}  # tables and versions
-        self._read: dict[Path, pa.Table] = {}
+        self._read: dict[tuple[Path, tuple[str, ...]], pa.Table] = {}
         self._found: dict[tuple[str, str], dict[tuple[int, ...], Curve]] = {}
         asked = f"`cost` {KERNELS}{folder}"
         if not folder.is_dir():
@@ -143,24 +143,26 @@ class KernelTables:
 
     def _table(self, path: Path, table: KernelTable, keys: tuple[str, ...]) -> pa.Table:
         """The columns that are needed, checked; of a file once."""
-        held = self._read.get(path)
-        if held is None:
-            with path.open("rb") as file:
-                if file.read(40).startswith(b"version https://git-lfs"):
-                    raise TraceFormatError(
-                        path, "content", "must be Parquet; `git lfs pull` fetches it", "a Git LFS pointer"
-                    )
-            try:
-                held = self._read[path] = pq.read_table(path)
-            except (pa.ArrowException, OSError) as error:
-                raise TraceFormatError(path, "content", "must be Parquet", str(error).partition("\n")[0]) from None
-        for column in (*keys, *table.points, "latency"):
-            if column not in held.column_names:
-                raise TraceFormatError(path, "columns", f"must have {column}", ", ".join(held.column_names))
+        wanted = (*keys, *table.points, "latency")
+        if (path, wanted) in self._read:
+            return self._read[path, wanted]
+        with path.open("rb") as file:
+            if file.read(40).startswith(b"version https://git-lfs"):
+                raise TraceFormatError(
+                    path, "content", "must be Parquet; `git lfs pull` fetches it", "a Git LFS pointer"
+                )
+        try:
+            schema = pq.read_schema(path)
+            for column in wanted:
+                if column not in schema.names:
+                    raise TraceFormatError(path, "columns", f"must have {column}", ", ".join(schema.names))
+            held = pq.read_table(path, columns=list(wanted))
+        except (pa.ArrowException, OSError) as error:
+            raise TraceFormatError(path, "content", "must be Parquet", str(error).partition("\n")[0]) from None
         for column in table.points:
-            if not pa.types.is_integer(held.schema.field(column).type) or held[column].null_count:
-                raise TraceFormatError(path, column, "must be whole numbers", str(held.schema.field(column).type))
-        return held
+            if not pa.types.is_integer(schema.field(column).type) or held[column].null_count:
+                raise TraceFormatError(path, column, "must be whole numbers", str(schema.field(column).type))
+        return self._read.setdefault((path, wanted), held)
 
     def _curves(self, path: Path, table: KernelTable, held: pa.Table, told: str) -> dict[tuple[int, ...], Curve]:
         points = np.array([held[name].to_numpy() for name in table.points])

@@ -193,6 +193,7 @@ class _Member:
         if num_devices > 1:
             self._reduce = tables.curves(REDUCE, {"allreduce_dtype": "bfloat16", "num_gpus": num_devices})[()]
         self._layer_s = model.layers * layer_s
+        self._knots: dict[tuple[int, int], tuple[list[int], list[float]]] = {}  # asked so far, by all ends of a cost
         # What a product reads and writes of tokens, once each.
         self._byte_s = WIDTHS["bfloat16"] / device.bytes_per_s
 
@@ -210,10 +211,15 @@ class _Member:
 
     def knots(self, num_rows: int, new_tokens: int) -> tuple[list[int], list[float]]:
         """(tokens held over all rows, seconds) between which seconds are linear."""
-        beside_s = self.beside_s(num_rows, new_tokens)
-        held, attention = self._attention.knots(num_rows, new_tokens / num_rows) if self._layers else ([0.0], [0.0])
-        found = {int(each * num_rows): beside_s + self._layers * of for each, of in zip(held, attention, strict=True)}
-        return list(found), list(found.values())
+        found = self._knots.get((num_rows, new_tokens))
+        if found is None:
+            beside_s = self.beside_s(num_rows, new_tokens)
+            held, attention = self._attention.knots(num_rows, new_tokens / num_rows) if self._layers else ([0.0], [0.0])
+            by_held = {
+                int(each * num_rows): beside_s + self._layers * of for each, of in zip(held, attention, strict=True)
+            }
+            found = self._knots[num_rows, new_tokens] = list(by_held), list(by_held.values())
+        return found
 
 
 def _dtypes(tables: KernelTables, model: ModelInfo) -> tuple[str, str, str]:
