@@ -2,7 +2,7 @@
 
 The tables lack what a layer takes for small kernels and the gaps between all of them, and what a round takes of the
 host. Both are fitted to dense models, three numbers an engine. What a fit predicts is judged where it has not seen the
-model.
+model. Prompts between the tokens of plain rows take a verification's seconds as kernels.toml has them: run it twice.
 
 python -m benchmarks.engines.kernels ROWS TABLES [--write]
 (ROWS: the folder engine_rows; TABLES: the folder that holds h100_sxm, h200_sxm and b200_sxm; --write: kernels.toml and

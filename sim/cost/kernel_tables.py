@@ -60,6 +60,10 @@ class Curve:
         """Seconds at a point; raises CostRangeError beyond those measured."""
         if not self.points[0] <= where <= self.points[-1]:
             self.refuse(where)
+        return self.on(where)
+
+    def on(self, where: float) -> float:
+        """Seconds as it goes on, beyond what was measured too, which is not noted."""
         return interpolated(self.points, self._seconds.__getitem__, where)
 
     def refuse(self, where: float, along: str = "", points: Sequence[int] = ()) -> None:

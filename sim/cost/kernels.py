@@ -8,14 +8,14 @@ Letters: n outputs and k inputs of a product, m tokens that go through it; a row
 
 import tomllib
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 from itertools import product
 from math import ceil, exp, inf, log, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, ModelInfo
@@ -42,6 +42,14 @@ DISTRIBUTION = "power_law_1.2"
 # An engine computes the output where a token is chosen or judged: of a prompt at its last token alone. That many tokens
 # of a row count at most.
 JUDGED = 64
+
+
+class _Knots(NamedTuple):
+    """Seconds by tokens held over all rows, linear between these."""
+
+    held: list[int]
+    seconds: list[float]
+    most: float  # tokens held that were measured; infinite where they make no difference
 
 
 def _between(points: Sequence[int], where: float) -> list[tuple[int, float]]:
@@ -115,9 +123,13 @@ class _Attention:
         }
         self._decoding = _by_rows(tables.curves(DECODING, {**keys, "isl": 1}))
         self._prompts = _by_rows(tables.curves(PROMPTS, {**keys, "step": 0}))
+        self._extrapolate = tables.extrapolate
 
-    def knots(self, num_rows: int, fed: float) -> tuple[list[float], list[float]]:
-        """(tokens that a row holds, seconds) up to the most that was measured; linear between. `fed` is q."""
+    def knots(self, num_rows: int, fed: float) -> tuple[list[float], list[float], float]:
+        """(tokens that a row holds, seconds, the most that was measured), linear between. `fed` is q.
+
+        Told to extrapolate, one point lies beyond the most.
+        """
         decoding = _around(self._decoding, num_rows)
         most = min(curve.points[-1] for curve in decoding.values()) - (fed - 1)
         if fed > 1:
@@ -129,13 +141,16 @@ class _Attention:
                 most = 0.0
         steps = next(iter(decoding.values())).points
         held = [0.0, *(step - (fed - 1) for step in steps if 0 < step - (fed - 1) < most), most]
+        if self._extrapolate:
+            held.append(2 * most + 1)
         seconds = []
         for each in held:
-            found = _across(decoding, num_rows, max(1.0, each + fed - 1))
+            read = Curve.at if each <= most else Curve.on
+            found = _across(decoding, num_rows, max(1.0, each + fed - 1), read)
             if fed > 1:
-                found = max(found, _across(prompts, num_rows, sqrt(fed * fed + 2 * fed * each)))
+                found = max(found, _across(prompts, num_rows, sqrt(fed * fed + 2 * fed * each), read))
             seconds.append(found)
-        return held, seconds
+        return held, seconds, most
 
 
 def _by_rows(curves: Mapping[tuple[int, ...], Curve]) -> dict[int, Curve]:
@@ -146,15 +161,15 @@ def _around(curves: Mapping[int, Curve], num_rows: int) -> dict[int, Curve]:
     """The curves of the numbers of rows around one; raises CostRangeError beyond those measured."""
     rows = list(curves)
     place = bisect_left(rows, num_rows)
-    if place == len(rows):
+    if not rows[0] <= num_rows <= rows[-1]:
         curves[rows[-1]].refuse(num_rows, "batch_size", rows)
     near = {num_rows} & set(rows) or rows[max(0, place - 1) : place + 1]
     return {each: curves[each] for each in sorted(near)}
 
 
-def _across(curves: Mapping[int, Curve], num_rows: int, where: float) -> float:
+def _across(curves: Mapping[int, Curve], num_rows: int, where: float, read: Callable[[Curve, float], float]) -> float:
     rows = list(curves)
-    return interpolated(rows, lambda place: curves[rows[place]].at(where), num_rows)
+    return interpolated(rows, lambda place: read(curves[rows[place]], where), num_rows)
 
 
 class _Member:
@@ -193,7 +208,7 @@ class _Member:
         if num_devices > 1:
             self._reduce = tables.curves(REDUCE, {"allreduce_dtype": "bfloat16", "num_gpus": num_devices})[()]
         self._layer_s = model.layers * layer_s
-        self._knots: dict[tuple[int, int], tuple[list[int], list[float]]] = {}  # asked so far, by all ends of a cost
+        self._knots: dict[tuple[int, int], _Knots] = {}  # asked so far, by all ends of a cost
         # What a product reads and writes of tokens, once each.
         self._byte_s = WIDTHS["bfloat16"] / device.bytes_per_s
 
@@ -209,16 +224,19 @@ class _Member:
             seconds += REDUCES * self._layers * self._reduce.at(new_tokens * self._hidden)
         return seconds
 
-    def knots(self, num_rows: int, new_tokens: int) -> tuple[list[int], list[float]]:
-        """(tokens held over all rows, seconds) between which seconds are linear."""
+    def knots(self, num_rows: int, new_tokens: int) -> _Knots:
+        """Seconds of such forwards."""
         found = self._knots.get((num_rows, new_tokens))
         if found is None:
             beside_s = self.beside_s(num_rows, new_tokens)
-            held, attention = self._attention.knots(num_rows, new_tokens / num_rows) if self._layers else ([0.0], [0.0])
+            held, attention, most = [0.0], [0.0], inf
+            if self._layers:
+                held, attention, most = self._attention.knots(num_rows, new_tokens / num_rows)
             by_held = {
                 int(each * num_rows): beside_s + self._layers * of for each, of in zip(held, attention, strict=True)
             }
-            found = self._knots[num_rows, new_tokens] = list(by_held), list(by_held.values())
+            found = _Knots(list(by_held), list(by_held.values()), most if most == inf else int(most * num_rows))
+            self._knots[num_rows, new_tokens] = found
         return found
 
 
@@ -283,7 +301,7 @@ class KernelCost(CostModel):
         self._mixtures = tuple(each.name for each in models if each.experts is not None)
         self._blocks = {each.name: each.draft_block for each in models if each.draft_block is not None}
         self._engine, self._plain = self._beside.terms, 1.0
-        self._knots: dict[tuple[str, int, int], tuple[list[int], list[float]]] = {}
+        self._knots: dict[tuple[str, int, int], _Knots] = {}
         self._long: dict[str, None] = {}  # members that were asked for more tokens held than were measured
         self._members: dict[str, _Member] = {}
         self._made = partial(_Member, tables, device, num_devices=tensor_parallel, layer_s=self._beside.layer_s)
@@ -292,12 +310,12 @@ class KernelCost(CostModel):
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """See `CostModel`."""
-        held, seconds = self._between(model, num_rows, new_tokens, context_tokens)
+        held, seconds, _ = self._between(model, num_rows, new_tokens, context_tokens)
         return interpolated(held, seconds.__getitem__, context_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
         """See `CostModel`: a line between two numbers of tokens held that were measured."""
-        held, seconds = self._between(model, num_rows, new_tokens, context_tokens)
+        held, seconds, _ = self._between(model, num_rows, new_tokens, context_tokens)
         place = min(bisect_right(held, context_tokens), len(held) - 1)
         if not place:
             return ContextLine(0, inf, seconds[0], 0.0)
@@ -343,31 +361,29 @@ class KernelCost(CostModel):
             found.append(end)
         return tuple(found)
 
-    def _between(
-        self, model: str, num_rows: int, new_tokens: int, context_tokens: int
-    ) -> tuple[list[int], list[float]]:
+    def _between(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> _Knots:
         """The knots of such forwards; raises for more tokens held than were measured."""
         key = model, num_rows, new_tokens
         found = self._knots.get(key)
         if found is None:
             found = self._knots[key] = self._forwards(*key)
-        if context_tokens > found[0][-1] and len(found[0]) > 1:
+        if context_tokens > found.most:
             self._long[model] = None
             if not self._tables.extrapolate:
                 told = f"{self.name}: {model} with {num_rows} rows and {new_tokens} new tokens was measured"
-                told += f" for up to {found[0][-1]:,} tokens held, asked for {context_tokens:,}"
+                told += f" for up to {found.most:,} tokens held, asked for {context_tokens:,}"
                 raise CostRangeError(told, RANGE_ADVICE, LOADED_ADVICE)
         return found
 
-    def _forwards(self, model: str, num_rows: int, new_tokens: int) -> tuple[list[int], list[float]]:
+    def _forwards(self, model: str, num_rows: int, new_tokens: int) -> _Knots:
         member, engine = self._member(model), self._engine
         if model == self._target:
             row_s, beside_s = engine.row_s, engine.wide_s if new_tokens != num_rows else 0.0
         else:
             row_s, beside_s = engine.draft_row_s, engine.draft_step_s
-        held, seconds = member.knots(num_rows, new_tokens)
-        own_s = self._plain * row_s if model == self._target else row_s
-        return held, [self._plain * each + own_s * num_rows + beside_s for each in seconds]
+        knots = member.knots(num_rows, new_tokens)
+        beside_s += (self._plain * row_s if model == self._target else row_s) * num_rows
+        return knots._replace(seconds=[self._plain * each + beside_s for each in knots.seconds])
 
     def _member(self, model: str) -> _Member:
         if model in self._members:

@@ -1,5 +1,6 @@
 """Seconds of measured kernels: sums by hand, what lies between and beyond the measured, and all that is refused."""
 
+import pickle
 from dataclasses import replace
 from math import exp, log
 
@@ -83,6 +84,16 @@ def test_a_draft_by_hand(folder):
     layer = product_s(4096, 2048, 1) + product_s(1024, 2048, 1) + product_s(4096, 1024, 1) + product_s(1024, 2048, 1)
     wanted = joining + layer + product_s(4096, 1024, 1) + made.decoding_ms(1, 255) / 1e3 + LAYER_S
     assert seconds(cost, 1, model="d", held=255) == pytest.approx(wanted + VLLM.draft_step_s + VLLM.draft_row_s)
+
+
+def test_medusa_heads_hold_nothing(folder):
+    cost = cost_of(folder, head_of("medusa", SHAPE, "d"), SHAPE.info("m"))
+    wanted = 5 * (product_s(1024, 1024, 1) + product_s(65_536, 1024, 1)) + LAYER_S
+    for held in (0, 10**6):
+        found = seconds(cost, 1, model="d", held=held)
+        assert found == pytest.approx(wanted + VLLM.draft_step_s + VLLM.draft_row_s)
+    assert cost.draft_terms("d").block.tokens == 5
+    assert pickle.loads(pickle.dumps(cost)).forward_s("d", num_rows=1, new_tokens=1, context_tokens=0) == found
 
 
 def test_devices_that_share_a_model_by_hand(folder):
@@ -230,6 +241,11 @@ def test_the_ends_are_of_rounds_and_with_plain_steps_of_the_whole(folder):
             (1, 1, 4095),
             "m with 1 rows and 1 new tokens was measured for up to 4,095 tokens held, asked for",
         ),
+        (
+            (1, 4096, 1),
+            (1, 4096, 0),
+            "m with 1 rows and 4096 new tokens was measured for up to 0 tokens held, asked for 1",
+        ),
         ((1, 4097, 0), (1, 4096, 0), "window_size 0, .* was measured for isl 1 to 4,096, asked for 4,097"),
         (
             (65, 65, 65),
@@ -251,7 +267,9 @@ def test_beyond_what_was_measured_it_refuses_or_extrapolates(folder, asked, last
         at(cost_of(folder), asked)
     assert "use a smaller batch or window, another cost, or `extrapolate`" in str(caught.value)
     cost = cost_of(folder, extrapolate=True)
-    assert at(cost_of(folder), last) == at(cost, last) < at(cost, asked) < 1.1 * at(cost, last)
+    assert at(cost_of(folder), last) == at(cost, last)
+    assert not any("beyond what was measured" in note for note in cost.notes())
+    assert at(cost, last) < at(cost, asked) < 1.1 * at(cost, last)
     assert any("beyond what was measured" in note for note in cost.notes())
 
 
