@@ -92,7 +92,7 @@ class KernelTables:
 
     def __init__(self, folder: Path, engine: str, *, extrapolate: bool = False) -> None:
         self.folder, self.engine, self.extrapolate = folder, engine, extrapolate
-        self.used: dict[str, None] = {}  # tables and versions
+        self.versions: dict[str, None] = {}  # of the tables that were asked
         self._read: dict[tuple[Path, tuple[str, ...]], pa.Table] = {}
         self._found: dict[tuple[str, str], dict[tuple[int, ...], Curve]] = {}
         asked = f"`cost` {KERNELS}{folder}"
@@ -135,7 +135,7 @@ class KernelTables:
                     here = f"{path}: no rows of {key} {value} among those of {words}; it has {_listed(known)}"
                     break
             if not here:
-                self.used[f"{table.name} {path.parent.name}"] = None
+                self.versions[path.parent.name] = None
                 told = f"{path.parent.parent.name} {path.parent.name} {table.name} of {words}"
                 return self._found.setdefault((table.name, words), self._curves(path, table, held, told))
             lacks = lacks or here

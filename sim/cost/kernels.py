@@ -340,7 +340,7 @@ class KernelCost(CostModel):
         mixed = f" (mixtures of experts {beside.mixture})" if self._mixtures else ""
         notes = (
             *self._remarks,
-            f"kernels of {engine} ({', '.join(self._tables.used)}); rows, rounds, small kernels and gaps by a fit; "
+            f"kernels of {engine} {', '.join(self._tables.versions)}; rows, rounds, small kernels and gaps by a fit; "
             f"nine in ten measurements were {beside.dense}{mixed} times what it predicted, and what a round adds "
             f"{beside.rounds} times",
         )

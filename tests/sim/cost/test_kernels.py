@@ -14,6 +14,8 @@ from paceline.sim.cost.engines import engines
 from paceline.sim.cost.kernel_tables import EXPERTS, GEMM, KernelTables
 from paceline.sim.cost.kernels import KernelCost, beside_kernels
 from paceline.sim.cost.roofline import device_sheet
+from paceline.sim.serving.cluster import open_cluster
+from paceline.sim.serving.cluster_file import ClusterFileError
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.parts import parts_of
 from paceline.traces.quantisation import quantised_weights
@@ -150,7 +152,7 @@ def test_the_newest_version_that_has_rows_and_the_fastest_kernel(tmp_path):
     tables = KernelTables(path, "vllm")
     assert tables.curves(GEMM, {"gemm_dtype": "fp8"})[(64, 64)].at(1) == pytest.approx(made.gemm_ms(64, 64, 1) / 1e3)
     tables.curves(GEMM, {"gemm_dtype": "bfloat16"})
-    assert list(tables.used) == ["gemm_perf 1.3.0rc20", "gemm_perf 0.9.0"]
+    assert list(tables.versions) == ["1.3.0rc20", "0.9.0"]
 
 
 EXPERT_KEYS = {
@@ -293,6 +295,16 @@ def test_named_as_a_cost(folder, tmp_path):
             make_cost(f"kernels:{path}", recording, **options)
         assert told in str(refused.value)
         assert "\n" not in str(refused.value)
+
+
+def test_a_cluster_has_kernels_beside_its_file(tmp_path):
+    made.folder(tmp_path / "h100")
+    path = tmp_path / "cluster.toml"
+    path.write_text('[[replicas]]\ndevice = "h100"\ncost = "kernels:h100"\ntensor_parallel = 2\n')
+    assert open_cluster(path, llamas()).replicas[0].cost.name == "kernels of h100-sxm x2 tensor parallel (vllm)"
+    path.write_text('[[replicas]]\ndevice = "h100"\ncost = "kernels:h200"\n')
+    with pytest.raises(ClusterFileError, match=r"replicas\[0\].cost cannot be taken: .*h200 must name a folder"):
+        open_cluster(path, llamas())
 
 
 def test_a_member_that_nobody_can_take_apart_is_refused_when_it_is_asked_for(folder):
