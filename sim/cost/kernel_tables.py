@@ -40,6 +40,8 @@ DECODING = KernelTable("attention", "generation_attention_perf", ("batch_size", 
 EXPERTS = KernelTable("moe", "moe_perf", ("num_tokens",))
 REDUCE = KernelTable("comm", "custom_allreduce_perf", ("message_size",))
 QUANTISING = KernelTable("quantize", "computescale_perf", ("k", "m"))
+# Columns that older tables lack, and what all their rows have.
+_OLDER = {"window_size": 0}
 # No product's least size keeps a device busy for so long: what takes longer is the host that was measured with it.
 _HOST_S = 2e-5
 
@@ -129,8 +131,13 @@ class KernelTables:
         for path in paths:
             held, here = self._table(path, table, tuple(keys)), ""
             for key, value in keys.items():
+                if key not in held.column_names and value == _OLDER[key]:
+                    continue
                 known = held[key].unique().to_pylist()
-                held = held.filter(pc.equal(held[key], value))
+                try:
+                    held = held.filter(pc.equal(held[key], value))
+                except pa.ArrowException:
+                    raise TraceFormatError(path, key, f"must be as {value!r}", str(held[key].type)) from None
                 if not len(held):
                     here = f"{path}: no rows of {key} {value} among those of {words}; it has {_listed(known)}"
                     break
@@ -147,9 +154,8 @@ class KernelTables:
 
     def _table(self, path: Path, table: KernelTable, keys: tuple[str, ...]) -> pa.Table:
         """The columns that are needed, checked; of a file once."""
-        wanted = (*keys, *table.points, "latency")
-        if (path, wanted) in self._read:
-            return self._read[path, wanted]
+        if (path, keys) in self._read:
+            return self._read[path, keys]
         with path.open("rb") as file:
             if file.read(40).startswith(b"version https://git-lfs"):
                 raise TraceFormatError(
@@ -157,16 +163,18 @@ class KernelTables:
                 )
         try:
             schema = pq.read_schema(path)
+            older = [each for each in keys if each in _OLDER and each not in schema.names]
+            wanted = [each for each in (*keys, *table.points, "latency") if each not in older]
             for column in wanted:
                 if column not in schema.names:
                     raise TraceFormatError(path, "columns", f"must have {column}", ", ".join(schema.names))
-            held = pq.read_table(path, columns=list(wanted))
+            held = pq.read_table(path, columns=wanted)
         except (pa.ArrowException, OSError) as error:
             raise TraceFormatError(path, "content", "must be Parquet", str(error).partition("\n")[0]) from None
         for column in table.points:
             if not pa.types.is_integer(schema.field(column).type) or held[column].null_count:
                 raise TraceFormatError(path, column, "must be whole numbers", str(schema.field(column).type))
-        return self._read.setdefault((path, wanted), held)
+        return self._read.setdefault((path, keys), held)
 
     def _curves(self, path: Path, table: KernelTable, held: pa.Table, told: str) -> dict[tuple[int, ...], Curve]:
         points = np.array([held[name].to_numpy() for name in table.points])

@@ -291,7 +291,7 @@ class KernelCost(CostModel):
             raise ArgumentError(
                 f"`cost` {KERNELS}{tables.folder} must be of a device of {SHEET}, got {tables.hardware!r}"
             )
-        device = device_sheet()[name]
+        self._device, device = name, device_sheet()[name]
         split = "" if tensor_parallel == 1 else f" x{tensor_parallel} tensor parallel"
         self.name = f"kernels of {name}{split} ({tables.engine})"
         check_memory(self.name, device, tuple(models), tensor_parallel)
@@ -344,6 +344,8 @@ class KernelCost(CostModel):
             f"nine in ten measurements were {beside.dense}{mixed} times what it predicted, and what a round adds "
             f"{beside.rounds} times",
         )
+        if self._device not in engines()[engine]:
+            notes += (f"what tables lack was measured on {', '.join(engines()[engine])} alone, not on {self._device}",)
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
         if self._mixtures:

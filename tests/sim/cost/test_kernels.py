@@ -155,6 +155,20 @@ def test_the_newest_version_that_has_rows_and_the_fastest_kernel(tmp_path):
     assert list(tables.versions) == ["1.3.0rc20", "0.9.0"]
 
 
+def test_tables_of_a_device_without_engine_and_older_ones(tmp_path):
+    """Older attention tables have no windows; what was measured of engines elsewhere is said to be from there."""
+    path = made.folder(tmp_path, heads=(16, 8))
+    rows = [row | {"device": "NVIDIA A100-SXM4-80GB"} for row in made.gemm()]
+    made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", rows)
+    for name, rows in zip(("generation_attention_perf", "context_attention_perf"), made.attention(16, 8), strict=True):
+        old = [{key: value for key, value in row.items() if key != "window_size"} for row in rows]
+        made.put(path, "attention", "vllm", "0.9.0", name, old)
+    cost = cost_of(path, SHAPE.info("m"))
+    assert cost.name == "kernels of a100-80gb (vllm)"
+    assert cost.notes()[1] == "what tables lack was measured on h100-sxm, h100, h200, b200 alone, not on a100-80gb"
+    assert seconds(cost, 1, held=255) > 0
+
+
 EXPERT_KEYS = {
     "moe_dtype": "bfloat16", "hidden_size": 1024, "inter_size": 512, "topk": 2, "num_experts": 8, "moe_tp_size": 1,
     "moe_ep_size": 1, "distribution": "power_law_1.2",
@@ -335,6 +349,8 @@ def spoil(path, how):
         )
     elif how == "words":
         made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"n": str(row["n"])} for row in rows])
+    elif how == "numbered":
+        made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"gemm_dtype": 16} for row in rows])
     elif how == "infinite":
         made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"latency": float("inf")} for row in rows])
     elif how == "host":
@@ -358,6 +374,7 @@ def spoil(path, how):
         ("text", TraceFormatError, "gemm_perf.parquet: content: must be Parquet, got"),
         ("column", TraceFormatError, "gemm_perf.parquet: columns: must have n, got 'framework, version"),
         ("words", TraceFormatError, "gemm_perf.parquet: n: must be whole numbers, got 'string'"),
+        ("numbered", TraceFormatError, "gemm_perf.parquet: gemm_dtype: must be as 'bfloat16', got 'int64'"),
         ("infinite", TraceFormatError, "gemm_perf.parquet: latency: must be milliseconds above 0, got inf"),
         (
             "host",
