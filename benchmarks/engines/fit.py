@@ -31,7 +31,7 @@ ROUNDS = ("draft_step_s", "wide_s")
 STAGES = ((*SHARES, "width_s", "reduce_s", "row_s", *ROUNDS), ("expert_layer_s",))
 MOST_BANDWIDTH = 0.9  # of the peak: about what a copy within an H100's memory reaches
 # A row of the target's forward chooses a token; a drafted token is chosen and judged. No row tells what that takes.
-CHOICES = 1
+CHOICES = 2
 CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
 FULL = 12  # rows of a group that counts in full
 TAIL = 0.05  # of the rows, on either side of what residuals hold
