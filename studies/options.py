@@ -33,13 +33,14 @@ class ReplayOptions:
     cost: str | Path | None = opt(
         None,
         "What was measured with the recording (cpu, cuda, timed), a device (a100, h100, h200, b200, l40s, "
-        "rtx4090, ...; docs/costs.md), FILE.json, FILE.profile or here, the newest profile of this machine; "
+        "rtx4090, ...; docs/costs.md), kernels:DIR of measured kernels, FILE.json, FILE.profile or here, the newest "
+        "profile of this machine; "
         "default: what was measured; under a workload, the cluster's own.",
     )
     engine: str | None = opt(
         None,
         "Whose seconds a device of the sheet is to have (vllm, sglang, trtllm; docs/fidelity.md), or bare, its "
-        "published peaks; default: the engine that a log came from, else vllm.",
+        "published peaks; of kernels, whose tables; default: the engine that a log came from, else vllm.",
     )
     efficiency: Mapping[str, float] | None = opt(
         None,
@@ -50,7 +51,7 @@ class ReplayOptions:
     scale: Mapping[str, float] | None = opt(
         None, "What if this model's seconds were multiplied; once for each model.", metavar="NAME=FACTOR"
     )
-    tensor_parallel: int = opt(1, "Devices every model is split over; of a device of the sheet.", least=1)
+    tensor_parallel: int = opt(1, "Devices every model is split over; of a device of the sheet or kernels.", least=1)
     extrapolate: bool = opt(False, "Answer beyond what a measured cost was measured for, and say so.")
     models: Sequence[str] | Mapping[str, str] | None = opt(
         None,

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from ..base.errors import ArgumentError, known_are, repeated
-from .shapes import Named
+from .shapes import DecoderShape, Named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +152,11 @@ class Recording(Protocol):
 
     def known_shapes(self) -> Mapping[str, Named]:
         """Shapes for cost models by member, as recorded or else as names say; without members nothing is known of."""
+        ...
+
+    @property
+    def decoders(self) -> tuple[DecoderShape, ...]:
+        """What shapes that `with_shapes` gave it are made of, where that is known."""
         ...
 
     def with_shapes(self, texts: Sequence[str]) -> Self:

@@ -362,8 +362,10 @@ def given_decoders(texts: Sequence[str], target: str) -> dict[str, DecoderShape]
 
 def asked_shapes(
     texts: Sequence[str], target: str, members: Sequence[str], recorded: Sequence[ModelInfo]
-) -> tuple[tuple[ModelInfo, ...], tuple[Derived, ...]]:
-    """Shapes that members of a recording, who have those recorded, are to have, and those of submodels that follow.
+) -> tuple[tuple[ModelInfo, ...], tuple[Derived, ...], tuple[DecoderShape, ...]]:
+    """(shapes that members are to have, those of submodels that follow, what those of whole models are made of).
+
+    `recorded` are those that members of the recording have.
 
     Raises as `given_shapes` and `derived_submodels`, and ArgumentError for a member that the recording has not.
     """
@@ -371,7 +373,8 @@ def asked_shapes(
     unknown = [shape.name for shape in shapes if shape.name not in members]
     if unknown:
         raise ArgumentError(f"`models` must name members of the recording ({', '.join(members)}), got {unknown[0]!r}")
-    return shapes, derived_submodels(recorded, shapes, given_decoders(texts, target))
+    decoders = given_decoders(texts, target)
+    return shapes, derived_submodels(recorded, shapes, decoders), tuple(decoders.values())
 
 
 def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given"]:

@@ -1,18 +1,21 @@
 """From the name a user gives to a cost model."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.errors import ArgumentError, known_are
 from ...traces.meta import ModelInfo
 from ...traces.opening import by_form
+from ...traces.parts import parts_of
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
 from .base import CostModel
-from .engines import BARE, EngineTerms, check_shares, engine_terms, with_shares
+from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_terms, engines, with_shares
 from .files import FileCost, TableCost, read_cost_file
+from .kernel_tables import KERNELS, KernelTables
+from .kernels import KernelCost
 from .measured import TimedCost, names_profile, profiled_cost
 from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
 from .what_if import MappedBy, MappedCost, scaled
@@ -47,11 +50,11 @@ def make_cost(
 
     Args:
         name: a key of `meta.costs` ("cpu" for recordings made here), "timed" for imported recordings with seconds, a
-            device name, a path to a JSON file (docs/costs.md), a profile's file, or "here", the newest profile of this
-            machine. What was recorded goes before a device of that name.
+            device name, "kernels:" and a folder of tables, a path to a JSON file (docs/costs.md), a profile's file, or
+            "here", the newest profile of this machine. What was recorded goes before a device of that name.
         recording: to be replayed.
-        tensor_parallel: devices every model is split over, >= 1; of a device of the sheet only.
-        engine: whose seconds a device of the sheet is to have, see `engine_terms`; of such a device only.
+        tensor_parallel: devices every model is split over, >= 1; of a device of the sheet or kernels only.
+        engine: whose seconds a device of the sheet is to have, see `engine_terms`, or whose kernels; of these only.
         efficiency: shares of peak `bandwidth` and `flops`, in (0, 1], in place of those of the engine's fit; of a
             device of the sheet only.
         scale: factors on the seconds of members.
@@ -70,9 +73,10 @@ def make_cost(
         )
     if on is not None:
         cost = _taken_to(cost, name, recording, on)
-    elif shapes_given and not isinstance(cost, RooflineCost):
+    elif shapes_given and not isinstance(cost, RooflineCost | KernelCost):
         raise ArgumentError(
-            f"`models` is for a device of the sheet, as `cost` DEVICE or `on` DEVICE; {name} has no shapes"
+            f"`models` is for a device of the sheet, as `cost` DEVICE or `on` DEVICE, or for `cost` {KERNELS}DIR; "
+            f"{name} has no shapes"
         )
     return scaled_by_name(cost, scale or {}, recording)
 
@@ -133,12 +137,15 @@ def _unscaled(
             remarks = (f"shares of published peaks as given ({check_shares(efficiency)}): no range is known", *remarks)
             device = device.reaching(efficiency)
         return roofline_of(device, name, recording, engine=terms, tensor_parallel=tensor_parallel, remarks=remarks)
-    of_devices = {"engine": engine is not None, "tensor_parallel": tensor_parallel != 1, "efficiency": efficiency}
+    kernels = name.startswith(KERNELS)
+    of_devices = {"engine": engine is not None, "tensor_parallel": tensor_parallel != 1, "efficiency": bool(efficiency)}
     for option, is_given in of_devices.items():
-        if is_given:
+        if is_given and (not kernels or option == "efficiency"):
             raise ArgumentError(
                 f"`{option}` goes with a device as `cost`, got `cost` {name}, whose seconds are its own"
             )
+    if kernels:
+        return _kernels(name, recording, tensor_parallel, engine, extrapolate)
     if names_profile(name):
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured tables; {name} has a smooth model for other shapes")
@@ -155,7 +162,7 @@ def _unscaled(
     if name == TIMED:
         held = "this recording holds no seconds of rounds or answers"
         raise ValueError(f"cost timed: {held}; {known_are('', known, 'or a FILE.json', where=SHEET)}")
-    raise ValueError(f"unknown cost {name!r}: {known_are(name, known, 'or a FILE.json', where=SHEET)}")
+    raise ValueError(f"unknown cost {name!r}: {known_are(name, known, 'kernels:DIR', 'or a FILE.json', where=SHEET)}")
 
 
 def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:
@@ -224,6 +231,49 @@ def roofline_of(
     Raises:
         ValueError: a model whose shape nobody says, or as `RooflineCost`.
     """
+    known = _shapes(name, recording, members)
+    return RooflineCost(
+        device,
+        known.models,
+        engine=engine,
+        tensor_parallel=tensor_parallel,
+        remarks=(*remarks, *known.remarks),
+        free=known.free,
+    )
+
+
+def _kernels(
+    name: str, recording: Recording, tensor_parallel: int, engine: str | None, extrapolate: bool
+) -> KernelCost:
+    """The kernels of a folder, by default those of the engine that a log came from, else vLLM's."""
+    logged = (recording.about.source or "").partition("-")[0]
+    named = engine or (logged if logged in engines() else DEFAULT_ENGINE)
+    if named not in engines():
+        raise ArgumentError(f"`engine` must be {' or '.join(engines())} with `cost` {KERNELS}DIR, got {named!r}")
+    tables = KernelTables(Path(name.removeprefix(KERNELS)), named, extrapolate=extrapolate)
+    known = _shapes(name, recording, None)
+    parts = {model.name: parts_of(model, recording.decoders) for model in known.models}
+    return KernelCost(
+        tables,
+        known.models,
+        {model: found for model, found in parts.items() if found is not None},
+        tensor_parallel=tensor_parallel,
+        remarks=known.remarks,
+        free=known.free,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shapes:
+    """What a recording's members are."""
+
+    models: tuple[ModelInfo, ...]  # the target last
+    free: tuple[str, ...]  # members that copy text
+    remarks: tuple[str, ...]  # what was assumed of them
+
+
+def _shapes(name: str, recording: Recording, members: Collection[str] | None) -> _Shapes:
+    """Those of some members, or of all; raises ArgumentError, which names the cost, where nobody says one."""
     missing = [model for model in _without_shape(recording) if members is None or model in members]
     if missing:
         raise ArgumentError(
@@ -234,19 +284,12 @@ def roofline_of(
     shapes = recording.known_shapes()
     known = {name: named for name, named in shapes.items() if members is None or name in members}
     words = [named.words for named in known.values() if named.words]
-    assumed = f"assumed from names, unless `models` says otherwise: {'; '.join(words)}"
-    return RooflineCost(
-        device,
-        tuple(_target_last(recording, (named.shape for named in known.values() if named.shape is not None))),
-        engine=engine,
-        tensor_parallel=tensor_parallel,
-        remarks=(*remarks, assumed) if words else remarks,
+    models = (named.shape for named in known.values() if named.shape is not None)
+    return _Shapes(
+        models=tuple(sorted(models, key=lambda shape: shape.name == recording.about.target)),
         free=tuple(member for member, named in known.items() if named.shape is None),
+        remarks=(f"assumed from names, unless `models` says otherwise: {'; '.join(words)}",) if words else (),
     )
-
-
-def _target_last(recording: Recording, shapes: Iterable[ModelInfo]) -> list[ModelInfo]:
-    return sorted(shapes, key=lambda shape: shape.name == recording.about.target)
 
 
 def _without_shape(recording: Recording) -> list[str]:

@@ -133,7 +133,7 @@ class RooflineCost(CostModel):
         self._served = partial(
             RooflineCost, device, models, tensor_parallel=tensor_parallel, remarks=remarks, free=self._free
         )
-        _check_memory(self.name, device, models, tensor_parallel)
+        check_memory(self.name, device, models, tensor_parallel)
         self._target = models[-1].name
         self._terms = {
             model.name: _terms(device, model, tensor_parallel, engine, drafts=model is not models[-1])
@@ -319,7 +319,8 @@ def _all_reduce(device: Device, num_devices: int, engine: EngineTerms | None) ->
     return per_byte_s / engine.link, engine.reduce_s * log2(num_devices)
 
 
-def _check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:
+def check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:
+    """Refuse models whose weights `num_devices` devices cannot hold together; `name` is the cost's."""
     names = {model.name for model in models}
     # A submodel's weights are its model's; one whose model is not in the pool brings its own.
     held = [model for model in models if model.submodel_of not in names]

@@ -17,6 +17,7 @@ from ...traces.workloads.arrival import PS_PER_S
 from ..cost.base import CostModel
 from ..cost.by_name import lower_bound, make_cost, roofline_of
 from ..cost.engines import EngineTerms, engine_terms
+from ..cost.kernel_tables import KERNELS
 from ..cost.roofline import SHEET, Device, device_sheet
 from ..cost.what_if import Price, PricedAsCost
 from ..recorded import recorded_pool
@@ -430,7 +431,8 @@ class _Group:
         try:
             if name is None or (name in self.devices and name not in self.recording.about.costs):
                 return self._rooflines(name, placement)
-            return make_cost(self._located(name), self.recording, engine=self.table.engine)
+            split = self.table.tensor_parallel if name.startswith(KERNELS) else 1  # other seconds are as they are
+            return make_cost(self._located(name), self.recording, engine=self.table.engine, tensor_parallel=split)
         except ClusterFileError:
             raise
         except ValueError as error:
@@ -473,6 +475,8 @@ class _Group:
 
     def _located(self, name: str) -> str:
         """The name of a cost; of a file, where it lies."""
+        if name.startswith(KERNELS):
+            return f"{KERNELS}{Path(self.path).parent / name.removeprefix(KERNELS)}"
         return str(Path(self.path).parent / name) if name.endswith(FILE_ENDINGS) else name
 
     def _runs(self) -> frozenset[str] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ...base.errors import ArgumentError, counted
 from ..meta import ModelInfo
 from ..recording import AboutRecording, chosen, tagged
-from ..shapes import Named
+from ..shapes import DecoderShape, Named
 from ..shapes_given import asked_shapes
 from ..shifted import shifted_name, shifted_tries
 from .check import TrieSummary, summary_of
@@ -25,6 +25,7 @@ class TrieRecording:
     shapes: tuple[ModelInfo, ...] = ()
     shapes_asked: tuple[str, ...] = ()  # those of them that were asked for, as they were
     shapes_derived: tuple[str, ...] = ()  # how those of submodels follow from them, in words
+    decoders: tuple[DecoderShape, ...] = ()  # what those asked for are made of, where that is known
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"
@@ -69,12 +70,13 @@ class TrieRecording:
         Raises, too, for a submodel that is larger than its model, or whose shape does not follow from its model's.
         """
         meta = self.meta
-        shapes, derived = asked_shapes(texts, meta.model_names[-1], meta.model_names, meta.models)
+        shapes, derived, decoders = asked_shapes(texts, meta.model_names[-1], meta.model_names, meta.models)
         return replace(
             self,
             shapes=(*shapes, *(each.shape for each in derived)),
             shapes_asked=tuple(texts),
             shapes_derived=tuple(each.words for each in derived),
+            decoders=decoders,
         )
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "TrieRecording":

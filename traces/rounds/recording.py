@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...base.errors import counted
 from ..recording import AboutRecording, chosen, tagged
-from ..shapes import Named, named_shapes
+from ..shapes import DecoderShape, Named, named_shapes
 from ..shapes_given import asked_shapes
 from ..shifted import shifted_name, shifted_rounds
 from .check import RoundsSummary, summary_of
@@ -21,6 +21,7 @@ class RoundsRecording:
 
     meta: RoundsMeta  # what it says of itself
     requests: tuple[RoundsRequest, ...]  # in file order
+    decoders: tuple[DecoderShape, ...] = ()  # what shapes that were asked for are made of, where that is known
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"
@@ -89,10 +90,11 @@ class RoundsRecording:
     def with_shapes(self, texts: Sequence[str]) -> "RoundsRecording":
         """See `Recording`."""
         meta = self.meta
-        shapes, derived = asked_shapes(texts, meta.target, meta.model_names, meta.models)
+        shapes, derived, decoders = asked_shapes(texts, meta.target, meta.model_names, meta.models)
         given = {shape.name: shape for shape in (*meta.models, *shapes, *(each.shape for each in derived))}
         notes = (*meta.notes, *(each.words for each in derived))
-        return replace(self, meta=meta.model_copy(update={"models": tuple(given.values()), "notes": notes}))
+        meta = meta.model_copy(update={"models": tuple(given.values()), "notes": notes})
+        return replace(self, meta=meta, decoders=decoders)
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "RoundsRecording":
         """See `Recording`."""

@@ -1,0 +1,221 @@
+"""How well measured kernels predict measured rows, beside published peaks and the terms of engines.
+
+The tables lack what a layer takes for small kernels and the gaps between all of them, and what a round takes of the
+host. Both are fitted to dense models, three numbers an engine. What a fit predicts is judged where it has not seen the
+model. Prompts between the tokens of plain rows take a verification's seconds as kernels.toml has them: run it twice.
+
+python -m benchmarks.engines.kernels ROWS TABLES [--write]
+(ROWS: the folder engine_rows; TABLES: the folder that holds h100_sxm, h200_sxm and b200_sxm; --write: kernels.toml and
+docs/fidelity.md)
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from paceline.base.errors import ArgumentError
+from paceline.sim.cost.base import CostRangeError
+from paceline.sim.cost.engines import engines
+from paceline.sim.cost.kernel_tables import KernelTables
+from paceline.sim.cost.kernels import KernelCost, beside_kernels
+from paceline.traces.meta import ModelInfo
+from paceline.traces.parts import ModelParts, parts_of
+from paceline.traces.shapes import DecoderShape, Mixture, presets
+from scipy.optimize import least_squares
+
+from ..shared.report import parser_of
+from .fidelity import PAGE, Says, errors, lengths, markdown, middle, said, worst
+from .fit import CLOSE, FULL, Foretold, residuals
+from .rows import DEVICES, Row, costs_of, foretold_s, kept_rows, plain_step_s, rows_in
+
+TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
+# Of what a row of the target's forward takes, what choosing one drafted token takes; rounds of eight rows say so.
+CHOICE = 0.5
+BEGIN, END = "<!-- made by benchmarks/engines/kernels.py -->", "<!-- end of kernels -->"
+FOLDERS = {device: name for name, device in DEVICES.items() if name.endswith("_sxm")}
+# Of models in the rows that are no preset, one whose layers are all alike, with keys and values of heads.
+_OTHERS = {
+    "MiniMax-M2.5": DecoderShape(
+        hidden=3072, layers=62, heads=48, kv_heads=8, head_size=128, intermediate=1536, vocabulary=200_064,
+        mixture=Mixture(experts=256, per_token=8, intermediate=1536),
+    ),
+}  # fmt: skip
+_DENSE = [replace(shape, mixture=None) for shape in presets().values() if shape.mixture is not None]  # their heads
+
+
+class Beside(NamedTuple):
+    """What an engine takes beside kernels: seconds of a layer, of a draft's forward, and of a verification."""
+
+    layer_s: float
+    draft_step_s: float
+    wide_s: float
+
+
+class Kernels(NamedTuple):
+    """What kernels say of a row, without what is fitted."""
+
+    row: Row
+    seconds: float
+    plain_s: float
+
+    def at(self, beside: Beside) -> Foretold:
+        """With what is fitted."""
+        row, target = self.row, self.row.target
+        layers = target.layers + (0 if row.drafter is None else row.drafted * row.drafter.layers)
+        rounds_s = 0.0 if row.drafter is None else row.drafted * beside.draft_step_s + beside.wide_s
+        plain_s = self.plain_s + beside.layer_s * target.layers
+        return Foretold(row, self.seconds + beside.layer_s * layers + rounds_s, plain_s)
+
+
+def parts(model: ModelInfo) -> ModelParts | None:
+    """What a model of a row is made of; None where nobody knows."""
+    known = _OTHERS.get(model.name)
+    return parts_of(model, _DENSE) if known is None else parts_of(known.info(model.name), [known])
+
+
+class Costs:
+    """Costs of rows' models by measured kernels."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tables = cache(lambda device, engine: KernelTables(folder / FOLDERS[device], engine, extrapolate=True))
+        self._costs: dict[tuple[str, ...], KernelCost] = {}
+
+    def of(self, row: Row) -> KernelCost:
+        """Raises ArgumentError where no table has a kernel, or nobody knows what a model is made of."""
+        models = [row.target] if row.drafter is None else [row.drafter, row.target]
+        key = (row.engine, row.device, str(row.num_devices), *(model.model_dump_json() for model in models))
+        if key not in self._costs:
+            made = {model.name: parts(model) for model in models}
+            self._costs[key] = KernelCost(
+                self._tables(row.device, row.engine), models, made, tensor_parallel=row.num_devices
+            )
+        return self._costs[key]
+
+    def said(self, rows: Iterable[Row], refused: dict[str, int]) -> Iterator[Kernels]:
+        """What kernels say of those rows that they know, and why others were `refused`."""
+        for row in rows:
+            try:
+                cost = self.of(row)
+                seconds, plain_s = foretold_s(row, cost), plain_step_s(row, cost)
+            except (ArgumentError, CostRangeError) as error:
+                why = f"{' '.join(row.group[1:])}: {error}"
+                refused[why] = refused.get(why, 0) + 1
+                continue
+            terms = beside_kernels(row.engine).terms
+            charged = Kernels(row, 0.0, 0.0).at(
+                Beside(beside_kernels(row.engine).layer_s, terms.draft_step_s, terms.wide_s)
+            )
+            yield Kernels(row, seconds - charged.seconds, plain_s - charged.plain_s)
+
+
+def fit(found: Sequence[Kernels]) -> dict[str, Beside]:
+    """By engine, what predicts its rows best: layers of plain decoding of dense models, then rounds of chains.
+
+    An engine of which no such row is there is taken to be as the others are in the mean.
+    """
+    dense = [one for one in found if one.row.target.experts is None and one.row.wide == 1]
+    layers: dict[str, float] = {}
+    rounds: dict[str, tuple[float, ...]] = {}
+    for engine in engines():
+        plain = [one for one in dense if one.row.engine == engine and not one.row.drafted]
+        if plain:
+            (layers[engine],) = _fitted(plain, lambda value: Beside(value[0], 0.0, 0.0), [2e-5])
+    every = float(np.mean([*layers.values()]))
+    for engine in engines():
+        chains = [one for one in dense if one.row.engine == engine and one.row.drafted]
+        if chains:
+            known = layers.get(engine, every)
+            rounds[engine] = _fitted(chains, lambda value, known=known: Beside(known, *value), [1e-4, 5e-4])  # type: ignore[misc]
+    mean = tuple(np.mean([*rounds.values()], axis=0).tolist())
+    return {engine: Beside(layers.get(engine, every), *rounds.get(engine, mean)) for engine in engines()}
+
+
+def _fitted(
+    found: Sequence[Kernels], made: Callable[[Sequence[float]], Beside], begin: Sequence[float]
+) -> tuple[float, ...]:
+    """Values of `made`, each group counting the same."""
+    sizes = Counter(one.row.group for one in found)
+    weight = np.array([(min(sizes[one.row.group], FULL) / FULL / sizes[one.row.group]) ** 0.5 for one in found])
+
+    def errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        beside = made(np.exp(logs).tolist())
+        return weight * np.array([np.log(one.at(beside).seconds / one.row.seconds) for one in found])
+
+    bounds = (np.log([1e-9] * len(begin)), np.log([1e-2] * len(begin)))
+    fitted = least_squares(errors, np.log(begin), loss="soft_l1", f_scale=CLOSE, bounds=bounds)
+    return tuple(np.exp(fitted.x).tolist())
+
+
+def unseen(found: Sequence[Kernels]) -> Iterator[Foretold]:
+    """Every row by a fit that saw nothing of its model under its engine."""
+    for engine, model in dict.fromkeys((one.row.engine, one.row.target.name) for one in found):
+        beside = fit([one for one in found if (one.row.engine, one.row.target.name) != (engine, model)])
+        yield from (one.at(beside[engine]) for one in found if (one.row.engine, one.row.target.name) == (engine, model))
+
+
+def tables(rows: Sequence[Row], found: Sequence[Kernels], beside: dict[str, Beside]) -> list[str]:
+    """A line a group: peaks, terms, kernels, and kernels where the fit has not seen the model."""
+    known = [one.row for one in found]
+    by_kernels = [Says(*one.at(beside[one.row.engine])) for one in found]
+    sources = {
+        "bare": errors(said(known, costs_of(lambda _: None))),
+        "terms": errors(said(known, costs_of(lambda row: engines()[row.engine][row.device]))),
+        "kernels": errors(by_kernels),
+        "not seen": errors(Says(*one) for one in unseen(found)),
+    }
+    lines = []
+    for kind, title in (("plain", "Seconds of a token, plain decoding"), ("round", "Speed-ups of rounds")):
+        shown = []
+        for group in sorted(one for one in sources["kernels"] if one[0] == kind):
+            figures = [middle(sources["bare"][group]), middle(sources["terms"][group])]
+            figures += [text(sources[name][group]) for name in ("kernels", "not seen") for text in (middle, worst)]
+            shown.append([*filter(None, group[1:]), str(len(sources["kernels"][group])), *figures])
+        drafts = ["drafts"] if kind == "round" else []
+        head = ["engine", "model", "device", *drafts, "rows", "bare", "terms", "kernels", "worst", "not seen", "worst"]
+        lines += [f"**{title}**", "", *markdown(head, shown)]
+    best = lengths(by_kernels)
+    within = sum(float(one[-1].rstrip("%")) <= 3 for one in best)
+    return [
+        *lines,
+        f"Of {len(best)} settings, the predicted draft length is the best or loses at most 3% in {within}.",
+        "",
+    ]
+
+
+def written(beside: dict[str, Beside], between: dict[str, tuple[float, float]]) -> str:
+    """The figures that the package reads, after its head."""
+    lines = [TABLE.read_text(encoding="utf-8").partition("[engines")[0].rstrip(), ""]
+    for engine, fitted in beside.items():
+        figures = fitted._asdict() | {"draft_row_s": CHOICE * next(iter(engines()[engine].values())).row_s}
+        lines += [f"[engines.{engine}]", *(f"{name} = {value:.3g}" for name, value in figures.items()), ""]
+    lines += ["[residuals]"]
+    lines += [f"{kind} = {{ low = {low:.3g}, high = {high:.3g} }}" for kind, (low, high) in between.items()]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("tables", type=Path)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    rows = [*rows_in(given.rows), *kept_rows()]
+    refused: dict[str, int] = {}
+    found = list(Costs(given.tables).said(rows, refused))
+    beside = fit(found)
+    figures = written(beside, residuals(list(unseen(found))))
+    lines = tables(rows, found, beside)
+    print("\n".join([*lines, *(f"{number} rows without: {why}" for why, number in refused.items()), "", figures]))
+    if given.write:
+        TABLE.write_text(figures, encoding="utf-8")
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        PAGE.write_text("\n".join([f"{before}{BEGIN}", "", *lines, f"{END}{rest.partition(END)[2]}"]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What models multiply, told by their counts: presets, heads, submodels, and configs that were given."""
+
+from dataclasses import replace
+
+import pytest
+from paceline.traces.meta import Quantised
+from paceline.traces.parts import parts_of
+from paceline.traces.shapes import HEADS, DecoderShape, head_of, presets
+from paceline.traces.shapes_given import given_shapes
+
+NEITHER = 2e-3  # of parameters: norms and biases, at most
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+def test_all_that_multiplies_is_all_but_embedding_norms_and_biases(name):
+    decoder = presets()[name]
+    shape = decoder.info("x")
+    rest = shape.parameters - parts_of(shape).parameters - (0 if decoder.tied else decoder.table_parameters)
+    assert 0 <= rest < NEITHER * shape.parameters
+    for kind in HEADS:
+        head = head_of(kind, decoder, "h")
+        if head is not None:
+            assert 0 <= head.parameters - parts_of(head).parameters < NEITHER * head.parameters
+
+
+def test_submodels_and_what_is_served_otherwise():
+    llama = presets()["llama-3.1-8b"]
+    whole = parts_of(llama.info("t"))
+    some = parts_of(replace(llama, layers=17).info("s").model_copy(update={"submodel_of": "t"}))
+    assert (whole.layers, some.layers) == (32, 17)
+    layer = (whole.parameters - some.parameters) / 15
+    assert layer == sum(each.outputs * each.inputs for each in whole.matrices if each.in_layers)
+    for text in ("t=llama-3.1-8b@fp8,kv=fp8", "t=llama-3.1-8b@block=4", "t=llama-3.1-8b@int4"):
+        (shape,) = given_shapes([text], "t")
+        assert parts_of(shape).matrices == whole.matrices
+    assert parts_of(given_shapes(["t=llama-3.1-8b@kv=fp8"], "t")[0]).kv_dtype == "fp8"
+
+
+def test_a_config_that_was_given_and_what_nobody_knows():
+    decoder = DecoderShape(
+        hidden=512, layers=4, heads=8, kv_heads=2, head_size=64, intermediate=1000, vocabulary=5000, dtype="float16"
+    )
+    assert parts_of(decoder.info("x")) is None
+    known = parts_of(decoder.info("x"), [decoder])
+    assert (known.hidden, known.heads, known.kv_heads, known.head_size, known.kv_dtype) == (512, 8, 2, 64, "float16")
+    assert parts_of(head_of("eagle", decoder, "h"), [decoder]).layers == 1
+    some = Quantised(format="fp8", parameters=512, bytes_per_parameter=1, arithmetic="fp8")
+    assert parts_of(decoder.info("x").model_copy(update={"quantised": some}), [decoder]) is None
