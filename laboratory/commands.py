@@ -44,7 +44,7 @@ class _Asked:
     """What is played, as it is typed: each field is an option."""
 
     split: Annotated[
-        Side, typer.Option(help="Recordings that constants are settled on, those that are reported, or all.")
+        Side, typer.Option(help="Recordings that constants are tuned on, those that are reported, or all.")
     ] = Side.all
     split_file: Annotated[
         Path | None, typer.Option(help="TOML with recordings to tune on and to report; default: the committed split.")
@@ -54,9 +54,9 @@ class _Asked:
         typer.Option(metavar="PATTERN", help="RECORDING/LADDER/LOAD with * for anything, as */batch-1; default: all."),
     ] = None
     policy: PoliciesOption = None
-    add_policy: Annotated[list[str] | None, typer.Option(help="As --policy, beside the default field; repeatable.")] = (
-        None
-    )
+    add_policy: Annotated[
+        list[str] | None, typer.Option(help="As --policy, beside the default policies; repeatable.")
+    ] = None
     seeds: Annotated[
         int, typer.Option(help="Orders of the requests; the first is the recorded one.", min=1, max=MOST_SEEDS)
     ] = 2
@@ -65,7 +65,7 @@ class _Asked:
         None
     )
 
-    make: Annotated[bool, typer.Option("--make", help="Make recordings that lack, pools too: minutes for each.")] = (
+    make: Annotated[bool, typer.Option("--make", help="Make missing recordings and their pools, in minutes each.")] = (
         False
     )
     oracles: Annotated[
@@ -155,11 +155,11 @@ def _runs_json(results: ArenaResults) -> dict[str, Any]:
 
 
 def arena_models(
-    recording: Annotated[str, typer.Argument(help="Of the arena, of a trained pool, such as mixed.")],
+    recording: Annotated[str, typer.Argument(help="A recording of the arena that has a trained pool, such as mixed.")],
     *,
     batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,8",
-    requests: Annotated[int, typer.Option(min=1, help="This many of the recording, the first ones.")] = 48,
-    runs: Annotated[int, typer.Option(min=1, help="Of the models, all cells in turn; the median counts.")] = 3,
+    requests: Annotated[int, typer.Option(min=1, help="Only this many requests, the first ones.")] = 48,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of the models, all cells in turn; the median counts.")] = 3,
     cost: Annotated[str, typer.Option(help="As of validate: here (the newest profile), FILE.profile, ...")] = "here",
     work: Annotated[
         Path | None, typer.Option(help="Folder of recordings and pools; default: the user's cache.")
@@ -184,7 +184,7 @@ class ExperimentAsked:
     ] = None
     trace: TraceOption = None
     limit: Annotated[int | None, typer.Option(help="Prompts and recorded requests at most.", min=1)] = None
-    seed: Annotated[int | None, typer.Option(help="Of whatever is drawn; default: 0.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of everything that is drawn; default: 0.")] = None
     threads: Annotated[int | None, typer.Option(help="CPU threads of torch; default: 1.", min=1, max=1024)] = None
 
     def given(self) -> dict[str, Any]:
@@ -313,19 +313,19 @@ def distil(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool.toml, its folder, or a shipped pool's name.")],
     out: Annotated[Path, typer.Argument(help="Folder of the pool with drafters to write.")],
     work: Annotated[Path | None, typer.Option(help="Folder for texts and checkpoints; OUT.work if not given.")] = None,
-    processes: Annotated[int, typer.Option(min=1, max=1024, help="At a time, of one CPU thread each.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, max=1024, help="Processes at a time, each with one CPU thread.")] = 1,
     device: Annotated[
-        str, typer.Option(help="That texts are written and drafters trained on: cpu, cuda or cuda:1.")
+        str, typer.Option(help="Where texts are written and drafters trained: cpu, cuda or cuda:1.")
     ] = "cpu",
     dialogues: Annotated[
-        int | None, typer.Option(min=1, help="Questions to begin; more make better drafters. Default: 2560.")
+        int | None, typer.Option(min=1, help="Dialogues to write; more make better drafters. Default: 2560.")
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Of these at a time; thousands keep a GPU busy. Default: 256.")
+        int | None, typer.Option(min=1, help="Dialogues at a time; thousands keep a GPU busy. Default: 256.")
     ] = None,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Little of every stage, to try it out.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Run a little of every stage, to try it out.")] = False,
 ) -> None:
-    """Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut short.
+    """Train drafters for a pool's target, and weights of its submodels; a second call continues one that was cut short.
 
     The target writes questions itself, by its chat template, and answers them.
     """
