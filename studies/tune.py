@@ -125,7 +125,7 @@ def tune(
         options: see `TuneOptions`.
 
     Returns:
-        The best values, and how fast they are on the requests that had no part in the choice.
+        The best values, and how fast they are on the requests that were not used to choose them.
 
     Raises:
         ValueError: an argument or a policy that will not do, or no value that can be played; one line.

@@ -5,7 +5,9 @@ import re
 
 import paceline
 import pytest
+from paceline import policies
 from paceline.cli.app import GROUPS
+from paceline.policies.by_name import own_policies
 
 from . import options
 from .test_pages import PAGES, ROOT
@@ -45,5 +47,9 @@ def test_help():
 
 
 def test_docstrings_of_public_names():
-    docs = {name: inspect.getdoc(getattr(paceline, name)) or "" for name in paceline.__all__}
-    assert {name: words for name, doc in docs.items() if (words := found(doc))} == {}
+    """Those of the root, of `paceline.policies`, and of policies, which `policy show` prints."""
+    named = [(module, name) for module in (paceline, policies) for name in module.__all__]
+    docs = {name: inspect.getdoc(getattr(module, name)) for module, name in named}
+    docs |= {name: inspect.getdoc(policy) for name, policy in own_policies().items()}
+    bare = {name: re.sub("`[^`\n]*`", "", doc or "") for name, doc in docs.items()}
+    assert {name: words for name, doc in bare.items() if (words := NOT.findall(doc))} == {}
