@@ -163,7 +163,7 @@ def fit(
 ) -> None:
     """Fit what a policy has to know in advance to a recording, and judge it on the quarter that was held out."""
     if name != FITTED:
-        raise ValueError(f"NAME must be a policy that is fitted beforehand, {FITTED}, got {name!r}")
+        raise ValueError(f"NAME must be a policy that is fitted in advance, {FITTED}, got {name!r}")
     path = recording_path(trace)
     check_file_path("--out", out)
     if out.exists():

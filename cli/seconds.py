@@ -138,7 +138,7 @@ def _refuse_beside_check(values: Mapping[str, object], **changed: bool) -> None:
     """Refuse options that a check would ignore; raises ArgumentError for the first that was given."""
     given = next((name for name, value in {**values, **changed}.items() if value), None)
     if given is not None:
-        raise ArgumentError(f"`{given}` has no part in `check`, which measures a few forwards only")
+        raise ArgumentError(f"`{given}` does not apply to `check`, which measures a few forwards only")
 
 
 def _check(pool: Path | None, file: Path | None, *, threads: int, debug: bool, json: Path | None) -> None:
@@ -187,10 +187,10 @@ class _Cells:
     ] = 3
 
     def refuse_beside_workload(self, figure: Path | None) -> None:
-        """Refuse what has no part in --workload; raises ArgumentError for the first that was given."""
+        """Refuse what does not apply to --workload; raises ArgumentError for the first that was given."""
         for name, is_given in (("batch", self.batch != "1,4,16"), ("tag", self.tag), ("figure", figure)):
             if is_given:
-                raise ArgumentError(f"`{name}` has no part in --workload, whose batches are the cluster's")
+                raise ArgumentError(f"`{name}` does not apply to --workload, whose batches are the cluster's")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +270,7 @@ class ObservedAsked:
         assert self.observed is not None
         for name, is_given in unused.items():
             if is_given:
-                raise ArgumentError(f"`{name}` has no part in `observed`, whose requests are those of the run")
+                raise ArgumentError(f"`{name}` does not apply to `observed`, whose requests are those of the run")
         if asked.cluster is None:
             raise ArgumentError("`observed` goes with `cluster` FILE or `cluster` DEVICE")
         if asked.policy is not None and len(asked.policy) > 1:

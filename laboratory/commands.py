@@ -250,7 +250,7 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         check_figure_path(figure)
         for option, value in asked.given().items():
             if option not in {*experiment.uses, "limit"}:
-                raise ValueError(f"--{option} has no part in {name}, got {value}")
+                raise ValueError(f"--{option} does not apply to {name}, got {value}")
         with Progress(f"experiment {name}"), quiet():
             finding = experiment.run(ExperimentSetting(**asked.given()))
         if figure is not None:
