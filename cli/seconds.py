@@ -293,7 +293,7 @@ class ObservedAsked:
         for name in given(self):
             raise ArgumentError(f"`{name}` goes with `observed`")
         if trace is None:
-            raise ArgumentError("`trace` must be given, but with `observed`")
+            raise ArgumentError("`trace` must be given, except with `observed`")
         return trace
 
 
