@@ -91,6 +91,7 @@ bench: $(VENV)/.dev
 
 # What commands print in the pages, written again; `--measured` also runs the benchmarks that pages show.
 docs: $(VENV)/.dev
+	$(BIN)/python -m tests.docs.options --write
 	$(BIN)/python -m tests.docs.shown --write README.md docs/*.md
 
 $(VENV)/.site: $(VENV)/.dev

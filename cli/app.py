@@ -238,7 +238,7 @@ POOL: Mapping[str, str | LaboratoryCommand] = {
     ),
     "distil": LaboratoryCommand(
         "pool distil",
-        "Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut "
+        "Train drafters for a pool's target, and weights of its submodels; a second call continues one that was cut "
         "short.",
     ),
     "search-slim": "pool:search_slim",

@@ -66,7 +66,7 @@ GivenTraceOption = Annotated[
 ]
 GivenClosureOption = Annotated[
     Literal["monotone", "full"] | None,
-    typer.Option(help="Of the recording: monotone (the default) or full (holds more of what lossy policies do)."),
+    typer.Option(help="What to record: monotone (the default), or full, which holds more of what lossy policies do."),
 ]
 GivenReachOption = Annotated[
     int | None,
@@ -77,7 +77,8 @@ GivenReachOption = Annotated[
     ),
 ]
 GivenRunOption = Annotated[
-    int | None, typer.Option(help="Most of them by a member after a larger one's; default: as --reach.", min=0)
+    int | None,
+    typer.Option(help="Most tokens in a row by one member after a larger one's; default: as --reach.", min=0),
 ]
 
 
@@ -144,7 +145,7 @@ class _Kept:
         Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
     ] = "monotone"
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16
-    run: Annotated[int, typer.Option(help="Most tokens of a member after a larger one's.", min=0)] = 8
+    run: Annotated[int, typer.Option(help="Most tokens in a row by one member after a larger one's.", min=0)] = 8
     trees: Annotated[
         list[str] | None, typer.Option(help="Token trees to keep too: draft:4x2x1, draft:beam=4,depth=5; repeatable.")
     ] = None
@@ -159,16 +160,19 @@ def record(
     sampling: RecordedSampling,
     kept: _Kept,
     limit: LimitOption = None,
-    name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the recording; default: that of the folder.")] = None,
     threads: ThreadsOption = 1,
     chat: ChatOption = False,
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
     profile: Annotated[
-        str, typer.Option(help="Take them from a profile: here (the newest of this machine), FILE.profile or none.")
+        str, typer.Option(help="Take seconds from a profile: here (the newest of this machine), FILE.profile or none.")
     ] = "none",
     debug: DebugOption = False,
 ) -> None:
-    """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
+    """Record what every model of a pool says at every context that an Exact chain can reach.
+
+    The same command continues a recording that was cut short.
+    """
     mode = sampling.chosen()
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
@@ -238,7 +242,7 @@ RunTestsOption = Annotated[
 ]
 UnsandboxedArgument = Annotated[
     Literal["unsandboxed"] | None,
-    typer.Argument(metavar="[unsandboxed]", help="After --run-tests.", show_default=False),
+    typer.Argument(metavar="[unsandboxed]", help="Only after --run-tests.", show_default=False),
 ]
 
 
@@ -255,7 +259,9 @@ def run(
     ] = None,
     repeats: Annotated[
         int | None,
-        typer.Option(help="Of several policies, how many times each answers, in turn; default: 3.", min=1, max=1000),
+        typer.Option(
+            help="With several policies: rounds in which each answers all prompts once; default: 3.", min=1, max=1000
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
     max_new_tokens: MaxNewTokensOption = 64,
@@ -276,7 +282,9 @@ def run(
     threads: ThreadsOption = 1,
     chat: ChatOption = False,
     overlap: OverlapOption = "auto",
-    debug: Annotated[bool, typer.Option(help="Say how models run; check every cache at every step.")] = False,
+    debug: Annotated[
+        bool, typer.Option(help="Print which forward runs each model; check every cache at every step.")
+    ] = False,
     figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -409,12 +417,12 @@ def check_stops(texts: Sequence[str]) -> None:
 
 
 def prompts(
-    form: Annotated[str, typer.Argument(metavar="FORM", help=f"Of the file: {', '.join(FORMS)}.")],
+    form: Annotated[str, typer.Argument(metavar="FORM", help=f"Form of the files: {', '.join(FORMS)}.")],
     file: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The task's own files, also as .gz.")],
     out: Annotated[Path, typer.Option(help="JSONL to write, a line a question.")],
     limit: Annotated[int | None, typer.Option(help="Only this many of each file, the first ones.", min=1)] = None,
 ) -> None:
-    """Turn files of GSM8K, MGSM, HumanEval, MT-Bench or Spec-Bench into prompts, with what tells right answers.
+    """Turn files of GSM8K, MGSM, HumanEval, MT-Bench or Spec-Bench into prompts, with their right answers.
 
     questions are those of MT-Bench and Spec-Bench: first turns only, as a second one continues an answer.
     """

@@ -24,15 +24,15 @@ RatesOption = Annotated[
     str | None,
     typer.Option(
         metavar="R,LOW:HIGH:STEP,...",
-        help="Of --workload: mean arrivals per second, ranges among them; default: the workload's own.",
+        help="With --workload: mean arrivals per second, also ranges; default: the workload's own.",
     ),
 ]
 FindRateOption = Annotated[
     str | None,
     typer.Option(
         metavar="LIMITS",
-        help="Of --workload: the highest rate at which each policy keeps these, as in 'p99_ttft < 1, p99_tpot < 0.03'; "
-        "mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e, queue, in seconds, or slo_share > 0.9.",
+        help="With --workload: find the highest rate at which each policy keeps these limits, as in 'p99_ttft < 1, "
+        "p99_tpot < 0.03'; mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e, queue, in seconds, or slo_share > 0.9.",
     ),
 ]
 FromOption = Annotated[
@@ -43,7 +43,7 @@ FromOption = Annotated[
         help="Run candidate N of a recommendation.json (recommend --out) again, by itself; exit 1 if figures differ.",
     ),
 ]
-GivenClusterOption = Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")]
+GivenClusterOption = Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"With --workload. {CLUSTER}")]
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]
 LimitOption = Annotated[int | None, typer.Option(help="Only this many prompts, the first ones.", min=1)]
 MaxNewTokensOption = Annotated[int, typer.Option(help="Longest answer.", min=1)]
@@ -71,11 +71,13 @@ ThreadsOption = Annotated[int, typer.Option(help="CPU threads of torch.", min=1,
 OverlapOption = Annotated[
     Literal["auto", "threads", "turns"],
     typer.Option(
-        help="How members work that the policy lets work at the same time: in threads, in turns, or whichever the "
-        "run's first operations show to be quicker. What they write is the same."
+        help="How members that the policy runs at the same time share this machine: in threads, in turns, or by what "
+        "is quicker in the first operations. The text is the same."
     ),
 ]
-DebugOption = Annotated[bool, typer.Option(help="Say how models run: their forwards, and what multiplies weights.")]
+DebugOption = Annotated[
+    bool, typer.Option(help="Print which forward runs each model, and what multiplies its weights.")
+]
 # Only a log can have begun in a way of its own.
 LiveStartOption = Annotated[
     Literal["prefill", "draft"],
@@ -85,7 +87,7 @@ LiveStartOption = Annotated[
 Cache = Literal["slots", "mask"]
 
 CacheOption = Annotated[
-    Cache, typer.Option(help="Of keys and values: a slot per position, or append-only with a mask.")
+    Cache, typer.Option(help="How keys and values are kept: a slot per position, or append-only with a mask.")
 ]
 KVLimitOption = Annotated[
     list[str] | None,
@@ -102,7 +104,8 @@ SharedAttentionOption = Annotated[
     ),
 ]
 DeadShareOption = Annotated[
-    float | None, typer.Option(help="Of --cache mask: share of dead slots that are truncated, in (0, 1]; 0.5.")
+    float | None,
+    typer.Option(help="With --cache mask: share of dead slots at which they are truncated, in (0, 1]; 0.5."),
 ]
 
 
@@ -117,8 +120,8 @@ class GivenSampling:
         Literal["greedy", "coupled", "rejection"] | None,
         typer.Option(help=f"{_HOW} Default: greedy; of a forced pool, as --trace was recorded."),
     ] = None
-    temperature: Annotated[float | None, typer.Option(help="Of coupled and rejection sampling, >= 0.001.")] = None
-    seed: Annotated[int | None, typer.Option(help="Of coupled and rejection sampling.")] = None
+    temperature: Annotated[float | None, typer.Option(help="For coupled and rejection sampling, >= 0.001.")] = None
+    seed: Annotated[int | None, typer.Option(help="For coupled and rejection sampling.")] = None
     top_p: Annotated[
         float | None, typer.Option(help="Sample from the most probable tokens that hold this share, in (0, 1].")
     ] = None
@@ -157,8 +160,8 @@ class RecordedSampling(GivenSampling):
     """The same where a recording holds it: rejection sampling draws again for every chain, so that none does."""
 
     sampling: Annotated[Literal["greedy", "coupled"], typer.Option(help=_HOW)] = "greedy"
-    temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, >= 0.001.")] = None
-    seed: Annotated[int | None, typer.Option(help="Of coupled sampling.")] = None
+    temperature: Annotated[float | None, typer.Option(help="For coupled sampling, >= 0.001.")] = None
+    seed: Annotated[int | None, typer.Option(help="For coupled sampling.")] = None
 
     modes: ClassVar[str] = "coupled"
 

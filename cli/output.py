@@ -75,7 +75,7 @@ def refuse_beside(option: str, **values: object) -> None:
     first = next((name for name, value in values.items() if value), None)
     if first is not None:
         advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
-        raise ArgumentError(f"`{first}` has no part in {option}{advice}")
+        raise ArgumentError(f"`{first}` does not apply to {option}{advice}")
 
 
 def refuse_others(context: typer.Context, option: str, *, but: Collection[str]) -> None:
@@ -83,7 +83,7 @@ def refuse_others(context: typer.Context, option: str, *, but: Collection[str]) 
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in but and source is not None and source.name == "COMMANDLINE":
-            raise ArgumentError(f"`{name}` has no part in {option}")
+            raise ArgumentError(f"`{name}` does not apply to {option}")
 
 
 def show_again(json: Path | None, found: Again) -> None:

@@ -30,7 +30,7 @@ CONTRADICTED = 1  # exit code: a policy that says it is lossless was not
 
 
 def list_policies(json: JsonOption = None) -> None:
-    """Every policy by name: what it does, its paper, whether it is lossless, what it needs, and its options.
+    """List every policy by name: what it does, its paper, whether it is lossless, what it needs, and its options.
 
     Those of other packages are loaded for it; one that cannot be used stands last, with the reason.
     """
@@ -49,7 +49,7 @@ def show_policy(
     name: Annotated[str, typer.Argument(help="A name of `policy list`, FILE.py:Class or package.module:Class.")],
     json: JsonOption = None,
 ) -> None:
-    """One policy: all that it says of itself, and each option with its type and default."""
+    """Show one policy: what it does, and each option with its meaning, type and default."""
     if "/" in name and not names_path(name):
         raise PolicySpecError(f"{name!r} is a chain of models, not the name of a policy: paceline policy show chain")
     cls = policy_class(name)
@@ -118,7 +118,7 @@ def _options(cls: PolicyClass) -> str:
 
 def check(
     policy: Annotated[str, typer.Argument(help="As --policy of compare; members: ngram, draft, mid, slim, target.")],
-    seed: Annotated[int, typer.Option(help="Of the requests and the toy models.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the requests and the toy models.")] = 0,
     json: JsonOption = None,
 ) -> None:
     """Run a policy through toy models: legal steps, progress, end of text, budgets, batches.
@@ -155,13 +155,15 @@ def fit(
     *,
     out: Annotated[Path, typer.Option(help="The file to write, which the policy takes as head=FILE.")],
     trace: TraceOption = None,
-    drafter: Annotated[str | None, typer.Option(help="Whose tokens; default: the smallest model.")] = None,
+    drafter: Annotated[
+        str | None, typer.Option(help="Drafter whose tokens the head judges; default: the smallest model.")
+    ] = None,
     window: Annotated[int, typer.Option(help="Longest draft of the rounds that are fitted to.", min=1)] = 16,
     json: JsonOption = None,
 ) -> None:
-    """Fit what a policy has to know in advance to a recording, and say how it does on a quarter of its requests."""
+    """Fit what a policy has to know in advance to a recording, and judge it on the quarter that was held out."""
     if name != FITTED:
-        raise ValueError(f"NAME must be a policy that is fitted beforehand, {FITTED}, got {name!r}")
+        raise ValueError(f"NAME must be a policy that is fitted in advance, {FITTED}, got {name!r}")
     path = recording_path(trace)
     check_file_path("--out", out)
     if out.exists():

@@ -154,8 +154,10 @@ def forced(
     ] = "float32",
     device: Annotated[str, typer.Option(help="A torch device, such as cpu or cuda:0.")] = "cpu",
     context_tokens: Annotated[int, typer.Option(help="Longest context.", min=1)] = 2048,
-    vocab_size: Annotated[int | None, typer.Option(help="Of all members; default: as their shapes say.", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="Of the weights.", min=0)] = 0,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Tokens of the vocabulary of all members; default: as their shapes say.", min=1)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights.", min=0)] = 0,
     json: JsonOption = None,
 ) -> None:
     """Write a forced pool: models of these shapes with random weights, whose decisions a recording makes."""
@@ -174,15 +176,16 @@ def search_slim(
         Path | None, typer.Option(help=f"JSONL as for `run`; default: {PROMPTS_FILE} beside the pool file.")
     ] = None,
     share: Annotated[
-        list[float] | None, typer.Option(help="Of the target's layers to leave out; may be repeated. Default: 0.45.")
+        list[float] | None,
+        typer.Option(help="Share of the target's layers to leave out; may be repeated. Default: 0.45."),
     ] = None,
     trials: Annotated[int, typer.Option(help="Masks to try for each share.")] = 60,
     random_trials: Annotated[
-        int | None, typer.Option(help="Of these drawn evenly, before the search learns; default: a third.")
+        int | None, typer.Option(help="Masks drawn evenly before the search learns; default: a third.")
     ] = None,
     max_new_tokens: MaxNewTokensOption = 64,
     limit: Annotated[int, typer.Option(help="Only this many prompts, the first ones.", min=1)] = 48,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     threads: ThreadsOption = 1,
     chat: ChatOption = False,
     out: Annotated[Path | None, typer.Option(help="Pool file to write; default: the one that was read.")] = None,

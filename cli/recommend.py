@@ -65,7 +65,7 @@ def recommend(
         if cluster is None:
             raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
         for name in [*given(mix), *([] if batch is None else ["batches"])]:
-            raise ArgumentError(f"`{name}` has no part in --workload")
+            raise ArgumentError(f"`{name}` does not apply to --workload")
         found = recommend_under_load(
             trace, policy or (), workload=workload, cluster=cluster, **vars(levels), **vars(changes), **options
         )

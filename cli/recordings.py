@@ -31,7 +31,7 @@ def list_recordings(
     ] = Path(),
     json: JsonOption = None,
 ) -> None:
-    """The recordings that come with paceline, by the names that `--trace` takes, and those in a folder."""
+    """List the recordings that come with paceline, by the names that `--trace` takes, and those in a folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: must be a folder")
     rows = [_listed(name, shipped("recordings", f"{name}.trace")) for name in shipped_names("recordings", ".trace")]
@@ -57,7 +57,7 @@ def inspect(
     ] = None,
     json: JsonOption = None,
 ) -> None:
-    """What a recording holds, and by tag: agreement with the target, or rounds of each drafter if it was imported."""
+    """Show what a recording holds, by tag: agreement with the target, or rounds of each drafter if imported."""
     trace = recording_path(trace)
     check_json_path(json)
     recording = open_recording(trace)

@@ -33,7 +33,7 @@ from .typed import numbers, whole_numbers
 UNFIT = 1  # exit code: a profile no longer fits
 _DecidingTraceOption = Annotated[
     Path | None,
-    typer.Option(callback=named_recording, help="Of a forced pool: the .trace folder that decides what is accepted."),
+    typer.Option(callback=named_recording, help="With a forced pool: the .trace folder that says what is accepted."),
 ]
 
 
@@ -43,7 +43,10 @@ class _Rounds:
 
     repeats: Annotated[int, typer.Option(help="Times each shape of a forward is timed.", min=3)] = 3
     most_drift: Annotated[
-        float, typer.Option(help="Largest change of seconds while they are measured, as a share; beyond it, refuse.")
+        float,
+        typer.Option(
+            help="Largest change of seconds while they are measured, as a share; beyond it the profile is refused."
+        ),
     ] = 0.1
     restart: Annotated[
         bool, typer.Option("--restart", help="Do not continue an interrupted profile of the last hour.")
@@ -83,7 +86,7 @@ class _Shapes:
 def profile(
     *,
     file: Annotated[
-        Path | None, typer.Argument(help="Of --check, the .profile file; default: what --cost here uses.")
+        Path | None, typer.Argument(help="With --check: the .profile file; default: what --cost here uses.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only say whether a profile still fits; exit 1 if it does not.")
@@ -106,7 +109,7 @@ def profile(
     debug: DebugOption = False,
     json: JsonOption = None,
 ) -> None:
-    """Measure what this machine takes for a pool's operations, for --cost here: forwards by shape, and all else."""
+    """Measure the seconds of a pool's operations on this machine, for --cost here: forwards by shape, and the rest."""
     mode = sampling.given()
     check_json_path(json, out, prompts, trace, file)
     if check:
@@ -135,7 +138,7 @@ def _refuse_beside_check(values: Mapping[str, object], **changed: bool) -> None:
     """Refuse options that a check would ignore; raises ArgumentError for the first that was given."""
     given = next((name for name, value in {**values, **changed}.items() if value), None)
     if given is not None:
-        raise ArgumentError(f"`{given}` has no part in `check`, which measures a few forwards only")
+        raise ArgumentError(f"`{given}` does not apply to `check`, which measures a few forwards only")
 
 
 def _check(pool: Path | None, file: Path | None, *, threads: int, debug: bool, json: Path | None) -> None:
@@ -151,8 +154,8 @@ _RecordedTraceOption = Annotated[
     Path | None,
     typer.Option(
         callback=named_recording,
-        help="A .trace folder, recorded of the pool and these prompts, or to be forced; with --observed that "
-        "acceptance is drawn from, by default the shipped one.",
+        help="A .trace folder of this pool and these prompts, or the one that a forced pool follows; with --observed "
+        "the recording that acceptance is drawn from, by default the shipped one.",
     ),
 ]
 _CostOption = Annotated[
@@ -163,7 +166,7 @@ _CostOption = Annotated[
     ),
 ]
 _PromptsOption = Annotated[
-    Path | None, typer.Option(help="Those of the recording, JSONL as for run. None with a forced pool.")
+    Path | None, typer.Option(help="Prompts of the recording, JSONL as for run; none with a forced pool.")
 ]
 
 
@@ -174,17 +177,20 @@ class _Cells:
     batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,4,16"
     tag: Annotated[list[str] | None, typer.Option(help="Only requests of this tag; repeatable. Default: all.")] = None
     limit: Annotated[
-        int | None, typer.Option(help="Requests of each tag, at most, 8 by default; of --workload arrivals.", min=1)
+        int | None, typer.Option(help="Most requests of each tag, 8 by default; with --workload, most arrivals.", min=1)
     ] = None
     runs: Annotated[
-        int, typer.Option(help="Runs of the models in each cell; the median counts, two or more tell chance.", min=1)
+        int,
+        typer.Option(
+            help="Runs of the models in each cell; the median counts, and two or more show their spread.", min=1
+        ),
     ] = 3
 
     def refuse_beside_workload(self, figure: Path | None) -> None:
-        """Refuse what has no part in --workload; raises ArgumentError for the first that was given."""
+        """Refuse what does not apply to --workload; raises ArgumentError for the first that was given."""
         for name, is_given in (("batch", self.batch != "1,4,16"), ("tag", self.tag), ("figure", figure)):
             if is_given:
-                raise ArgumentError(f"`{name}` has no part in --workload, whose batches are the cluster's")
+                raise ArgumentError(f"`{name}` does not apply to --workload, whose batches are the cluster's")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +206,9 @@ class _Load:
     ] = None
     rate: RatesOption = None
     cluster: GivenClusterOption = None
-    seed: Annotated[int, typer.Option(help="Of --workload: of arrivals, and of the requests drawn for them.")] = 0
+    seed: Annotated[
+        int, typer.Option(help="With --workload: seed of arrivals, and of the requests drawn for them.")
+    ] = 0
 
     def refuse_without_workload(self) -> None:
         """Refuse what only --workload takes; raises ArgumentError for the first that was given."""
@@ -243,25 +251,26 @@ class ObservedAsked:
         list[str] | None,
         typer.Option(
             metavar="RUN[=K]",
-            help="Of --observed: fit seconds to this other run of the server first. Repeat it: without the drafter, "
+            help="With --observed: fit seconds to this other run of the server first. Repeat it: without the drafter, "
             "and with it at one draft length or more.",
         ),
     ] = None
     write_cost: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Of --calibrate: write what was fitted, as --cost takes it."),
+        typer.Option(metavar="FILE.json", help="With --calibrate: write what was fitted, for --cost."),
     ] = None
     mean_bound: Annotated[
-        float, typer.Option(help="Of --observed: error of means, medians, throughput and total time that passes.")
+        float,
+        typer.Option(help="With --observed: largest error of means, medians, throughput and total time that passes."),
     ] = 0.1
-    tail_bound: Annotated[float, typer.Option(help="Of --observed: error of p90 and p99 that passes.")] = 0.2
+    tail_bound: Annotated[float, typer.Option(help="With --observed: largest error of p90 and p99 that passes.")] = 0.2
 
     def validated(self, asked: ServedOn, unused: Mapping[str, object]) -> ObservedValidation:
         """What comes of it; raises ValueError for what is missing, or for one of `unused` that was given."""
         assert self.observed is not None
         for name, is_given in unused.items():
             if is_given:
-                raise ArgumentError(f"`{name}` has no part in `observed`, whose requests are those of the run")
+                raise ArgumentError(f"`{name}` does not apply to `observed`, whose requests are those of the run")
         if asked.cluster is None:
             raise ArgumentError("`observed` goes with `cluster` FILE or `cluster` DEVICE")
         if asked.policy is not None and len(asked.policy) > 1:
@@ -284,7 +293,7 @@ class ObservedAsked:
         for name in given(self):
             raise ArgumentError(f"`{name}` goes with `observed`")
         if trace is None:
-            raise ArgumentError("`trace` must be given, but with `observed`")
+            raise ArgumentError("`trace` must be given, except with `observed`")
         return trace
 
 
@@ -305,7 +314,7 @@ def validate(
     figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Run policies on the models and in the simulator, and say how far the seconds are apart, and where.
+    """Run policies on the models and in the simulator, and say how far apart the seconds are, and where.
 
     With --workload: requests that are served as they arrive, and how far latencies are apart. With --observed: the same
     of a running server, without models here.

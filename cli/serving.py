@@ -69,7 +69,7 @@ def metrics(
     figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Latencies, throughput, goodput, memory and acceptance of serving runs, side by side; or of one observed run."""
+    """Print latencies, throughput, goodput, memory and acceptance of serving runs, or of one observed run."""
     check_json_path(json, figure, *runs)
     check_figure_path(figure)
     observed = [run for run in runs if is_observed(run)]
@@ -95,7 +95,7 @@ def timeline(
     asked: TimelineOptions,
     json: JsonOption = None,
 ) -> None:
-    """Runs on a timeline for Perfetto or Chrome's tracing: members, requests, rounds, counters; in either world."""
+    """Write runs as a timeline for Perfetto or Chrome's tracing: members, requests, rounds, counters."""
     check_timeline(out)
     check_file_path("--out", out)
     check_json_path(json, out, *runs)
@@ -113,7 +113,7 @@ def report(
     ],
     out: Annotated[Path, typer.Option(help="The page, .html. One that is there is replaced.")],
 ) -> None:
-    """One self-contained HTML page to read and to send: the answer, tables that sort, pictures, a timeline."""
+    """Write one self-contained HTML page to read and to send: the answer, tables that sort, pictures, a timeline."""
     check_html_path("--out", out, *inputs)
     say(f"{report_of(inputs, out)}: open it in a browser")
 
@@ -126,7 +126,9 @@ def observe(
     url: Annotated[str, typer.Argument(metavar="URL", help="http://HOST:PORT of an OpenAI-compatible server.")],
     workload: Annotated[str, typer.Option(metavar="FILE|SPEC", help=WORKLOAD)],
     prompts: Annotated[Path, typer.Option(help="Texts that are sent, JSONL as for run.")],
-    out: Annotated[Path | None, typer.Option(help="New folder for the run; paceline validate --observed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New folder for the run, which paceline validate --observed reads.")
+    ] = None,
     concurrency: Annotated[
         int | None,
         typer.Option(metavar="N", help="Closed loop: keep N requests under way, whatever their times of arrival."),
@@ -134,10 +136,12 @@ def observe(
     rate: RateOption = None,
     changes: WorkloadChanges,
     asking: Asking,
-    seed: Annotated[int, typer.Option(help="Of the workload and the order of prompts; sent with each request.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the workload and the order of prompts; also sent with each request.")
+    ] = 0,
     json: JsonOption = None,
 ) -> None:
-    """Drive a running server with a workload and measure it: TTFT, TPOT, gaps, E2E, tokens, acceptance where it tells.
+    """Drive a running server with a workload and measure it: TTFT, TPOT, gaps, E2E, tokens, reported acceptance.
 
     Ctrl-C stops the run and keeps what was measured. Exit 1 if no request was answered.
     """
@@ -219,7 +223,7 @@ def whatif(
     ],
     workload: Annotated[str, typer.Option(metavar="FILE|SPEC", help=WORKLOAD)],
     cluster: Annotated[str, typer.Option(metavar="FILE|DEVICE", help=CLUSTER)],
-    policy: Annotated[str, typer.Option(help="As --policy of compare, of replicas that have none of their own.")],
+    policy: Annotated[str, typer.Option(help="As --policy of compare, for replicas that have none of their own.")],
     trace: TraceOption = None,
     rate: RateOption = None,
     load: LoadOptions,
@@ -227,7 +231,7 @@ def whatif(
     repeats: SeedsOptions,
     json: JsonOption = None,
 ) -> None:
-    """What changes do to a served workload, each alone and all together, on the same requests."""
+    """Serve a workload with each change alone and with all together, and compare on the same requests."""
     check_json_path(json, Path(workload), Path(cluster), *([] if replay.cost is None else [Path(replay.cost)]))
     options = {**vars(load), **vars(replay), **vars(repeats)}
     show(json, what_if(workload, policy, change, trace, cluster=cluster, rate=rate, **options))
@@ -250,7 +254,7 @@ def workload(
     horizon_s: Annotated[
         float | None, typer.Option("--horizon-seconds", help="Leave out what would arrive at this time or later.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
     lengths_from: Annotated[
         Path | None,
         typer.Option(
@@ -260,7 +264,7 @@ def workload(
     ] = None,
     json: JsonOption = None,
 ) -> None:
-    """What a workload holds: requests, times, burstiness, lengths, sessions, shared prefixes."""
+    """Print what a workload holds: requests, times, burstiness, lengths, sessions, shared prefixes."""
     check_json_path(json, Path(workload), lengths_from)
     options = WorkloadOptions(rate=rate, horizon_s=horizon_s, seed=seed, **vars(changes))
     show(json, describe_workload(workload, options, lengths_from=lengths_from))

@@ -24,8 +24,8 @@ JobsOption = Annotated[
 
 def sweep(
     *,
-    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="What is varied (docs/sweeps.md).")],
-    out: Annotated[Path, typer.Option(help="Folder of the cells; what is in it is not played again.")],
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="What to vary (docs/sweeps.md).")],
+    out: Annotated[Path, typer.Option(help="Folder of the cells; cells that it holds are not played again.")],
     on: Annotated[
         Literal["processes", "dask", "ray"],
         typer.Option(
@@ -73,7 +73,8 @@ def best(
     objective: Annotated[
         list[str],
         typer.Option(
-            metavar="FIGURE|min:FIGURE", help="Of which more, or less, is better; of several the front that they have."
+            metavar="FIGURE|min:FIGURE",
+            help="Figure to maximise, or to minimise after min:; several give their Pareto front.",
         ),
     ],
     subject_to: Annotated[
@@ -86,7 +87,7 @@ def best(
     figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Say which settings of a sweep no other one is better than, by figures that are means over seeds."""
+    """Print the best settings of a sweep by means over seeds; of several objectives, the Pareto front."""
     check_json_path(json, folder, figure)
     check_figure_path(figure, folder)
     show(json, best_cells(folder, objective=objective, subject_to=subject_to or (), by=by or ()), figure=figure)

@@ -23,7 +23,10 @@ DrafterOption = Annotated[
 ]
 TokenDrafterOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="A drafter that reads tokens only, so that rounds overlap; repeatable."),
+    typer.Option(
+        metavar="NAME",
+        help="A drafter that reads tokens only, so that one round informs every later start in it; repeatable.",
+    ),
 ]
 WindowOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=K", help="Tokens a drafter drafts in a round; repeatable.")
@@ -41,7 +44,7 @@ RequestsOption = Annotated[
     int | None, typer.Option(help="How many requests, for logs that name none; with --output-tokens.")
 ]
 SeedOption = Annotated[
-    int | None, typer.Option(help="Of what is drawn because the log counts it and does not place it; 0 by default.")
+    int | None, typer.Option(help="Seed of what is drawn because the log counts it and does not place it; default: 0.")
 ]
 LineOption = Annotated[
     int | None, typer.Option(metavar="N", help="Line on which the result to import begins, in a file of several.")
@@ -59,7 +62,7 @@ def import_(
     format_name: FormatArgument,
     files: FilesArgument,
     out: Annotated[Path, typer.Option(help="The .trace folder to write.")],
-    name: Annotated[str | None, typer.Option(help="Of the recording; by default that of the folder.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the recording; default: that of the folder.")] = None,
     drafter: DrafterOption = None,
     token_drafter: TokenDrafterOption = None,
     window: WindowOption = None,
@@ -68,8 +71,8 @@ def import_(
     target: Annotated[str, typer.Option(help="What to call the model that verifies.")] = "target",
     skip_bad_lines: SkipOption = False,
     requests: RequestsOption = None,
-    output_tokens: Annotated[int | None, typer.Option(help="Of each such request's answer.")] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(help="Of each such request's prompt.")] = None,
+    output_tokens: Annotated[int | None, typer.Option(help="Tokens of each such answer.")] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(help="Tokens of each such prompt.")] = None,
     line: LineOption = None,
     seed: SeedOption = None,
     lookup: LookupOption = None,

@@ -19,7 +19,7 @@ from ..base.errors import check_least, check_within
 
 
 class Facts(NamedTuple):
-    """What a rule is told of a judged token, from both distributions there; fields and answer are all `[]` or `[K]`."""
+    """What a rule sees of a judged token, from both distributions there; fields and answer are all `[]` or `[K]`."""
 
     same: Any  # whether the verifier would write this very token
     draft_prob: Any  # the drafter's probability of it, 0 to 1; NaN for a model-free drafter
@@ -49,7 +49,7 @@ class Deferral:
     """Keep the drafter's token where the cascade would not defer to the verifier. Lossy.
 
     Speculative cascades (Narasimhan et al., Faster Cascades via Speculative Decoding, arXiv:2405.19261). The drafter's
-    token stays where
+    token is kept where
 
     - `chow`: draft_top_prob >= 1 - eps: the drafter is sure. The verifier's distribution plays no part.
     - `diff`: draft_top_prob >= top_prob - eps: the verifier is hardly surer.
@@ -59,9 +59,9 @@ class Deferral:
       its best one (the paper's third token-specific rule; its first compares the drafter's probability of the token,
       its second the verifier's, with top_prob - eps).
 
-    Where the cascade defers, its text is the verifier's: the token stays if the verifier writes it too (`same`), as in
-    plain speculation. Under rejection sampling `same` is the most probable token, so what is kept there leans towards
-    it; the paper draws from norm(max(0, ...)) of the mixed distribution instead.
+    Where the cascade defers, its text is the verifier's: the token is kept if the verifier writes it too (`same`), as
+    in plain speculation. Under rejection sampling `same` is the most probable token, so what is kept there leans
+    towards it; the paper draws from norm(max(0, ...)) of the mixed distribution instead.
     """
 
     kind: str  # one of `KINDS`
@@ -254,9 +254,9 @@ class Fuzzy(_ByDistance):
 class Band:
     """Three ways by r = target_prob / top_prob, the routing of VIA-SD (arXiv:2606.12243). Lossy.
 
-    r >= accept: the token stays and this verifier endorses it. escalate <= r < accept: the verifier's own token
-    takes its place. r < escalate: the verifier does not trust itself; the token stays for the next one to judge, and
-    the tokens after it are judged on. The paper prints 0.5 and 1 - 0.3, by which the middle band is empty;
+    r >= accept: the token is kept and this verifier endorses it. escalate <= r < accept: the verifier's own token
+    takes its place. r < escalate: the verifier is not sure; the token is kept for the next one to judge, and the
+    tokens after it are judged too. The paper prints 0.5 and 1 - 0.3, by which the middle band is empty;
     docs/policies-lossy.md says what we take.
     """
 

@@ -87,9 +87,10 @@ def _check_tokens(kind: str, tokens: int) -> None:
 class Draft:
     """Append up to `tokens` tokens written by `model`, one forward each.
 
-    The draft is shorter when `stop` holds (that token stays), after an end-of-sequence token, when pending tokens fill
-    the budget, and when a model-free drafter finds nothing. Raises ValueError for `tokens` out of range or not whole, a
-    stop that is no rule or cannot be called as one, or a copy of another length, with a stop, or of what are no ids.
+    The draft is shorter when `stop` holds (that token is kept), after an end-of-sequence token, when pending tokens
+    fill the budget, and when a model-free drafter finds nothing. Raises ValueError for `tokens` out of range or not
+    whole, a stop that is no rule or cannot be called as one, or a copy of another length, with a stop, or of what are
+    no ids.
     """
 
     model: str  # a pool member below the target
@@ -122,9 +123,9 @@ class Draft:
 class Verify:
     """One forward of `model` over the pending tokens from the first one it has not judged.
 
-    The accepted prefix stays, the first refused token and all after it go, and the verifier adds a token of its own
-    (correction, or bonus if it accepted all) where the budget has room for it. By the target it commits. With nothing
-    pending it is plain decoding. Raises ValueError for a rule that is none, or cannot be called as one.
+    The accepted prefix is kept, the first rejected token and all after it are dropped, and the verifier adds its own
+    token (correction, or bonus if it accepted all) where the budget has room for it. By the target it commits. With
+    nothing pending it is plain decoding. Raises ValueError for a rule that is none, or cannot be called as one.
     """
 
     model: str
@@ -156,7 +157,7 @@ class Overlap:
 
     Their answers are put together from the last part to the first, so that no race decides anything. Where a verifier
     accepted all it was given, and its own token equals the first token that then stands after them, what stands after
-    that one stays pending; in all other cases it is thrown away. So the text is what the verdicts alone would make it
+    that one is kept as pending; in all other cases it is dropped. So the text is what the verdicts alone would make it
     (PEARL, arXiv:2408.11850; DSI, arXiv:2405.14105; PipeSpec, arXiv:2505.01572).
 
     Under rejection sampling the text follows the target's distribution as long as who judges a token does not depend on
@@ -164,7 +165,7 @@ class Overlap:
     distribution than to judge them. Where a text has ended, leave out the Draft and let the others do the same.
 
     A policy learns one Outcome for each part, in the order of `steps`: its own step, what it drafted, judged, accepted
-    and wrote before any of that was thrown away, and its own seconds. `done` is said with the last one, and
+    and wrote before any of that was dropped, and its own seconds. `done` is said with the last one, and
     `Observation.last` is that one. What stayed is what is pending. Raises ValueError for fewer than two, a Draft before
     the last, or a lossy rule.
     """
@@ -194,7 +195,7 @@ Step = SingleStep | Overlap
 
 
 class Outcome(NamedTuple):
-    """What came of one step of one request (a NamedTuple: one is made per step, and a frozen dataclass costs 5x)."""
+    """The result of one step of one request (a NamedTuple: one is made per step, and a frozen dataclass costs 5x)."""
 
     request_id: str  # the request the step was for
     step: SingleStep  # the step as the policy gave it; of an `Overlap`, the part that this is the outcome of

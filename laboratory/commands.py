@@ -139,7 +139,7 @@ class ExperimentAsked:
     ] = None
     trace: TraceOption = None
     limit: Annotated[int | None, typer.Option(help="Prompts and recorded requests at most.", min=1)] = None
-    seed: Annotated[int | None, typer.Option(help="Of whatever is drawn; default: 0.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of everything that is drawn; default: 0.")] = None
     threads: Annotated[int | None, typer.Option(help="CPU threads of torch; default: 1.", min=1, max=1024)] = None
 
     def given(self) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         check_figure_path(figure)
         for option, value in asked.given().items():
             if option not in {*experiment.uses, "limit"}:
-                raise ValueError(f"--{option} has no part in {name}, got {value}")
+                raise ValueError(f"--{option} does not apply to {name}, got {value}")
         with Progress(f"experiment {name}"), quiet():
             finding = experiment.run(ExperimentSetting(**asked.given()))
         if figure is not None:
@@ -268,19 +268,19 @@ def distil(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool.toml, its folder, or a shipped pool's name.")],
     out: Annotated[Path, typer.Argument(help="Folder of the pool with drafters to write.")],
     work: Annotated[Path | None, typer.Option(help="Folder for texts and checkpoints; OUT.work if not given.")] = None,
-    processes: Annotated[int, typer.Option(min=1, max=1024, help="At a time, of one CPU thread each.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, max=1024, help="Processes at a time, each with one CPU thread.")] = 1,
     device: Annotated[
-        str, typer.Option(help="That texts are written and drafters trained on: cpu, cuda or cuda:1.")
+        str, typer.Option(help="Where texts are written and drafters trained: cpu, cuda or cuda:1.")
     ] = "cpu",
     dialogues: Annotated[
-        int | None, typer.Option(min=1, help="Questions to begin; more make better drafters. Default: 2560.")
+        int | None, typer.Option(min=1, help="Dialogues to write; more make better drafters. Default: 2560.")
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Of these at a time; thousands keep a GPU busy. Default: 256.")
+        int | None, typer.Option(min=1, help="Dialogues at a time; thousands keep a GPU busy. Default: 256.")
     ] = None,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Little of every stage, to try it out.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Run a little of every stage, to try it out.")] = False,
 ) -> None:
-    """Train drafters for a pool's target, and what its submodels lack; a second call continues one that was cut short.
+    """Train drafters for a pool's target, and weights of its submodels; a second call continues one that was cut short.
 
     The target writes questions itself, by its chat template, and answers them.
     """

@@ -164,18 +164,14 @@ class Finding:
 INTRO = """\
 # Experiments
 
-Questions about chains of models, each answered by `paceline experiment NAME` on the shipped pool and recording.
-`make experiments` runs all of them and writes this page. `--pool`, `--trace`, `--limit`, `--seed` and `--threads` ask
-the same of other models and traffic, `--figure FILE.svg` draws, and `--json FILE` writes the numbers.
-
-Small models on a shared CPU were measured: the method carries over, and ratios rather than seconds. Measured seconds
-drift with the machine; replayed ones do not.
+Questions about chains of models, each answered by `paceline experiment NAME` on the shipped pool and recording;
+`make experiments` writes this page. Small models on a shared CPU were measured: ratios carry over rather than seconds.
 """
 
 
 def experiments_page(findings: Mapping[str, Finding | Exception], meta: TrieMeta, figures: str) -> str:
     """The whole page; an experiment that failed has its error, and `figures` is the folder as seen from the page."""
-    parts = [INTRO, _machine(meta), _contents(findings)]
+    parts = [INTRO, _machine(meta)]
     parts += [
         _failure(name, found) if isinstance(found, Exception) else _section(name, found, figures)
         for name, found in findings.items()
@@ -194,13 +190,6 @@ def _machine(meta: TrieMeta) -> str:
     return f"Recording `{meta.name}` ({meta.kind}, {meta.sampling.words}) of {machine}; {versions}.\n"
 
 
-def _contents(findings: Mapping[str, Finding | Exception]) -> str:
-    lines = [
-        f"- [{name}](#{name}){' (failed)' if isinstance(found, Exception) else ''}" for name, found in findings.items()
-    ]
-    return "\n".join([*lines, ""])
-
-
 def _section(name: str, finding: Finding, figures: str) -> str:
     tables = [f"{markdown_table(rows.grid())}\n" for rows in finding.tables]
     parts = [
@@ -208,7 +197,7 @@ def _section(name: str, finding: Finding, figures: str) -> str:
         f"{finding.question}\n",
         f"```sh\n.venv/bin/paceline experiment {name}\n```\n",
         f"{finding.answer}\n",
-        f"![{name}: {'; '.join(panel.title for panel in finding.panels)}]({figures}/{name}.svg)\n",
+        f"![{name}]({figures}/{name}.svg)\n",
         *tables,
     ]
     return "\n".join(parts)

@@ -49,7 +49,7 @@ class About:
     lossless: bool  # whether it commits what the target alone would write, whatever its options
     members: str = "a target"  # what it needs of a pool, in words, such as "a model below the target"
     observes: frozenset[Observable] = frozenset()  # what it does not work without
-    oracle: bool = False  # whether it sees ahead, which only a recording can grant
+    oracle: bool = False  # whether it sees ahead, which only a recording allows
     # whether every step of it is one of the target with nothing drafted, whatever it sees, and nothing is learnt: so
     # nobody needs to ask it
     target_alone: bool = False

@@ -212,7 +212,7 @@ class HedgeSpec:
     Args:
         pool: the members; all drafters must be able to judge, but for prompt lookup.
         window: tokens of a draft, >= 1.
-        every: one round in so many is an evaluation, >= 2.
+        every: one round in this many is an evaluation, >= 2.
         memory: rounds that the rates reach back, >= 1.
         reward: `speed` (tokens per second) or `tokens` (per round).
         seed: of the draws.

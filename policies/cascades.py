@@ -164,10 +164,10 @@ _Floats = NDArray[np.float64]
 
 
 class Polybasic:
-    """The chain of two or three levels that should take least per token, chosen anew every so many rounds.
+    """The chain of two or three levels with the least predicted seconds per token, chosen every `every` rounds.
 
-    Lookups take no part: they find much or nothing, so one rate overrates them. All chains take turns at first, and
-    later one of them after each choice: without, a pair that began badly would keep its rate for good.
+    Lookups are not used: they find much or nothing, so one rate overrates them. All chains take turns at first, and
+    later one of them after each choice; otherwise a pair that began badly would keep its rate for good.
 
     Args:
         pool: the members.

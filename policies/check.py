@@ -295,7 +295,7 @@ def check_policy(
     pool = check_pool() if pool is None else pool
     about = about_of(build(pool))
     if about is not None and about.oracle:
-        raise ValueError(f"policy {name} sees ahead, which only a recording can grant; toy models cannot check it")
+        raise ValueError(f"policy {name} sees ahead, which only a recording allows; toy models cannot check it")
     steps = tokens = requests = 0
     lossless = True
     for (batch, ends), start in product(((1, 0.0), (1, 0.1), (4, 0.02), (16, 0.3)), (Start.prefill, Start.draft)):

@@ -89,12 +89,12 @@ class Guarded(MadeOf):
     """Another policy, with plain decoding in its place while its predicted gain is negative.
 
     The first `trial` rounds are plain, to know what is to be beaten. One judgement serves all requests; with
-    `per-tag,default=guarded+policy=...` there is one for each tag.
+    `per-tag,default=guarded(policy=...)` there is one for each tag.
 
     Args:
         pool: the members.
-        policy: asked where it is not set aside. It learns from its own steps only, so that of a request which ends
-            while it is set aside it is not told the end.
+        policy: asked where it is not set aside. It learns from its own steps only, so it does not see the
+            end of a request that ends while it is set aside.
         margin: least gain, seconds per token of plain decoding over those of the policy less 1, > -1.
         trial: rounds before a judgement, >= 1.
         retry: plain rounds before the policy is tried again, >= 1.
@@ -250,17 +250,17 @@ LEAST = {"acceptance": 0.3, "speed": 1.0}
 
 
 class PerTurn(MadeOf):
-    """Another policy at the beginning of every request, until too little of what it drafts stays, or it is too slow.
+    """Another policy at the beginning of every request, until too few of its tokens are accepted, or it is too slow.
 
-    Each policy learns from its own steps only, so that of a request which ends under the other one it is not told the
-    end.
+    Each policy learns from its own steps only, so it does not see the end of
+    a request that ends under the other one.
 
     Args:
         pool: the members.
         policy: begins every request.
         then: ends the requests in which it fell below; default the target alone.
         by: `speed`, tokens per second in parts of what the target alone would write (by the line of `MemberSeconds`, so
-            that no plain round is needed), or `acceptance`, of the tokens that the target judged the share that stayed.
+            that no plain round is needed), or `acceptance`, the share of judged tokens that the target accepted.
         least: of either, over the latest `window` rounds of the request; below it the other policy takes over. Default
             1 by speed, where it must be >= 0, and 0.3 by acceptance, where it must be in [0, 1].
         after: rounds of a request before it is looked at first, >= 1.

@@ -195,7 +195,7 @@ class Confident(FixedBlocks):
     Args:
         pool: the members.
         draft: the drafter; default the smallest model.
-        below: probability that ends a draft, 0 to 1; the token stays in the draft.
+        below: probability that ends a draft, 0 to 1; the token is kept in the draft.
         most: longest draft, >= 1.
 
     Raises:

@@ -224,12 +224,12 @@ FIT = "paceline policy fit specdec++ --trace TRACE --out FILE"
 
 
 class SpecDec(DraftedBlocks):
-    """Two levels; a draft ends where a fitted head gives a refusal in it more than a chance of `h`.
+    """Two levels; a draft ends where a fitted head gives a rejection in it more than a chance of `h`.
 
     Args:
         pool: the members; the head's drafter and target among them.
         head: file of the acceptance head, which `paceline policy fit` writes.
-        h: chance of a refusal that ends a draft, 0 to 1.
+        h: chance of a rejection that ends a draft, 0 to 1.
         most: longest draft, >= 1.
 
     Attributes:

@@ -225,7 +225,7 @@ class EntropyPatch(DraftedBlocks):
 
 
 class EquilibriumDecoding(DraftedBlocks):
-    """Two levels; a drafted token stays where both models' equilibrium prefers it to the target's own.
+    """Two levels; a drafted token is kept where both models' equilibrium prefers it to the target's own.
 
     Args:
         pool: the members.
@@ -320,7 +320,7 @@ class TypicalAcceptance(DraftedBlocks):
         pool: the members.
         draft: the drafter; default the smallest model.
         tokens: block, 1 to 1,000,000.
-        eps: probability above which a token stays whatever the entropy, above 0 to 1.
+        eps: probability above which a token is kept whatever the entropy, above 0 to 1.
         delta: factor on exp(-H), above 0 to 1.
 
     Raises:
@@ -349,7 +349,7 @@ class ViaSD(DraftedBlocks):
         draft: the drafter; default the smallest model.
         slim: the slim verifier, between drafter and target; default the largest below the target.
         tokens: block, >= 1.
-        accept: r from which a drafted token stays, (0, 1].
+        accept: r from which a drafted token is kept, (0, 1].
         escalate: r below which the target judges, 0 to `accept`; at 0 it never does.
         guard: share of repeated trigrams among the last 32 tokens, (0, 1], from which the target judges whole blocks
             as in plain speculation; None for no guard.

@@ -473,7 +473,7 @@ class Oracle(ABC):
         chain = self._running.get(request_id)
         if chain is None:
             if self._plans is None:
-                raise ValueError("an oracle sees ahead, which only a recording can grant")
+                raise ValueError("an oracle sees ahead, which only a recording allows")
             planned = self._plans[request_id].rounds.get(seen.num_emitted)
             chain = self._running[request_id] = self._alone if planned is None else planned.chain
         return chain.decide(seen)

@@ -359,7 +359,7 @@ class Suffix(DraftedBlocks):
     """Copy what most often followed the newest tokens, here or in earlier answers; else plain decoding, or a model.
 
     Args:
-        pool: must hold a model-free member, which copies what it is told here.
+        pool: must hold a model-free member, which writes the copies.
         draft: a model that drafts where the score is below `score`; None decodes plainly where nothing matches.
         window: tokens the model drafts, >= 1.
         score: least score of a copy where there is a model, >= 0.

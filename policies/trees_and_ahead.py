@@ -40,7 +40,7 @@ START, MOST, MEMORY = 4, 8, 64
 
 
 class Pearl:
-    """Two levels, both always at work.
+    """Two levels, both always running.
 
     Args:
         pool: the members.
@@ -143,7 +143,7 @@ class Dsi(Pearl):
 
 
 class PipeSpec:
-    """The drafter, members between, and the target, all at work in each step.
+    """The drafter, members between, and the target, all running in each step.
 
     Args:
         pool: the members.

@@ -63,7 +63,7 @@ RECENT = 32  # rounds of preferred arms by which a change is told
 
 
 class Autotune:
-    """One chain for all that run, by what chains have brought; chosen anew every turn of the batch.
+    """One chain for all running requests, the one that brought most tokens per second; chosen every turn of the batch.
 
     Args:
         pool: the members.
@@ -72,7 +72,7 @@ class Autotune:
         explore: probability that the first round of a turn plays an arm at random, 0 to 1.
         trial: rounds of each arm before one is preferred, >= 1.
         change: share, > 0, by which tokens of the latest 32 rounds of preferred arms must differ from their means for
-            all arms to be tried anew.
+            all arms to be tried again.
         memory: rounds that an arm's means reach back, >= 1.
         seed: of the draws.
         costs: of forwards, as `draft:1/target:10`, at any batch, instead of measured seconds.
@@ -81,7 +81,7 @@ class Autotune:
         arms: the chains.
         most_pending: tokens it may have pending, at most.
         plays: rounds begun with each arm, in the order of `arms`.
-        resets: how often all arms were tried anew.
+        resets: how often all arms were tried again.
 
     Raises:
         ValueError: an option out of range, or an arm that is no chain of this pool.
@@ -214,7 +214,7 @@ class Goodput(DraftedBlocks):
 
     Attributes:
         window: of the turn, 0 to `most`.
-        best: window of most goodput when it was last worked out.
+        best: window of most goodput when it was last computed.
 
     Raises:
         ValueError: an option out of range, or a drafter that is not below the target.
@@ -318,8 +318,8 @@ AT = 32  # running requests, where speculation ends if nothing else is said
 class OffUnderLoad(MadeOf):
     """Another policy below a number of running requests, the target alone from it on; or a window by that number.
 
-    A round goes on as it began: thresholds are looked at when nothing is pending. Each policy learns from its own steps
-    only, so that of a request which ends under another one it is not told the end.
+    A round ends as it began: thresholds are looked at when nothing is pending. Each policy learns from its own steps
+    only, so it does not see the end of a request that ends under another one.
 
     Args:
         pool: the members.

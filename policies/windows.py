@@ -45,8 +45,8 @@ class Consensus(DraftedBlocks):
 
     Args:
         pool: the members.
-        voters: two drafters or more from smallest to largest, separated by `@`, as `draft@mid`; all but the first must
-            be able to verify. Default the smallest model and the smallest verifier above it.
+        voters: two drafters or more from smallest to largest, separated by `@`, as `draft@mid`; all except the first
+            must be able to verify. Default the smallest model and the smallest verifier above it.
         tokens: drafted between two votes, 1 to `most`.
         most: tokens drafted ahead of the target, 1 to 1,000,000; every voter but the first may add one.
 

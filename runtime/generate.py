@@ -574,11 +574,11 @@ def generate(
 
     Args:
         model: the target.
-        input_ids: `[B, T]`, padded on the left; with `num_return_sequences` each row so many times, one after another,
+        input_ids: `[B, T]`, padded on the left; with `num_return_sequences` each row that many times in a row,
             as `generate()` repeats them. Every row has chance of its own.
         logits_processor: as prepared by `generate()`; temperature, top_k and top_p at most.
-        stopping_criteria: likewise; length, end-of-sequence tokens and stop strings at most.
-        generation_config: likewise.
+        stopping_criteria: as prepared there; length, end-of-sequence tokens and stop strings at most.
+        generation_config: as prepared there.
         assistant_models: smaller models in any order, or by the names that policies call them (as `load_assistants`
             gives them); none is needed.
         skip_layers: layers of the model that a submodel of it, `slim`, leaves out; or such lists by name.

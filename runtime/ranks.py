@@ -89,7 +89,7 @@ class Ranks:
         if self.of_the_first(own) != own:
             raise RanksApartError(
                 f"policies, rules and stops must decide by what they are shown alone, alike in every process, but rank "
-                f"{self.rank} is not about to do what rank 0 is"
+                f"{self.rank} would do something else than rank 0"
             )
 
 

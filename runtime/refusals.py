@@ -26,4 +26,4 @@ def refuse_oracle(policy: object, name: str) -> None:
     """Raises ArgumentError, naming the policy, if it sees ahead; its class can be asked before models are loaded."""
     about = about_of(policy)
     if about is not None and about.oracle:
-        raise ArgumentError(f"policy {name} sees ahead, which only a recording can grant")
+        raise ArgumentError(f"policy {name} sees ahead, which only a recording allows")

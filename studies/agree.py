@@ -376,7 +376,7 @@ def agree(
         recording: a .trace folder of these prompts and this pool; None records now.
         sampling: greedy or coupled; greedy if None.
         max_new_tokens: longest answer, >= 1.
-        limit: only the first so many prompts, >= 1; all if None. A policy may name tags of those left out.
+        limit: only this many prompts, the first ones, >= 1; all if None. A policy may name tags of those left out.
         batch: requests running at a time, >= 1.
         cache: how the runtime keeps keys and values.
         start: how requests begin, `prefill` or `draft`.

@@ -203,7 +203,9 @@ def sweep(
     if twice or not batches:
         raise ArgumentError(f"`batches` {twice[0]} is given twice" if twice else "`batches` must hold one, got none")
     if asked.on is not None:
-        raise ArgumentError("`on` has no part in a sweep, which shows one speed-up a cell and not the range of three")
+        raise ArgumentError(
+            "`on` does not apply to a sweep, which shows one speed-up a cell and not the range of three"
+        )
     setting = setting_of(recording, asked, batch=batches[0])
     scenarios = setting.scenarios()
     texts = [chains] if isinstance(chains, str) else chains

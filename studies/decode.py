@@ -232,7 +232,7 @@ def decode(
         policy: a text, a spec, a class, or a function that makes it for a pool, as of `compare`, or named.
         sampling: how tokens are chosen; greedy if None.
         max_new_tokens: longest answer, >= 1.
-        limit: only the first so many prompts, >= 1; all if None. A policy may name tags of those left out.
+        limit: only this many prompts, the first ones, >= 1; all if None. A policy may name tags of those left out.
         batch: requests that share each forward, >= 1.
         memory: of keys and values; a slot per position without a limit if None.
         forward: how models are run, see `forward_choice.choose_forward`.
@@ -247,8 +247,8 @@ def decode(
         devices: of members by name, where a pool is loaded; those not named are where the pool file says.
         overlap: how members work that the policy lets work at the same time: in `threads`, in `turns`, or `auto`,
             whichever the first operations show to be quicker.
-        debug: check every cache at every step, and say beforehand how models run.
-        rollouts: how prompts go on as several paths, such as `4@0/2@32`; None for one answer to each.
+        debug: check every cache at every step, and first say how models run.
+        rollouts: how prompts continue in several paths, such as `4@0/2@32`; None for one answer to each.
 
     Raises:
         ValueError: a wrong policy, pool or prompt (of arguments, ArgumentError); nothing has run then.

@@ -202,7 +202,7 @@ def _check_axes(path: Path, file: GridFile, own: Iterable[str], *, serves: bool)
     world = "a grid with workloads" if serves else "a grid without workloads"
     for key in ("devices", "clusters", "rates"):
         if getattr(file, key) and key not in own:
-            raise GridFileError(path, key, f"has no part in {world}", getattr(file, key))
+            raise GridFileError(path, key, f"does not apply to {world}", getattr(file, key))
     for key, needed in (("policies", not serves), ("clusters", serves), ("seeds", True)):
         if needed and not getattr(file, key):
             raise GridFileError(path, key, f"must name one at least in {world}", [])

@@ -118,8 +118,8 @@ _OWN_FIELDS |= {"ignore_eos", "n"}  # one answer is measured for each request
 class Asking:
     """How a server is asked. `api_key` is the key itself; raises ArgumentError for what is out of range."""
 
-    model: str | None = opt(None, "By name; default: the only one that the server lists.")
-    chat: bool = opt(False, "By /v1/chat/completions; default: by /v1/completions.")
+    model: str | None = opt(None, "Name of the model; default: the only one that the server lists.")
+    chat: bool = opt(False, "Ask by /v1/chat/completions; default: by /v1/completions.")
     api_key: Secret | None = key_opt("Environment variable that holds the server's key; it is written nowhere.")
     timeout_s: float = opt(
         600.0, "Most seconds of a request, to the end of its answer; else it failed.", flag="--timeout-seconds"
@@ -132,11 +132,11 @@ class Asking:
         metavar="JSON",
     )
     usage: bool = opt(True, "Ask for counts of tokens at the end of each stream.", flag="--usage/--no-usage")
-    count_tokens: bool = opt(False, "Where no usage came, let the server's tokenizer count, after the run.")
+    count_tokens: bool = opt(False, "Where the server reports no usage, let its tokenizer count after the run.")
     drafter: str | None = opt(
         None, "What the server's drafter is called, for the record: runs of others are not calibrated together."
     )
-    warmup: int = opt(1, "Requests sent before, one by one, not measured.", metavar="N")
+    warmup: int = opt(1, "Requests sent first, one by one, that are not measured.", metavar="N")
 
     def __post_init__(self) -> None:
         check_within("`timeout_seconds`", self.timeout_s, "(0, 1e6]")

@@ -49,10 +49,10 @@ class ReplayOptions:
         metavar="NAME=SHARE,...",
     )
     scale: Mapping[str, float] | None = opt(
-        None, "What if this model's seconds were multiplied; once for each model.", metavar="NAME=FACTOR"
+        None, "What if this model's forwards took FACTOR times as long; repeat it for others.", metavar="NAME=FACTOR"
     )
-    tensor_parallel: int = opt(1, "Devices every model is split over; of a device of the sheet or kernels.", least=1)
-    extrapolate: bool = opt(False, "Answer beyond what a measured cost was measured for, and say so.")
+    tensor_parallel: int = opt(1, "Devices that each model is split over; with a device of the sheet or kernels.", least=1)
+    extrapolate: bool = opt(False, "Extrapolate a measured cost beyond what was measured, and say so.")
     models: Sequence[str] | Mapping[str, str] | None = opt(
         None,
         "Shapes for costs: a preset (target=llama-3.1-8b, drafter=eagle3), a Hugging Face config.json or its "
@@ -62,16 +62,16 @@ class ReplayOptions:
     )
     on: str | None = opt(
         None,
-        "Take measured seconds (--cost timed, cuda) to this device of the sheet; prints a range, too.",
+        "Scale measured seconds (--cost timed, cuda) to this device of the sheet, with a range.",
         metavar="DEVICE",
     )
     measured_on: str | None = opt(
-        None, "Of --on: what was measured on, if the recording does not say.", metavar="DEVICE"
+        None, "With --on: the device that was measured, if the recording does not say.", metavar="DEVICE"
     )
     shift_acceptance: Mapping[str, float] | None = opt(
-        None, "What if this drafter's rate of acceptance were so much higher (+0.05).", metavar="NAME=DELTA"
+        None, "What if this drafter were accepted more often by this share: draft=+0.05.", metavar="NAME=DELTA"
     )
-    seed: int = opt(0, "Of decisions that have to be modelled; under a workload, of all that is drawn.")
+    seed: int = opt(0, "Seed of decisions that are modelled; under a workload, of everything that is drawn.")
     decide_s: float | None = opt(
         None,
         "Seconds a policy costs per step; default: what a profile knows of it, else 0.",
@@ -103,8 +103,8 @@ class OrdersOptions:
 
     orders: int = opt(
         1,
-        "Orders of the requests that a policy is run in, the recorded one first, where its figures depend on them: of "
-        "policies that learn, and in batches.",
+        "Orders of the requests to take the mean over, the recorded one first, where order matters: policies that "
+        "learn, and batches.",
         least=1,
         most=MOST_ORDERS,
     )
@@ -116,8 +116,8 @@ class MixOptions:
 
     fixed_mix: bool = opt(
         False,
-        "Intervals are over requests of the same number of each tag, as of a benchmark; default: as they come, "
-        "whatever their tags.",
+        "In intervals, keep the number of requests of each tag, as of a benchmark; default: the mix of tags is chance "
+        "too.",
     )
 
 
@@ -126,7 +126,7 @@ class PrefixOptions:
     """Prefix caches, of replays and of models."""
 
     prefix_cache: int | None = opt(None, "Blocks of each member's prefix cache; default: none is kept.", least=1)
-    block_tokens: int | None = opt(None, "Of --prefix-cache: tokens of a block; default: 16.", least=1)
+    block_tokens: int | None = opt(None, "With --prefix-cache: tokens of a block; default: 16.", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +135,8 @@ class PlacementOptions:
 
     devices: str | Mapping[str, str] | None = opt(
         None,
-        "Where members run that a policy lets work at the same time: all on one device (the default), each on one "
-        "of its own, or as named, the others together.",
+        "Devices of members that a policy runs at the same time: one for all (the default), each its own, or as "
+        "named, with the others together.",
         metavar="one|each|NAME=DEVICE,...",
     )
 
@@ -145,7 +145,7 @@ class PlacementOptions:
 class WhyOptions:
     """Whether a comparison explains its gains."""
 
-    why: bool = opt(False, "Also what perfect acceptance at no cost would gain, and what takes it away.")
+    why: bool = opt(False, "Also where the gain is lost: from perfect acceptance at no cost down to the speed-up.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ class SplitOptions:
     """Which requests a choice is made on; figures are of the others."""
 
     split: float = opt(0.5, "Share of each tag's requests that is tuned on, in (0, 1); figures are of the others.")
-    split_seed: int = opt(0, "Which requests these are.", least=0)
+    split_seed: int = opt(0, "Seed that draws these requests.", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,9 @@ class DraftLengthOptions(SplitOptions):
         least=1,
         most=32,
     )
-    present: int | None = opt(None, "K that is set now, which choices are compared with; 0: none.", least=0, most=32)
+    present: int | None = opt(
+        None, "K that your server uses now, to compare with; 0: no speculation.", least=0, most=32
+    )
     paste_into: str | None = opt(
         None, "Engine whose settings are printed, as of `settings`; default: that of the seconds.", metavar="ENGINE"
     )
@@ -323,18 +325,18 @@ class ServiceLevelOptions:
     """What is served, and what is asked of it, where a draft length is recommended under load."""
 
     rate: float | None = opt(
-        None, "Of --workload: mean arrivals per second that it is scaled to, > 0; default: its own."
+        None, "With --workload: mean arrivals per second that it is scaled to, > 0; default: its own."
     )
     slo: str | None = opt(
         None,
-        "Of --workload: what must be kept at this rate, as in 'p99_ttft < 1, p99_tpot < 0.05', in seconds, as "
+        "With --workload: limits to keep at this rate, as in 'p99_ttft < 1, p99_tpot < 0.05', in seconds, as "
         "--find-rate of compare takes it. The highest rate that keeps it is found for every candidate.",
         metavar="LIMITS",
     )
     observed: str | Path | None = opt(
         None,
-        "Of --workload: a run of your server at the present setting (observe --out, a benchmark's result), which "
-        "the present setting is simulated on and compared with.",
+        "With --workload: a run of your server at the present setting (observe --out, a benchmark's result); the same "
+        "is simulated and compared with it.",
         metavar="RUN",
     )
 
@@ -361,12 +363,14 @@ class SettingsOptions:
 
     target: str = opt("TARGET", "Path or name of the target's weights.")
     max_batch: int | None = opt(
-        None, "Most requests that run at a time; is set, too. Default: the engine's.", least=1, metavar="N"
+        None, "Most requests that run at a time, which is set too; default: the engine's.", least=1, metavar="N"
     )
     tree_top_k: int | None = opt(None, "Draft trees: children of a node; K is their depth.", least=2, metavar="N")
-    tree_tokens: int | None = opt(None, "Of --tree-top-k: tokens that are drafted in a round.", least=2, metavar="N")
-    per_request: bool = opt(False, "K is chosen for each request by itself; no served engine takes that.")
-    engine_version: str | None = opt(None, "Yours, where it is another than that whose names are known.")
+    tree_tokens: int | None = opt(None, "With --tree-top-k: tokens drafted in a round.", least=2, metavar="N")
+    per_request: bool = opt(False, "K is chosen for each request by itself; no serving engine supports that.")
+    engine_version: str | None = opt(
+        None, "Version of your engine, if its options may have other names than those known here."
+    )
 
 
 Record = TypeVar("Record")

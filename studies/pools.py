@@ -107,7 +107,7 @@ def find_slim(
         trials: masks to try for each share, >= 1.
         random_trials: of these drawn evenly, before the search learns; a third if None.
         max_new_tokens: longest continuation, >= 1.
-        limit: only the first so many prompts, >= 1; all if None.
+        limit: only this many prompts, the first ones, >= 1; all if None.
         seed: of the draws, >= 0.
         threads: CPU threads of torch, >= 1.
         chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.

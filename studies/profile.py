@@ -244,7 +244,7 @@ def profile(
         policies: whose own seconds are measured, besides the default ones.
         most_drift: largest change of seconds while they are measured, as a share, 0 to 10.
         threads: CPU threads of torch, where a pool is loaded.
-        debug: say beforehand how models run.
+        debug: first say how models run.
         restart: measure everything, also what an interrupted profile has measured within the last hour.
 
     Raises:

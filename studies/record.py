@@ -66,7 +66,7 @@ def record(
             machine, or a profile's file.
         threads: CPU threads of torch, where a pool is loaded.
         chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
-        debug: say beforehand how models run.
+        debug: first say how models run.
 
     Raises:
         ArgumentError: prompts, a pool, a closure or a name that cannot be recorded, or a profile of other models or

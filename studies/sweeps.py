@@ -53,7 +53,7 @@ def sweep_grid(
         raise ArgumentError(f"`on` must be one of {', '.join(On)}, got {on!r}")
     address = {On.dask: "DASK_SCHEDULER_ADDRESS", On.ray: "RAY_ADDRESS"}.get(On(on), "")
     if jobs is not None and os.environ.get(address):
-        raise ArgumentError(f"`jobs` has no part in a cluster that {address} names, which has its own, got {jobs}")
+        raise ArgumentError(f"`jobs` does not apply to a cluster that {address} names, which has its own, got {jobs}")
     first, every = _shard(shard)
     asked, folder = read_grid(Path(grid)), Path(out)
     _claim(folder, asked)

@@ -125,7 +125,7 @@ def tune(
         options: see `TuneOptions`.
 
     Returns:
-        The best values, and how fast they are on the requests that had no part in the choice.
+        The best values, and how fast they are on the requests that were not used to choose them.
 
     Raises:
         ValueError: an argument or a policy that will not do, or no value that can be played; one line.
@@ -164,7 +164,7 @@ def _checked(ranges: PolicyRanges, asked: TuneOptions) -> PolicySpec:
         )
     if asked.trials is None and any(one.count is None for one in ranges.ranges):
         name = next(one.name for one in ranges.ranges if one.count is None)
-        raise ArgumentError(f"`trials` must be given where a range has no end of values, as {name} in {policy!r}")
+        raise ArgumentError(f"`trials` must be given where a range has infinitely many values, as {name} in {policy!r}")
     count = ranges.count if asked.trials is None else asked.trials
     if count > MOST_TRIALS:
         raise ArgumentError(f"`policy` must have {MOST_TRIALS:,} values at most, got {count:,}; `trials` chooses some")

@@ -239,7 +239,7 @@ def measured_runs(
         prompts: of the recording; None with a forced pool, which needs no text.
         recording: of the pool and the prompts, or to be forced on the pool.
         threads: CPU threads of torch, where a pool is loaded.
-        debug: say beforehand how models run.
+        debug: first say how models run.
         chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
 
     Raises:
@@ -370,7 +370,7 @@ def validate(
         runs: of the models in each cell, all cells in turn; the median counts.
         allow_foreign_profile: take a profile of another machine.
         threads: CPU threads of torch, where a pool is loaded.
-        debug: say beforehand how models run.
+        debug: first say how models run.
         chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
 
     Raises:

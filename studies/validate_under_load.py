@@ -485,7 +485,7 @@ def validate_under_load(
         seed: of all that is drawn.
         allow_foreign_profile: take a profile of another machine.
         threads: CPU threads of torch, where a pool is loaded.
-        debug: say beforehand how models run.
+        debug: first say how models run.
         chat: put prompts as questions of a dialogue, as the recording did.
 
     Raises:

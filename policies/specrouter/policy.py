@@ -265,7 +265,7 @@ class SpecRouter:
             nested. Not with select=batch, which has its own.
         similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
         select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
-            "auto": the former while few requests run, the latter from four on.
+            "auto": by request while few run, by batch from four on.
         stop: "confidence": windows end where the next token does not pay; "window": as the search finds them.
         explore: in step, rounds of every request after which what is known of a pair counts half as much against trying
             it again, >= 0; 0 never tries, None: 64. Not with select=request.
@@ -277,8 +277,8 @@ class SpecRouter:
         costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
         without: ingredients to leave out, `+` between them: "lookups" (no copies of a request's own text), "answers"
             (none of earlier answers), "optimism" (what is little known gets no benefit of the doubt; not with
-            select=batch), "ease" (a tag's pairs tell nothing of each other), "evidence" (what several levels kept tells
-            of the last of them alone); "" leaves out none.
+            select=batch), "ease" (a tag's pairs tell nothing of each other), "evidence" (a token that several levels
+            kept counts for the last of them alone); "" leaves out none.
 
     Raises:
         ValueError: an option out of range, or one that has no effect beside another.

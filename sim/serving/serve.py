@@ -164,7 +164,7 @@ def _check(replicas: Sequence[ReplicaSpec], tables: ReplayTables, horizon_ps: in
         check_observed(spec.policy, spec.policy_name, tables)
         about = about_of(spec.policy)
         if about is not None and about.oracle:
-            raise ArgumentError(f"policy {spec.policy_name} sees ahead, which only replay without load can grant")
+            raise ArgumentError(f"policy {spec.policy_name} sees ahead, which only replay without load allows")
 
 
 class _Run:

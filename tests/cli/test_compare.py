@@ -113,7 +113,7 @@ def test_real_models_need_not_be_loaded_to_refuse_an_oracle(tmp_path, monkeypatc
     monkeypatch.setattr(f"paceline.studies.{study}.load_pool", lambda *_, **__: pytest.fail("models were loaded"))
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
     given = (command, "--prompts", "prompts.jsonl", "--threads", "1", "--policy")
-    assert refused(*given, "oracle-window,most=4").endswith("sees ahead, which only a recording can grant")
+    assert refused(*given, "oracle-window,most=4").endswith("sees ahead, which only a recording allows")
 
 
 def test_every_cell_of_a_sweep_is_that_of_a_comparison(trace):
@@ -155,12 +155,12 @@ SWEEP = ("--sweep", "draft:1..3/target")
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((*SWEEP, "--policy", "plain"), "--policy has no part in --sweep"),
-        ((*SWEEP, "--by-tag"), "--by-tag has no part in --sweep"),
-        ((*SWEEP, "--regret"), "--regret has no part in --sweep"),
-        ((*SWEEP, "--detail"), "--detail has no part in --sweep"),
-        ((*SWEEP, "--log", "logs"), "--log has no part in --sweep"),
-        ((*SWEEP, "--on", "h200"), "--on has no part in --sweep"),
+        ((*SWEEP, "--policy", "plain"), "--policy does not apply to --sweep"),
+        ((*SWEEP, "--by-tag"), "--by-tag does not apply to --sweep"),
+        ((*SWEEP, "--regret"), "--regret does not apply to --sweep"),
+        ((*SWEEP, "--detail"), "--detail does not apply to --sweep"),
+        ((*SWEEP, "--log", "logs"), "--log does not apply to --sweep"),
+        ((*SWEEP, "--on", "h200"), "--on does not apply to --sweep"),
         ((*SWEEP, "--batch", "1,1"), "--batch 1 is given twice"),
         ((*SWEEP, "--batch", "1,,2"), "--batch must be a whole number from 1 to 1,000,000, got ''"),
         ((*SWEEP, "--batch", ",".join(map(str, range(1, 400)))), "a sweep must hold 2 cells at most"),

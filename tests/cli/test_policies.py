@@ -409,7 +409,7 @@ def test_a_lossy_policy_is_no_error_unless_it_says_otherwise(tmp_path, mine, nam
 
 def test_what_the_check_refuses(mine):
     told = refused("policy", "check", "oracle-chain")
-    assert told.startswith("policy oracle-chain sees ahead, which only a recording can grant")
+    assert told.startswith("policy oracle-chain sees ahead, which only a recording allows")
     told = refused("policy", "check", mine(decide="return Draft('ngram', 2) if seen.room else self.verify"))
     assert told.startswith(f"policy {MINE}, request r")
 

@@ -285,8 +285,8 @@ def test_a_check_exits_1_where_a_profile_no_longer_fits(kept):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--check", "--repeats", 4), "--repeats has no part in --check"),
-        (("--check", "--out", "a.profile"), "--out has no part in --check"),
+        (("--check", "--repeats", 4), "--repeats does not apply to --check"),
+        (("--check", "--out", "a.profile"), "--out does not apply to --check"),
         (("--check", "nowhere.profile"), "nowhere.profile: profile: must be a file, got 'nothing there'"),
         (("a.profile",), "FILE goes with --check, got 'a.profile'; --out names the file to write"),
     ],

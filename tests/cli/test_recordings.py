@@ -235,7 +235,7 @@ def test_files_that_do_not_fit(tmp_path):
         ("auto", "none.jsonl", "none.jsonl: file: must be a readable file"),
         ("csv", cut, "format must be auto or a known one"),
         ("auto", odd, "odd.jsonl: line 1: choices[0].accept_lengths: must add up to the 9"),
-        ("vllm-detailed", "x.csv", "x.csv: line 1: JSON: must be one JSON object; vllm-detailed is told by "),
+        ("vllm-detailed", "x.csv", "x.csv: line 1: JSON: must be one JSON object; vllm-detailed is recognised by "),
     ):
         assert told in refused("trace", "import", name, path, "--out", "x.trace")
     assert not (tmp_path / "x.trace").exists()

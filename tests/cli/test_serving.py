@@ -87,7 +87,7 @@ def test_runs_alike_but_for_their_setting_are_told_apart_by_folder(tmp_path):
 LATER = ("validate", "--trace", "a.trace", "--prompts", "p.jsonl")
 SERVED = (*LATER, "--workload", "poisson:requests=2", "--cluster", "h100")
 CLOSED = ("--workload", "closed:concurrency=2,requests=3", "--policy", "plain", "--cluster", "h100")
-UNDER_LOAD = "has no part in --workload, whose batches are the cluster's"
+UNDER_LOAD = "does not apply to --workload, whose batches are the cluster's"
 TWICE = "--slo ttft is given twice"
 FEW = "constant:rate=1,requests=3"
 
@@ -100,10 +100,10 @@ FEW = "constant:rate=1,requests=3"
         (("compare", "--workload", LOAD), "--workload goes with --cluster FILE"),
         (("compare", *ALL, "--rate", "1,0"), "--rate must be in [1e-9, 1e9], got 0.0"),
         (("compare", *ALL, "--rate", "1,x"), "--rate must hold numbers"),
-        (("compare", *ALL, "--batch", "4"), "--batch has no part in --workload"),
-        (("compare", *ALL, "--by-tag"), "--by-tag has no part in --workload"),
+        (("compare", *ALL, "--batch", "4"), "--batch does not apply to --workload"),
+        (("compare", *ALL, "--by-tag"), "--by-tag does not apply to --workload"),
         (("compare", *ALL, "--sweep", "draft:1../target"), "sweep 'draft:1../target'"),
-        (("compare", *ALL, "--fixed-mix"), "--fixed-mix has no part in --workload"),
+        (("compare", *ALL, "--fixed-mix"), "--fixed-mix does not apply to --workload"),
         (("compare", *ALL, "--find-rate", "p99_ttf < 1"), "--find-rate knows no figure 'p99_ttf'"),
         (("simulate", *ALL), "--policy must be given: replica h100 of h100 has none"),
         (("simulate", *ALL, "--policy", "plain", "--policy", "ngram"), "--policy must be given once"),

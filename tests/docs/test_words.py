@@ -5,8 +5,11 @@ import re
 
 import paceline
 import pytest
-from paceline.cli.app import CommandByName, command
+from paceline import policies
+from paceline.cli.app import GROUPS
+from paceline.policies.by_name import own_policies
 
+from . import options
 from .test_pages import PAGES, ROOT
 
 ROW = re.compile(r"^\| ([a-z ,-]+) \| [^|]+ \|$", re.MULTILINE)
@@ -26,15 +29,6 @@ def found(text):
     return NOT.findall(CODE.sub("", text))
 
 
-def helps(made, names=()):
-    """Help of each command, with that of its options, by its name."""
-    made = made.make() if isinstance(made, CommandByName) else made
-    told = [made.help or "", *(getattr(option, "help", None) or "" for option in made.params)]
-    yield " ".join(names), "\n".join(inspect.cleandoc(text) for text in told)
-    for name, part in getattr(made, "commands", {}).items():
-        yield from helps(part, (*names, name))
-
-
 def test_the_list_is_read():
     assert len(listed()) >= 60
     assert found("It goes\non, and `goes on`.\n\n    goes on\n\n```\ngoes on\n```\n") == ["goes\non"]
@@ -47,9 +41,15 @@ def test_pages(page):
 
 
 def test_help():
-    assert {name: words for name, told in helps(command()) if (words := found(told))} == {}
+    """That of commands and options is a page of its own, which is read as the others are."""
+    assert options.PAGE.read_text(encoding="utf-8") == options.page()
+    assert {name: words for name, purpose, _ in GROUPS if (words := found(purpose))} == {}
 
 
 def test_docstrings_of_public_names():
-    docs = {name: inspect.getdoc(getattr(paceline, name)) or "" for name in paceline.__all__}
-    assert {name: words for name, doc in docs.items() if (words := found(doc))} == {}
+    """Those of the root, of `paceline.policies`, and of policies, which `policy show` prints."""
+    named = [(module, name) for module in (paceline, policies) for name in module.__all__]
+    docs = {name: inspect.getdoc(getattr(module, name)) for module, name in named}
+    docs |= {name: inspect.getdoc(policy) for name, policy in own_policies().items()}
+    bare = {name: re.sub("`[^`\n]*`", "", doc or "") for name, doc in docs.items()}
+    assert {name: words for name, doc in bare.items() if (words := NOT.findall(doc))} == {}

@@ -156,8 +156,8 @@ def test_an_interrupt_keeps_what_is_finished(tiny_pool, trunks, where, at, batch
         ({"num_tokens": 96}, "request one: prompt of 1 token and `max_new_tokens` 96 must fit"),
         ({"batch": 0}, "`batch` must be >= 1, got 0"),
         ({"stop": ("",)}, "stop"),
-        ({"policy": "oracle-window"}, "^policy p sees ahead, which only a recording can grant$"),
-        ({"policy": "oracle-chain"}, "^policy p sees ahead, which only a recording can grant$"),
+        ({"policy": "oracle-window"}, "^policy p sees ahead, which only a recording allows$"),
+        ({"policy": "oracle-chain"}, "^policy p sees ahead, which only a recording allows$"),
     ],
 )
 def test_what_cannot_be_decoded_is_refused(tiny_pool, options, told):

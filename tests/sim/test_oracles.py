@@ -315,7 +315,7 @@ def test_an_oracle_that_nobody_shows_anything_and_one_that_cannot_be_shown_it():
     trace = short_trace(0, tokens=2)
     policy = OracleWindow(recorded_pool(trace))
     policy.__class__ = type("Blind", (OracleWindow,), {"about": None})
-    with pytest.raises(PolicyError, match="an oracle sees ahead, which only a recording can grant"):
+    with pytest.raises(PolicyError, match="an oracle sees ahead, which only a recording allows"):
         replay(trace, policy)
     plain = make_policy("plain", recorded_pool(trace))
     deaf = type("Deaf", (type(plain),), {"about": OracleWindow.about})(recorded_pool(trace))

@@ -157,7 +157,7 @@ def test_a_policy_of_ours_may_bear_its_own_name(recording):
         ({"batches": (4, 4)}, "^`batches` 4 is given twice$"),
         ({"batches": 2}, "^`batches` must be an instance of Sequence, got 2$"),
         ({"batch": 2}, "^no keyword `batch`; there are .*, batches$"),
-        ({"on": "h100", "measured_on": "rtx4090"}, "^`on` has no part in a sweep, "),
+        ({"on": "h100", "measured_on": "rtx4090"}, "^`on` does not apply to a sweep, "),
     ],
 )
 def test_what_a_sweep_does_not_take(recording, options, words):

@@ -66,7 +66,7 @@ def test_both_worlds_agree_on_a_recording_made_now_and_on_one_kept(tmp_path):
         ),
         (agree, ["plain", "plain"], {}, "`policies` plain is given twice"),
         (decode, "early-commit", {"lossless": True}, r"policy early-commit.* is lossy, and `lossless` was asked for"),
-        (decode, "oracle-window", {}, "sees ahead, which only a recording can grant"),
+        (decode, "oracle-window", {}, "sees ahead, which only a recording allows"),
     ],
 )
 def test_arguments_are_refused_by_name(ask, policies, given, told):

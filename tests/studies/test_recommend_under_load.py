@@ -179,7 +179,7 @@ def test_the_present_setting_is_held_against_what_was_observed(recording, asked,
     [
         (("--workload", LOAD), "--workload goes with --cluster"),
         (("--slo", "p99_ttft < 1"), "--slo goes with --workload"),
-        (("--workload", LOAD, "--cluster", "h100", "--batch", 2), "--batch has no part in --workload"),
+        (("--workload", LOAD, "--cluster", "h100", "--batch", 2), "--batch does not apply to --workload"),
         (("--workload", LOAD, "--cluster", "h100", "--slo", "p99_tft < 1"), "--slo knows no figure 'p99_tft'"),
         (("--workload", LOAD, "--cluster", "h100", "--slo", "slo_share > 0.9"), "--slo must name latencies here"),
         (("--workload", LOAD, "--cluster", "h100", "--observed", "run"), "--observed goes with --present"),
@@ -198,5 +198,5 @@ def test_what_is_no_ledger(tmp_path):
     for text in ("other.json", "#1", f"{path}#x"):
         with pytest.raises(ArgumentError, match="must be FILE#N"):
             compare_again(text)
-    assert "--trace has no part in --from" in refused("compare", "--from", f"{path}#1", "--trace", "pico")
+    assert "--trace does not apply to --from" in refused("compare", "--from", f"{path}#1", "--trace", "pico")
     assert "simulate takes --workload and --cluster" in refused("simulate", "--policy", "plain")

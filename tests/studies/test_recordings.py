@@ -116,7 +116,7 @@ def test_the_command_writes_the_head_it_tells_of(tmp_path):
     again = refused("policy", "fit", "specdec++", "--out", file)
     assert "exists already; what was fitted is never overwritten" in again
     other = refused("policy", "fit", "svip", "--out", tmp_path / "x.json")
-    assert "NAME must be a policy that is fitted beforehand, specdec++, got 'svip'" in other
+    assert "NAME must be a policy that is fitted in advance, specdec++, got 'svip'" in other
 
 
 def made(tmp_path, **options):

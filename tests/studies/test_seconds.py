@@ -180,7 +180,7 @@ def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
         ({"requests": 0}, "`requests` must be >= 1, got 0"),
         ({"batches": (1, 0)}, "`batches` must be >= 1, got 0"),
         ({"threads": 2}, "`threads` must be 1, as here was measured with, got 2: profile anew"),
-        ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording can grant"),
+        ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording allows"),
         ({"policies": ["per-tag,default=plain,c=draft:3/target"]}, "names the tag c, which no request of recording a"),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_machine_that_drifts_is_refused_before_more_is_measured_and_nothing_is
         ({"policies": ["nobody"]}, "nobody"),
         ({"out": "a.json"}, r"`out` must end in \.profile, by which a cost is known for a profile, got 'a\.json'"),
         ({"policies": ["draft:3/nobody"]}, "nobody"),
-        ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording can grant"),
+        ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording allows"),
         ({"policies": ["per-tag,default=plain,c=draft:3/target"]}, "names the tag c, which no request of the prompts"),
         ({"repeats": 2}, "`repeats` must be >= 3, got 2"),
         ({"prompts": LONG}, "`prompts` must have 1 to 255 tokens, as pool tiny has a context of 256, got request long"),

@@ -135,8 +135,8 @@ def test_a_cell_is_one_call_of_simulate(folder):
         ("seeds = [0, 1]", "seeds = [0.5]", "seeds[0] input should be a valid integer, got 0.5"),
         ("seeds = [0, 1]", "seeds = []", "seeds must name one at least"),
         ("windows = [5, 6]", "", "windows must go with a `:*` of a chain"),
-        ("seeds =", "rates = [1.0]\nseeds =", "rates has no part in a grid without workloads"),
-        ("seeds =", "clusters = ['h100']\nseeds =", "clusters has no part in a grid without workloads"),
+        ("seeds =", "rates = [1.0]\nseeds =", "rates does not apply to a grid without workloads"),
+        ("seeds =", "clusters = ['h100']\nseeds =", "clusters does not apply to a grid without workloads"),
         ("batch =", "bathc =", "options.bathc is not a known option; did you mean batch?"),
         ("batch = [1, 2]", "batch = [1, 'two']", "options.batch must be a valid integer, got 'two'"),
         ("batch = [1, 2]", "batch = [1, 1]", "options.batch must have one value at least, each once"),
@@ -327,7 +327,7 @@ def test_a_cluster_whose_workers_die_gives_what_processes_give(folder, on, packa
 def test_processes_of_a_cluster_are_not_counted_here(folder, monkeypatch):
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://nowhere:8786")
     says = refused("sweep", "grid.toml", "--out", "out", "--on", "dask", "--jobs", "2")
-    assert says.startswith("--jobs has no part in a cluster that DASK_SCHEDULER_ADDRESS names")
+    assert says.startswith("--jobs does not apply to a cluster that DASK_SCHEDULER_ADDRESS names")
 
 
 FIGURE = st.integers(0, 3).map(float)

@@ -159,7 +159,7 @@ def test_the_command_says_what_python_says(tmp_path):
         (["adaptive,most=9..2"], "must go up in the range of most, got 9..2"),
         (["adaptive,most=1.."], "must have ranges such as 1..8"),
         (["adaptive,mots=1..3"], "unknown option 'mots'; known are"),
-        (["adaptive,most=0.5..2.5"], "--trials must be given where a range has no end of values, as most in"),
+        (["adaptive,most=0.5..2.5"], "--trials must be given where a range has infinitely many values, as most in"),
         (["draft:1..999999/target"], "POLICY must have 100,000 values at most, got 999,999; --trials chooses some"),
         (["draft:2..4/target", "--split", "1"], "--split must be in (0, 1), got 1.0"),
         (["draft:2..4/target", "--over-tags", "best"], "'best' is not one of"),

@@ -539,8 +539,8 @@ def test_what_cannot_be_replayed_is_refused_by_name(observed_runs):
     ("options", "said"),
     [
         ((), "--observed goes with --cluster FILE or --cluster DEVICE"),
-        (("--cluster", "h100", "--prompts", "p"), "--prompts has no part in --observed"),
-        (("--cluster", "h100", "--runs", "2"), "--runs has no part in --observed"),
+        (("--cluster", "h100", "--prompts", "p"), "--prompts does not apply to --observed"),
+        (("--cluster", "h100", "--runs", "2"), "--runs does not apply to --observed"),
         (("--cluster", "h100", "--policy", "plain", "--policy", "ngram"), "--policy must be given once"),
         (("--cluster", "h100", "--mean-bound", "0"), "--mean-bound must be in (0, 10], got 0"),
         (("--cluster", "h100", "--calibrate", "a", "--cost", "cpu"), "--cost must be left out beside --calibrate"),
@@ -549,7 +549,7 @@ def test_what_cannot_be_replayed_is_refused_by_name(observed_runs):
 def test_options_that_do_not_go_together(observed_runs, options, said):
     assert said in refused("validate", "--observed", observed_runs / "b", *options)
     assert refused("validate", "--calibrate", observed_runs / "a") == "--calibrate goes with --observed"
-    assert refused("validate", "--cluster", "h100") == "--trace must be given, but with --observed"
+    assert refused("validate", "--cluster", "h100") == "--trace must be given, except with --observed"
 
 
 def test_a_policy_beside_those_of_the_cluster_is_refused(observed_runs):

@@ -183,7 +183,7 @@ def _nearest(text: str, words: list[str]) -> str:
     scores = {known.name: _score(known, text) for known in FORMATS}
     name = max(scores, key=lambda name: scores[name])
     if not scores[name]:
-        return f"must be one that is known, and is near none; {_SERVER}"
+        return f"must be a known one, and resembles none; {_SERVER}"
     nearest = next(known for known in FORMATS if known.name == name)
     missing = next((key for key in nearest.keys if not all(word in text for word in _parts(key))), nearest.keys[0])
     close = [
@@ -350,7 +350,7 @@ def _requests(source: Format, files: Sequence[Path], ongoing: Ongoing) -> Iterat
     except TraceFormatError as error:
         if error.field != "JSON":
             raise
-        rule = f"{error.rule}; {source.name} is told by {', '.join(source.keys)}"
+        rule = f"{error.rule}; {source.name} is recognised by {', '.join(source.keys)}"
         raise TraceFormatError(error.path, error.field, rule, error.value) from None
     for words in kept.remarks(ongoing.drafters.seen()):
         ongoing.findings.remark(words)

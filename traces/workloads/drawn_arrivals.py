@@ -248,7 +248,7 @@ def parse_spec(text: str, rate: float | None = None, concurrency: int | None = N
         if "requests" not in given.options:
             raise ArgumentError(f"{CLOSED} must have requests, so that it ends, got {given.rest!r}")
     elif concurrency is not None:
-        rule = f"must be left out: {text!r} draws times of arrival, as a closed loop it is {CLOSED}:..."
+        rule = f"must be left out: {text!r} draws times of arrival; a closed loop is {CLOSED}:..."
         raise ArgumentError(f"`concurrency` {rule}, got {concurrency}")
     if "requests" not in given.options and "seconds" not in given.options:
         raise ArgumentError(f"{given.kind} must have requests or seconds, so that it ends, got {given.rest!r}")

@@ -62,7 +62,7 @@ def _alone(row: Row, unit: int, unit_ps: int) -> Iterator[tuple[int, Arrival]]:
 def _mooncake_blocks(row: Row, prompt: int, unit: int) -> tuple[int, ...]:
     blocks = row.ids("hash_ids")
     if len(blocks) != (wanted := -(-prompt // unit)):
-        rule = f"must be one for each {unit} tokens of input_length {prompt} begun, {wanted}"
+        rule = f"must be {wanted}, one for each {unit} tokens or part of input_length {prompt}"
         raise row.error("hash_ids", rule, len(blocks))
     return blocks
 

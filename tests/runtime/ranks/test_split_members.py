@@ -157,7 +157,7 @@ class Odd(Plain):
     ("deed", "told"),
     [
         ("raise ValueError('enough')", "enough"),
-        ("return Draft('draft', 1)", "but rank 1 is not about to do what rank 0 is"),
+        ("return Draft('draft', 1)", "but rank 1 would do something else than rank 0"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "another process of torchrun has ended, or does not answer"),
     ],
 )
