@@ -51,7 +51,7 @@ class ReplayOptions:
     scale: Mapping[str, float] | None = opt(
         None, "What if this model's forwards took FACTOR times as long; repeat it for others.", metavar="NAME=FACTOR"
     )
-    tensor_parallel: int = opt(1, "Devices that each model is split over; with a device of the sheet or kernels.", least=1)
+    tensor_parallel: int = opt(1, "Devices each model is split over; with a device of the sheet or kernels.", least=1)
     extrapolate: bool = opt(False, "Extrapolate a measured cost beyond what was measured, and say so.")
     models: Sequence[str] | Mapping[str, str] | None = opt(
         None,
