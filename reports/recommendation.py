@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any, Self
 
 from ..base.errors import counted
@@ -157,7 +157,11 @@ class Recommendation(Recommended):
             return [f"no setting is named: {BARE}", *self.advice]
         unsettled = [f"{each.batch:,}" for each in self.batches if each.open_between]
         why = f": at {', '.join(unsettled)} running, K cannot be told from none" if unsettled else ""
-        return [f"no setting is named{why}", *self.advice]
+        told = [each.batch for each in takewhile(lambda each: not each.open_between, self.batches)]
+        fewer = (
+            f"if your server runs at most {told[-1]:,} at a time, ask for those alone, with --batch" if told else ""
+        )
+        return [f"no setting is named{why}", *self.advice, *([fewer] if fewer and unsettled else [])]
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/recommend.md): every candidate with its figures, and what is chosen."""
