@@ -11,6 +11,10 @@ from importlib.util import find_spec
 MODULES = {
     "agree": "studies.agree",
     "best_cells": "studies.sweeps",
+    "check_cost": "studies.plugin_checks",
+    "check_importer": "studies.plugin_checks",
+    "check_router": "studies.plugin_checks",
+    "check_workload": "studies.plugin_checks",
     "collect": "studies.sweeps",
     "compare": "studies.compare",
     "compare_under_load": "studies.load",
@@ -32,6 +36,7 @@ MODULES = {
     "sweep_grid": "studies.sweeps",
     "timeline": "studies.timeline",
     "tune": "studies.tune",
+    "tune_under_load": "studies.tune_under_load",
     "what_if": "studies.what_if",
 }
 

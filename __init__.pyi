@@ -10,7 +10,7 @@ from .reports.load import LoadComparison
 from .reports.rates import HighestRates
 from .reports.recommendation import Recommendation
 from .reports.recommendation_under_load import RecommendationUnderLoad
-from .reports.sweeps import Tuned
+from .reports.sweeps import Tuned, TunedUnderLoad
 from .reports.what_if import WhatIf
 from .runtime.generate import generate as generate
 from .runtime.prepare import load_assistants as load_assistants
@@ -20,6 +20,10 @@ from .studies.decode import decode as decode
 from .studies.engine_settings import EngineSettings
 from .studies.import_logs import import_logs as import_logs
 from .studies.options import Promised
+from .studies.plugin_checks import check_cost as check_cost
+from .studies.plugin_checks import check_importer as check_importer
+from .studies.plugin_checks import check_router as check_router
+from .studies.plugin_checks import check_workload as check_workload
 from .studies.record import record as record
 from .studies.report import report as report
 from .studies.serving import Simulated
@@ -37,6 +41,10 @@ __version__: str
 __all__ = [
     "agree",
     "best_cells",
+    "check_cost",
+    "check_importer",
+    "check_router",
+    "check_workload",
     "collect",
     "compare",
     "compare_under_load",
@@ -58,6 +66,7 @@ __all__ = [
     "sweep_grid",
     "timeline",
     "tune",
+    "tune_under_load",
     "what_if",
 ]
 
@@ -352,6 +361,48 @@ def tune(
     over_tags: OverTags | str = "mean",
     batch: int = 1,
 ) -> Tuned: ...
+def tune_under_load(
+    policy: str,
+    recording: str | Path | None = None,
+    *,
+    workload: str | Path,
+    cluster: str | Path,
+    out: str | Path,
+    jobs: int | None = None,
+    concurrency: int | None = None,
+    active_sessions: int | None = None,
+    time_scale: float | None = None,
+    limit: int | None = None,
+    max_prompt_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    max_wait_s: float | None = None,
+    zero_tokens: str = "refuse",
+    tag: str | None = None,
+    horizon_s: float | None = None,
+    slo: Promised | None = None,
+    cost: str | Path | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+    scale: Mapping[str, float] | None = None,
+    tensor_parallel: int = 1,
+    extrapolate: bool = False,
+    models: Sequence[str] | Mapping[str, str] | None = None,
+    on: str | None = None,
+    measured_on: str | None = None,
+    shift_acceptance: Mapping[str, float] | None = None,
+    seed: int = 0,
+    decide_s: float | None = None,
+    allow_foreign_profile: bool = False,
+    strict: bool = False,
+    lossless: bool = False,
+    seeds: int = 5,
+    start: Start | str | None = None,
+    split: float = 0.5,
+    split_seed: int = 0,
+    trials: int | None = None,
+    rate: float | None = None,
+    limits: str | None = None,
+) -> TunedUnderLoad: ...
 def what_if(
     workload: str | Path,
     policy: PolicyGiven,

@@ -249,7 +249,7 @@ GROUPS: tuple[tuple[str, str, Mapping[str, str | LaboratoryCommand]], ...] = (
     ("trace", "Look at recordings, check them, import or make some.", TRACE),
     ("policy", "What policies there are, whether one keeps the contract, and fitting those that need it.", POLICY),
     ("pool", "Pools of real models.", POOL),
-    ("plugin", "Packages of your own policies and routers.", PLUGIN),
+    ("plugin", "Packages of your own policies, routers, costs, workloads and importers.", PLUGIN),
 )
 EXPERIMENT = LaboratoryCommand("experiment", "Experiments on the shipped pool and recording, or on yours.")
 

@@ -1,20 +1,20 @@
-"""`paceline plugin new`: a package of one's own policy or router."""
+"""`paceline plugin new`: a package of one's own policy, router, cost, workload or importer."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..studies.plugins import new_plugin
+from ..studies.plugins import KINDS, new_plugin
 from .output import JsonOption, check_json_path, show
 
 
 def new(
-    kind: Annotated[str, typer.Argument(metavar="policy|router", help="What it is to be.")],
+    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What it is to be.")],
     name: Annotated[str, typer.Argument(help="As it is to be called, as in my-policy.")],
     out: Annotated[Path | None, typer.Option(help="New folder; default: paceline-NAME.")] = None,
     json: JsonOption = None,
 ) -> None:
-    """Write a package that registers a policy or a router: code to change, an entry point, a test, a README."""
+    """Write a package that registers something of your own: code to change, an entry point, a test, a README."""
     check_json_path(json, out)
     show(json, new_plugin(kind, name, out))

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from ..base.by_name import names_path
 from ..base.errors import counted
 from ..base.files import recording_path, write_whole
-from ..base.names import names_path
 from ..policies.about import about_of
 from ..policies.by_name import (
+    POLICIES,
     PolicySpec,
     PolicySpecError,
     own_policies,
-    policies_of_packages,
     policy_class,
     unknown_policy,
 )
@@ -34,9 +34,9 @@ def list_policies(json: JsonOption = None) -> None:
 
     Those of other packages are loaded for it; one that cannot be used stands last, with the reason.
     """
-    theirs = policies_of_packages()
-    usable = {name: found for name, found in theirs.items() if not isinstance(found, PolicySpecError)}
-    unusable = {name: str(found) for name, found in theirs.items() if isinstance(found, PolicySpecError)}
+    theirs = POLICIES.of_packages()
+    usable = {name: found for name, found in theirs.items() if not isinstance(found, ValueError)}
+    unusable = {name: str(found) for name, found in theirs.items() if isinstance(found, ValueError)}
     rows = [_row(name, cls) for name, cls in {**own_policies(), **usable}.items()]
     cells = [(row["name"], _text_kind(row), _about(row)) for row in rows]
     cells += [(name, "cannot be\nused", reason) for name, reason in unusable.items()]

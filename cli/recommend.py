@@ -13,7 +13,7 @@ from ..studies.recommend import recommend as recommended
 from ..studies.recommend_under_load import recommend_under_load
 from ..traces.workloads.arrival import WorkloadChanges
 from .options import WORKLOAD, GivenClusterOption, PoliciesOption, TraceOption
-from .output import JsonOption, check_file_path, check_json_path, show
+from .output import HtmlOption, JsonOption, check_file_path, check_html_path, check_json_path, show
 
 
 def recommend(
@@ -44,6 +44,7 @@ def recommend(
             "simulate --from FILE#N and compare --from FILE#N."
         ),
     ] = None,
+    html: HtmlOption = None,
     json: JsonOption = None,
 ) -> None:
     """Find the best draft length at each number of running requests, and print the setting to paste.
@@ -53,6 +54,7 @@ def recommend(
     requests or cost do not tell drafting from none, no setting is named, but what to measure.
     """
     check_json_path(json, trace, out)
+    check_html_path("--html", html, trace, out, json)
     if out is not None:
         check_file_path("--out", out)
     options = {name: value for record in (lengths, replay, repeats) for name, value in vars(record).items()}
@@ -71,4 +73,4 @@ def recommend(
         )
     if out is not None:
         found.write(out)
-    show(json, found)
+    show(json, found, html=html)

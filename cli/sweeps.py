@@ -5,14 +5,33 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..base.errors import counted
-from ..studies.options import OrdersOptions, PlacementOptions, PrefixOptions, ReplayOptions, SearchOptions, SeedsOptions
+from ..base.errors import ArgumentError, counted
+from ..base.options import given
+from ..studies.options import (
+    LoadOptions,
+    OrdersOptions,
+    PlacementOptions,
+    PrefixOptions,
+    ReplayOptions,
+    SearchOptions,
+    SeedsOptions,
+)
 from ..studies.sweeps import TABLE, best_cells, sweep_grid
 from ..studies.sweeps import collect as collect_cells
 from ..studies.tune import tune as tune_policy
+from ..studies.tune_under_load import tune_under_load as tune_served
 from .errors import Interrupted
-from .options import TraceOption
-from .output import FigureOption, JsonOption, check_figure_path, check_file_path, check_json_path, say, show
+from .options import WORKLOAD, FindRateOption, GivenClusterOption, TraceOption
+from .output import (
+    FigureOption,
+    JsonOption,
+    check_figure_path,
+    check_file_path,
+    check_json_path,
+    refuse_beside,
+    say,
+    show,
+)
 
 FAILED = 1  # exit code: a cell has no figures
 
@@ -111,12 +130,39 @@ def tune(
     reorder: OrdersOptions,
     placement: PlacementOptions,
     prefixes: PrefixOptions,
+    load: LoadOptions,
+    workload: Annotated[
+        str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Mean arrivals per second, at which --slo is to be kept most; default: the workload's own."),
+    ] = None,
+    find_rate: FindRateOption = None,
+    cluster: GivenClusterOption = None,
     figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Find the fastest values of a policy on a part of a recording, and say how fast they are on the rest."""
+    """Find the best values of a policy on a part of a recording, and say how good they are on the rest.
+
+    Best is the fastest. With --workload it is the most goodput, by --slo at --rate, or the highest rate at which
+    --find-rate holds.
+    """
     check_json_path(json, out, trace, figure)
     check_figure_path(figure, out)
-    records = (search, replay, repeats, reorder, placement, prefixes)
-    options = {name: value for record in records for name, value in vars(record).items()}
-    show(json, tune_policy(policy, trace, out=out, jobs=jobs, batch=batch, **options), figure=figure)
+    options = {**vars(search), **vars(replay), **vars(repeats)}
+    beside = {**given(reorder), **given(placement), **given(prefixes)}
+    if workload is None:
+        asked = {**given(load), "rate": rate, "limits": find_rate, "cluster": cluster}
+        for name in (name for name, value in asked.items() if value is not None):
+            raise ArgumentError(f"`{name}` goes with `workload`")
+        options |= {**vars(reorder), **vars(placement), **vars(prefixes)}
+        show(json, tune_policy(policy, trace, out=out, jobs=jobs, batch=batch, **options), figure=figure)
+        return
+    if cluster is None:
+        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
+    idle = beside | ({} if search.over_tags == SearchOptions().over_tags else {"over_tags": search.over_tags})
+    refuse_beside("--workload", **idle, batch=batch != 1)
+    del options["over_tags"]
+    served = {"workload": workload, "cluster": cluster, "rate": rate, "limits": find_rate, **vars(load)}
+    show(json, tune_served(policy, trace, out=out, jobs=jobs, **served, **options), figure=figure)

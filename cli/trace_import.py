@@ -15,7 +15,11 @@ from .options import ModelsOption
 from .output import JsonOption, check_json_path, check_new_folder, show
 
 FormatArgument = Annotated[
-    str, typer.Argument(metavar="FORMAT", help=f"One of {', '.join((*format_names(), AUTO))} ({AUTO}: by its keys).")
+    str,
+    typer.Argument(
+        metavar="FORMAT",
+        help=f"One of {', '.join((*format_names(), AUTO))} ({AUTO}: by its keys), or FILE.py:FORMAT (docs/plugins.md).",
+    ),
 ]
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to import, plain or .gz.")]
 DrafterOption = Annotated[

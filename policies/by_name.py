@@ -9,33 +9,33 @@ A value that is a policy is written with parentheses: `guarded,policy=two-level(
 the beginning of a policy's text, may have any of these characters.
 """
 
-import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from os.path import isfile
 from typing import TypeAlias, Union, cast
 
-from ..base.errors import at, defined_at, is_foreign, known_are, pass_interrupt, said, told
-from ..base.names import ClassKind, names_path
+from ..base.by_name import (
+    CLASS_OF_FILE,
+    MOST_NESTED,
+    TOO_DEEP,
+    NamedKind,
+    PlainValue,
+    file_first,
+    name_and_options,
+    names_path,
+    read_options,
+)
+from ..base.errors import known_are, said
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
-from .chain_text import PlainValue, PolicyClass, read_options
+from .chain_text import PolicyClass
 from .fixed import Chain
 
 
 class PolicySpecError(ValueError):
     """A policy text that names nothing, or options it does not take; one line."""
 
-
-_POLICIES: ClassKind[PolicyClass] = ClassKind(
-    noun="policy",
-    group="paceline.policies",
-    methods=("decide", "learn"),
-    example="MyPolicy",
-    refused=PolicySpecError,
-)
 
 # By name: the module beside this one, and the class in it.
 _PLACES = {
@@ -110,23 +110,15 @@ def own_policies() -> Mapping[str, PolicyClass]:
     return _OWN
 
 
-def policy_names() -> list[str]:
-    """Ours, and those other packages register in the entry-point group `paceline.policies`; none is loaded for it."""
-    return _POLICIES.names(own_policies())
-
-
-def policies_of_packages() -> dict[str, PolicyClass | PolicySpecError]:
-    """What other packages register, by name: the policy, or why it cannot be used."""
-    found = dict[str, PolicyClass | PolicySpecError]()
-    for name, entries in _POLICIES.registered().items():
-        try:
-            if name in own_policies():
-                places = " and ".join(entry.value for entry in entries)
-                raise PolicySpecError(f"policy {name!r} is paceline's own: name {places} as module:Class")
-            found[name] = _POLICIES.loaded(entries)
-        except PolicySpecError as error:
-            found[name] = error
-    return found
+POLICIES: NamedKind[PolicyClass] = NamedKind(
+    noun="policy",
+    group="paceline.policies",
+    methods=("decide", "learn"),
+    example="MyPolicy",
+    refused=PolicySpecError,
+    own=own_policies,
+    first="the pool",
+)
 
 
 def policy_class(name: str) -> PolicyClass | None:
@@ -134,15 +126,13 @@ def policy_class(name: str) -> PolicyClass | None:
 
     Raises ValueError for a file or module that is not there or raises, or that has no such class.
     """
-    return _POLICIES.called(name, own_policies())
+    return POLICIES.called(name)
 
 
 OptionValue: TypeAlias = Union[PlainValue, "PolicySpec"]
 # Of a bare chain, such as `draft:4/target`, or `draft:4`, which lacks its end.
 _CHAIN = re.compile(r".*/.*|[^:]+:[0-9]+", re.DOTALL)
-_BARE, _CLASS = "a chain such as draft:4/target", "file.py:Class or package.module:Class"
-MOST_NESTED = 32  # policies in one another; far beyond any that helps, and reading and building go as deep
-TOO_DEEP = f"policies can stand in one another {MOST_NESTED} deep at most"
+_BARE = "a chain such as draft:4/target"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,9 +160,9 @@ class PolicySpec:
                 label = re.sub(r":0+(?=[0-9])", ":", name)
                 return cls(name="chain", options={"spec": name}, label=label, policy_class=Chain)
             found = policy_class(name)
-            values = {} if found is None else read_options(found, options, cls._parse_part)
+            values = {} if found is None else read_options(found, options, Policy, cls._parse_part)
             if found is not None:
-                check_signature(found, values, first="the pool")
+                POLICIES.check_signature(found, values)
         except PolicySpecError:  # of what another package registered, which tells its own name
             raise
         except ValueError as error:
@@ -184,7 +174,7 @@ class PolicySpec:
     @classmethod
     def _parse_part(cls, text: str) -> "PolicySpec":
         """As `parse`, of a policy among options, where a lone `+` is a comma, and one is taken off several in a row."""
-        file, rest = _file_first(text)
+        file, rest = file_first(text)
         if "(" not in rest:
             if "+" * MOST_NESTED in rest:
                 raise ValueError(TOO_DEEP)
@@ -203,13 +193,7 @@ class PolicySpec:
         options: dict[str, PlainValue | Policy] = {}
         for key, value in self.options.items():
             options[key] = self._build_part(key, value, pool) if isinstance(value, PolicySpec) else value
-        try:
-            return self.policy_class(pool, **options)
-        except ValueError as error:
-            raise PolicySpecError(f"policy {self.label!r}: {error}{at(error)}") from error
-        except BaseException as error:  # the constructor may be foreign code
-            pass_interrupt(error)
-            raise PolicySpecError(f"policy {self.label!r}: its constructor raised {told(error)}") from error
+        return cast(Policy, POLICIES.made(self.label, self.policy_class, pool, options))
 
     def _build_part(self, key: str, part: "PolicySpec", pool: Pool) -> Policy:
         try:
@@ -223,53 +207,7 @@ def make_policy(text: str, pool: Pool) -> Policy:
     return PolicySpec.parse(text).build(pool)
 
 
-def name_and_options(text: str) -> tuple[str, list[str]]:
-    """(name, options as `key=value`) of a text; raises ValueError for parentheses that do not pair."""
-    file, rest = _file_first(text)
-    name, *options = _parts(rest)
-    if name.endswith(")"):
-        name, _, inside = name[:-1].partition("(")
-        options = [*(_parts(inside) if inside else ()), *options]
-    return file + name, options
-
-
-def _file_first(text: str) -> tuple[str, str]:
-    """A file that is there, by whatever name, and the rest of a text that begins with it; no file, and the text."""
-    path, ends, _ = text.partition(".py")
-    file = path + ends
-    # Path.is_file raises where a name is too long.
-    return (file, text[len(file) :]) if ends and isfile(file) else ("", text)  # noqa: PTH113
-
-
-def _parts(text: str) -> list[str]:
-    parts, opened, start = list[str](), list[int](), 0
-    for place, char in enumerate(text):
-        if char == "(":
-            opened.append(place)
-        elif char == ")" and not opened:
-            raise ValueError(f"the ) after {text[max(0, place - 20) : place]!r} closes nothing")
-        elif char == ")":
-            opened.pop()
-        if char == "," and not opened:
-            parts.append(text[start:place])
-            start = place + 1
-        if len(opened) > MOST_NESTED:
-            raise ValueError(TOO_DEEP)
-    if opened:
-        raise ValueError(f"the ( after {text[max(0, opened[-1] - 20) : opened[-1]]!r} is never closed")
-    return [*parts, text[start:]]
-
-
-def check_signature(cls: Callable[..., object], options: Mapping[str, object], *, first: str) -> None:
-    """Raise ValueError where a constructor does not take these options after its first argument, which is `first`."""
-    try:
-        inspect.signature(cls).bind(None, **options)
-    except TypeError as error:
-        told_first = f" (its constructor must take {first} first, then options){defined_at(cls)}"
-        raise ValueError(f"{error}{told_first if is_foreign(cast(type, cls)) else ''}") from None
-
-
 def unknown_policy(name: str, *other_forms: str) -> PolicySpecError:
     """What to raise of a name that stands for nothing; `other_forms` of what could be named there, in words."""
-    known = known_are(name, policy_names(), *other_forms, _CLASS, where="paceline policy list")
+    known = known_are(name, POLICIES.names(), *other_forms, CLASS_OF_FILE, where="paceline policy list")
     return PolicySpecError(f"unknown policy {name!r}: {known}")

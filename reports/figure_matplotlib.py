@@ -329,6 +329,8 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
         if len(places) <= MOST_TICKS:
             axes.set_xticks(places, [f"{x:g}" for x in places])
             axes.minorticks_off()
+    elif panel.kind == "line":
+        axes.locator_params(axis="x", nbins=MOST_TICKS)
     if panel.log_y:
         axes.set_yscale("log")
     if panel.diagonal:

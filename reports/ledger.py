@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..base.files import write_whole
+from .page import PAGE, Pictured, page_of
 from .tables import Grid, Printed
 
 FORMAT, VERSION = "paceline-recommendation", 1
@@ -58,15 +59,38 @@ class RecommendationLedger:
         }
 
 
-class Recommended(Printed):
+class Pasteable(Protocol):
+    """Settings of an engine that print themselves."""
+
+    def lines(self) -> Sequence[str]:
+        """What is set, and the text to paste."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/settings.md)."""
+
+
+BARE = "published peaks are a lower bound on seconds, which says nothing of the best draft length"
+
+
+class Recommended(Pictured):
     """A decision with its ledger."""
 
     __slots__ = ()
     ledger: RecommendationLedger
+    setting: Pasteable | None  # to paste; None where something is not decided
+
+    def configuration(self) -> Mapping[str, Any]:
+        """What was asked for."""
+        return self.ledger.asked
+
+    def paste(self) -> str:
+        """The setting with its notes."""
+        return "" if self.setting is None else "\n".join(self.setting.lines())
 
     def write(self, path: str | Path) -> None:
-        """Write `recommendation.json`; one that is there is replaced."""
-        write_whole(Path(path), json.dumps(self.to_json(), indent=1, sort_keys=True) + "\n")
+        """Write `recommendation.json`, of which `report` makes a page; one that is there is replaced."""
+        found = {**self.to_json(), PAGE: page_of(self).to_json()}
+        write_whole(Path(path), json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

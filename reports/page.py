@@ -57,6 +57,7 @@ class ReportPage:
     sections: tuple[Section, ...]
     configuration: dict[str, str] = field(default_factory=dict)  # what was asked for, by name
     command: str = ""  # that gives the same again; empty where Python asked
+    paste: str = ""  # a setting to paste, which stands below the answer; empty where there is none
     partial: str = ""  # why the result is not whole; empty if it is
     paceline: str = field(default_factory=lambda: version_of("paceline"))
     version: Literal[1] = 1
@@ -81,7 +82,9 @@ def page_from(data: Mapping[str, Any], name: str) -> ReportPage:
     """
     held = data.get(PAGE)
     if not isinstance(held, Mapping):
-        raise ValueError(f"{name}: `{PAGE}` must be there, as compare, simulate and run write it with --json")
+        raise ValueError(
+            f"{name}: `{PAGE}` must be there, as compare, simulate, recommend and others write it with --json"
+        )
     if held.get("version") != FORMAT:
         raise ValueError(f"{name}: `{PAGE}.version` must be {FORMAT}, got {held.get('version')!r}")
     try:
@@ -124,6 +127,10 @@ class Pictured(Printed):
         """What was asked for, by name."""
         return {}
 
+    def paste(self) -> str:
+        """A setting to paste; empty where there is none."""
+        return ""
+
     def partial(self) -> str:
         """Why the result is not whole; empty if it is."""
         return ""
@@ -150,11 +157,11 @@ def page_of(found: Printed, command: str = "") -> ReportPage:
     """What a page says of a result; `command` gives the same again, and its remarks name options then."""
     if isinstance(found, Pictured):
         sections, title, partial = tuple(found.sections()), found.headline(), found.partial()
-        answer, asked = tuple(found.answer()), found.configuration()
+        answer, asked, paste = tuple(found.answer()), found.configuration(), found.paste()
     else:
         tables = tuple(found.tables())
         sections, title = (Section(topic="figures", tables=tables),), tables[0].title if tables else ""
-        answer, asked, partial = tuple(found.lines()), {}, ""
+        answer, asked, partial, paste = tuple(found.lines()), {}, "", ""
     if command:
         sections = tuple(
             replace(
@@ -168,6 +175,7 @@ def page_of(found: Printed, command: str = "") -> ReportPage:
         sections=tuple(one for one in sections if one.tables or one.panels),
         configuration=dict(sorted(flat_settings(asked))),
         command=command,
+        paste=paste,
         partial=partial,
     )
 
@@ -211,9 +219,10 @@ def _article(page: ReportPage, place: int, numbers: Iterator[int], *, several: b
     by_topic = {topic: [one for one in page.sections if one.topic == topic] for topic in TOPICS}
     shown = [(topic, found) for topic, found in by_topic.items() if found]
     links = "".join(f'<li><a href="#{topic}-{place}">{escape(TOPICS[topic][0])}</a></li>' for topic, _ in shown)
+    paste = f"<h3>To paste</h3><pre tabindex='0'>{escape(page.paste)}</pre>" if page.paste else ""
     parts = [
         f'<article aria-labelledby="answer-{place}">',
-        f'<h2 id="answer-{place}">Answer</h2><div class="answer">{answer}</div>',
+        f'<h2 id="answer-{place}">Answer</h2><div class="answer">{answer}</div>{paste}',
         f'<p class="basis"><b>Of what:</b> {html_lines(page.title)}</p>',
         f'<nav aria-label="Sections"><ul>{links}<li><a href="#again-{place}">To repeat it</a></li></ul></nav>',
     ]

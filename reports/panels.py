@@ -26,6 +26,7 @@ MOST_CHAINS = 15  # of a sweep that is no grid
 INTERVAL = "bars: 95% interval over requests"
 MOST_WATERFALLS = 3  # policies
 QUANTILES = 101  # points of a distribution
+MOST_IN_MS = 10.0  # seconds of the longest time in a picture that counts milliseconds
 MOST_INSTANTS = 200  # of a line over time
 
 
@@ -351,15 +352,17 @@ def regrets(regret: Regret) -> Ranking:
     return ranking(title, figures, reference=0.0, style="+.1f", unit="%")
 
 
-def distributions(title: str, values: Mapping[str, NDArray[np.float64]], unit: str) -> list[AnyPanel]:
-    """The share of values that are at most x, by name; none where nobody has any."""
+def distributions(title: str, seconds: Mapping[str, NDArray[np.float64]]) -> list[AnyPanel]:
+    """The share of times that are at most x, by name, in ms where all are short; none where nobody has any."""
     shares = np.linspace(0.0, 1.0, QUANTILES)
-    known = {name: np.quantile(own, shares) for name, own in values.items() if len(own)}
+    known = {name: np.quantile(own, shares) for name, own in seconds.items() if len(own)}
     if not known:
         return []
     least, most = (pick(float(own[end]) for own in known.values()) for pick, end in ((min, 0), (max, -1)))
+    unit, each = ("ms", 1e3) if most < MOST_IN_MS else ("s", 1.0)
     series = tuple(
-        Series(name=name, x=tuple(own.tolist()), y=tuple((100 * shares).tolist())) for name, own in known.items()
+        Series(name=name, x=tuple((each * own).tolist()), y=tuple((100 * shares).tolist()))
+        for name, own in known.items()
     )
     wide = least > 0 and most > 20 * least
     return [Panel(title=title, x_label=unit, y_label="% of requests at most", series=series, log_x=wide)]

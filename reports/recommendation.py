@@ -2,23 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, Self
+from itertools import groupby, takewhile
+from typing import Any, Self
 
+from ..base.errors import counted
 from .comparison import comparison_title, shared_remarks, told_apart
-from .ledger import LedgerLine, RecommendationLedger, Recommended, Standing
+from .ledger import BARE, LedgerLine, Pasteable, RecommendationLedger, Recommended, Standing
+from .panels import HeatMap, Section
 from .side_by_side import SideBySide
 from .summary import Summary
 from .tables import Grid, flat_rows, table
-
-
-class Pasteable(Protocol):
-    """Settings of an engine that print themselves."""
-
-    def lines(self) -> Sequence[str]:
-        """What is set, and the text to paste."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/settings.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +101,48 @@ class Recommendation(Recommended):
     drafter: str
     present: int | None  # K that is set now
     batches: tuple[AtBatch, ...]
+    bare: bool  # whether the cost is a lower bound only, at which no setting is named
     setting: Pasteable | None  # to paste; None where something is not decided
     advice: tuple[str, ...]  # what to measure then
     compared: tuple[SideBySide, ...]  # by number of running requests, what the figures are of
     ledger: RecommendationLedger
+
+    def headline(self) -> str:
+        """What it is of."""
+        return comparison_title(self.meta, self.compared[0])
+
+    def sections(self) -> Sequence[Section]:
+        """Every draft length at each number of running requests."""
+        return [Section(topic="policies", tables=tuple(self.tables()), panels=(self._heat(),))]
+
+    def _heat(self) -> HeatMap:
+        lengths = sorted({one.draft_tokens for each in self.batches for one in each.candidates if one.draft_tokens})
+        speeds = [{one.draft_tokens: one.speed_up for one in each.candidates} for each in self.batches]
+        return HeatMap(
+            title=f"Speed-up by draft length of {self.drafter} and by running requests",
+            x_label="running requests",
+            y_label="draft tokens K",
+            columns=tuple(f"{each.batch:,}" for each in self.batches),
+            rows=tuple(map(str, lengths)),
+            values=tuple(tuple(speed.get(length) for speed in speeds) for length in lengths),
+            value_label="speed-up over the target alone",
+            marked=frozenset(
+                (lengths.index(each.chosen), column) for column, each in enumerate(self.batches) if each.chosen
+            ),
+            least=1.0,
+        )
+
+    def answer(self) -> Sequence[str]:
+        """The draft lengths in words, and why no setting is named."""
+        spans = [(key, [*group]) for key, group in groupby(self.batches, key=lambda each: each.chosen)]
+        words = [
+            f"{_lengths(length)} at {_batches(each)} running" + (f": {_gains(each)}" if length else "")
+            for length, each in spans
+        ]
+        if self.setting is not None:
+            return words
+        first, *advice = self._open()
+        return [first, *(f"the fastest on these requests: {one}" for one in words), *advice]
 
     def tables(self) -> Sequence[Grid]:
         """A row for each number of running requests."""
@@ -119,12 +150,18 @@ class Recommendation(Recommended):
 
     def lines(self) -> Sequence[str]:
         """The setting, or why none is named."""
-        if self.setting is not None:
-            return ["", *self.setting.lines()]
+        return self._open() if self.setting is None else ["", *self.setting.lines()]
+
+    def _open(self) -> list[str]:
+        if self.bare:
+            return [f"no setting is named: {BARE}", *self.advice]
         unsettled = [f"{each.batch:,}" for each in self.batches if each.open_between]
-        if not unsettled:
-            return ["no setting is named", *self.advice]
-        return [f"no setting is named: at {', '.join(unsettled)} running, K cannot be told from none", *self.advice]
+        why = f": at {', '.join(unsettled)} running, K cannot be told from none" if unsettled else ""
+        told = [each.batch for each in takewhile(lambda each: not each.open_between, self.batches)]
+        fewer = (
+            f"if your server runs at most {told[-1]:,} at a time, ask for those alone, with --batch" if told else ""
+        )
+        return [f"no setting is named{why}", *self.advice, *([fewer] if fewer and unsettled else [])]
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/recommend.md): every candidate with its figures, and what is chosen."""
@@ -147,6 +184,24 @@ class Recommendation(Recommended):
                 for one in each.candidates
             ]
         )
+
+
+def _lengths(length: int) -> str:
+    return f"draft {counted(length, 'token')}" if length else "do not draft"
+
+
+def _batches(each: Sequence[AtBatch]) -> str:
+    return f"{each[0].batch:,}" + (f" to {each[-1].batch:,}" if len(each) > 1 else "")
+
+
+def _gains(each: Sequence[AtBatch]) -> str:
+    gains = [one.own.speed_up for one in each if one.own.speed_up is not None]
+    if not gains:
+        return "gain unknown"
+    least, most = f"{min(gains):.2f}x", f"{max(gains):.2f}x"
+    return (
+        f"{least} to {most} the speed of the target alone" if least != most else f"{most} the speed of the target alone"
+    )
 
 
 def replayed_candidates(

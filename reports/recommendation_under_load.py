@@ -9,14 +9,16 @@ from statistics import fmean
 from typing import Any
 
 from .intervals import Interval, geometric_interval, paired
-from .ledger import LedgerLine, RecommendationLedger, Recommended, Standing
+from .ledger import LedgerLine, Pasteable, RecommendationLedger, Recommended, Standing
 from .limits import Limit
+from .panels import Section, ranking
 from .rates import three_digits, with_ends
-from .recommendation import Pasteable, Recommendation, recommendation_table
+from .recommendation import Recommendation, recommendation_table
 from .serving_tables import SeedRow, what_was_asked
 from .tables import Grid, Printed, flat_rows, table
 
 IN_SYSTEM = "in_system_s"
+MOST_DRAWN = 15  # candidates in a figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +78,29 @@ class RecommendationUnderLoad(Recommended):
     remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
     ledger: RecommendationLedger
 
-    def tables(self) -> Sequence[Grid]:
-        """Candidates; K by running requests; the present setting as it was observed."""
+    def headline(self) -> str:
+        """What was served."""
         title = [f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")]
         title += [*([] if self.rate is None else [f"{self.rate:g} arrivals/s"]), *what_was_asked(self.meta["setting"])]
-        title += [", ".join(map(str, self.limits))] if self.limits else []
+        return "; ".join([*title, *([", ".join(map(str, self.limits))] if self.limits else [])])
+
+    def sections(self) -> Sequence[Section]:
+        """Candidates by their time in the system, and draft lengths by running requests."""
+        seconds = {one.policy: (one.in_system_s, None) for one in self.candidates[:MOST_DRAWN] if one.in_system_s}
+        chosen = [policy for policy in seconds if policy == self.chosen]
+        title = "Mean time in the system, s"
+        drawn = [ranking(title, seconds, filled=chosen, told="filled: chosen", style=".3g")] if seconds else []
+        by_batch = [] if self.by_batch is None else [panel for one in self.by_batch.sections() for panel in one.panels]
+        return [Section(topic="load", tables=tuple(self.tables()), panels=(*drawn, *by_batch))]
+
+    def answer(self) -> Sequence[str]:
+        """All that is printed but the setting."""
+        return [*self._told(), *self.advice]
+
+    def tables(self) -> Sequence[Grid]:
+        """Candidates; K by running requests; the present setting as it was observed."""
         best = {(place, None) for place, one in enumerate(self.candidates) if one.policy == self.chosen}
-        found = [table(map(self._cells, self.candidates), title="; ".join(title), remarks=self._remarks(), bold=best)]
+        found = [table(map(self._cells, self.candidates), title=self.headline(), remarks=self._remarks(), bold=best)]
         if self.by_batch is not None:
             grid = recommendation_table(self.by_batch)
             found.append(replace(grid, remarks=tuple(one for one in grid.remarks if one not in self.remarks)))
@@ -123,6 +141,9 @@ class RecommendationUnderLoad(Recommended):
 
     def lines(self) -> Sequence[str]:
         """The choice, what misses by how much, up to which rate it pays, and the setting."""
+        return [*self.answer(), *([] if self.setting is None else ["", *self.setting.lines()])]
+
+    def _told(self) -> list[str]:
         found = [self._decision()]
         if self.at_slow_end:
             found.append(f"if seconds are as slow as nine in ten measurements allow, it misses: {self.at_slow_end}")
@@ -130,9 +151,7 @@ class RecommendationUnderLoad(Recommended):
         found += [] if self.crossing is None else [self.crossing.words]
         if self.observed is not None:
             found += ["the present setting, simulated and observed:", *self.observed.lines()]
-        if self.setting is None:
-            return [*found, *self.advice]
-        return [*found, *self.advice, "", *self.setting.lines()]
+        return found
 
     def _is_told(self, one: ServedCandidate) -> bool:
         """Not where plenty miss for the same reason and another is chosen: the ledger has all of them."""

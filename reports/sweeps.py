@@ -12,10 +12,11 @@ from statistics import fmean
 from typing import Any
 
 from ..base.errors import ArgumentError, counted, known_are
-from .intervals import Interval, OverTags, mean_interval
+from .intervals import Interval, OverTags, geometric_interval, mean_interval, paired
 from .limits import TYPED, Limit, figure_named, limits_of
 from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
+from .rates import three_digits, with_ends
 from .tables import Grid, Printed, table
 
 LEAST = "min:"  # before an objective of which less is better
@@ -371,21 +372,13 @@ class Tuned(Pictured):
 
     def sections(self) -> Sequence[Section]:
         """Both halves, and how the search came there."""
-        return [Section(topic="policies", tables=tuple(self.tables()), panels=(self._learning_curve(),))]
-
-    def _learning_curve(self) -> Panel:
-        known = [(float(number), rate) for number, rate in enumerate(self.trail, 1) if rate is not None]
-        numbers, rates = zip(*known, strict=True)
-        return Panel(
-            title="The search, on the requests tuned on",
-            kind="scatter",
-            x_label="trial",
-            y_label=f"tokens/s, {self._over}",
-            series=(
-                Series(name="best so far", x=numbers, y=tuple(accumulate(rates, max))),
-                Series(name="trial", x=numbers, y=rates),
-            ),
-        )
+        return [
+            Section(
+                topic="policies",
+                tables=tuple(self.tables()),
+                panels=(learning_curve(self.trail, f"tokens/s, {self._over}"),),
+            )
+        ]
 
     def tables(self) -> Sequence[Grid]:
         """A row for each half, the one that counts first."""
@@ -424,3 +417,116 @@ class Tuned(Pictured):
             f"tokens/s, {what}": f"{half.rates[self.best]:,.1f}{sure}",
             "over the target alone": "" if speed_up is None else f"{speed_up.mean:.2f}x ± {speed_up.half_width:.2f}",
         }
+
+
+def learning_curve(trail: Sequence[float | None], label: str) -> Panel:
+    """The figure of each trial in their order, and the most so far; None of one that failed."""
+    known = [(float(number), value) for number, value in enumerate(trail, 1) if value is not None]
+    numbers, values = zip(*known, strict=True)
+    return Panel(
+        title="The search, on the requests tuned on",
+        x_label="trial",
+        y_label=label,
+        series=(
+            Series(name="best so far", x=numbers, y=tuple(accumulate(values, max))),
+            Series(name="trial", x=numbers, y=values),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedUnderLoadHalf:
+    """A tuned policy that serves, with the acceptance of some of the requests; figures are by seed."""
+
+    name: str  # whether it was tuned on them
+    requests: int
+    tuned: Mapping[int, float]
+    alone: Mapping[int, float] | None  # of the target alone; None where it has none
+
+    @property
+    def gain(self) -> Interval | None:
+        """Over the target alone, seed by seed; None where that has no figure, or one of 0."""
+        if self.alone is None or min(self.alone.values()) <= 0 or min(self.tuned.values()) <= 0:
+            return None
+        return geometric_interval([own / other for own, other in paired(self.tuned, self.alone)])
+
+    def to_json(self, figure: str) -> dict[str, Any]:
+        """All of it."""
+        gain = self.gain
+        return {
+            "requests": self.requests,
+            figure: fmean(self.tuned.values()),
+            f"{figure}_by_seed": {str(seed): value for seed, value in self.tuned.items()},
+            f"{figure}_alone": None if self.alone is None else fmean(self.alone.values()),
+            "gain": None if gain is None else gain.mean,
+            "gain_ci": None if gain is None or len(self.tuned) < 2 else list(gain.bounds),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TunedUnderLoad(Pictured):
+    """What a tuning under load found."""
+
+    ranges: str  # the policy's text
+    best: str  # with the values that were best with the requests that it was tuned on
+    values: Mapping[str, str]  # these, by the name of their range
+    figure: str  # what was most, by flat name
+    words: str  # the same in words
+    trail: tuple[float | None, ...]  # the figure of each trial, in their order; None of one that failed
+    failed: tuple[str, ...]  # why trials failed, each reason once
+    halves: tuple[TunedUnderLoadHalf, TunedUnderLoadHalf]  # of requests that it was not tuned on, and of the others
+    recording: str
+    workload: str
+    cluster: str
+    split: float  # share of each tag that it was tuned on
+    split_seed: int
+
+    def headline(self) -> str:
+        """What was tuned, on what."""
+        share = f"{self.split:.0%} of each tag's requests, split seed {self.split_seed}"
+        what = f"{self.best}, the best of {counted(len(self.trail), 'trial')} on {share}, of {self.recording}"
+        return f"{what}; workload {self.workload}; cluster {self.cluster}"
+
+    def sections(self) -> Sequence[Section]:
+        """Both halves, and how the search came there."""
+        return [Section(topic="load", tables=tuple(self.tables()), panels=(learning_curve(self.trail, self.words),))]
+
+    def tables(self) -> Sequence[Grid]:
+        """A row for each half, the one that counts first."""
+        several = max(len(half.tuned) for half in self.halves) > 1
+        remarks = ["in brackets: 95% interval over seeds"] if several else []
+        return [table(map(self._row, self.halves), title=self.headline(), remarks=remarks)]
+
+    def lines(self) -> Sequence[str]:
+        """What counts, and what failed."""
+        found = f"{self.best}: {_over_seeds(self.halves[0].tuned)} {self.words}, on requests that it was not tuned on"
+        failed = f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
+        return [found, *filter(None, [failed])]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        names = ("ranges", "best", "figure", "recording", "workload", "cluster", "split", "split_seed")
+        asked = {name: getattr(self, name) for name in names} | {"values": dict(self.values)}
+        own, tuned = (half.to_json(self.figure) for half in self.halves)
+        found = {"trials": len(self.trail), "failed": list(self.failed)}
+        return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each half."""
+        return [{"half": half.name, "policy": self.best, **half.to_json(self.figure)} for half in self.halves]
+
+    def _row(self, half: TunedUnderLoadHalf) -> dict[str, str]:
+        gain = half.gain
+        return {
+            "requests": half.name,
+            "number": f"{half.requests:,}",
+            self.words: _over_seeds(half.tuned),
+            "the target alone": "none" if half.alone is None else _over_seeds(half.alone),
+            "gain": "" if gain is None else with_ends(gain, "{:.2f}x".format),
+        }
+
+
+def _over_seeds(values: Mapping[int, float]) -> str:
+    if len(values) < 2:
+        return three_digits(next(iter(values.values())))
+    return with_ends(mean_interval([*values.values()]), three_digits)

@@ -20,6 +20,7 @@ from ..base.files import kept_folder, num_processors, processor
 from ..reports.tables import Grid, Printed, facts, table
 from ..traces.errors import TraceFormatError
 from ..traces.profile import profiles_here
+from .plugins import KINDS
 
 # A requirement as metadata writes it: its name, and the extra that it is of.
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
@@ -55,19 +56,29 @@ class KeptProfile:
     changed: tuple[str, ...]  # what is otherwise than when it was measured, in words
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPlugin:
+    """What another package registers."""
+
+    kind: str  # of `studies.plugins.KINDS`
+    name: str
+    unusable: str  # why; "" where it can be used
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis(Printed):
     """The state of an installation; prints as `paceline doctor` does."""
 
     versions: Mapping[str, str]  # of this package, of Python, and of what it needs
     extras: tuple[Extra, ...]
+    plugins: tuple[FoundPlugin, ...]
     machine: Mapping[str, str]  # what it has, in words
     folder: str  # of the caches
     kept: tuple[KeptFiles, ...]
     profiles: tuple[KeptProfile, ...]  # the newest, which `--cost here` takes, first
 
     def tables(self) -> Sequence[Grid]:
-        """Versions, extras, the machine, caches, profiles."""
+        """Versions, extras, plug-ins, the machine, caches, profiles."""
         extras = [
             {"extra": one.name, "missing": ", ".join(one.missing) or "nothing", "to install": one.install}
             for one in self.extras
@@ -77,6 +88,11 @@ class Diagnosis(Printed):
         ]
         found = [facts("Versions", self.versions), facts("This machine", self.machine)]
         found.append(table(extras, texts=("missing", "to install"), title="Extras"))
+        if self.plugins:
+            plugins = [
+                {"plug-in": one.name, "kind": one.kind, "can be used": one.unusable or "yes"} for one in self.plugins
+            ]
+            found.append(table(plugins, texts=("kind", "can be used"), title="Plug-ins of other packages"))
         if kept:
             found.append(table(kept, title=f"Caches in {self.folder}"))
         if self.profiles:
@@ -118,6 +134,11 @@ def doctor() -> Diagnosis:
     return Diagnosis(
         versions=names | {name: _version(name) or "NOT INSTALLED" for name in needed},
         extras=tuple(_extra(name, packages) for name, packages in extras.items()),
+        plugins=tuple(
+            FoundPlugin(kind=kind, name=name, unusable=str(found) if isinstance(found, ValueError) else "")
+            for kind, of in KINDS.items()
+            for name, found in of.of_packages().items()
+        ),
         machine=_machine(),
         folder=str(kept_folder()),
         kept=_kept(kept_folder()),

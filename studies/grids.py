@@ -19,9 +19,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from ..base.by_name import names_path
 from ..base.errors import ArgumentError, is_foreign, known_are, repeated
 from ..base.files import DEFAULT_RECORDING, recording_path
-from ..base.names import names_path
 from ..base.toml import TomlFileError, checked_toml, read_toml
 from ..policies.by_name import PolicySpec
 from ..policies.ranges import policy_ranges

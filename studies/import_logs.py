@@ -8,7 +8,7 @@ from typing import Any
 from ..base.errors import counted
 from ..base.terminal import Progress
 from ..reports.tables import Printed, flat_rows
-from ..traces.importers import AUTO, ImportOptions, choose_format, import_recording
+from ..traces.importers import AUTO, Format, ImportOptions, choose_format, import_recording
 from ..traces.rounds.rounds import TRUST, DrafterInfo, RoundsMeta, RoundsRequest
 
 
@@ -42,7 +42,7 @@ def import_logs(
     out: str | Path,
     options: ImportOptions | None = None,
     *,
-    format_name: str = AUTO,
+    format_name: str | Format = AUTO,
 ) -> Imported:
     """Import logs request by request; a file of many requests never lies in memory as a whole.
 
@@ -50,7 +50,8 @@ def import_logs(
         files: plain or .gz, in the order in which drafters are to be numbered.
         out: the .trace folder to write.
         options: what the files do not say.
-        format_name: one of `paceline.traces.importers.format_names()`, or "auto" to have it told by the files.
+        format_name: one of `paceline.traces.importers.format_names()`, one of another package, file or module, or
+            "auto" to have it told by the files; or a format itself.
 
     Raises:
         TraceFormatError: a file breaks its format, has none that is known, or what it holds is no sound recording.
@@ -71,7 +72,7 @@ def import_logs(
                 progress.advance()
                 yield request
 
-        meta = import_recording(source.name, places, folder, options, watch=passing)
+        meta = import_recording(source, places, folder, options, watch=passing)
     return Imported(out=folder, meta=meta, num_requests=num_requests, saw=source.words if format_name == AUTO else "")
 
 

@@ -557,7 +557,7 @@ def _nothing() -> None:
 def _chance_in(setting: ServingSetting, workload: Workload, log: ServingLog) -> bool:
     """Whether another seed may give another run: requests, drafts and, among several replicas, routes are drawn."""
     drafted = any(level.judged for level in log.meta.levels)
-    routed = len(setting.cluster.replicas) > 1 and setting.cluster.router.router_class is not RoundRobin
+    routed = len(setting.cluster.replicas) > 1 and setting.cluster.router.maker is not RoundRobin
     return workload.about.drawn or drafted or routed
 
 

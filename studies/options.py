@@ -33,8 +33,8 @@ class ReplayOptions:
     cost: str | Path | None = opt(
         None,
         "What was measured with the recording (cpu, cuda, timed), a device (a100, h100, h200, b200, l40s, "
-        "rtx4090, ...; docs/costs.md), kernels:DIR of measured kernels, FILE.json, FILE.profile or here, the newest "
-        "profile of this machine; "
+        "rtx4090, ...; docs/costs.md), kernels:DIR of measured kernels, FILE.json, FILE.profile, here, the newest "
+        "profile of this machine, or a class, FILE.py:Class; "
         "default: what was measured; under a workload, the cluster's own.",
     )
     engine: str | None = opt(
@@ -200,12 +200,18 @@ class SplitOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(SplitOptions):
+class TrialsOptions(SplitOptions):
     """How values are searched for, and on which requests."""
 
     trials: int | None = opt(
         None, "Number of values, which Optuna chooses (extra `search`); default: every one of the ranges.", least=1
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(TrialsOptions):
+    """The same, and what is most where no requests arrive."""
+
     over_tags: OverTags | str = opt("mean", "Tokens per second: the mean over tags, or those of the worst tag.")
 
 
@@ -308,6 +314,16 @@ class FindRatesOptions(ChainsOptions, SeedsOptions, ServingOptions):
     workload: str | Path
     cluster: str | Path
     limits: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneUnderLoadOptions(TrialsOptions, SeedsOptions, ServingOptions):
+    """The keywords of `tune_under_load`."""
+
+    workload: str | Path
+    cluster: str | Path
+    rate: float | None = opt(None, "Mean arrivals per second that the workload is scaled to, > 0; default: its own.")
+    limits: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

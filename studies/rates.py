@@ -22,7 +22,7 @@ from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
 from .compare import MOST_CELLS
 from .load import LoadRuns, check_policies, meta_of, policies_asked
-from .options import FindRatesOptions, checked, takes
+from .options import FindRatesOptions, LoadOptions, checked, takes
 from .serving import ServingSetting, notes_on, serving_setting
 from .setting import NamedPolicy, PoliciesGiven
 
@@ -238,7 +238,7 @@ def find_rates(
     asked = checked(FindRatesOptions, options | {"workload": workload, "cluster": cluster, "limits": limits})
     wanted = service_limits(limits, argument="limits")
     setting = serving_setting(recording, workload, cluster, asked)
-    _check(setting, asked, wanted)
+    check_rates(setting, asked, wanted)
     tables = setting.tables(setting.replay.seed)
     named = policies_asked(policies, asked.chains, tables, most=MOST_CELLS)
     check_policies(setting, named, tables)
@@ -265,6 +265,14 @@ def find_rates(
     )
 
 
+def rates_of(setting: ServingSetting, policy: NamedPolicy, limits: Sequence[Limit]) -> dict[int, float]:
+    """The highest rate of one policy by seed; raises NoRateError, and as `find_rates`."""
+    with held_interrupts() as interrupts, Progress("finding rates", 1, unit="policies") as progress:
+        tables = setting.tables(setting.replay.seed)
+        runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+        return {seed: one.rate for seed, one in _Search(runs=runs, limits=limits).highest(policy).found.items()}
+
+
 def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[HighestRate], list[str]]:
     """What was found, and for which policies nothing was; raises the first reason where it is none at all."""
     rows: list[HighestRate] = []
@@ -281,8 +289,8 @@ def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[Highes
     return rows, [str(reason).removeprefix("`limits` ") for reason in reasons]
 
 
-def _check(setting: ServingSetting, asked: FindRatesOptions, limits: Sequence[Limit]) -> None:
-    """Refuse what would have no part; raises ArgumentError."""
+def check_rates(setting: ServingSetting, asked: LoadOptions, limits: Sequence[Limit]) -> None:
+    """Refuse what would have no part where rates are found; raises ArgumentError."""
     kind, _, rest = setting.workload.partition(":")
     drawn = kind in {*KINDS, *SESSION_KINDS}
     if kind == CLOSED or (drawn and any(part.startswith("rate=") for part in rest.split(","))):

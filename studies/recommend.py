@@ -64,7 +64,8 @@ def recommend(
     tuned, others = (sweep(half, text, batches=batches, **replayed) for half in halves)
     found = tuple(_at(batch, tuned, others, present) for batch in batches)
     compared = tuple(others.comparisons[batch] for batch in batches)
-    unsettled = any(each.open_between for each in found)
+    bare = setting.priced().bound_only
+    unsettled = bare or any(each.open_between for each in found)
     setting_found, refusal = (None, None) if unsettled else pasted(schedule_of(found), asked, setting, drafter)
     return Recommendation(
         meta={
@@ -76,8 +77,9 @@ def recommend(
         drafter=drafter,
         present=present,
         batches=found,
+        bare=bare,
         setting=setting_found,
-        advice=(*_advice(found), *([] if refusal is None else [refusal])),
+        advice=(*([MEASURE] if bare else _advice(found)), *([] if refusal is None else [refusal])),
         compared=compared,
         ledger=ledger_of("recommend", recording, vars(asked), replayed_candidates(found, compared, first=1)),
     )

@@ -17,7 +17,7 @@ from ..base.terminal import Progress, held_interrupts
 from ..decoding.steps import PolicyError
 from ..policies.about import members_run_by
 from ..policies.chain_text import BASELINE
-from ..reports.ledger import Standing
+from ..reports.ledger import BARE, Standing
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import HighestRates, three_digits
 from ..reports.recommendation import Recommendation, replayed_candidates
@@ -332,6 +332,8 @@ def _chosen(
         if drafting:
             why = f"these seeds do not tell {drafting[0]} from {BASELINE}: more requests or --seeds would"
             return _Choice(policy=best, tied=tied, open_because=why)
+    if any(replica.cost.bound_only for setting in question.settings for replica in setting.cluster.replicas):
+        return _Choice(policy=best, tied=tied, open_because=BARE, by_cost=True)
     rivals = [BASELINE] if best != BASELINE else ranked[1:]
     for name in rivals:
         is_sooner = [_soonest((best, name), end) == name for end in (other, *ends)]

@@ -2,8 +2,9 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..base.files import write_whole
 from ..reports.page import ReportPage, flat_settings, html_page, page_from, page_of
 from ..reports.panels import (
     AnyPanel,
+    HeatMap,
     Panel,
     Section,
     Series,
@@ -28,6 +30,7 @@ from ..reports.run_table import run_table
 from ..reports.serving import Promises, latency_seconds
 from ..reports.serving_tables import ServingReport, seed_rows
 from ..reports.summary import Summary, summarise_run
+from ..reports.sweeps import SEED
 from ..reports.tables import Grid, shown, table
 from ..reports.timeline import counter_panels, swim_lanes
 from ..runs.log import RunLog
@@ -35,13 +38,21 @@ from ..runs.observed import ObservedRun
 from ..runs.serving import UNKNOWN, ServingLog
 from ..traces.errors import TraceFormatError
 from ..traces.folder import check_outside
+from .grids import SweepCell
 from .observe import shown_run
 from .serving import measured_run
-from .sweeps import GRID, cells_of
+from .sweeps import GRID, best_cells, cells_of
 from .timeline import events_of, names_of, read_run
 
 LATENCIES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "Whole request", "queue": "Queue"}
 MOST_CELLS = 2_000  # rows of a table that a browser sorts at once
+MOST_IN_MAP, MOST_TOLD = 16, 8  # rows and columns of a heat map; settings that the answer names
+POLICY, SPEED_UP = "policy", "speed_up"  # a keyword of cells, and their first figure
+# Of a cell, those that a page shows: the first that there is says which cell is best.
+CELL_FIGURES = (
+    *(SPEED_UP, "goodput_per_s", "output_tokens_per_s", "acceptance_length", "exact_share"),
+    *("ttft_s_p50", "ttft_s_p99", "tpot_s_p50", "tpot_s_p99", "e2e_s_p50", "e2e_s_p99", "slo_share"),
+)
 HIT_SPANS = 40  # of a run, whose prefix hits are counted together
 PS_PER_S = 10**12
 
@@ -112,11 +123,14 @@ def _page_of_served(logs: Mapping[str, ServingLog]) -> ReportPage:
     measured = [measured_run(log, name, Promises(), alone=True) for name, log in logs.items()]
     found = ServingReport(rows=seed_rows(measured), promised=Promises())
     page = page_of(found, "paceline metrics " + shlex.join(logs))
+    policies = [log.meta.about.policy for log in logs.values()]
+    if len(set(policies)) == len(policies):  # tables call them so; folders tell apart what policies do not
+        logs = dict(zip(policies, logs.values(), strict=True))
     latencies = [
         panel
         for key, title in LATENCIES.items()
         for panel in distributions(
-            title, {name: latency_seconds(log, key, np.ones_like(log.finished)) for name, log in logs.items()}, "s"
+            title, {name: latency_seconds(log, key, np.ones_like(log.finished)) for name, log in logs.items()}
         )
     ]
     events = {name: events_of(log) for name, log in logs.items()}
@@ -178,7 +192,7 @@ def _page_of_replayed(logs: Mapping[str, RunLog]) -> ReportPage:
     )
     took = {name: _seconds_of(log, "finished_at_s") for name, log in logs.items()}
     first = {name: _seconds_of(log, "first_token_at_s") for name, log in logs.items()}
-    latencies = [*distributions(LATENCIES["ttft"], first, "s"), *distributions(LATENCIES["e2e"], took, "s")]
+    latencies = [*distributions(LATENCIES["ttft"], first), *distributions(LATENCIES["e2e"], took)]
     lanes = [panel for name, run in events.items() for panel in swim_lanes(name, run)]
     return _with(page, latency=latencies, over_time=counter_panels(events), timeline=lanes)
 
@@ -242,12 +256,12 @@ def _page_of_observed(name: str, run: ObservedRun) -> ReportPage:
         title: (requests[until] - requests["arrived"])[(requests[until] != UNKNOWN) & (requests["outcome"] == "")] / 1e9
         for title, until in ((LATENCIES["ttft"], "first"), (LATENCIES["e2e"], "ended"))
     }
-    latencies = [panel for title, own in seconds.items() for panel in distributions(title, {name: own}, "s")]
+    latencies = [panel for title, own in seconds.items() for panel in distributions(title, {name: own})]
     return _with(page, latency=latencies, over_time=counter_panels({name: events}), timeline=swim_lanes(name, events))
 
 
 def _page_of_sweep(folder: Path) -> ReportPage:
-    """Every cell of a sweep: what was varied and its figures."""
+    """Which policy is best in each setting of the rest, and every cell: what was varied and its figures."""
     cells = list(cells_of(folder))
     missing = sum(found is None for _, found in cells)
     if missing:
@@ -256,34 +270,93 @@ def _page_of_sweep(folder: Path) -> ReportPage:
         )
     if len(cells) > MOST_CELLS:
         raise ValueError(f"{folder}: must have at most {MOST_CELLS:,} cells, got {len(cells):,}; see `paceline best`")
-    rows: list[dict[str, Any]] = [
+    asked = dict.fromkeys(name for cell, _ in cells for name in cell.keywords)
+    varied = [name for name in asked if len({str(cell.keywords.get(name)) for cell, _ in cells}) > 1]
+    figures = [name for name in CELL_FIGURES if any(found and name in (found.figures or {}) for _, found in cells)]
+    failed = sum(found is not None and found.failed != "" for _, found in cells)
+    shown_columns = [*varied, *figures, *(["error"] if failed else [])]
+    rows = [
         {**cell.keywords, **(found.figures or {}), "error": found.failed} for cell, found in cells if found is not None
     ]
-    names = dict.fromkeys(name for row in rows for name in row)
-    # What is the same in all cells is told once.
-    varied = [name for name in names if len({str(row.get(name)) for row in rows}) > 1]
-    texts = [name for name in varied if not all(isinstance(row.get(name), int | float | None) for row in rows)]
-    failed = sum(row["error"] != "" for row in rows)
+    texts = [name for name in shown_columns if not all(isinstance(row.get(name), int | float | None) for row in rows)]
+    best = (
+        _bests(folder, figures, [cell for cell, _ in cells], [name for name in varied if name not in (POLICY, SEED)])
+        if figures
+        else None
+    )
+    lines = [] if best is None else best.lines
     return ReportPage(
-        title=f"sweep {folder}",
-        answer=(
-            f"{counted(len(rows), 'cell')} played, {failed:,} failed. Sort the table by a figure; "
-            f"`paceline best {folder} --objective FIGURE` takes means over seeds and says which are best.",
-        ),
+        title=f"sweep {folder}, {counted(len(rows), 'cell')}, {failed:,} failed",
+        answer=(*(lines or [f"{failed:,} of {counted(len(rows), 'cell')} failed"]),),
         sections=(
             Section(
                 topic="policies",
-                tables=(table([{name: _cell(row.get(name)) for name in varied} for row in rows], texts=texts),),
+                panels=() if best is None else best.panels,
+                tables=(table([{name: _cell(row.get(name)) for name in shown_columns} for row in rows], texts=texts),),
             ),
         ),
-        configuration=dict(flat_settings({name: rows[0].get(name) for name in names if name not in varied})),
+        command=f"paceline best {shlex.quote(str(folder))} --objective {figures[0]}" if figures else "",
+        configuration=dict(flat_settings({name: rows[0].get(name) for name in asked if name not in varied})),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bests:
+    lines: tuple[str, ...]
+    panels: tuple[AnyPanel, ...]
+
+
+def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by: Sequence[str]) -> _Bests | None:
+    """The best policy by the first figure in each setting of `by`, in words and as a heat map."""
+    figure = figures[0]
+    found = best_cells(folder, objective=[figure], by=by)
+    if not found.found:
+        return None
+
+    def place(setting: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name} {setting.get(name)}" for name in by)
+
+    values = {
+        (str(one.setting[POLICY]), place(one.setting)): one.mean(figure) or 0.0 for one in (*found.found, *found.others)
+    }
+    best = {place(one.setting): str(one.setting[POLICY]) for one in reversed(found.found)}
+    policies = list(dict.fromkeys(str(cell.keywords[POLICY]) for cell in cells))
+    places = [where for where in dict.fromkeys(place(cell.keywords) for cell in cells) if where in best]
+    least = 1.0 if figure == SPEED_UP else None
+    told = {where: _told(best[where], values[best[where], where], least) for where in places}
+    lines = tuple(f"{where}: {words}" for where, words in told.items())
+    times = Counter(told[where].partition(",")[0] for where in places).most_common()
+    head = ", ".join(f"{words} in {count}" for words, count in times) + f" of {counted(len(places), 'setting')}"
+    heat = HeatMap(
+        title=f"{figure} by policy; framed: the best of a column",
+        x_label="",
+        y_label="policy",
+        columns=tuple(where.replace(", ", "\n") for where in places),
+        rows=tuple(policies),
+        values=tuple(tuple(values.get((policy, where)) for where in places) for policy in policies),
+        value_label=figure,
+        style=".3g",
+        marked=frozenset((policies.index(best[where]), column) for column, where in enumerate(places)),
+        least=least,
+    )
+    drawn = len(values) > 1 and max(len(policies), len(places)) <= MOST_IN_MAP
+    answer = (f"best by {figure}: {head}", *lines[:MOST_TOLD]) if by else (f"best by {figure}: {told['']}",)
+    return _Bests(lines=answer, panels=(heat,) if drawn else ())
+
+
+def _told(policy: str, value: float, least: float | None) -> str:
+    """The best policy of a setting; none where all lie below `least`."""
+    if least is None:
+        return f"{policy}, {_cell(value)}"
+    return f"{policy}, {value:.2f}x" if value >= least else f"the target alone, as {policy} has {value:.2f}x"
 
 
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def _with(page: ReportPage, **panels: Sequence[AnyPanel]) -> ReportPage:

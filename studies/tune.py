@@ -6,7 +6,7 @@ Optuna, which sees the same values in the same order, chooses the same ones agai
 """
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -27,12 +27,12 @@ from ..policies.ranges import PolicyRanges, policy_ranges, written
 from ..reports.intervals import OverTags
 from ..reports.resampled import RequestShares, Resampled
 from ..reports.sweeps import Tuned, TunedHalf
-from ..runs.cells import CellFound, CellStore, key_of
+from ..runs.cells import CellFound, CellStore, CellWork, key_of
 from ..runs.workers import kept_processes, play_cells
 from ..traces.recording import Recording, by_tag
 from .compare import run_policies
 from .grids import inputs_of, texts_in
-from .options import TuneOptions, checked, takes
+from .options import TrialsOptions, TuneOptions, checked, takes
 from .setting import Scenarios, named_policies, open_recording, setting_of
 
 TRAIL = "trail.parquet"
@@ -133,28 +133,59 @@ def tune(
     """
     asked = checked(TuneOptions, options)
     ranges, over = policy_ranges(policy), OverTags(asked.over_tags)
-    spec = _checked(ranges, asked)
-    setting = _setting(asked, recording)
+    spec = first_of(ranges, asked)
+    setting = setting_text(asked, recording)
     halves_of(setting)  # refused here, and not trial by trial
     inputs = inputs_of(texts_in([policy, *json.loads(setting).values()]), {policy: spec.policy_class})
-    folder = Path(out)
-    searched = _every(ranges) if asked.trials is None else _chosen(ranges, asked.trials, over, folder)
-    trail = list[tuple[Sequence[str], CellFound]]()
+    trail = search_trials(
+        ranges,
+        lambda at: TuneTrial(policy=at, setting=setting, inputs=inputs),
+        folder=Path(out),
+        figure=over,
+        trials=asked.trials,
+        jobs=jobs,
+    )
+    write_trail(ranges, trail, Path(out) / TRAIL, _of_tags)
+    return _tuned(ranges, trail, over, setting)
+
+
+Trail = list[tuple[Sequence[str], CellFound]]  # values of the ranges, and what came of them
+
+
+def search_trials(
+    ranges: PolicyRanges,
+    trial: Callable[[str], CellWork],
+    *,
+    folder: Path,
+    figure: str,
+    trials: int | None,
+    jobs: int | None,
+) -> Trail:
+    """Play trials of a policy's ranges: every value, or `trials` that Optuna chooses by the most of `figure`."""
+    searched = _every(ranges) if trials is None else _chosen(ranges, trials, figure, folder)
+    trail: Trail = []
     came: list[CellFound] | None = None
     with kept_processes():
         while True:
             try:
                 values = next(searched) if came is None else searched.send(came)
             except StopIteration:
-                break
-            trials = [TuneTrial(policy=ranges.at(one), setting=setting, inputs=inputs) for one in values]
-            came = _played(trials, folder, num_processors() if jobs is None else jobs)
+                return trail
+            played = [trial(ranges.at(one)) for one in values]
+            came = _played(played, folder, num_processors() if jobs is None else jobs)
             trail += zip(values, came, strict=True)
-    _write_trail(ranges, trail, folder / TRAIL)
-    return _tuned(ranges, trail, over, setting)
 
 
-def _checked(ranges: PolicyRanges, asked: TuneOptions) -> PolicySpec:
+def best_of(ranges: PolicyRanges, trail: Trail, figure: str) -> Sequence[str]:
+    """The values with the most of a figure, the first of equal ones; raises ArgumentError where all trials failed."""
+    known = [(found.figures[figure], place) for place, (_, found) in enumerate(trail) if found.figures is not None]
+    if not known:
+        raise ArgumentError(f"`policy` {ranges.text}: no value can be played: {trail[0][1].failed}")
+    most = max(value for value, _ in known)
+    return trail[next(place for value, place in known if value == most)][0]
+
+
+def first_of(ranges: PolicyRanges, asked: TrialsOptions) -> PolicySpec:
     """The policy at one value of each range; raises ArgumentError for a text without a range, or too many trials."""
     policy = ranges.text
     check_within("`split`", asked.split, "(0, 1)")
@@ -171,8 +202,8 @@ def _checked(ranges: PolicyRanges, asked: TuneOptions) -> PolicySpec:
     return PolicySpec.parse(ranges.at([one.choices[0] if one.choices else written(one.first) for one in ranges.ranges]))
 
 
-def _setting(asked: TuneOptions, recording: str | Path | None) -> str:
-    """All that decides a trial but for its policy."""
+def setting_text(asked: TrialsOptions, recording: str | Path | None) -> str:
+    """All that decides a trial but for its policy, as JSON."""
     left_out = {"trials", "over_tags"}  # what is made of trials
     said = {name: value for name, value in vars(asked).items() if name not in left_out}
     named = DEFAULT_RECORDING if recording is None else str(recording)
@@ -182,16 +213,16 @@ def _setting(asked: TuneOptions, recording: str | Path | None) -> str:
     return json.dumps({**said, "recording": named}, sort_keys=True, default=str)
 
 
-def _played(trials: Sequence[TuneTrial], folder: Path, jobs: int) -> list[CellFound]:
+def _played(trials: Sequence[CellWork], folder: Path, jobs: int) -> list[CellFound]:
     """What came of each; raises KeyboardInterrupt where an interrupt came, after which the same call goes on."""
-    once = {one.policy: one for one in trials}.values()
+    once = {str(one): one for one in trials}.values()
     done = play_cells([[one] for one in once], folder, jobs=jobs, unit="trials")
     if done.interrupted:
         raise KeyboardInterrupt
     store, lost = CellStore(folder), dict(done.lost)
     found = [store.read(key_of(one.asked)) for one in trials]
     return [
-        CellFound(asked=trial.asked, figures=None, failed=lost[trial.policy]) if one is None else one
+        CellFound(asked=trial.asked, figures=None, failed=lost[str(trial)]) if one is None else one
         for trial, one in zip(trials, found, strict=True)
     ]
 
@@ -204,7 +235,7 @@ def _every(ranges: PolicyRanges) -> Search:
     yield [tuple(values) for values in product(*(one.values() for one in ranges.ranges))]
 
 
-def _chosen(ranges: PolicyRanges, count: int, over: OverTags, folder: Path) -> Search:
+def _chosen(ranges: PolicyRanges, count: int, figure: str, folder: Path) -> Search:
     """Values that Optuna chooses, some at a time, the next ones after it has seen what came of these.
 
     Trials that are kept are told to it anew, so that its journal is written anew as well, for its own tools to read.
@@ -233,39 +264,41 @@ def _chosen(ranges: PolicyRanges, count: int, over: OverTags, folder: Path) -> S
             if found.figures is None:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
             else:
-                study.tell(trial, found.figures[over])
+                study.tell(trial, found.figures[figure])
 
 
 def _written(value: str | float) -> str:
     return value if isinstance(value, str) else written(Decimal(f"{value:.{DIGITS}g}"))
 
 
-def _write_trail(ranges: PolicyRanges, trail: Sequence[tuple[Sequence[str], CellFound]], path: Path) -> None:
-    """A row for each trial in the order of the search."""
+def _of_tags(figures: Mapping[str, Any]) -> dict[str, Any]:
+    tags = {f"tag_{tag}": rate for tag, rate in figures.get("tags", {}).items()}
+    return {over.value: figures.get(over) for over in OverTags} | tags
+
+
+def write_trail(
+    ranges: PolicyRanges, trail: Trail, path: Path, shown: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> None:
+    """A row for each trial in the order of the search: its values, `shown` of its figures, and why it failed."""
     names = [one.name for one in ranges.ranges]
-    rows = []
-    for number, (values, found) in enumerate(trail):
-        figures = found.figures or {}
-        tags = {f"tag_{tag}": rate for tag, rate in figures.get("tags", {}).items()}
-        rates = {over.value: figures.get(over) for over in OverTags}
-        rows.append(
-            {"trial": number, "policy": ranges.at(values), **dict(zip(names, values, strict=True)), **rates, **tags}
-            | {"error": found.failed}
-        )
+    rows = [
+        {
+            "trial": number,
+            "policy": ranges.at(values),
+            **dict(zip(names, values, strict=True)),
+            **shown(found.figures or {}),
+            "error": found.failed,
+        }
+        for number, (values, found) in enumerate(trail)
+    ]
     columns = dict.fromkeys(name for row in rows for name in row)
     with whole_file(path) as part:
         pq.write_table(pa.table({name: [row.get(name) for row in rows] for name in columns}), part)
 
 
-def _tuned(
-    ranges: PolicyRanges, trail: Sequence[tuple[Sequence[str], CellFound]], over: OverTags, setting: str
-) -> Tuned:
+def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> Tuned:
     """The best of the trials, the first of equal ones, on both halves; raises ArgumentError where all failed."""
-    known = [(found.figures[over], place) for place, (_, found) in enumerate(trail) if found.figures is not None]
-    if not known:
-        raise ArgumentError(f"`policy` {ranges.text}: no value can be played: {trail[0][1].failed}")
-    best_rate = max(rate for rate, _ in known)
-    values = trail[next(place for rate, place in known if rate == best_rate)][0]
+    values = best_of(ranges, trail, over)
     best = ranges.at(values)
     halves = []
     for name, scenarios in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):

@@ -29,7 +29,7 @@ from paceline.runtime.pools.published import FETCHED_BY_POOL, published_model
 from paceline.sim.cost.by_name import OnDevice, make_cost
 from paceline.sim.cost.roofline import device_sheet
 from paceline.sim.serving.cluster import open_cluster
-from paceline.sim.serving.routers import RouterSpec, own_routers
+from paceline.sim.serving.routers import ROUTERS, own_routers
 from paceline.traces import open_recording
 from paceline.traces.importers.formats import choose_format, format_named, format_names
 from paceline.traces.meta import WIDTHS
@@ -294,7 +294,7 @@ KINDS_OF_NAMES: dict[str, tuple[Iterable[str], Callable[[str], object]]] = {
         policy_options(own_policies()["specrouter"]),
         lambda name: make_policy(f"specrouter,{name}=1", check_pool()),
     ),
-    "router": (own_routers(), RouterSpec.parse),
+    "router": (own_routers(), ROUTERS.parse),
     "cluster": (device_sheet(), lambda name: open_cluster(name, pico())),
     "device of a cluster": (device_sheet(), cluster('[[replicas]]\ndevice = "NAME"')),
     "device like": (device_sheet(), cluster('[[replicas]]\ndevice = "m"\n[devices.m]\nlike = "NAME"')),

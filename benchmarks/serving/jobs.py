@@ -24,7 +24,7 @@ from paceline.sim.replay_tables import ReplayTables, tables_of
 from paceline.sim.serving.charges import ForwardLines
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
-from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
+from paceline.sim.serving.routers import ROUTERS, Dispatcher, RouterSetting
 from paceline.sim.serving.serve import serve
 from paceline.traces.opening import open_recording
 from paceline.traces.rounds.recording import RoundsRecording
@@ -133,7 +133,7 @@ def served_workload(job: Job, workload: Workload) -> tuple[int, float]:
         ReplicaSpec(policy=make_policy(job.policy, tables.pool), policy_name=job.policy, cost=cost, limits=limits)
         for _ in range(job.num_replicas)
     ]
-    router = RouterSpec.parse(job.router).build(RouterSetting(num_replicas=job.num_replicas))
+    router = ROUTERS.parse(job.router).build(RouterSetting(num_replicas=job.num_replicas))
     run = serve(
         workload,
         tables,

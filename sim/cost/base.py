@@ -75,6 +75,7 @@ class CostModel:
     # whether it knows what operations take besides their forwards, and answers `batch_s`
     knows_operations: bool = False
     knows_reads: bool = False  # whether it tells what is read from what is attended to, and answers `shared_forward_s`
+    bound_only: bool = False  # whether it is a lower bound, which says nothing of the best draft length
     # by model, the share of its weights that each other model reads as well; of one that knows operations
     shares: Mapping[str, Mapping[str, float]] = {}
     # members whose forwards cost as if each row held as many tokens as the longest: `context_tokens` of a batch is then
@@ -181,7 +182,7 @@ class WrappedCost(CostModel):
 
     def __init__(self, cost: CostModel, name: str) -> None:
         self.name = name
-        self.lookup_s, self.longest = cost.lookup_s, cost.longest
+        self.lookup_s, self.longest, self.bound_only = cost.lookup_s, cost.longest, cost.bound_only
         self._cost = cost
 
     def draft_terms(self, model: str) -> DraftTerms | None:

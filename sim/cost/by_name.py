@@ -1,10 +1,13 @@
 """From the name a user gives to a cost model."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
+from math import inf
 from pathlib import Path
 
-from ...base.errors import ArgumentError, known_are
+from ...base.by_name import NamedKind, Spec, name_and_options
+from ...base.errors import ArgumentError, known_are, pass_interrupt, told
 from ...traces.meta import ModelInfo
 from ...traces.opening import by_form
 from ...traces.parts import parts_of
@@ -16,11 +19,32 @@ from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_ter
 from .files import FileCost, TableCost, read_cost_file
 from .kernel_tables import KERNELS, KernelTables
 from .kernels import KernelCost
-from .measured import TimedCost, names_profile, profiled_cost
+from .measured import HERE, TimedCost, names_profile, profiled_cost
 from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
 from .what_if import MappedBy, MappedCost, scaled
 
 DEFAULT_DEVICE = "h100"
+
+CostClass = Callable[..., CostModel]
+
+
+class CostSpecError(ValueError):
+    """A cost of another package, file or module that cannot be used; one line."""
+
+
+def _own_names() -> Mapping[str, None]:
+    return dict.fromkeys((*device_sheet(), TIMED, HERE))
+
+
+COSTS: NamedKind[CostClass] = NamedKind(
+    noun="cost",
+    group="paceline.costs",
+    methods=("forward_s",),
+    example="MyCost",
+    refused=CostSpecError,
+    own=_own_names,
+    first="a recording",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +70,13 @@ def make_cost(
     shapes_given: bool = False,
     allow_foreign_profile: bool = False,
 ) -> CostModel:
-    """The cost model called `name`: one measured with the recording, a device of the sheet, or a JSON file.
+    """The cost model called `name`: one measured with the recording, a device of the sheet, a JSON file, or a class.
 
     Args:
         name: a key of `meta.costs` ("cpu" for recordings made here), "timed" for imported recordings with seconds, a
-            device name, "kernels:" and a folder of tables, a path to a JSON file (docs/costs.md), a profile's file, or
-            "here", the newest profile of this machine. What was recorded goes before a device of that name.
+            device name, "kernels:" and a folder of tables, a path to a JSON file (docs/costs.md), a profile's file,
+            "here", the newest profile of this machine, or a class of another package, of a file or of a module, with
+            its options. What was recorded goes before a device of that name.
         recording: to be replayed.
         tensor_parallel: devices every model is split over, >= 1; of a device of the sheet or kernels only.
         engine: whose seconds a device of the sheet is to have, see `engine_terms`, or whose kernels; of these only.
@@ -158,11 +183,51 @@ def _unscaled(
         )
     if name.endswith(".json"):
         return FileCost(name, read_cost_file(Path(name), recording.about.models), extrapolate=extrapolate)
-    known = sorted({*measured, *sheet})
+    if COSTS.is_foreign(name_and_options(name)[0]):
+        if extrapolate:
+            raise ArgumentError(f"`extrapolate` is for measured tables; {name} answers for itself")
+        return cost_of_class(COSTS.parse(name), recording)
+    known = sorted({*measured, *sheet, *COSTS.registered()})
     if name == TIMED:
         held = "this recording holds no seconds of rounds or answers"
         raise ValueError(f"cost timed: {held}; {known_are('', known, 'or a FILE.json', where=SHEET)}")
     raise ValueError(f"unknown cost {name!r}: {known_are(name, known, 'kernels:DIR', 'or a FILE.json', where=SHEET)}")
+
+
+# What a cost of another package is asked for before it is used: rows, new tokens a row, tokens held a row.
+_PROBES = (*product((1, 8), (1, 5), (0, 1000)),)
+
+
+def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
+    """A cost of another package, of a file or of a module; raises CostSpecError."""
+    cost = spec.build(recording)
+    if not isinstance(cost, CostModel):
+        raise CostSpecError(f"cost {spec.label!r}: its class must derive from paceline.sim.cost.base.CostModel")
+    if not isinstance(getattr(cost, "name", None), str):
+        raise CostSpecError(f"cost {spec.label!r}: must have a name, which tables show")
+    check_seconds(cost, recording.about.models, _PROBES, spec.label)
+    return cost
+
+
+def check_seconds(
+    cost: CostModel, models: Iterable[str], shapes: Iterable[tuple[int, int, int]], text: str
+) -> dict[tuple[str, int, int, int], float]:
+    """Ask for the seconds of forwards; raises CostSpecError, with `text`, for what is no time or for an exception.
+
+    `shapes` are rows, new tokens of each, and tokens that each holds already. Returns seconds by model and shape.
+    """
+    found = dict[tuple[str, int, int, int], float]()
+    for model, (rows, new, held) in product(models, shapes):
+        asked = f"forward_s({model!r}, num_rows={rows}, new_tokens={rows * new}, context_tokens={rows * held})"
+        try:
+            seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows * new, context_tokens=rows * held)
+        except BaseException as error:  # foreign code
+            pass_interrupt(error)
+            raise CostSpecError(f"cost {text!r}: {asked} raised {told(error)}") from error
+        if not (isinstance(seconds, int | float) and 0 < seconds < inf):
+            raise CostSpecError(f"cost {text!r}: {asked} must be seconds above 0, got {seconds!r}")
+        found[model, rows, new, held] = seconds
+    return found
 
 
 def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ class RooflineCost(CostModel):
         most = min(model.hidden_size for model in models)
         if not 1 <= tensor_parallel <= most:
             raise ValueError(f"tensor_parallel must be in [1, {most}], the least hidden size, got {tensor_parallel}")
-        self.engine = engine
+        self.engine, self.bound_only = engine, engine is None
         served = "" if engine is None else f" ({engine.label})"
         split = "" if tensor_parallel == 1 else f" x{tensor_parallel} tensor parallel"
         self.name = f"{device.name}{split}{served}"

@@ -8,6 +8,7 @@ from math import floor
 from pathlib import Path
 from typing import NoReturn
 
+from ...base.by_name import Spec
 from ...base.errors import ArgumentError, known_are
 from ...policies.about import members_run_by
 from ...policies.by_name import PolicySpec
@@ -33,7 +34,7 @@ from .cluster_file import (
 )
 from .limits import EngineLimits, Offload, OffloadedMember, SharedPrefix
 from .replica import Role, Transfer
-from .routers import RouterSetting, RouterSpec
+from .routers import ROUTERS, RouterClass, RouterSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class Cluster:
 
     name: str
     replicas: tuple[Replica, ...]
-    router: RouterSpec
+    router: Spec[RouterClass]
     stale_s: float
     horizon_s: float | None
     transfer: Transfer | None = None
@@ -514,9 +515,9 @@ def _group_names(content: ClusterContent, path: Path | str) -> list[str]:
     return names
 
 
-def _router(content: ClusterContent, path: Path | str, num_replicas: int) -> RouterSpec:
+def _router(content: ClusterContent, path: Path | str, num_replicas: int) -> Spec[RouterClass]:
     try:
-        spec = RouterSpec.parse(content.router.name)
+        spec = ROUTERS.parse(content.router.name)
         spec.build(RouterSetting(num_replicas=num_replicas))
     except ValueError as error:
         rule = f"cannot be built: {error}"

@@ -4,7 +4,7 @@ With `stale_ps` at 0 a router sees replicas as they are when a request arrives. 
 are taken at 0, `stale_ps`, 2 x `stale_ps` ..., each before any request of that instant is routed. Whoever drives the
 run asks for the instant of the next one, and takes it.
 
-Users name a router, and `RouterSpec.parse(text)`, then `build(setting)` for every run, makes it:
+Users name a router, and `ROUTERS.parse(text)`, then `build(setting)` for every run, makes it:
 
     NAME | NAME,key=value,... | NAME(key=value,...) | path/to/file.py:Class,... | package.module:Class,...
 
@@ -16,12 +16,10 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import index
-from typing import NamedTuple, NoReturn, Protocol, SupportsIndex, overload
+from typing import NamedTuple, Protocol, SupportsIndex, overload
 
-from ...base.errors import ArgumentError, at, check_least, check_within, known_are, pass_interrupt, said, told
-from ...base.names import ClassKind
-from ...policies.by_name import check_signature, name_and_options
-from ...policies.chain_text import PlainValue, read_options
+from ...base.by_name import NamedKind
+from ...base.errors import ArgumentError, check_least, check_within, pass_interrupt, said, told
 from ...traces.workloads.arrival import Arrival
 from .memory import FirstBlocks, first_key
 
@@ -498,11 +496,6 @@ class RouterSpecError(ValueError):
     """A router's text that names nothing, or options it does not take; one line."""
 
 
-_ROUTERS: ClassKind[RouterClass] = ClassKind(
-    noun="router", group="paceline.routers", methods=("pick",), example="MyRouter", refused=RouterSpecError
-)
-
-
 def own_routers() -> Mapping[str, RouterClass]:
     """The routers of this package by name."""
     return {
@@ -513,51 +506,12 @@ def own_routers() -> Mapping[str, RouterClass]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterSpec:
-    """A router that is named but not built.
-
-    Attributes:
-        label: the text, which tables print.
-        options: by parameter of the constructor, as it wants them.
-        router_class: what builds it.
-    """
-
-    label: str
-    options: Mapping[str, PlainValue]
-    router_class: RouterClass
-
-    @classmethod
-    def parse(cls, text: str) -> "RouterSpec":
-        """Read a text.
-
-        Raises:
-            RouterSpecError: unknown name, file, module, class or option, or a value of another kind than the option.
-        """
-        try:
-            name, options = name_and_options(text)
-            found = _ROUTERS.called(name, own_routers())
-            if found is None:
-                known = _ROUTERS.names(own_routers())
-                raise ValueError(known_are(name, known, "file.py:Class or package.module:Class"))
-            values = read_options(found, options, _no_policy)
-            check_signature(found, values, first="a RouterSetting")
-        except RouterSpecError:  # of what another package registered, which tells its own name
-            raise
-        except ValueError as error:
-            raise RouterSpecError(f"router {said(text, repr)}: {error}") from error
-        return cls(label=text, options=values, router_class=found)
-
-    def build(self, setting: RouterSetting) -> Router:
-        """A new router; raises RouterSpecError for an option's value out of range."""
-        try:
-            return self.router_class(setting, **self.options)
-        except ValueError as error:
-            raise RouterSpecError(f"router {self.label!r}: {error}{at(error)}") from error
-        except BaseException as error:  # the constructor may be foreign code
-            pass_interrupt(error)
-            raise RouterSpecError(f"router {self.label!r}: its constructor raised {told(error)}") from error
-
-
-def _no_policy(text: str) -> NoReturn:
-    raise ValueError(f"a router takes no policy, got {text!r}")
+ROUTERS: NamedKind[RouterClass] = NamedKind(
+    noun="router",
+    group="paceline.routers",
+    methods=("pick",),
+    example="MyRouter",
+    refused=RouterSpecError,
+    own=own_routers,
+    first="a RouterSetting",
+)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.base import names as named_classes
+from paceline.base import by_name as named_classes
 from paceline.policies import Member, PolicySpec, PolicySpecError, Pool, check_policy, make_policy
 from paceline.policies.about import about_of
-from paceline.policies.by_name import own_policies, policies_of_packages, policy_names
+from paceline.policies.by_name import POLICIES, own_policies
 from paceline.policies.chain_text import chains_in, parse_chain, policy_options
 from paceline.policies.check import check_pool
 from paceline.policies.fixed import Chain, Confident, Plain
@@ -136,15 +136,15 @@ class TestEntryPoints:
 
     def test_theirs_are_found_by_name(self, monkeypatch):
         self.register(monkeypatch, ("theirs", "paceline.policies.fixed:Plain"))
-        assert "theirs" in policy_names()
-        assert policies_of_packages() == {"theirs": Plain}
+        assert "theirs" in POLICIES.names()
+        assert POLICIES.of_packages() == {"theirs": Plain}
         assert type(make_policy("theirs", POOL)) is Plain
 
     @pytest.mark.parametrize(
         ("entries", "said"),
         [
             ([("theirs", "no_such_module:Mine")], "loading no_such_module:Mine raised ModuleNotFoundError"),
-            ([("theirs", "json:loads")], "policy 'theirs': json:loads has no decide and learn"),
+            ([("theirs", "json:loads")], "policy 'theirs': json:loads is not a class with decide and learn"),
             (
                 [("theirs", "paceline.policies.fixed:Plain"), ("theirs", "json:loads")],
                 "'theirs' is registered twice, by paceline.policies.fixed:Plain and json:loads",
@@ -158,7 +158,7 @@ class TestEntryPoints:
         assert type(make_policy("plain", POOL)) is Plain
         with pytest.raises(PolicySpecError, match="unknown policy 'nothing'"):
             make_policy("nothing", POOL)
-        assert said in str(policies_of_packages()[name])
+        assert said in str(POLICIES.of_packages()[name])
         if name != "plain":
             with pytest.raises(PolicySpecError) as caught:
                 make_policy(name, POOL)

@@ -150,7 +150,7 @@ def test_pages_without_anything_are_pages():
 WRONG = [
     ("{", "c.json: content: must be JSON, or a folder be named"),
     ("[]", "c.json: content: must be an object, as --json writes it"),
-    ("{}", "c.json: `page` must be there, as compare, simulate and run write it with --json"),
+    ("{}", "c.json: `page` must be there, as compare, simulate, recommend and others write it with --json"),
     ('{"page": {"version": 2}}', "c.json: `page.version` must be 1, got 2"),
     ('{"page": {"version": 1}}', "c.json: `page.title` must be given, got nothing"),
 ]

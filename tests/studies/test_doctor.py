@@ -53,5 +53,7 @@ def test_a_profile_of_other_versions_says_so(tmp_path, monkeypatch):
 def test_the_command(tmp_path):
     out = tmp_path / "found.json"
     done("doctor", "--json", out)
-    assert {"versions", "extras", "machine", "kept", "profiles", "folder"} == json.loads(out.read_text()).keys()
+    assert {"versions", "extras", "plugins", "machine", "kept", "profiles", "folder"} == json.loads(
+        out.read_text()
+    ).keys()
     assert "This machine" in done("doctor")

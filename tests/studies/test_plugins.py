@@ -2,17 +2,25 @@
 
 import importlib.metadata
 import importlib.util
+import json
 import os
+import re
 import subprocess
 import sys
-import tomllib
+from importlib.metadata import EntryPoint
+from math import inf, nan
 
+import paceline
 import pytest
-from paceline.studies.plugins import ELSEWHERE, TEMPLATES, new_plugin
+from paceline.base import by_name
+from paceline.sim.cost.base import CostModel
+from paceline.studies.doctor import doctor
+from paceline.studies.plugins import KINDS, new_plugin
+from paceline.traces.importers.steps import POSITIONS
+from paceline.traces.workloads import Arrival
 
 from ..cli.command_line import done, refused
 
-KINDS = tuple(tomllib.loads(TEMPLATES.read_text()))
 # The first setuptools that builds wheels by itself; an older one needs a place of its own to build in.
 BUILDS = (70, 1)
 
@@ -31,22 +39,272 @@ def has_own_builder():
     return tuple(map(int, version[:2])) >= BUILDS
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if kind == "policy" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
-)
-def test_a_new_package_installs_and_passes_its_own_test(kind, tmp_path):
+# How each kind is used once it is installed, and what that prints.
+USED = {
+    "policy": (("policy", "check", "my-policy"), "keeps the contract"),
+    "router": (("simulate", "--cluster", "mine/cluster.toml", "--workload", "poisson:rate=9,requests=9"), "my-router"),
+    "cost": (("compare", "--trace", "pico", "--cost", "my-cost,start_s=0.02"), "cost my-cost (start_s=0.02)"),
+    "workload": (("simulate", "--cluster", "mine/cluster.toml", "--workload", "my-workload:requests=9"), "my-workload"),
+    "importer": (
+        ("trace", "import", "auto", "mine/tests/example.jsonl", "--out", "x.trace"),
+        "saw logs of my-importer",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_package_installs_passes_its_own_test_and_is_used(kind, tmp_path):
     """In a folder of installed packages that holds nothing else; paceline and pytest are those that run here."""
-    name = f"my-{kind}"
-    done("plugin", "new", kind, name, "--out", tmp_path / "mine")
+    done("plugin", "new", kind, f"my-{kind}", "--out", tmp_path / "mine")
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check")
     isolation = ("--no-build-isolation",) if has_own_builder() else ()
     run(*pip, *isolation, "--target", tmp_path / "site", tmp_path / "mine", folder=tmp_path)
     installed = {"PYTHONPATH": str(tmp_path / "site")}
     passed = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine", folder=tmp_path, **installed)
     assert " passed" in passed
-    if kind == "policy":
-        checked = run(sys.executable, "-m", "paceline", "policy", "check", name, folder=tmp_path, **installed)
-        assert "keeps the contract" in checked
+    words, told = USED[kind]
+    assert told in run(sys.executable, "-m", "paceline", *words, folder=tmp_path, **installed)
+    listed = json.loads(run(sys.executable, "-m", "paceline", "doctor", "--json", "-", folder=tmp_path, **installed))
+    assert listed["plugins"] == [{"kind": kind, "name": f"my-{kind}", "unusable": ""}]
+
+
+def written(kind, folder, monkeypatch):
+    """A new package whose modules are found; it is not installed."""
+    made = new_plugin(kind, f"my-{kind}", folder / "mine")
+    monkeypatch.syspath_prepend(folder / "mine")
+    module = importlib.import_module(f"paceline_my_{kind}")
+    monkeypatch.delitem(sys.modules, module.__name__)
+    assert made.folder == str(folder / "mine")
+    return module
+
+
+def test_a_new_cost_is_sound_and_used_by_the_name_of_its_class(tmp_path, monkeypatch):
+    cls = written("cost", tmp_path, monkeypatch).MyCost
+    paceline.check_cost(cls)
+    called = "paceline_my_cost:MyCost,start_s=0.02"
+    assert "cost my-cost (start_s=0.02)" in done("compare", "--trace", "pico", "--policy", "plain", "--cost", called)
+
+
+def test_a_new_workload_is_sound_and_used_by_the_name_of_its_class(tmp_path, monkeypatch):
+    paceline.check_workload(written("workload", tmp_path, monkeypatch).MyWorkload, requests=9)
+    file = tmp_path / "mine" / "paceline_my_workload" / "__init__.py"
+    told = done("workload", f"{file}:MyWorkload,requests=9", "--rate", "20")
+    assert "times of arrival are scaled by" in told
+    assert "given by paceline_workload_file___init__:MyWorkload, seed 0" in told
+
+
+def test_a_new_importer_is_sound_and_used_by_the_name_of_its_format(tmp_path, monkeypatch):
+    example = tmp_path / "mine" / "tests" / "example.jsonl"
+    format_name = "paceline_my_importer:MY_IMPORTER"
+    paceline.check_importer(written("importer", tmp_path, monkeypatch).MY_IMPORTER, [example])
+    told = done("trace", "import", format_name, example, "--out", tmp_path / "a.trace")
+    assert "imported from my-importer (rounds known in order), 2 requests" in told
+
+
+def test_a_new_router_is_sound(tmp_path, monkeypatch):
+    paceline.check_router(written("router", tmp_path, monkeypatch).MyRouter, weight=2.0)
+
+
+BROKEN = """
+raise KeyError("x")
+"""
+EMPTY = """
+class Mine:
+    pass
+
+
+def function(seed):
+    return Mine()
+"""
+CLUSTER = "[[replicas]]\ndevice = 'cpu-roofline'\n[router]\nname = 'bad'\n"
+# What each kind is named in.
+NAMED = {
+    "policy": ("compare", "--trace", "pico", "--policy", "bad"),
+    "router": ("simulate", "--cluster", "c.toml", "--workload", "poisson:rate=9,requests=9"),
+    "cost": ("compare", "--trace", "pico", "--cost", "bad"),
+    "workload": ("workload", "bad:requests=3"),
+    "importer": ("trace", "import", "bad", "c.toml", "--out", "x.trace"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_packages_are_refused_by_name(kind, tmp_path, monkeypatch):
+    """Registered and broken, no such thing, or under a name of ours."""
+    ours = next(iter(KINDS[kind].own()))
+    (tmp_path / "c.toml").write_text(CLUSTER)
+    (tmp_path / "bad_broken.py").write_text(BROKEN)
+    (tmp_path / "bad_empty.py").write_text(EMPTY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    said = {
+        "bad_broken:Mine": f"{kind} 'bad': loading bad_broken:Mine raised KeyError: 'x' (bad_broken.py:2)",
+        "bad_nowhere:Mine": f"{kind} 'bad': loading bad_nowhere:Mine raised ModuleNotFoundError",
+        "bad_empty:Mine": f"{kind} 'bad': bad_empty:Mine is not a ",
+        "bad_empty:function": f"{kind} 'bad': bad_empty:function is not a ",
+    }
+    for place, told in said.items():
+        points = [EntryPoint(name=name, value=place, group=KINDS[kind].group) for name in ("bad", ours)]
+        monkeypatch.setattr(
+            by_name, "entry_points", lambda group, points=points: [p for p in points if p.group == group]
+        )
+        assert told in refused(*NAMED[kind])
+        reasons = KINDS[kind].of_packages()
+        assert told in str(reasons["bad"])
+        assert str(reasons[ours]) == f"{kind} {ours!r} is paceline's own: name {place} as module:Class"
+    assert {one.name for one in doctor().plugins if one.unusable} == {"bad", ours}
+    monkeypatch.delitem(sys.modules, "bad_empty")
+    assert not (tmp_path / "x.trace").exists()
+
+
+class Flat(CostModel):
+    name = "flat"
+    seconds = 1.0
+
+    def __init__(self, recording):
+        pass
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        return type(self).seconds
+
+
+class Growing(Flat):
+    seconds = 0.0
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        Growing.seconds += 1
+        return Growing.seconds
+
+
+class Nameless(Flat):
+    name = None
+
+
+class Raising(Flat):
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        return 1 / (context_tokens > 100_000)
+
+
+@pytest.mark.parametrize(
+    ("cost", "told"),
+    [
+        (Nameless, "cost 'Nameless': must have a name, which tables show"),
+        (Growing, "must be the same each time"),
+        (Raising, "raised ZeroDivisionError: division by zero"),
+        (lambda recording: object(), "its class must derive from paceline.sim.cost.base.CostModel"),
+        *(
+            (type("Bad", (Flat,), {"seconds": bad}), "must be seconds above 0, got ")
+            for bad in (0, -1.0, inf, nan, "1")
+        ),
+    ],
+)
+def test_a_cost_that_breaks_the_contract_is_told(cost, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        paceline.check_cost(cost)
+
+
+def test_a_sound_cost_passes_and_one_outside_a_package_is_checked_before_it_is_used(tmp_path):
+    paceline.check_cost(Flat)
+    (tmp_path / "mine.py").write_text(
+        "from paceline.sim.cost.base import CostModel\n\n\nclass Zero(CostModel):\n    name = 'zero'\n\n"
+        "    def __init__(self, recording):\n        pass\n\n"
+        "    def forward_s(self, model, **shape):\n        return 0.0\n"
+    )
+    called = f"{tmp_path / 'mine.py'}:Zero"
+    told = refused("compare", "--trace", "pico", "--cost", called)
+    assert "new_tokens=1, context_tokens=0) must be seconds above 0, got 0.0" in told
+    told = refused("compare", "--trace", "pico", "--cost", f"{called},x=1")
+    assert told.endswith("unknown option 'x'; it takes no options")
+    assert "--extrapolate is for measured tables" in refused(
+        "compare", "--trace", "pico", "--cost", called, "--extrapolate"
+    )
+
+
+def workload(*rows, seeds=False, **also):
+    """A class that gives these requests, later ones by another seed; `also` are its attributes."""
+    given = [Arrival(*row) for row in rows]
+
+    def arrivals(self):
+        return [one._replace(output_tokens=one.output_tokens + self.seed * seeds) for one in given]
+
+    made = {"__init__": lambda self, seed: setattr(self, "seed", seed), "arrivals": arrivals, "drawn": seeds}
+    return type("Mine", (), made | also)
+
+
+ONE, TWO = ("a", 0, 8, 5), ("b", 7, 9, 6)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (workload(), "must give a request, got none"),
+        (workload(TWO, ONE), "request a: arrives_ps must be a whole number in [7, "),
+        (workload(ONE, ONE), "request ids must be unique, got 'a' twice"),
+        (workload(("a", 0, 0, 5)), "request a: prompt_tokens must be a whole number in [1, 2147483647], got 0"),
+        (workload(("a", 0.5, 1, 5)), "request a: arrives_ps must be a whole number"),
+        (workload(("", 0, 1, 5)), "request_id must be printable text, got ''"),
+        (workload(("a", 0, 8, 5, "", (1, 2))), "request a: blocks must be empty without unit_tokens"),
+        (
+            workload(("a", 0, 8, 5, "", (1,)), unit_tokens=3),
+            "blocks must be one for each 3 tokens of the prompt, got 1",
+        ),
+        (workload(("a", 0, 8, 5, "", (1, 1)), unit_tokens=4), "request a: block 1 must not stand twice"),
+        (workload(ONE, unit_tokens=-1), "unit_tokens must be a whole number in [0, 2147483647], got -1"),
+        (workload(ONE, drawn=True), "seed 1 must give other requests, or have drawn = False"),
+        (workload(ONE, seeds=True, drawn=False), "seed 1 must give the same, or have drawn = True"),
+        (workload(arrivals=lambda self: [("a", 0)]), "must give records of paceline.traces.workloads.Arrival"),
+        (workload(arrivals=lambda self: 1 / 0), "arrivals raised ZeroDivisionError"),
+    ],
+)
+def test_a_workload_that_breaks_the_contract_is_told(given, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        paceline.check_workload(given)
+
+
+def test_sound_workloads_pass():
+    paceline.check_workload(workload(ONE, TWO))
+    paceline.check_workload(workload(ONE, TWO, seeds=True))
+    paceline.check_workload(workload(("a", 0, 8, 5, "", (1, 2)), unit_tokens=4))
+
+
+def router(pick, **also):
+    return type("Mine", (), {"__init__": lambda self, setting: setattr(self, "setting", setting), "pick": pick, **also})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (router(lambda self, arrival, seen: 1), "pick must give 0 to 0, got 1"),
+        (router(lambda self, arrival, seen: id(seen) % self.setting.num_replicas), "must pick the same each time"),
+        (router(lambda self, arrival, seen: "a"), "pick raised TypeError"),
+        (router(lambda self, arrival, seen: seen.cached_tokens(0) * 0), "does not say reads_prefixes = True"),
+        (router(lambda self, arrival, seen: len(seen.signals) - 1, reads_signals=False), "says reads_signals = False"),
+    ],
+)
+def test_a_router_that_breaks_the_contract_is_told(given, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        paceline.check_router(given)
+
+
+@pytest.mark.parametrize("cls", KINDS["router"].own().values())
+def test_our_own_routers_pass(cls):
+    paceline.check_router(cls)
+
+
+def test_our_own_importers_pass_and_one_that_fails_otherwise_is_told(tmp_path):
+    log = tmp_path / "log.jsonl"
+    rows = [{"id": name, "drafters": {"eagle": [3, 2, 1, 1, 1]}} for name in "ab"]
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    paceline.check_importer(POSITIONS, [log])
+
+    def careless(files, ongoing):
+        names = [json.loads(line)["id"] for line in files[0].read_text().splitlines()]
+        return (one for one in POSITIONS.read(files, ongoing) if one.request_id in names)
+
+    with pytest.raises(ValueError, match=r"damaged log.jsonl \(copy \d+\) by TraceFormatError, got JSONDecodeError"):
+        paceline.check_importer(POSITIONS.model_copy(update={"read": careless}), [log])
+    with pytest.raises(ValueError, match="must have files that no other format tells, got positions's"):
+        paceline.check_importer(POSITIONS.model_copy(update={"name": "mine"}), [log])
 
 
 def test_packages_are_never_overwritten(tmp_path):
@@ -61,13 +319,15 @@ def test_packages_are_never_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("policy", "adaptive"), "NAME must be a new one, there is a policy adaptive"),
-        (("router", "round-robin"), "NAME must be a new one, there is a router round-robin"),
+        (("policy", "adaptive"), "NAME must be a new one, policy adaptive is there already"),
+        (("router", "round-robin"), "NAME must be a new one, router round-robin is there already"),
         (("policy", "draft"), "NAME must be another one, got 'draft': the class Draft would hide what its code needs"),
         (("policy", "none"), "NAME must be another one, got 'none': the class None would hide what its code needs"),
         (("policy", "My_x"), "NAME must be lower-case letters, digits and single hyphens"),
         (("polcy", "mine"), "KIND 'polcy' is not known; did you mean policy?"),
-        *(((kind, "mine"), f"KIND must be one of policy, router, got {kind}: instead ") for kind in ELSEWHERE),
+        (("cost", "h100"), "NAME must be a new one, cost h100 is there already"),
+        (("workload", "poisson"), "NAME must be a new one, workload poisson is there already"),
+        (("importer", "auto"), "NAME must be a new one, importer auto is there already"),
     ],
 )
 def test_what_will_not_do(words, told, tmp_path):

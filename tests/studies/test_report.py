@@ -94,7 +94,8 @@ def test_a_sweep_is_a_table_of_its_cells_once_it_is_whole(tmp_path, monkeypatch)
     done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
     done("report", "cells", "--out", "r.html")
     text = " ".join(checked(Path("r.html").read_text()).texts)
-    assert "2 cells played, 0 failed" in text
+    assert "2 cells, 0 failed" in text
+    assert "best by speed_up: " in text
     assert "draft:2/target" in text
 
 

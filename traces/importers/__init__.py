@@ -7,12 +7,20 @@ from ...base.names import imported_when_asked
 
 MODULES = {
     "AUTO": ".formats",
+    "Fields": ".reading",
+    "Format": ".format",
+    "IMPORTERS": ".formats",
     "ImportOptions": ".importing",
     "Load": ".importing",
+    "Ongoing": ".importing",
+    "check_drafted": ".importing",
     "choose_format": ".formats",
     "format_names": ".formats",
+    "having": ".format",
     "import_recording": ".formats",
     "read_recording": ".formats",
+    "rounds_at": ".importing",
+    "starts_of": ".importing",
 }
 
 __all__ = [*MODULES]

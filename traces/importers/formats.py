@@ -6,6 +6,7 @@ path alone is longer than 60: what it is, or which format is nearest, and what t
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from ...base.by_name import NamedKind
 from ...base.errors import ArgumentError, known_are, message_of, repeated
 from ..errors import TraceFormatError
 from ..rounds.on_disk import write_rounds
@@ -56,22 +58,47 @@ FORMATS: tuple[Format, ...] = (
 )
 
 
+AUTO = "auto"
+
+
+class ImporterError(ValueError):
+    """An importer of another package, file or module that cannot be used; one line."""
+
+
+def _own_formats() -> Mapping[str, Format | None]:
+    return {known.name: known for known in FORMATS} | {AUTO: None}
+
+
+IMPORTERS: NamedKind[Format] = NamedKind(
+    noun="importer",
+    group="paceline.importers",
+    methods=(),
+    record=Format,
+    example="FORMAT",
+    refused=ImporterError,
+    own=_own_formats,
+)
+
+
 def format_names() -> tuple[str, ...]:
-    """Names of all formats."""
+    """Names of our own formats."""
     return tuple(known.name for known in FORMATS)
 
 
 def format_named(name: str) -> Format:
-    """The format of that name; raises ValueError."""
-    for known in FORMATS:
-        if known.name == name:
-            return known
-    raise ValueError(f"format must be {unknown_format(name)}")
+    """The format of that name, ours or of another package, file or module; raises ValueError."""
+    found = IMPORTERS.called(name)
+    if found is None:
+        known = known_are(name, IMPORTERS.names(), where="docs/importing.md")
+        raise ValueError(f"format must be {AUTO} or a known one ({known}), got {name!r}")
+    if found.name in IMPORTERS.own() and found not in FORMATS:
+        raise ImporterError(f"importer {name!r}: the name of its format is that of one of paceline's own, {found.name}")
+    return found
 
 
-def unknown_format(name: str) -> str:
-    """What the name of a format must be, and is not."""
-    return f"a known one ({known_are(name, format_names(), where='docs/importing.md')}), got {name!r}"
+def formats_of_packages() -> list[Format]:
+    """Every format that another package registers; raises ImporterError for one that cannot be used."""
+    return [format_named(name) for name in IMPORTERS.registered() if name not in IMPORTERS.own()]
 
 
 _MOST = 280  # characters of a message; the command's own words come before it
@@ -237,20 +264,31 @@ def _refusal(place: object, rule: str, found: object, *, field: str = "format") 
 _MOST_PLAIN = 100_000  # rows of the target alone before one that tells a format
 
 
-def detect(files: Sequence[Path]) -> Format:
-    """The one format all files have, or those that go with them."""
+def detect(files: Sequence[Path], also: Sequence[Format] = ()) -> Format:
+    """The one format all files have, or those that go with them: ours, else `also`, or one of another package."""
+    try:
+        return _detected(files, FORMATS)
+    except TraceFormatError:
+        theirs = [*also, *(known for known in formats_of_packages() if known not in also)]
+        if theirs:
+            with suppress(TraceFormatError):
+                return _detected(files, theirs)
+        raise
+
+
+def _detected(files: Sequence[Path], formats: Sequence[Format]) -> Format:
     seen: dict[Path, Format] = {}
     objects: dict[Path, Fields] = {}
     for path in files:
-        told = _telling(path)
+        told = _telling(path, formats)
         if isinstance(told, Format):
             seen[path] = told
         else:
             objects[path] = told
-    pairing = [known for known in FORMATS if any(map(known.sees, objects.values()))]
+    pairing = [known for known in formats if any(map(known.sees, objects.values()))]
     for path, first in objects.items():
         if not any(known.sees_beside(first) for known in pairing):
-            seen[path] = _format_of(first)
+            seen[path] = _format_of(first, formats)
     found = next(iter(seen.values()))
     for path, other in seen.items():
         if other is not found:
@@ -258,7 +296,7 @@ def detect(files: Sequence[Path]) -> Format:
     return found
 
 
-def _telling(path: Path) -> Format | Fields:
+def _telling(path: Path, formats: Sequence[Format]) -> Format | Fields:
     """The first object that tells a format; of text, the format that its lines tell."""
     try:
         found = peek_objects(path)
@@ -266,7 +304,7 @@ def _telling(path: Path) -> Format | Fields:
         if error.field != "JSON":
             raise
         refuse_pipe(path)
-        known = next((known for _, line in text_lines(path) for known in FORMATS if known.sees_line(line)), None)
+        known = next((known for _, line in text_lines(path) for known in formats if known.sees_line(line)), None)
         if known is None:
             raise unreadable(path, error) from None
         return known
@@ -279,8 +317,8 @@ def _telling(path: Path) -> Format | Fields:
         return first
 
 
-def _format_of(first: Fields) -> Format:
-    fitting = [known for known in FORMATS if known.sees(first)]
+def _format_of(first: Fields, formats: Sequence[Format]) -> Format:
+    fitting = [known for known in formats if known.sees(first)]
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
@@ -289,7 +327,6 @@ def _format_of(first: Fields) -> Format:
     raise first.error("format", rule, keys_of(first))
 
 
-AUTO = "auto"
 MOST_LINES = 64
 MOST_CHARACTERS = 65_536  # of a line: what comes after is text that somebody wrote
 _CALLED = re.compile(
@@ -299,8 +336,8 @@ _CALLED = re.compile(
 Watch = Callable[[Iterable[RoundsRequest]], Iterable[RoundsRequest]]
 
 
-def choose_format(name: str, files: Sequence[Path]) -> Format:
-    """The format of that name, or for "auto" the one the files have.
+def choose_format(name: str | Format, files: Sequence[Path]) -> Format:
+    """The format of that name, a format itself, or for "auto" the one the files have.
 
     Raises:
         ValueError: no such format, no files, or one of them twice.
@@ -311,12 +348,14 @@ def choose_format(name: str, files: Sequence[Path]) -> Format:
     twice = repeated(files)
     if twice:
         raise ValueError(f"files must be given once each, got {str(twice[0])!r} twice")
-    if name not in (AUTO, *format_names()):
-        raise ValueError(f"format must be {AUTO} or {unknown_format(name)}")
+    if isinstance(name, Format):
+        return name
     return detect(files) if name == AUTO else format_named(name)
 
 
-def read_recording(format_name: str, files: Sequence[Path], options: ImportOptions | None = None) -> RoundsRecording:
+def read_recording(
+    format_name: str | Format, files: Sequence[Path], options: ImportOptions | None = None
+) -> RoundsRecording:
     """All of some files in memory, not yet checked as a written recording is; raises as `import_recording`."""
     source, ongoing = choose_format(format_name, files), Ongoing(options or ImportOptions())
     requests = tuple(_requests(source, files, ongoing))
@@ -324,7 +363,12 @@ def read_recording(format_name: str, files: Sequence[Path], options: ImportOptio
 
 
 def import_recording(
-    format_name: str, files: Sequence[Path], out: Path, options: ImportOptions | None = None, *, watch: Watch = iter
+    format_name: str | Format,
+    files: Sequence[Path],
+    out: Path,
+    options: ImportOptions | None = None,
+    *,
+    watch: Watch = iter,
 ) -> RoundsMeta:
     """Stream some files to a recording at `out`; a file of many requests never lies in memory as a whole.
 

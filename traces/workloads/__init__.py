@@ -7,6 +7,7 @@ from ...base.names import imported_when_asked
 
 MODULES = {
     "Arrival": ".arrival",
+    "GivesArrivals": ".registered",
     "Turns": ".arrival",
     "Workload": ".arrival",
     "WorkloadAbout": ".arrival",

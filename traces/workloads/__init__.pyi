@@ -8,3 +8,4 @@ from .arrival import WorkloadOptions as WorkloadOptions
 from .formats import lines_of_workload as lines_of_workload
 from .opening import open_workload as open_workload
 from .opening import with_options as with_options
+from .registered import GivesArrivals as GivesArrivals

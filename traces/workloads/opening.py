@@ -4,12 +4,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from ...base.by_name import CLASS_OF_FILE
 from ...base.errors import ArgumentError, known_are
 from ..recording import Recording
 from .arrival import Workload, WorkloadOptions
-from .drawn_arrivals import KINDS, is_spec, make_generator, parse_spec
+from .drawn_arrivals import is_spec, make_generator, parse_spec
 from .drawn_sessions import SESSION_KINDS, parse_sessions
 from .formats import open_files
+from .registered import WORKLOADS, foreign_text, workload_of_class
 from .workload import OpenedWorkload
 
 
@@ -33,7 +35,8 @@ def open_workload(
     """A workload that is read, or drawn, anew by each iteration; nothing is scaled or cut unless it is asked for.
 
     `text` is a path, its format told by its content, or a generator: poisson, gamma, constant, diurnal, closed,
-    tree-rollouts, persistent-agent, shared-workers, react or rewoo, a colon and options (docs/workloads.md). `rate` to
+    tree-rollouts, persistent-agent, shared-workers, react, rewoo or one of another package, a colon and options, or a
+    class as file.py:Class,options (docs/workloads.md). `rate` to
     `tag` are those of `WorkloadOptions`, `horizon_s` and `max_wait_s` in seconds. `seed` is of what is drawn; of
     `lengths_from`, a recording, a generator draws the lengths that its text does not give.
 
@@ -67,14 +70,17 @@ def with_options(
     if not named:  # as a path this is the current folder
         raise ArgumentError("`workload` must name a file or a generator, got ''")
     draws_sessions = named.partition(":")[0] in SESSION_KINDS
-    if not (draws_sessions or is_spec(named)):
+    foreign = None if draws_sessions or is_spec(named) else foreign_text(named)
+    if not (draws_sessions or is_spec(named) or foreign):
         path = Path(named)
         if ":" in named and not path.exists():
-            known = known_are(named.partition(":")[0], (*KINDS, *SESSION_KINDS))
+            known = known_are(named.partition(":")[0], WORKLOADS.names(), CLASS_OF_FILE)
             raise ArgumentError(f"`workload` must be a file, or a generator and a colon ({known}), got {named!r}")
         return OpenedWorkload(open_files(path, options), options)
     if options.zero_tokens != "refuse":
         raise ArgumentError(f"`zero_tokens` is for files, got {options.zero_tokens!r} for {named!r}")
+    if foreign:
+        return OpenedWorkload(workload_of_class(WORKLOADS.parse(foreign), options.seed, named), options)
     if draws_sessions:
         if options.concurrency is not None:
             rule = "must be left out where the workload has sessions (`active_sessions` keeps so many of them going)"

@@ -7,7 +7,7 @@ from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.serving.charges import to_ps
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
-from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
+from paceline.sim.serving.routers import ROUTERS, Dispatcher, RouterSetting
 from paceline.sim.serving.serve import serve
 from paceline.traces.workloads import open_workload
 
@@ -57,7 +57,7 @@ class Published:
         blocks = [self.limits.kv[member.name].num_blocks if member.name in self.limits.kv else None
                   for member in tables.pool.members]  # fmt: skip
         recorder = Watching(tables.pool.names, {f"replica{index}": blocks for index in range(self.num_replicas)})
-        router = RouterSpec.parse("prefix-affinity").build(RouterSetting(num_replicas=self.num_replicas))
+        router = ROUTERS.parse("prefix-affinity").build(RouterSetting(num_replicas=self.num_replicas))
         served = serve(
             open_workload(DATA / self.file, **self.changes),
             tables,

@@ -138,7 +138,7 @@ def test_files_of_two_formats_or_of_two_at_once(tmp_path):
     ):
         with pytest.raises(ValueError, match=rule):
             choose_format(name, paths)
-    with pytest.raises(ValueError, match=r"format must be a known one .known are eagle-timed, spec-bench, "):
+    with pytest.raises(ValueError, match=r"format must be auto or a known one .known are eagle-timed, spec-bench, "):
         format_named("csv")
 
 

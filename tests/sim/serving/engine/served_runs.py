@@ -12,7 +12,7 @@ from paceline.sim.cost.base import CostModel
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec, Role
-from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
+from paceline.sim.serving.routers import ROUTERS, Dispatcher, RouterSetting
 from paceline.sim.serving.serve import serve
 from paceline.traces.opening import open_recording
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival, WorkloadAbout
@@ -132,7 +132,7 @@ class Run:
 
         def dispatch(replicas):
             setting = RouterSetting(num_replicas=len(replicas))
-            return Dispatcher(RouterSpec.parse(router).build(setting), router, replicas, stale_ps)
+            return Dispatcher(ROUTERS.parse(router).build(setting), router, replicas, stale_ps)
 
         self.served = None
         self._options = {"dispatch": dispatch, "recorder": self.recorder, "outputs": self.outputs} | options

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.base import names as named_classes
-from paceline.sim.serving.routers import ReplicaSignals, RouterSetting, RouterSpec, RouterSpecError, own_routers
+from paceline.base import by_name as named_classes
+from paceline.sim.serving.routers import ROUTERS, ReplicaSignals, RouterSetting, RouterSpecError, own_routers
 from paceline.traces.workloads.arrival import Arrival
 
 IDLE = ReplicaSignals(running=0, waiting=0, queued_tokens=0, free_kv_share=1.0)
@@ -43,7 +43,7 @@ def arrival(name="r", prompt_tokens=100):
     return Arrival(name, 0, prompt_tokens, 10)
 
 
-parsed = cache(RouterSpec.parse)  # which looks for those of other packages every time
+parsed = cache(ROUTERS.parse)  # which looks for those of other packages every time
 
 
 def built(text, num_replicas, seed=0):
@@ -180,7 +180,7 @@ def test_the_class_of_the_page(tmp_path):
     page = (Path(__file__).parents[4] / "docs" / "cluster.md").read_text(encoding="utf-8")
     file = tmp_path / "my_router.py"
     file.write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], encoding="utf-8")
-    router = RouterSpec.parse(f"{file}:MostRoom,short_tokens=10").build(RouterSetting(num_replicas=3))
+    router = ROUTERS.parse(f"{file}:MostRoom,short_tokens=10").build(RouterSetting(num_replicas=3))
     signals = [IDLE._replace(free_kv_share=share) for share in (0.1, 0.9, 0.5)]
     assert [router.pick(arrival(prompt_tokens=tokens), Looked(signals)) for tokens in (10, 11)] == [0, 1]
 

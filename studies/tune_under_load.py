@@ -1,0 +1,200 @@
+"""Tuning under load: the values of a policy's ranges with the most goodput at a rate, or the highest rate under limits.
+
+Trials and halves are those of `tune`: acceptance is drawn from the half that is tuned on, and the figure that counts is
+served again from the other half. At one seed all trials meet the same arrivals.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..base.errors import ArgumentError
+from ..base.terminal import Progress, held_interrupts
+from ..policies.chain_text import BASELINE
+from ..policies.ranges import policy_ranges
+from ..reports.limits import service_limits
+from ..reports.sweeps import TunedUnderLoad, TunedUnderLoadHalf
+from ..traces.recording import Recording
+from .grids import inputs_of, texts_in
+from .load import LoadRuns, check_policies
+from .options import FindRatesOptions, TuneUnderLoadOptions, checked, takes
+from .rates import NoRateError, check_rates, rates_of
+from .serving import ServingSetting, serving_setting
+from .setting import NamedPolicy, named_policies, open_recording
+from .tune import TRAIL, best_of, first_of, parted, search_trials, setting_text, write_trail
+
+GOODPUT, HIGHEST = "goodput_per_s", "highest_rate_per_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTrial:
+    """A policy that serves the workload, its acceptance that of the tuning half; see `runs.cells.CellWork`."""
+
+    policy: str
+    setting: str  # JSON of `recording`, `split`, `split_seed` and the options
+    inputs: Mapping[str, str]  # a hash of each file that is read
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """See `CellWork`."""
+        said = json.loads(self.setting)
+        return {"call": "tune under load", "policy": self.policy, "setting": said, "inputs": self.inputs}
+
+    def __str__(self) -> str:
+        return self.policy
+
+    def play(self) -> dict[str, Any]:
+        """What is to be most: by seed, and the mean."""
+        question = question_of(self.setting)
+        (policy,) = named_policies([self.policy])
+        found = question.figures(policy, question.settings[0])
+        return {question.figure: fmean(found.values()), "seeds": {str(seed): value for seed, value in found.items()}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    asked: TuneUnderLoadOptions
+    recording: str
+    requests: tuple[int, int]  # recorded ones of the half that is tuned on, and of the other one
+    settings: tuple[ServingSetting, ServingSetting]
+
+    @property
+    def figure(self) -> str:
+        return GOODPUT if self.asked.limits is None else HIGHEST
+
+    @property
+    def words(self) -> str:
+        """What is to be most."""
+        if self.asked.limits is not None:
+            return f"arrivals/s at which {self.asked.limits} holds"
+        return "goodput /s" + ("" if self.asked.rate is None else f" at {self.asked.rate:g} arrivals/s")
+
+    def figures(self, policy: NamedPolicy, setting: ServingSetting) -> dict[int, float]:
+        """By seed; one where chance has no part."""
+        if self.asked.limits is not None:
+            return rates_of(setting, policy, service_limits(self.asked.limits, argument="limits"))
+        with held_interrupts() as interrupts, Progress("serving", 1, unit="policies") as progress:
+            tables = setting.tables(setting.replay.seed)
+            runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+            found = [row for one in runs.at_rates([self.asked.rate], [policy]) for row in one.rows]
+        if not found:
+            raise KeyboardInterrupt
+        return found[0].by_seed(GOODPUT)
+
+
+@lru_cache(maxsize=1)
+def question_of(setting: str) -> _Question:
+    """What is asked, with both halves opened, kept for the next trial; raises ArgumentError for what will not do."""
+    said = json.loads(setting)
+    recording, share, seed = said.pop("recording"), said.pop("split"), said.pop("split_seed")
+    asked = TuneUnderLoadOptions(**said)
+    halves: tuple[Recording, Recording] = parted(open_recording(recording), share, seed)
+    serving = _serving(asked)
+    first, second = (serving_setting(half, asked.workload, asked.cluster, serving) for half in halves)
+    numbers = len(halves[0].requests), len(halves[1].requests)
+    return _Question(asked=asked, recording=recording, requests=numbers, settings=(first, second))
+
+
+def _serving(asked: TuneUnderLoadOptions) -> FindRatesOptions:
+    known = {one.name for one in fields(FindRatesOptions)} - {"limits"}
+    return FindRatesOptions(
+        **{name: value for name, value in vars(asked).items() if name in known}, limits=asked.limits or ""
+    )
+
+
+@takes(TuneUnderLoadOptions)
+def tune_under_load(
+    policy: str,
+    recording: str | Path | None = None,
+    *,
+    workload: str | Path,
+    cluster: str | Path,
+    out: str | Path,
+    jobs: int | None = None,
+    **options: Any,  # noqa: ANN401 - see `TuneUnderLoadOptions`
+) -> TunedUnderLoad:
+    """Find the values of a policy's ranges that serve a workload best, on a part of a recording's requests.
+
+    Best is the most goodput at `rate`, with `slo`; or, with `limits`, the highest rate at which all of them hold.
+
+    Args:
+        policy: a text with ranges, as `tune` takes it.
+        recording: that acceptance is drawn from; None: the one that comes with the package.
+        workload: a file of requests, or a generator's text; with `limits` one that leaves its rate open.
+        cluster: a TOML file, or a device of the sheet.
+        out: a folder for the trials, which are not played again, and their trail, `trail.parquet`.
+        jobs: processes at a time; None: one for each processor.
+        options: see `TuneUnderLoadOptions`. `limits` as `find_rates` takes it.
+
+    Raises:
+        ValueError: an argument or a policy that will not do, or no value that can be played; one line.
+        ModuleNotFoundError: `trials`, and Optuna is not installed.
+    """
+    asked = checked(TuneUnderLoadOptions, options | {"workload": workload, "cluster": cluster})
+    _check(asked)
+    ranges = policy_ranges(policy)
+    spec = first_of(ranges, asked)
+    setting = setting_text(asked, recording)
+    question = question_of(setting)  # refused here, and not trial by trial
+    served = question.settings[0]
+    if asked.limits is not None:
+        check_rates(served, _serving(asked), service_limits(asked.limits, argument="limits"))
+    check_policies(served, named_policies([BASELINE, spec.label]), served.tables(asked.seed))
+    inputs = inputs_of(texts_in([policy, *json.loads(setting).values()]), {policy: spec.policy_class})
+    trail = search_trials(
+        ranges,
+        lambda at: LoadTrial(policy=at, setting=setting, inputs=inputs),
+        folder=Path(out),
+        figure=question.figure,
+        trials=asked.trials,
+        jobs=jobs,
+    )
+    write_trail(ranges, trail, Path(out) / TRAIL, lambda figures: {question.figure: figures.get(question.figure)})
+    values = best_of(ranges, trail, question.figure)
+    best = ranges.at(values)
+    halves = [
+        _half(question, best, name, place) for place, name in reversed([*enumerate(("tuned on", "not tuned on"))])
+    ]
+    return TunedUnderLoad(
+        ranges=ranges.text,
+        best=best,
+        values=dict(zip((one.name for one in ranges.ranges), values, strict=True)),
+        figure=question.figure,
+        words=question.words,
+        trail=tuple(None if found.figures is None else found.figures[question.figure] for _, found in trail),
+        failed=tuple(dict.fromkeys(found.failed for _, found in trail if found.figures is None)),
+        halves=(halves[0], halves[1]),
+        recording=question.recording,
+        workload=str(workload),
+        cluster=str(cluster),
+        split=asked.split,
+        split_seed=asked.split_seed,
+    )
+
+
+def _check(asked: TuneUnderLoadOptions) -> None:
+    """Raises ArgumentError where nothing says what is best, or two things do."""
+    if asked.limits is None and asked.slo is None:
+        raise ArgumentError("`workload` goes with `slo`, for the most goodput, or with `limits`, for the highest rate")
+    if asked.limits is not None and asked.rate is not None:
+        raise ArgumentError(f"`rate` must be left out beside `limits`, which ask for one, got {asked.rate:g}")
+
+
+def _half(question: _Question, best: str, name: str, place: int) -> TunedUnderLoadHalf:
+    figures: dict[str, dict[int, float]] = {}
+    for policy in named_policies([best, BASELINE]):
+        try:
+            figures[policy.name] = question.figures(policy, question.settings[place])
+        except NoRateError:  # at no rate, or at every one: there is no ratio to it
+            if policy.name == best:
+                raise
+    return TunedUnderLoadHalf(
+        name=name,
+        requests=question.requests[place],
+        tuned=figures[best],
+        alone=figures.get(BASELINE),
+    )
