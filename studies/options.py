@@ -236,6 +236,12 @@ class DraftLengthOptions(SplitOptions):
     present: int | None = opt(
         None, "K that your server uses now, to compare with; 0: no speculation.", least=0, most=32
     )
+    sample: int = opt(
+        400,
+        "Requests of the recording that are replayed at most, of each tag its share, drawn by --split-seed; what is left "
+        "out of a larger recording is said.",
+        least=2,
+    )
     paste_into: str | None = opt(
         None, "Engine whose settings are printed, as of `settings`; default: that of the seconds.", metavar="ENGINE"
     )

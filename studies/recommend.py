@@ -24,7 +24,7 @@ from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_d
 from .grids import CODE_OF, inputs_of, texts_in
 from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, takes
 from .setting import Setting, setting_of
-from .tune import parted
+from .tune import parted, sampled
 
 LONGEST, USUAL = 32, 8  # K that is tried, at most and where nobody says
 MEASURE = (
@@ -53,7 +53,7 @@ def recommend(
     setting = setting_of(recording, asked)
     drafter = drafter_of(setting.recording, asked.drafter)
     present = present_of(setting.recording, drafter, asked.present)
-    halves = parted(setting.recording, asked.split, asked.split_seed)
+    halves = halves_of(setting.recording, asked)
     batches = _batches(asked, halves)
     longest = longest_of(setting.recording, drafter, asked.most, present)
     text = f"{drafter}:1..{longest}/{setting.recording.about.target}"
@@ -70,7 +70,11 @@ def recommend(
     return Recommendation(
         meta={
             **others.meta,
-            "remarks": [*others.meta["remarks"], *limited_by(setting.recording, drafter, asked.most)],
+            "remarks": [
+                *others.meta["remarks"],
+                *limited_by(setting.recording, drafter, asked.most),
+                *sampled_of(setting.recording, asked.sample),
+            ],
             "requests_tuned_on": len(halves[0].requests),
             "requests": len(halves[1].requests),
         },
@@ -92,8 +96,22 @@ def check_lengths(asked: DraftLengthOptions) -> None:
     if asked.paste_into not in (None, *ENGINES):
         raise ArgumentError(f"`paste_into` must be one of {', '.join(ENGINES)}, got {asked.paste_into!r}")
     check_within("`split`", asked.split, "(0, 1)")
+    check_within("`sample`", asked.sample, "[2, inf)")
     check_within("`most`", 1 if asked.most is None else asked.most, f"[1, {LONGEST}]")
     check_within("`present`", asked.present or 0, f"[0, {LONGEST}]")
+
+
+def halves_of(recording: Recording, asked: DraftLengthOptions) -> tuple[Recording, Recording]:
+    """The requests that the choice is made on, and those that figures are of; raises as `parted`."""
+    return parted(sampled(recording, asked.sample, asked.split_seed), asked.split, asked.split_seed)
+
+
+def sampled_of(recording: Recording, most: int) -> list[str]:
+    """What a reader has to know where not all requests were replayed."""
+    count = len(recording.requests)
+    return (
+        [] if count <= most else [f"about {most:,} of {count:,} requests were drawn and replayed; --sample takes more"]
+    )
 
 
 def present_of(recording: Recording, drafter: str, asked: int | None) -> int | None:

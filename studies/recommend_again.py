@@ -28,10 +28,10 @@ from .options import (
     SimulateOptions,
     checked,
 )
+from .recommend import halves_of
 from .recommend_under_load import UNDER_LOAD, serving_options
 from .serving import simulate
 from .setting import open_recording
-from .tune import parted
 
 Figures = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ class _Line:
         if where is None:
             raise ArgumentError(f"`recording` must be given: {self.name} is of one that was in memory")
         opened = open_recording(where) if isinstance(where, str | Path) else where
-        return parted(opened, options.split, options.split_seed)[1]
+        return halves_of(opened, options)[1]
 
 
 def simulate_again(candidate: str, recording: Recording | str | Path | None = None) -> Again:

@@ -52,17 +52,18 @@ from .recommend import (
     MEASURE,
     check_lengths,
     drafter_of,
+    halves_of,
     ledger_of,
     limited_by,
     longest_of,
     pasted,
     present_of,
     recommend,
+    sampled_of,
     schedule_of,
 )
 from .serving import ServingSetting, notes_on, serving_setting
 from .setting import NamedPolicy, named_policies, open_recording
-from .tune import parted
 from .validate_observed import validate_observed
 
 UNDER_LOAD = "recommend_under_load"  # the call, in a ledger
@@ -192,7 +193,7 @@ def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoa
     present = present_of(opened, drafter, asked.present)
     if asked.observed is not None and present is None:
         raise ArgumentError(f"`observed` goes with `present`, the K that was set then, got {asked.observed} alone")
-    first, second = parted(opened, asked.split, asked.split_seed)
+    first, second = halves_of(opened, asked)
     serving = serving_options(asked)
     return _Question(
         asked=asked,
@@ -263,6 +264,7 @@ def _by_batch(question: _Question) -> Recommendation | None:
 def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
     """What the reader may miss."""
     found = limited_by(question.recording, question.drafter, question.asked.most)
+    found += sampled_of(question.recording, question.asked.sample)
     if by_batch is None:
         found.append("K by running requests is no candidate: give `cost`, or a device as `cluster`")
     if not question.limits:

@@ -82,6 +82,19 @@ def halves_of(setting: str) -> tuple[Scenarios, Scenarios]:
     return first, second
 
 
+def sampled(recording: Recording, most: int, seed: int) -> Recording:
+    """About so many of the requests in the recorded order, drawn, of each tag its share and one at least; or all."""
+    count = len(recording.requests)
+    if count <= most:
+        return recording
+    rng, drawn, passed = np.random.default_rng(seed), set[str](), 0
+    for requests in by_tag(recording.requests).values():
+        taken = max(round(most * (passed + len(requests)) / count) - round(most * passed / count), 1)
+        passed += len(requests)
+        drawn.update(requests[place].request_id for place in rng.permutation(len(requests))[:taken].tolist())
+    return recording[[one.request_id for one in recording.requests if one.request_id in drawn]]
+
+
 def parted(recording: Recording, share: float, seed: int) -> tuple[Recording, Recording]:
     """(the requests that are tuned on, the others), each in the recorded order.
 

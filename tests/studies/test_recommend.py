@@ -110,12 +110,21 @@ def test_the_present_setting_is_held_against_the_choice(made, cost):
     assert max(one.draft_tokens for one in longer.candidates) == 12, "what is set now is tried as well"
 
 
+def test_a_large_recording_is_drawn_from(made, cost):
+    drawn = recommend(made, cost=cost, batches=[1], most=2, sample=30)
+    assert drawn.meta["requests"] + drawn.meta["requests_tuned_on"] == 30
+    assert "about 30 of 200 requests were drawn and replayed; --sample takes more" in drawn.meta["remarks"]
+    assert drawn.to_json() == recommend(made, cost=cost, batches=[1], most=2, sample=30).to_json(), "the same ones"
+    assert not any("drawn" in remark for remark in recommend(made, cost=cost, batches=[1], most=1).meta["remarks"])
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"drafter": "mid"}, "`drafter` must be one of draft, got 'mid'"),
         ({"batches": [4, 2]}, "`batches` must ascend from 1 or more to at most 100, the requests of a half, got 4, 2"),
         ({"batches": [1, 101]}, "`batches` must ascend from 1 or more to at most 100"),
+        ({"sample": 1}, "`sample` must be >= 2 and finite, got 1"),
         ({"split": 1.0}, "`split` must be in (0, 1), got 1.0"),
         ({"paste_into": "tgi"}, "`paste_into` must be one of vllm, sglang"),
         ({"most": 0}, "`most` must be in [1, 32], got 0"),
