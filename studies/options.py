@@ -238,8 +238,8 @@ class DraftLengthOptions(SplitOptions):
     )
     sample: int = opt(
         400,
-        "Requests of the recording that are replayed at most, of each tag its share, drawn by --split-seed; how many are "
-        "left out of a larger recording is said.",
+        "Requests of the recording that are replayed at most, of each tag its share, drawn by --split-seed; what of a "
+        "larger recording is left out is said.",
         least=2,
     )
     paste_into: str | None = opt(
