@@ -158,9 +158,7 @@ class Recommendation(Recommended):
         unsettled = [f"{each.batch:,}" for each in self.batches if each.open_between]
         why = f": at {', '.join(unsettled)} running, K cannot be told from none" if unsettled else ""
         told = [each.batch for each in takewhile(lambda each: not each.open_between, self.batches)]
-        fewer = (
-            f"if your server runs at most {told[-1]:,} at a time, ask for those alone, with --batch" if told else ""
-        )
+        fewer = f"if your server runs at most {told[-1]:,} at a time, ask for those alone, with --batch" if told else ""
         return [f"no setting is named{why}", *self.advice, *([fewer] if fewer and unsettled else [])]
 
     def to_json(self) -> dict[str, Any]:
