@@ -89,7 +89,7 @@ def format_named(name: str) -> Format:
     """The format of that name, ours or of another package, file or module; raises ValueError."""
     found = IMPORTERS.called(name)
     if found is None:
-        known = known_are(name, IMPORTERS.names(), where="docs/importing.md")
+        known = known_are(name, [one for one in IMPORTERS.names() if one != AUTO], where="docs/importing.md")
         raise ValueError(f"format must be {AUTO} or a known one ({known}), got {name!r}")
     if found.name in IMPORTERS.own() and found not in FORMATS:
         raise ImporterError(f"importer {name!r}: the name of its format is that of one of paceline's own, {found.name}")
