@@ -1,5 +1,6 @@
 """`paceline serve | proxy`: the models of a pool behind OpenAI's HTTP, or another server, recorded."""
 
+from contextlib import closing
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -36,19 +37,22 @@ def serve(
     """
     devices = named_texts("--device", "DEVICE", device)
     _check_installed("serve", "fastapi", "uvicorn")
-    with needs_torch():
-        from ..server.start import ServedPool
-        from ..server.start import serve as serve_pool
-    served = ServedPool(
-        pool=pool,
-        policies=policy or ["plain"],
-        lossless=lossless,
-        engine=engine,
-        threads=threads,
-        devices=devices,
-        debug=debug,
-    )
-    serve_pool(served, limits, address, recording)
+    from ..server.listening import bound_socket
+
+    with closing(bound_socket(address)) as listening:  # an address that does not do is told before torch is loaded
+        with needs_torch():
+            from ..server.start import ServedPool
+            from ..server.start import serve as serve_pool
+        served = ServedPool(
+            pool=pool,
+            policies=policy or ["plain"],
+            lossless=lossless,
+            engine=engine,
+            threads=threads,
+            devices=devices,
+            debug=debug,
+        )
+        serve_pool(served, limits, listening, address, recording)
 
 
 def proxy(

@@ -71,7 +71,8 @@ class RecordingOptions:
 
     record: Path | None = opt(
         None,
-        "New folder for what is served: arrivals, prompts, lengths, acceptance by step, a whole file at a time.",
+        "New folder for the traffic: arrivals, lengths, prompts, and what answers tell of their acceptance, in whole "
+        "files.",
         metavar="DIR",
     )
     record_hashes: bool = opt(False, "Of --record: keep hashes of prompts, and not the prompts.")

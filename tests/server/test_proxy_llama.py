@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import subprocess
-import threading
 import time
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
@@ -23,6 +22,7 @@ from paceline.server.options import Address
 
 from .conftest import until
 from .test_proxy import all_of, proxied
+from .upstream import in_a_thread
 
 COMMAND = os.environ.get("PACELINE_LLAMA_SERVER")
 pytestmark = [
@@ -54,7 +54,7 @@ def llama_server():
 @contextmanager
 def relayed(port):
     """Hands bytes on to a port and back; `answers` are the bytes of each connection."""
-    found, started, ended = SimpleNamespace(answers=[]), threading.Event(), asyncio.Event()
+    found = SimpleNamespace(answers=[])
 
     async def pump(reader, writer, kept):
         with suppress(ConnectionError):
@@ -70,22 +70,8 @@ def relayed(port):
         behind, to_it = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(pump(reader, to_it, []), pump(behind, writer, answer))
 
-    async def run():
-        server = await asyncio.start_server(talk, "127.0.0.1", 0)
-        found.loop, found.url = asyncio.get_running_loop(), f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        started.set()
-        await ended.wait()
-        server.close()
-        await asyncio.sleep(0.1)
-
-    thread = threading.Thread(target=asyncio.run, args=(run(),))
-    thread.start()
-    started.wait()
-    try:
+    with in_a_thread(talk) as found.url:
         yield found
-    finally:
-        found.loop.call_soon_threadsafe(ended.set)
-        thread.join()
 
 
 def bodies_of(data):
