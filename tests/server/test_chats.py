@@ -104,8 +104,9 @@ def test_without_max_tokens_a_chat_goes_on_as_the_context_allows(talking):
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "text": ""}]}]}, "messages"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
         ({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}, "messages"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"max_completion_tokens": 3}, "max_completion_tokens"),
     ],
@@ -139,6 +140,10 @@ def test_the_official_client_chats(talking, official):
         assert "".join(part.delta.content or "" for part in mine) == choice.message.content
         assert mine[-1].finish_reason == choice.finish_reason
     assert parts[-1].usage == whole.usage
+    likely = official.chat.completions.create(**said(QUESTIONS[0]), logprobs=True, top_logprobs=2)
+    content = likely.choices[0].logprobs.content
+    assert b"".join(bytes(one.bytes) for one in content).decode() == likely.choices[0].message.content
+    assert [one.top_logprobs[0].logprob for one in content] == [one.logprob for one in content]  # greedy
 
 
 def test_the_official_client_may_leave_a_chat(talking, official):
