@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..base.errors import install_hint, needs_torch
-from ..server.options import Address, EngineOptions, ProxyOptions, RecordingOptions, RequestLimits
+from ..server.options import Address, EngineOptions, FollowOptions, ProxyOptions, RecordingOptions, RequestLimits
 from .options import LosslessOption, MemberDevicesOption, PoolOption, ThreadsOption
 from .typed import named_texts
 
@@ -26,6 +26,7 @@ def serve(
     engine: EngineOptions,
     limits: RequestLimits,
     recording: RecordingOptions,
+    following: FollowOptions,
     device: MemberDevicesOption = None,
     lossless: LosslessOption = False,
     threads: ThreadsOption = 1,
@@ -36,6 +37,7 @@ def serve(
     SIGTERM or Ctrl-C ends it, after the answers that are under way.
     """
     devices = named_texts("--device", "DEVICE", device)
+    following.check_recorded(recording)
     _check_installed("serve", "fastapi", "uvicorn")
     from ..server.listening import bound_socket
 
@@ -52,7 +54,7 @@ def serve(
             devices=devices,
             debug=debug,
         )
-        serve_pool(served, limits, listening, address, recording)
+        serve_pool(served, limits, listening, address, recording, following)
 
 
 def proxy(

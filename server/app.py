@@ -21,6 +21,7 @@ from ..runtime.pools.pool_file import PoolFileError
 from ..runtime.stop_strings import make_ending
 from .answers import Answers, Asked
 from .engine import Job, LiveEngine
+from .follow import Following
 from .logprobs import TokenTexts
 from .meters import Meters
 from .options import RequestLimits
@@ -42,6 +43,7 @@ class Service:
         exact: policies that commit nothing which the target did not judge by its own rule: their answers can have
             log-probabilities.
         recorder: of the traffic; None: nothing is kept.
+        following: picks the policy of requests that name none; None: it is always the first one.
         num_running: requests that run at a time, of all policies together.
         limits: of requests.
     """
@@ -56,6 +58,7 @@ class Service:
         engine: LiveEngine,
         meters: Meters,
         recorder: TrafficRecorder | None,
+        following: Following | None,
         num_running: int,
         limits: RequestLimits,
     ) -> None:
@@ -66,11 +69,17 @@ class Service:
         if recorder is not None:
             engine.on_began.append(recorder.began)
             engine.on_ended.append(recorder.ended)
+        self._following = following
+        if following is not None:
+            engine.on_ended.append(following.follower.ended)
+            following.start()
         self._most_open = num_running + limits.max_queue
         self._chance, self._since = SystemRandom(), int(time.time())
 
     def close(self) -> None:
         """End the engine, and write what is left of the recording."""
+        if self._following is not None:
+            self._following.close()
         self.engine.stop()
         if self._recorder is not None:
             self._recorder.close()
@@ -119,6 +128,8 @@ class Service:
             timeout_s=self.limits.timeout_s,
         )
         self._check_queue(asked.n or 1)
+        if asked.policy is None and self._following is not None:
+            policy = self._following.follower.policy_of(found.request_id)
         found.submit(
             [
                 Job(

@@ -1,8 +1,9 @@
 """The simulator's replica over real models, in wall time: one thread that lets requests join and leave between steps.
 
 `sim.serving.engine.Replica` decides who runs: admission, token budget, chunks of prefills, blocks, preemption. Its
-world here is the runtime's. Every policy has a replica, and keys and values, of its own; they take turns, an operation
-each. What is chosen where is a request's own: temperature, truncation, seed and stop strings differ within a batch.
+world here is the runtime's. Every policy has a replica, and keys and values, of its own; of those that have anything
+to run, the one that ran for the least time has the next operation. What is chosen where is a request's own:
+temperature, truncation, seed and stop strings differ within a batch.
 """
 
 import threading
@@ -430,6 +431,7 @@ class LiveEngine:
         self._inbox: deque[tuple[str, Job]] = deque()
         self._wake, self._stopping = threading.Event(), False
         self._num_open = 0
+        self._ran_ns = dict.fromkeys(self._replicas, 0)  # how long each replica ran
         self._lock = threading.Lock()
         self._began_ns = perf_counter_ns()
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
@@ -492,8 +494,7 @@ class LiveEngine:
         while not self._stopping:
             self._wake.clear()
             self._take_in()
-            ran = [self._step(name) for name in self._replicas]
-            if not any(ran) and not self._inbox and not self._stopping:
+            if not self._turn() and not self._inbox and not self._stopping:
                 self._wake.wait()
         self._take_in()
         for replica in self._replicas.values():
@@ -504,11 +505,23 @@ class LiveEngine:
             what, job = self._inbox.popleft()
             replica = self._replicas[job.policy]
             if what == "submit":
+                if not replica.jobs:  # what it did not use while nobody asked for it is not made up for
+                    busy = [self._ran_ns[name] for name, one in self._replicas.items() if one.jobs]
+                    self._ran_ns[job.policy] = max(self._ran_ns[job.policy], min(busy, default=0))
                 replica.arrive(job, self.now_ps())
             elif job.request_id in replica.jobs:
                 job.ended_at_ps = self.now_ps()
                 replica.leave(job.request_id, job.ended_at_ps)
                 self._note_ended(job, End("", left=True))
+
+    def _turn(self) -> bool:
+        """Run an operation of the replica that ran for the least time, of those that can; False: none can."""
+        for name in sorted(self._replicas, key=self._ran_ns.__getitem__):
+            start_ns = perf_counter_ns()
+            if self._step(name):
+                self._ran_ns[name] += perf_counter_ns() - start_ns
+                return True
+        return False
 
     def _step(self, name: str) -> bool:
         replica = self._replicas[name]

@@ -28,9 +28,10 @@ from ..traces.meta import Sampling
 from .app import Service, make_app
 from .connections import allow_many
 from .engine import End, Job, LiveEngine, LiveReplica
+from .follow import Following
 from .listening import run_app
 from .meters import Meters
-from .options import Address, EngineOptions, RecordingOptions, RequestLimits
+from .options import Address, EngineOptions, FollowOptions, RecordingOptions, RequestLimits
 from .record import TrafficRecorder
 
 BLOCK_TOKENS = 16
@@ -69,7 +70,12 @@ class ServedPool:
             raise ArgumentError(f"`policies` must differ, got {twice[0]} twice")
 
 
-def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingOptions | None = None) -> Service:
+def make_service(
+    asked: ServedPool,
+    limits: RequestLimits,
+    recording: RecordingOptions | None = None,
+    follow: FollowOptions | None = None,
+) -> Service:
     """Load the models, warm each policy up, and let the engine wait for requests.
 
     Raises:
@@ -82,6 +88,7 @@ def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingO
         raise ArgumentError(f"`pool` must not have a member that reads the target's states to be served, got {reader}")
     if models.ranks is not None:
         raise ArgumentError('`pool` must not be split over processes to be served, got tp_plan = "auto"')
+    following = _following(asked, models, recording, follow)
     named = {text: named_policy(text) for text in asked.policies}
     bounds, meters = _engine_limits(models, asked), Meters(models.name)
     replicas = {name: partial(_replica_of, models, policy, bounds, meters, asked) for name, policy in named.items()}
@@ -112,9 +119,21 @@ def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingO
         engine=engine,
         meters=meters,
         recorder=recorder,
+        following=following,
         num_running=asked.engine.max_batch * len(named),
         limits=limits,
     )
+
+
+def _following(
+    asked: ServedPool, models: ModelPool, recording: RecordingOptions | None, follow: FollowOptions | None
+) -> Following | None:
+    if follow is None or follow.follow is None:
+        return None
+    follow.check_recorded(recording)
+    assert recording is not None
+    assert recording.record is not None
+    return Following(recording.record, asked.policies, loaded_pool(models), follow)
 
 
 def _replica_of(
@@ -198,6 +217,7 @@ def serve(
     listening: socket,
     address: Address,
     recording: RecordingOptions | None = None,
+    follow: FollowOptions | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what is under way, for `drain_s` seconds at most.
 
@@ -207,5 +227,5 @@ def serve(
         ValueError: as `make_service`; one line.
     """
     allow_many()
-    service = make_service(asked, limits, recording)
+    service = make_service(asked, limits, recording, follow)
     run_app(make_app(service, api_key=address.api_key), listening, address, f"serving {service.listed()['id']}")

@@ -72,7 +72,8 @@ def test_they_are_those_of_an_independent_forward_whatever_runs_beside(models, s
                 assert len(top) <= fields["logprobs"] + 1
             text = "".join(told["tokens"])
             assert text.startswith(choice["text"])
-            assert [text[start:].startswith(part) for start, part in zip(told["text_offset"], told["tokens"])]
+            places = zip(told["text_offset"], told["tokens"], strict=True)
+            assert all(text[start:].startswith(part) for start, part in places)
     assert 0 < worst < ROUNDING
 
 

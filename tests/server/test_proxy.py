@@ -364,6 +364,11 @@ def test_nothing_more_is_kept_beyond_the_cap(tmp_path, capfd):
     assert len(read_observed(folder / "observed").requests) == 1
 
 
+def test_no_torch_is_needed():
+    asked = "import sys, paceline.server.proxy; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
+
+
 def test_bad_input_is_one_line_and_writes_nothing(tmp_path):
     with upstream() as server:
         for url, options, folder, error, words in (
