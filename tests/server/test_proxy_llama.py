@@ -99,8 +99,8 @@ def test_every_byte_of_llama_cpp_python_passes_and_its_times_are_recorded(tmp_pa
     folder = tmp_path / "traffic"
     with llama_server() as port, relayed(port) as relay, proxied(relay, folder, count_tokens=True) as proxy:
         began_s, found = time.monotonic(), []
-        for streamed, number in ((True, 40), (False, 10)):
-            asked = {"prompt": "Once upon a time", "max_tokens": 12, "stream": streamed, "temperature": 0.8}
+        for streamed, number, tokens in ((True, 40, 12), (False, 10, 12), (True, 760, 2), (False, 190, 2)):
+            asked = {"prompt": "Once upon a time", "max_tokens": tokens, "stream": streamed, "temperature": 0.8}
             found += all_of(proxy.url, range(number), at_a_time=4, body=json.dumps(asked).encode())
         took_s = time.monotonic() - began_s
         sent = [body for answer in relay.answers if answer for body in bodies_of(b"".join(answer))]
@@ -109,7 +109,7 @@ def test_every_byte_of_llama_cpp_python_passes_and_its_times_are_recorded(tmp_pa
     received = sorted(data for _, _, data, _ in found)
     assert sorted(body for body in sent if b"text_completion" in body) == received
     run = read_observed(folder / "observed")
-    assert len(run.finished) == 50
+    assert len(received) == len(run.finished) == 1000
     assert {one.prompt_tokens for one in run.requests} <= {4, 5}
     assert all(1 <= one.output_tokens <= 14 for one in run.requests)
     assert sum(len(one.outputs_at_ps) > 5 for one in run.requests) > 20
