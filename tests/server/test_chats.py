@@ -118,6 +118,24 @@ def test_a_chat_that_cannot_be_answered_is_refused_by_name(talking, fields, para
     assert param in found.error["message"]
 
 
+def test_log_probabilities_have_openais_shape(talking):
+    _, client = talking
+    asked = said("What is a gate?", logprobs=True, top_logprobs=4, max_tokens=6)
+    whole = client.post("/v1/chat/completions", asked).body["choices"][0]
+    stream = client.post("/v1/chat/completions", {**asked, "stream": True}).events
+    alone = client.post("/v1/chat/completions", {**asked, "top_logprobs": 0}).body["choices"][0]
+    content = whole["logprobs"]["content"]
+    assert whole["logprobs"]["refusal"] is None
+    assert b"".join(bytes(one["bytes"]) for one in content).decode() == whole["message"]["content"]
+    for one in content:
+        assert set(one) == {"token", "logprob", "bytes", "top_logprobs"}
+        assert [set(near) for near in one["top_logprobs"]] == [{"token", "logprob", "bytes"}] * 4
+        assert one["top_logprobs"][0] == {name: one[name] for name in ("token", "logprob", "bytes")}  # greedy
+    parts = [event["choices"][0].get("logprobs") for event in stream]
+    assert [one["token"] for part in parts if part for one in part["content"]] == [one["token"] for one in content]
+    assert [one["top_logprobs"] for one in alone["logprobs"]["content"]] == [[]] * 6
+
+
 @pytest.fixture
 def official(talking):
     """OpenAI's own client."""
