@@ -25,7 +25,8 @@ _NAMED = re.compile(r"`(\w+)`")
 # Options that are not called as the argument of the function that they go to.
 OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "tags": "tag", "decide_s": "decide_seconds"}
 OPTIONS |= {"horizon_s": "horizon_seconds", "max_wait_s": "max_wait_seconds", "rates": "rate"}  # of workloads
-OPTIONS |= {"record_every_s": "record_every"}  # of recorded traffic
+OPTIONS |= {"record_every_s": "record_every", "follow_every_s": "follow_every"}  # of servers
+OPTIONS |= {"timeout_s": "timeout_seconds", "drain_s": "drain_seconds"}
 OPTIONS |= {"from_s": "from_seconds", "until_s": "until_seconds"}  # of timelines
 OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
 OPTIONS |= {

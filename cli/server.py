@@ -1,12 +1,13 @@
 """`paceline serve | proxy`: the models of a pool behind OpenAI's HTTP, or another server, recorded."""
 
+from contextlib import closing
 from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from ..base.errors import install_hint, needs_torch
-from ..server.options import Address, EngineOptions, ProxyOptions, RecordingOptions, RequestLimits
+from ..server.options import Address, EngineOptions, FollowOptions, ProxyOptions, RecordingOptions, RequestLimits
 from .options import LosslessOption, MemberDevicesOption, PoolOption, ThreadsOption
 from .typed import named_texts
 
@@ -25,6 +26,7 @@ def serve(
     engine: EngineOptions,
     limits: RequestLimits,
     recording: RecordingOptions,
+    following: FollowOptions,
     device: MemberDevicesOption = None,
     lossless: LosslessOption = False,
     threads: ThreadsOption = 1,
@@ -35,20 +37,24 @@ def serve(
     SIGTERM or Ctrl-C ends it, after the answers that are under way.
     """
     devices = named_texts("--device", "DEVICE", device)
+    following.check_recorded(recording)
     _check_installed("serve", "fastapi", "uvicorn")
-    with needs_torch():
-        from ..server.start import ServedPool
-        from ..server.start import serve as serve_pool
-    served = ServedPool(
-        pool=pool,
-        policies=policy or ["plain"],
-        lossless=lossless,
-        engine=engine,
-        threads=threads,
-        devices=devices,
-        debug=debug,
-    )
-    serve_pool(served, limits, address, recording)
+    from ..server.listening import bound_socket
+
+    with closing(bound_socket(address)) as listening:  # an address that does not do is told before torch is loaded
+        with needs_torch():
+            from ..server.start import ServedPool
+            from ..server.start import serve as serve_pool
+        served = ServedPool(
+            pool=pool,
+            policies=policy or ["plain"],
+            lossless=lossless,
+            engine=engine,
+            threads=threads,
+            devices=devices,
+            debug=debug,
+        )
+        serve_pool(served, limits, listening, address, recording, following)
 
 
 def proxy(

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from ..runtime.stop_strings import TextStream, text_before_stop
 from .engine import Deliver, End, Job, LiveEngine
+from .logprobs import TokenTexts, of_chat, of_completion
 from .protocol import FINISHED, ChatRequest, CompletionRequest, RequestError, metrics_of, usage_of
 
 Asked = CompletionRequest | ChatRequest
@@ -27,10 +28,16 @@ class ChoiceText:
         self._stream, self._stops = TextStream(tokenizer), stops
         self._held_back = max((len(stop) for stop in stops), default=1) - 1
         self._open = ""
+        self._num_settled = 0
+        self.offsets: list[int] = []  # of each token, characters of the answer before it
 
     def push(self, tokens: Sequence[int], end: End | None) -> str:
         """Text that may be shown now, after these tokens; all that is left of it if the answer has ended."""
-        self._open += "".join(self._stream.push(token) for token in tokens)
+        for token in tokens:
+            self.offsets.append(self._num_settled)
+            settled = self._stream.push(token)
+            self._num_settled += len(settled)
+            self._open += settled
         if end is not None:
             self._open += self._stream.rest()
             text = text_before_stop(self._open, self._stops) if end.reason == "stop" else self._open
@@ -50,20 +57,32 @@ class Answers:
         asked: the request.
         model: as it is called.
         tokenizer: of the target.
+        token_texts: of its tokens, one by one.
         engine: that answers.
         timeout_s: seconds until the last token, > 0.
     """
 
-    def __init__(self, asked: Asked, *, model: str, tokenizer: Tokenizer, engine: LiveEngine, timeout_s: float) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        *,
+        model: str,
+        tokenizer: Tokenizer,
+        token_texts: TokenTexts,
+        engine: LiveEngine,
+        timeout_s: float,
+    ) -> None:
         self._asked, self._engine, self._timeout_s = asked, engine, timeout_s
         self._chat = isinstance(asked, ChatRequest)
         self.request_id = f"{'chatcmpl' if self._chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._head = {"id": self.request_id, "created": int(time.time()), "model": model}
+        self._token_texts = token_texts
         self._texts = [ChoiceText(tokenizer, asked.stops) for _ in range(asked.n or 1)]
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._jobs: list[Job] = []
         self._left = len(self._texts)
+        self._num_told = [0] * len(self._texts)  # tokens of each choice whose log-probabilities were given out
 
     def deliver(self, choice: int) -> Deliver:
         """What hands on to the event loop what the engine has for a choice."""
@@ -94,7 +113,7 @@ class Answers:
             texts[choice] += text
             reasons[choice] = reason or reasons[choice]
         choices: list[dict[str, Any]] = [
-            {"index": index, "logprobs": None, "finish_reason": reason, **self._said(text)}
+            {"index": index, "logprobs": self._logprobs(index), "finish_reason": reason, **self._said(text)}
             for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
         ]
         kind = "chat.completion" if self._chat else "text_completion"
@@ -115,7 +134,8 @@ class Answers:
                     )
             async for index, text, reason in self._settled():
                 said = {"delta": {"content": text} if text else {}} if self._chat else {"text": text}
-                choice = {"index": index, **said, "logprobs": None, "finish_reason": reason or None}
+                logprobs = self._logprobs(index)
+                choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": reason or None}
                 told = self._metrics() if reason and not counts else {}
                 yield _event({**head, "choices": [choice], **usage, **told})
             if counts:
@@ -145,6 +165,17 @@ class Answers:
         except TimeoutError:
             message = f"the answer took longer than {self._timeout_s:g} s"
             raise RequestError(408, message, code="timeout") from None
+
+    def _logprobs(self, choice: int) -> dict[str, Any] | None:
+        """Of the tokens of a choice that came since this was asked; each is told once."""
+        if self._asked.num_top is None:
+            return None
+        offsets, start = self._texts[choice].offsets, self._num_told[choice]
+        told = self._jobs[choice].logprobs[start : len(offsets)]
+        self._num_told[choice] = len(offsets)
+        if self._chat:
+            return of_chat(self._token_texts, told)
+        return of_completion(self._token_texts, told, offsets[start:])
 
     def _said(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}

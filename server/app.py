@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from random import SystemRandom
 from typing import Any
@@ -21,6 +21,8 @@ from ..runtime.pools.pool_file import PoolFileError
 from ..runtime.stop_strings import make_ending
 from .answers import Answers, Asked
 from .engine import Job, LiveEngine
+from .follow import Following
+from .logprobs import TokenTexts
 from .meters import Meters
 from .options import RequestLimits
 from .protocol import ChatRequest, CompletionRequest, RequestError, error_of
@@ -38,7 +40,10 @@ class Service:
         policies: by name, the first one for requests that name none.
         engine: that answers.
         meters: that the engine counts by.
+        exact: policies that commit nothing which the target did not judge by its own rule: their answers can have
+            log-probabilities.
         recorder: of the traffic; None: nothing is kept.
+        following: picks the policy of requests that name none; None: it is always the first one.
         num_running: requests that run at a time, of all policies together.
         limits: of requests.
     """
@@ -49,24 +54,32 @@ class Service:
         *,
         template: ChatTemplate | None,
         policies: Sequence[str],
+        exact: Collection[str],
         engine: LiveEngine,
         meters: Meters,
         recorder: TrafficRecorder | None,
+        following: Following | None,
         num_running: int,
         limits: RequestLimits,
     ) -> None:
         self._models, self._template, self._policies = models, template, tuple(policies)
         self.engine, self.meters, self.limits = engine, meters, limits
-        self._recorder = recorder
+        self._recorder, self._exact, self._token_texts = recorder, exact, TokenTexts(models.tokenizer)
         engine.on_ended.append(meters.ended)
         if recorder is not None:
             engine.on_began.append(recorder.began)
             engine.on_ended.append(recorder.ended)
+        self._following = following
+        if following is not None:
+            engine.on_ended.append(following.follower.ended)
+            following.start()
         self._most_open = num_running + limits.max_queue
         self._chance, self._since = SystemRandom(), int(time.time())
 
     def close(self) -> None:
         """End the engine, and write what is left of the recording."""
+        if self._following is not None:
+            self._following.close()
         self.engine.stop()
         if self._recorder is not None:
             self._recorder.close()
@@ -96,6 +109,11 @@ class Service:
             raise RequestError(
                 400, "spec_decode_metrics goes with n = 1: it is of one answer", param="spec_decode_metrics"
             )
+        if asked.num_top is not None and policy not in self._exact:
+            message = (
+                f"logprobs are not known under policy {policy}: it may commit tokens that the target did not judge"
+            )
+            raise RequestError(400, message, param="logprobs", code="logprobs_not_exact")
         self._check_queue(asked.n or 1)
         prompt = await asyncio.to_thread(self._tokens, asked)
         max_tokens = self._max_tokens(asked, len(prompt))
@@ -105,10 +123,13 @@ class Service:
             asked,
             model=self._models.name,
             tokenizer=self._models.tokenizer,
+            token_texts=self._token_texts,
             engine=self.engine,
             timeout_s=self.limits.timeout_s,
         )
         self._check_queue(asked.n or 1)
+        if asked.policy is None and self._following is not None:
+            policy = self._following.follower.policy_of(found.request_id)
         found.submit(
             [
                 Job(
@@ -121,6 +142,7 @@ class Service:
                     eos=frozenset() if asked.ignore_eos else frozenset(self._models.eos_token_ids),
                     ending=ending,
                     deliver=found.deliver(choice),
+                    num_top=asked.num_top,
                     text=asked.prompt if isinstance(asked, CompletionRequest) and isinstance(asked.prompt, str) else "",
                 )
                 for choice in range(asked.n or 1)

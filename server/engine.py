@@ -1,14 +1,16 @@
 """The simulator's replica over real models, in wall time: one thread that lets requests join and leave between steps.
 
 `sim.serving.engine.Replica` decides who runs: admission, token budget, chunks of prefills, blocks, preemption. Its
-world here is the runtime's. Every policy has a replica, and keys and values, of its own; they take turns, an operation
-each. What is chosen where is a request's own: temperature, truncation, seed and stop strings differ within a batch.
+world here is the runtime's. Every policy has a replica, and keys and values, of its own; of those that have anything
+to run, the one that ran for the least time has the next operation. What is chosen where is a request's own:
+temperature, truncation, seed and stop strings differ within a batch.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from time import perf_counter_ns
 from typing import Any, cast
 
@@ -44,6 +46,7 @@ from ..sim.serving.requests import READS, AnswerLengths, DrawnRequests, ServedRe
 from ..sim.serving.world import Fed, Ran
 from ..traces.meta import Sampling
 from ..traces.workloads.arrival import Arrival
+from .logprobs import TokenLogprob, told_of
 
 _PS_PER_NS = 1000
 
@@ -80,6 +83,8 @@ class Job:
     ended_at_ps: int | None = None
     tokens: list[int] = field(default_factory=list)  # committed so far
     steps: list[tuple[int, int]] = field(default_factory=list)  # (drafted, accepted) of each step of the target
+    num_top: int | None = None  # likeliest tokens that are told beside each token's log-probability; None: nothing is
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of `tokens`, where they are told
 
 
 class LiveRequest(ServedRequest):
@@ -133,16 +138,29 @@ class OwnSampling(SameToken):
 
     def __init__(self) -> None:
         super().__init__(Sampling(mode="coupled", temperature=1.0, seed=0))
+        # While the target runs: `[K + 1, V]` log-probabilities of requests that want them, by id. None: nobody does.
+        self.kept: dict[str, Tensor] | None = None
 
     def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
         """See `Sampler`; rows that follow each other and ask for the same are truncated together."""
         asked = [_sampling_of(state) for state in states]
+        if self.kept is not None:
+            self._keep(logits, states, self.kept)
         parts, start = [], 0
         for end in range(1, len(asked) + 1):
             if end == len(asked) or not _shaped_alike(asked[end], asked[start]):
                 parts.append(truncated(logits[start:end], asked[start]))
                 start = end
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    @staticmethod
+    def _keep(logits: Tensor, states: Sequence[RequestState], kept: dict[str, Tensor]) -> None:
+        start = 0
+        for request_id, rows in groupby(states, key=lambda state: state.request_id):
+            end = start + len(list(rows))
+            if _job_of(states[start].session).num_top is not None:
+                kept[request_id] = logits[start:end].float().log_softmax(dim=-1)
+            start = end
 
     def scores(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> Tensor:
         """See `SameToken`; a greedy request has no noise."""
@@ -155,7 +173,11 @@ class OwnSampling(SameToken):
 
 
 def _sampling_of(state: RequestState) -> Sampling:
-    return cast(LiveRequest, state.session).job.sampling
+    return _job_of(state.session).sampling
+
+
+def _job_of(session: Session) -> Job:
+    return cast(LiveRequest, session).job
 
 
 def _shaped_alike(one: Sampling, other: Sampling) -> bool:
@@ -169,9 +191,9 @@ class LiveWorld:
     take out; the others are not touched.
     """
 
-    def __init__(self, models: TorchWorld, stepped: Callable[[int, int], None]) -> None:
+    def __init__(self, models: TorchWorld, sampler: OwnSampling, stepped: Callable[[int, int], None]) -> None:
         self.failed: dict[str, str] = {}
-        self._stepped = stepped
+        self._sampler, self._stepped = sampler, stepped
         self._models = models
         self._target = len(models.pool.members) - 1
 
@@ -204,16 +226,31 @@ class LiveWorld:
         """See `EngineWorld`; raises as `draft`. Notes what the target kept of every draft."""
         start_ns = perf_counter_ns()
         items = [(row, cast(Verify, row.step)) for row in rows]
+        by_target = level == self._target
+        wanted = by_target and any(_job_of(row).num_top is not None for row in rows)
+        kept: dict[str, Tensor] | None = {} if wanted else None
+        self._sampler.kept = kept
         results = self._models.verify(level, items, [(row, row.chunk) for row in chunks])
+        self._sampler.kept = None
         judged = []
         for (session, step), row in zip(items, results.rows, strict=True):
             found = cast(Judged, self._sound(session, row, Judged(0, 0, session.place)))
-            if level == self._target and step is not READS:
+            if by_target and step is not READS:
                 step_tokens = len(session.tokens), found.num_accepted
-                cast(LiveRequest, session).job.steps.append(step_tokens)
+                _job_of(session).steps.append(step_tokens)
                 self._stepped(*step_tokens)
+            if kept and session.request_id in kept and session.request_id not in self.failed:
+                self._note(session, found, kept[session.request_id])
             judged.append(found)
         return Ran.of(results._replace(rows=judged), self._took_ps(start_ns))
+
+    @staticmethod
+    def _note(session: Session, found: Judged, log_probs: Tensor) -> None:
+        """Of the tokens that the target commits now: the accepted ones, which were all pending, and its own."""
+        job, count = _job_of(session), found.num_accepted + 1
+        assert job.num_top is not None
+        tokens = [*session.tokens[: found.num_accepted], found.own_token]
+        job.logprobs += told_of(log_probs[:count], tokens, job.num_top)
 
     def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
         """See `EngineWorld`; raises as `draft`."""
@@ -272,7 +309,7 @@ class LiveReplica:
             overlap="turns",
             debug=debug,
         )
-        self._world = LiveWorld(self._models, stepped)
+        self._world = LiveWorld(self._models, sampler, stepped)
         pool, answers = loaded_pool(models), cast(RecordedAnswers, self._jobs)
         shared = LiveRequests(
             pool=pool,
@@ -358,6 +395,7 @@ class LiveReplica:
         if not job.tokens:
             job.first_token_at_ps = at_ps
         job.tokens += new
+        assert job.num_top is None or len(job.logprobs) >= len(job.tokens), "a token that the target did not judge"
         reason = request.finish_reason
         if reason is None:
             job.deliver(job, new, None)
@@ -393,6 +431,7 @@ class LiveEngine:
         self._inbox: deque[tuple[str, Job]] = deque()
         self._wake, self._stopping = threading.Event(), False
         self._num_open = 0
+        self._ran_ns = dict.fromkeys(self._replicas, 0)  # how long each replica ran
         self._lock = threading.Lock()
         self._began_ns = perf_counter_ns()
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
@@ -455,8 +494,7 @@ class LiveEngine:
         while not self._stopping:
             self._wake.clear()
             self._take_in()
-            ran = [self._step(name) for name in self._replicas]
-            if not any(ran) and not self._inbox and not self._stopping:
+            if not self._turn() and not self._inbox and not self._stopping:
                 self._wake.wait()
         self._take_in()
         for replica in self._replicas.values():
@@ -467,11 +505,23 @@ class LiveEngine:
             what, job = self._inbox.popleft()
             replica = self._replicas[job.policy]
             if what == "submit":
+                if not replica.jobs:  # what it did not use while nobody asked for it is not made up for
+                    busy = [self._ran_ns[name] for name, one in self._replicas.items() if one.jobs]
+                    self._ran_ns[job.policy] = max(self._ran_ns[job.policy], min(busy, default=0))
                 replica.arrive(job, self.now_ps())
             elif job.request_id in replica.jobs:
                 job.ended_at_ps = self.now_ps()
                 replica.leave(job.request_id, job.ended_at_ps)
                 self._note_ended(job, End("", left=True))
+
+    def _turn(self) -> bool:
+        """Run an operation of the replica that ran for the least time, of those that can; False: none can."""
+        for name in sorted(self._replicas, key=self._ran_ns.__getitem__):
+            start_ns = perf_counter_ns()
+            if self._step(name):
+                self._ran_ns[name] += perf_counter_ns() - start_ns
+                return True
+        return False
 
     def _step(self, name: str) -> bool:
         replica = self._replicas[name]

@@ -71,7 +71,8 @@ class RecordingOptions:
 
     record: Path | None = opt(
         None,
-        "New folder for what is served: arrivals, prompts, lengths, acceptance by step, a whole file at a time.",
+        "New folder for the traffic: arrivals, lengths, prompts, and what answers tell of their acceptance, in whole "
+        "files.",
         metavar="DIR",
     )
     record_hashes: bool = opt(False, "Of --record: keep hashes of prompts, and not the prompts.")
@@ -83,6 +84,33 @@ class RecordingOptions:
         check_least("`record_mib`", self.record_mib, 1)
         if self.record is None and given(self):
             raise ArgumentError("`record_hashes`, `record_every_s` and `record_mib` go with `record`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowOptions:
+    """When another of the served policies is tried; raises ArgumentError for a number out of range."""
+
+    follow: Path | None = opt(
+        None,
+        "Cluster file with a fitted cost, for simulations of what --record keeps: a --policy that they call sooner is "
+        "tried on half of the requests that name none, and kept if it was.",
+        metavar="CLUSTER",
+    )
+    follow_every_s: float = opt(
+        600.0, "Of --follow: seconds from a simulation to the next, and of traffic in it.", flag="--follow-every"
+    )
+    follow_pairs: int = opt(200, "Of --follow: pairs of requests that a policy is tried on.", least=40)
+
+    def __post_init__(self) -> None:
+        check_within("`follow_every_s`", self.follow_every_s, "[1, 1e6]")
+        check_least("`follow_pairs`", self.follow_pairs, 40)
+        if self.follow is None and given(self):
+            raise ArgumentError("`follow_every_s` and `follow_pairs` go with `follow`")
+
+    def check_recorded(self, recording: RecordingOptions | None) -> None:
+        """Raises ArgumentError where a policy is to be chosen by traffic that nobody records."""
+        if self.follow is not None and (recording is None or recording.record is None):
+            raise ArgumentError("`follow` goes with `record`")
 
 
 @dataclass(frozen=True, kw_only=True)

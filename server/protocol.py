@@ -12,6 +12,9 @@ from pydantic_core import PydanticCustomError
 
 from ..traces.meta import LOWEST_TEMPERATURE, Sampling
 
+MOST_TOP = 20  # likeliest tokens beside a log-probability: OpenAI's bound of chats, vLLM's of both
+_LAW = "the target's own, at temperature 1"
+
 MOST_CHOICES, MOST_STOPS, MOST_MESSAGES = 16, 16, 1024
 _MOST_SEED = 2**63 - 1
 _DEFAULT_TOKENS = 16  # of /v1/completions, as OpenAI and vLLM have it
@@ -26,7 +29,6 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
     "function_call": (None,),
     "functions": (None,),
     "logit_bias": (None, {}),
-    "logprobs": (None, False),
     "modalities": (None, ["text"]),
     "parallel_tool_calls": (None,),
     "prediction": (None,),
@@ -113,10 +115,11 @@ class _Asked(BaseModel):
         """Take out fields that ask for nothing, and refuse those that would change the answer."""
         if not isinstance(values, dict):
             return values
-        for name, nothing in _NOTHING.items():
+        unknown = {name: nothing for name, nothing in _NOTHING.items() if name not in cls.model_fields}
+        for name, nothing in unknown.items():
             if name in values and not any(values[name] == one and _alike(values[name], one) for one in nothing):
                 raise PydanticCustomError("unsupported", "{field} is not supported here", {"field": name})
-        return {name: value for name, value in values.items() if name not in _NOTHING}
+        return {name: value for name, value in values.items() if name not in unknown}
 
     @field_validator("temperature")
     @classmethod
@@ -171,6 +174,12 @@ class CompletionRequest(_Asked):
     prompt: str | list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(
         description="A text, or the token ids of one. Several prompts are several requests."
     )
+    logprobs: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST_TOP,
+        description=f"Tell each token's log-probability, and so many of the likeliest tokens: {_LAW}.",
+    )
 
     @field_validator("prompt")
     @classmethod
@@ -178,6 +187,11 @@ class CompletionRequest(_Asked):
         if isinstance(value, str):
             check_text(value)
         return value
+
+    @property
+    def num_top(self) -> int | None:
+        """Likeliest tokens to tell beside each token's log-probability; None: tell nothing of tokens."""
+        return self.logprobs
 
     def tokens_asked(self) -> int:
         """Longest answer."""
@@ -212,6 +226,10 @@ class ChatRequest(_Asked):
 
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     max_completion_tokens: int | None = Field(default=None, ge=1, description="As max_tokens, which it replaces.")
+    logprobs: bool | None = Field(default=None, description=f"Tell each token's log-probability: {_LAW}.")
+    top_logprobs: int | None = Field(
+        default=None, ge=0, le=MOST_TOP, description="Of logprobs: tell so many of the likeliest tokens as well."
+    )
 
     @field_validator("messages")
     @classmethod
@@ -225,6 +243,17 @@ class ChatRequest(_Asked):
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise PydanticCustomError("twice", "{field} stands beside max_tokens", {"field": "max_completion_tokens"})
         return self
+
+    @model_validator(mode="after")
+    def _asks_for_logprobs(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise PydanticCustomError("unsupported", "{field} goes with logprobs: true", {"field": "top_logprobs"})
+        return self
+
+    @property
+    def num_top(self) -> int | None:
+        """Likeliest tokens to tell beside each token's log-probability; None: tell nothing of tokens."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     def tokens_asked(self) -> int | None:
         """Longest answer; None: as long as the context allows."""

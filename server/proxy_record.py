@@ -34,7 +34,7 @@ from ..runs.observed import (
     ObservedRun,
     write_observed,
 )
-from ..traces.importers.reading import BrokenStreamError, EventStream
+from ..traces.importers.reading import EventStream
 from ..traces.workloads.arrival import MOST_COUNT, PS_PER_S, Arrival
 from .options import ProxyOptions, RecordingOptions
 from .record import PROMPTS, Row, TrafficFiles
@@ -136,6 +136,7 @@ class ProxyRecorder:
         self._found: list[Exchange] = []  # since the latest files
         self._num_recorded, self._was_counted = 0, False
         self._not_recorded: dict[str, int] = {}  # requests by why
+        self._num_unread = 0  # recorded requests whose answer tells of its drafts in what is no JSON
         self._reader = ThreadPoolExecutor(1, "paceline-reader")
         self._files.start()
 
@@ -187,8 +188,9 @@ class ProxyRecorder:
         """What was recorded, and how long the proxy held chunks, in one line."""
         others = sum(self._not_recorded.values())
         held, late = self.held, self.asked_late
+        unread = f" (acceptance of {self._num_unread:,} could not be read)" if self._num_unread else ""
         return (
-            f"{counted(self._num_recorded, 'request')} recorded, {others:,} not; chunks were held "
+            f"{counted(self._num_recorded, 'request')} recorded{unread}, {others:,} not; chunks were held "
             f"{1e3 * held.seconds_at(0.5):.2f} ms (p50), {1e3 * held.seconds_at(0.99):.2f} ms (p99), requests "
             f"{1e3 * late.seconds_at(0.5):.2f} ms, {1e3 * late.seconds_at(0.99):.2f} ms: {self._files.folder}"
         )
@@ -213,7 +215,8 @@ class ProxyRecorder:
         """Read an answer that has ended; in the reader's thread."""
         try:
             passed.asked = self._asked(passed.body)
-            found, telling = self._read(passed), self._telling(passed)
+            found = self._read(passed)
+            telling = self._told(passed) if found.seen.finished else None
         except _LeftOut as error:
             self.leave_out(str(error))
             self._files.ended(passed.request_id, None, {})
@@ -227,7 +230,7 @@ class ProxyRecorder:
         lengths = None
         if seen.prompt_tokens is not None and seen.output_tokens:
             lengths = seen.prompt_tokens, seen.output_tokens
-        if telling is not None and seen.finished:
+        if telling is not None:
             rows[RESPONSES] = telling
         if found.prompt and seen.finished and not self._record_hashes and "messages" not in passed.asked:
             rows[PROMPTS] = {"id": passed.request_id, "prompt": found.prompt}
@@ -275,8 +278,19 @@ class ProxyRecorder:
         if passed.failed:
             raise ServerError(passed.failed)
 
+    def _told(self, passed: Passed) -> Row | None:
+        """As `_telling`; counts where that is not known, of which half would be worse than nothing."""
+        try:
+            return self._telling(passed)
+        except ValueError:
+            self._num_unread += 1
+            return None
+
     def _telling(self, passed: Passed) -> Row | None:
-        """What an answer tells of its drafts, and its usage, without its text; None of one that tells nothing."""
+        """What an answer tells of its drafts, and its usage, without its text; None of one that tells nothing.
+
+        Raises ValueError where it tells of them in what is no JSON.
+        """
         row, choice = dict[str, Any](), dict[str, Any]()
         for content in _objects(passed):
             row |= {name: content[name] for name in ("usage", *_TELLING) if content.get(name)}
@@ -343,6 +357,7 @@ class ProxyRecorder:
                 "model": self._model,
                 "requests_recorded": self._num_recorded,
                 "requests_not_recorded": dict(self._not_recorded),
+                "acceptance_not_read": self._num_unread,
                 "chunks_held_s": self.held.to_json(),
                 "requests_held_s": self.asked_late.to_json(),
                 "event_loop_late_s": self.loop_late.to_json(),
@@ -382,17 +397,14 @@ def _message(passed: Passed) -> str:
 
 
 def _objects(passed: Passed) -> Iterator[dict[str, Any]]:
-    """The objects of an answer that may tell of its drafts."""
+    """The objects of an answer that may tell of its drafts; raises ValueError for what is no JSON."""
     body = b"".join(piece for piece, _ in passed.pieces)
     names = [f'"{name}"' for name in ("usage", *_TELLING, *_OF_CHOICE)]
     texts: Iterator[str] = iter([body.decode("utf-8", errors="replace")])
     if _is_stream(passed):
         texts = (event.data for event in EventStream(most_bytes=_MOST_EVENT_BYTES).feed(body))
-    try:
-        for text in texts:
-            if any(name in text for name in names):
-                content = decode_json(text.encode(), constants=True)
-                if isinstance(content, dict):
-                    yield content
-    except (ValueError, BrokenStreamError):
-        return
+    for text in texts:
+        if any(name in text for name in names):
+            content = decode_json(text.encode(), constants=True)
+            if isinstance(content, dict):
+                yield content

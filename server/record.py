@@ -17,16 +17,18 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..base.errors import ArgumentError, repeated
 from ..base.files import write_whole
 from ..base.terminal import tell
 from ..sim.serving.limits import EngineLimits
 from ..traces.workloads.arrival import PS_PER_S
-from .engine import End, Job
 from .options import RecordingOptions
 from .protocol import metrics_of, usage_of
+
+if TYPE_CHECKING:  # the proxy records without torch
+    from .engine import End, Job
 
 WORKLOAD, PROMPTS, CLUSTER = "workload", "prompts", "cluster.toml"
 _MIB = 2**20
@@ -162,11 +164,11 @@ class TrafficRecorder:
         write_whole(self.files.folder / CLUSTER, _cluster(limits))
         self.files.start()
 
-    def began(self, job: Job) -> None:
+    def began(self, job: "Job") -> None:
         """A request arrived."""
         self.files.began(job.request_id, job.arrived_at_ps)
 
-    def ended(self, job: Job, end: End) -> None:
+    def ended(self, job: "Job", end: "End") -> None:
         """A request ended, or its client left; one without a token is not kept."""
         if not job.tokens:
             self.files.ended(job.request_id, None, {})
@@ -181,7 +183,7 @@ class TrafficRecorder:
         self.files.close()
 
 
-def _response(job: Job, end: End) -> Row:
+def _response(job: "Job", end: "End") -> Row:
     assert job.ended_at_ps is not None
     assert job.first_token_at_ps is not None
     return {

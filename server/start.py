@@ -1,10 +1,10 @@
 """Put a server together, and run it until it is told to end: what `paceline serve` does."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from socket import socket
 from threading import Event
 
 import torch
@@ -12,6 +12,9 @@ import torch
 from ..base.errors import ArgumentError, repeated
 from ..base.files import pool_path
 from ..base.terminal import Progress
+from ..decoding.legal_steps import Policy
+from ..policies.about import about_of
+from ..policies.combined import OnlyLossless
 from ..runtime.caches import total_bytes
 from ..runtime.pools.chat_template import ChatTemplate, read_chat_template
 from ..runtime.pools.members import loaded_pool
@@ -20,14 +23,15 @@ from ..runtime.pools.pool_file import PoolFileError, read_pool_file
 from ..runtime.refusals import refuse_oracle
 from ..sim.serving.limits import Admission, EngineLimits, KvLimits
 from ..studies.decode import load_pool
-from ..studies.setting import NamedPolicy, named_policy
+from ..studies.setting import OUR_POLICIES, NamedPolicy, named_policy
 from ..traces.meta import Sampling
 from .app import Service, make_app
 from .connections import allow_many
 from .engine import End, Job, LiveEngine, LiveReplica
-from .listening import bound_socket, run_app
+from .follow import Following
+from .listening import run_app
 from .meters import Meters
-from .options import Address, EngineOptions, RecordingOptions, RequestLimits
+from .options import Address, EngineOptions, FollowOptions, RecordingOptions, RequestLimits
 from .record import TrafficRecorder
 
 BLOCK_TOKENS = 16
@@ -66,7 +70,12 @@ class ServedPool:
             raise ArgumentError(f"`policies` must differ, got {twice[0]} twice")
 
 
-def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingOptions | None = None) -> Service:
+def make_service(
+    asked: ServedPool,
+    limits: RequestLimits,
+    recording: RecordingOptions | None = None,
+    follow: FollowOptions | None = None,
+) -> Service:
     """Load the models, warm each policy up, and let the engine wait for requests.
 
     Raises:
@@ -79,6 +88,7 @@ def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingO
         raise ArgumentError(f"`pool` must not have a member that reads the target's states to be served, got {reader}")
     if models.ranks is not None:
         raise ArgumentError('`pool` must not be split over processes to be served, got tp_plan = "auto"')
+    following = _following(asked, models, recording, follow)
     named = {text: named_policy(text) for text in asked.policies}
     bounds, meters = _engine_limits(models, asked), Meters(models.name)
     replicas = {name: partial(_replica_of, models, policy, bounds, meters, asked) for name, policy in named.items()}
@@ -94,6 +104,9 @@ def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingO
     except BaseException:
         engine.stop()
         raise
+    exact = {
+        name for name, one in named.items() if _is_exact(one.admitted(loaded_pool(models), lossless=asked.lossless))
+    }
     template = _chat_template(asked.pool)
     recorder = None
     if recording is not None and recording.record is not None:
@@ -102,12 +115,25 @@ def make_service(asked: ServedPool, limits: RequestLimits, recording: RecordingO
         models,
         template=template,
         policies=asked.policies,
+        exact=exact,
         engine=engine,
         meters=meters,
         recorder=recorder,
+        following=following,
         num_running=asked.engine.max_batch * len(named),
         limits=limits,
     )
+
+
+def _following(
+    asked: ServedPool, models: ModelPool, recording: RecordingOptions | None, follow: FollowOptions | None
+) -> Following | None:
+    if follow is None or follow.follow is None:
+        return None
+    follow.check_recorded(recording)
+    assert recording is not None
+    assert recording.record is not None
+    return Following(recording.record, asked.policies, loaded_pool(models), follow)
 
 
 def _replica_of(
@@ -117,6 +143,13 @@ def _replica_of(
     policy = named.admitted(pool, lossless=asked.lossless)
     recorder = meters.recorder(named.name, pool.names, limits.kv[models.target.name].num_blocks)
     return LiveReplica(models, named.name, policy, limits, recorder=recorder, stepped=meters.stepped, debug=asked.debug)
+
+
+def _is_exact(policy: Policy) -> bool:
+    """Whether the target judges all that a policy commits, by its own rule; of foreign ones only what is watched."""
+    about = about_of(policy)
+    is_ours = type(policy).__module__.startswith(OUR_POLICIES)
+    return isinstance(policy, OnlyLossless) or (is_ours and about is not None and about.lossless)
 
 
 def _engine_limits(models: ModelPool, asked: ServedPool) -> EngineLimits:
@@ -179,15 +212,20 @@ def _chat_template(pool: ModelPool | Path | str | None) -> ChatTemplate | None:
 
 
 def serve(
-    asked: ServedPool, limits: RequestLimits, address: Address, recording: RecordingOptions | None = None
+    asked: ServedPool,
+    limits: RequestLimits,
+    listening: socket,
+    address: Address,
+    recording: RecordingOptions | None = None,
+    follow: FollowOptions | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what is under way, for `drain_s` seconds at most.
 
+    `listening` is the socket of the address (`listening.bound_socket`).
+
     Raises:
-        ValueError: as `make_service`, and for an address that is taken or may not be served; one line.
+        ValueError: as `make_service`; one line.
     """
     allow_many()
-    with closing(bound_socket(address)) as listening:
-        service = make_service(asked, limits, recording)
-        app = make_app(service, api_key=address.api_key)
-        run_app(app, listening, address, f"serving {service.listed()['id']}")
+    service = make_service(asked, limits, recording, follow)
+    run_app(make_app(service, api_key=address.api_key), listening, address, f"serving {service.listed()['id']}")

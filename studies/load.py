@@ -24,7 +24,7 @@ from ..runs.log import new_folder
 from ..runs.serving import ServingLog, write_serving
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.replay_tables import ReplayTables
-from ..sim.serving.cluster import Cluster, Replica, open_cluster
+from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
 from ..sim.serving.cluster_file import DeviceMemory, MemberMemory
 from ..sim.serving.limits import Admission, Preemption
 from ..sim.serving.routers import RoundRobin
@@ -140,7 +140,7 @@ def _unusual(cluster: Cluster) -> list[str]:
     return found
 
 
-def _group_cells(name: str, replicas: Sequence[Replica]) -> Mapping[str, str]:
+def _group_cells(name: str, replicas: Sequence[PlacedReplica]) -> Mapping[str, str]:
     one = replicas[0]
     return {
         "replicas": name,
@@ -153,7 +153,7 @@ def _group_cells(name: str, replicas: Sequence[Replica]) -> Mapping[str, str]:
     }
 
 
-def _memory_table(name: str, replica: Replica) -> Grid:
+def _memory_table(name: str, replica: PlacedReplica) -> Grid:
     rows: list[dict[str, str]] = []
     lines = []
     for device in replica.memory:
@@ -203,12 +203,12 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.3f}"
 
 
-def _unknown(replica: Replica) -> list[str]:
+def _unknown(replica: PlacedReplica) -> list[str]:
     names = [member.name for device in replica.memory for member in device.members if member.shape is None]
     return [f"shapes not known, counted as no bytes: {', '.join(names)}"] if names else []
 
 
-def _group_json(name: str, replicas: Sequence[Replica]) -> dict[str, Any]:
+def _group_json(name: str, replicas: Sequence[PlacedReplica]) -> dict[str, Any]:
     one = replicas[0]
     return {
         "name": name,

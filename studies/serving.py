@@ -30,7 +30,7 @@ from ..sim.cost.by_name import scaled_by_name
 from ..sim.cost.roofline import device_sheet
 from ..sim.replay_tables import ReplayTables, tables_of
 from ..sim.serving.charges import to_ps
-from ..sim.serving.cluster import Cluster, Replica, open_cluster
+from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
 from ..sim.serving.replica import ReplicaSpec, Role
 from ..sim.serving.requests import Deadline
 from ..sim.serving.routers import Dispatcher, RouterSetting, WatchedReplica
@@ -227,7 +227,7 @@ class ServingSetting:
         return told
 
 
-def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
+def _told_of(alike: Sequence[PlacedReplica]) -> dict[str, Any]:
     first = alike[0]
     return {
         "count": len(alike),
@@ -430,7 +430,7 @@ def _of_members(
     return replace(setting, cluster=replace(setting.cluster, replicas=tuple(replicas))), list(dict.fromkeys(notes))
 
 
-def recorder_of(tables: ReplayTables, replicas: Sequence[Replica], *, events: bool = False) -> ServingRecorder:
+def recorder_of(tables: ReplayTables, replicas: Sequence[PlacedReplica], *, events: bool = False) -> ServingRecorder:
     """A recorder for a run of replicas, each with the blocks of the members that have limits; `events`: see there."""
     names = tables.pool.names
     blocks = {
@@ -440,7 +440,7 @@ def recorder_of(tables: ReplayTables, replicas: Sequence[Replica], *, events: bo
     return ServingRecorder(names, blocks, events=events)
 
 
-def _spec(setting: ServingSetting, tables: ReplayTables, replica: Replica, policy: NamedPolicy) -> ReplicaSpec:
+def _spec(setting: ServingSetting, tables: ReplayTables, replica: PlacedReplica, policy: NamedPolicy) -> ReplicaSpec:
     made = built(tables, policy, lossless=setting.replay.lossless)
     return ReplicaSpec(
         policy=made,

@@ -41,7 +41,7 @@ from ..sim.contexts import TrieTables
 from ..sim.cost.base import CostModel
 from ..sim.recorded import RecordedAnswers
 from ..sim.serving.charges import to_ps
-from ..sim.serving.cluster import Cluster, Replica, open_cluster
+from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
 from ..sim.serving.replica import MakeWorld, ReplicaSpec, Role
 from ..sim.serving.requests import DrawnRequests, ServedRequest
 from ..sim.serving.routers import Dispatcher, RouterSetting
@@ -354,7 +354,7 @@ class ServedWorlds:
         about = ServingAbout(policy=name, workload=workload.about.name, cluster=self._cluster.name, seed=self._seed)
         return ServedRun(log=recorder.log(about), tokens=tokens, served=said, left=frozenset(left))
 
-    def _spec(self, name: str, policy: Policy, replica: Replica, make_world: MakeWorld | None) -> ReplicaSpec:
+    def _spec(self, name: str, policy: Policy, replica: PlacedReplica, make_world: MakeWorld | None) -> ReplicaSpec:
         return ReplicaSpec(
             policy=policy,
             policy_name=name,

@@ -11,7 +11,7 @@ from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..reports.serving_tables import SeedRow
 from ..reports.what_if import TOGETHER, Changed, WhatIf
 from ..sim.cost.roofline import SHEET, device_sheet
-from ..sim.serving.cluster import Replica
+from ..sim.serving.cluster import PlacedReplica
 from ..traces.recording import Recording
 from .load import LoadRuns, check_policies, meta_of
 from .options import WhatIfOptions, checked, takes
@@ -41,7 +41,7 @@ class Case:
         return replace(setting, cluster=cluster)
 
 
-def _uncached(replica: Replica) -> Replica:
+def _uncached(replica: PlacedReplica) -> PlacedReplica:
     if replica.limits.offload is not None:
         raise ArgumentError("`changes` prefix_cache=off does not go with host memory for evicted blocks (`offload`)")
     memory = tuple(

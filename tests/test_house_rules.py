@@ -26,8 +26,6 @@ RECORDINGS = {"TrieRecording", "RoundsRecording"}
 
 # Their options stand one a line; what they do is shorter than the limit.
 LONG_FUNCTIONS = {"cli/models.py:run"}
-# What a cluster file says of one, and the one that serves.
-CLASSES_OF_ONE_NAME = {"Replica"}
 
 
 @cache
@@ -91,7 +89,7 @@ def test_a_public_class_name_means_one_thing(laboratory):
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert {name for name, count in names.items() if count > 1} == (set() if laboratory else CLASSES_OF_ONE_NAME)
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def imported(path, node, modules):

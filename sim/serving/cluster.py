@@ -38,7 +38,7 @@ from .routers import ROUTERS, RouterClass, RouterSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class PlacedReplica:
     """One replica.
 
     Attributes:
@@ -65,7 +65,7 @@ class Replica:
     memory: tuple[DeviceMemory, ...]
     role: Role = Role.both
 
-    def running(self, names: Container[str] | None) -> "Replica":
+    def running(self, names: Container[str] | None) -> "PlacedReplica":
         """The same replica where only these members, the target among them, take memory; None: all.
 
         One that prefills for others asks no policy, and keeps what it has.
@@ -95,16 +95,16 @@ class Cluster:
     """
 
     name: str
-    replicas: tuple[Replica, ...]
+    replicas: tuple[PlacedReplica, ...]
     router: Spec[RouterClass]
     stale_s: float
     horizon_s: float | None
     transfer: Transfer | None = None
 
     @property
-    def groups(self) -> dict[str, tuple[Replica, ...]]:
+    def groups(self) -> dict[str, tuple[PlacedReplica, ...]]:
         """Replicas that are alike, by the name of their table."""
-        found: dict[str, list[Replica]] = {}
+        found: dict[str, list[PlacedReplica]] = {}
         for replica in self.replicas:
             found.setdefault(replica.group, []).append(replica)
         return {name: tuple(alike) for name, alike in found.items()}
@@ -325,7 +325,7 @@ class _Group:
     likes: Mapping[str, str]
     recording: Recording
 
-    def replicas(self, name: str) -> list[Replica]:
+    def replicas(self, name: str) -> list[PlacedReplica]:
         """As many as the table says; raises ClusterFileError."""
         runs = self._runs()
         placement = self._placement()
@@ -344,7 +344,7 @@ class _Group:
             offload=self._offload(memory),
         )
         return [
-            Replica(
+            PlacedReplica(
                 name=name if self.table.count == 1 else f"{name}.{number}",
                 group=name,
                 policy=self.table.policy,

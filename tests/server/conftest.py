@@ -94,12 +94,13 @@ def serving(
     policies=(CHAIN, "plain"),
     debug=False,
     recording=None,
+    follow=None,
     patience_s=15,
     send_bytes=None,
     **engine,
 ):
     asked = ServedPool(pool=models, policies=policies, engine=EngineOptions(**engine), debug=debug)
-    service = make_service(asked, limits or RequestLimits(), recording)
+    service = make_service(asked, limits or RequestLimits(), recording, follow)
     listening = bound_socket(Address(port=0))
     if send_bytes is not None:  # that the system takes of an answer before the client reads it
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)

@@ -104,8 +104,9 @@ def test_without_max_tokens_a_chat_goes_on_as_the_context_allows(talking):
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "text": ""}]}]}, "messages"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages"),
         ({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}, "messages"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"max_completion_tokens": 3}, "max_completion_tokens"),
     ],
@@ -115,6 +116,24 @@ def test_a_chat_that_cannot_be_answered_is_refused_by_name(talking, fields, para
     found = client.post("/v1/chat/completions", {**said("a"), **fields})
     assert (found.status, found.error["param"]) == (400, param)
     assert param in found.error["message"]
+
+
+def test_log_probabilities_have_openais_shape(talking):
+    _, client = talking
+    asked = said("What is a gate?", logprobs=True, top_logprobs=4, max_tokens=6)
+    whole = client.post("/v1/chat/completions", asked).body["choices"][0]
+    stream = client.post("/v1/chat/completions", {**asked, "stream": True}).events
+    alone = client.post("/v1/chat/completions", {**asked, "top_logprobs": 0}).body["choices"][0]
+    content = whole["logprobs"]["content"]
+    assert whole["logprobs"]["refusal"] is None
+    assert b"".join(bytes(one["bytes"]) for one in content).decode() == whole["message"]["content"]
+    for one in content:
+        assert set(one) == {"token", "logprob", "bytes", "top_logprobs"}
+        assert [set(near) for near in one["top_logprobs"]] == [{"token", "logprob", "bytes"}] * 4
+        assert one["top_logprobs"][0] == {name: one[name] for name in ("token", "logprob", "bytes")}  # greedy
+    parts = [event["choices"][0].get("logprobs") for event in stream]
+    assert [one["token"] for part in parts if part for one in part["content"]] == [one["token"] for one in content]
+    assert [one["top_logprobs"] for one in alone["logprobs"]["content"]] == [[]] * 6
 
 
 @pytest.fixture
@@ -139,6 +158,10 @@ def test_the_official_client_chats(talking, official):
         assert "".join(part.delta.content or "" for part in mine) == choice.message.content
         assert mine[-1].finish_reason == choice.finish_reason
     assert parts[-1].usage == whole.usage
+    likely = official.chat.completions.create(**said(QUESTIONS[0]), logprobs=True, top_logprobs=2)
+    content = likely.choices[0].logprobs.content
+    assert b"".join(bytes(one.bytes) for one in content).decode() == likely.choices[0].message.content
+    assert [one.top_logprobs[0].logprob for one in content] == [one.logprob for one in content]  # greedy
 
 
 def test_the_official_client_may_leave_a_chat(talking, official):

@@ -215,6 +215,25 @@ def test_acceptance_that_an_engine_tells_can_be_imported(more, counted, streamed
     assert not any(word in data for data in kept for word in (b"secret", b"Once upon"))
 
 
+@pytest.mark.parametrize("broken", [b'data: {"metrics": {"speculative_decoding"\n\n', b'data: {"timings": nul}\n\n'])
+def test_acceptance_that_is_no_json_is_counted_and_half_of_it_is_not_kept(broken, tmp_path):
+    """It stands after the stream's end, which a client does not read; the request itself is recorded."""
+    folder, more = tmp_path / "traffic", {"timings": LLAMA}
+
+    def plans(_path, headers, _body):
+        pieces = stream_of(6, more=more) + ([(0, broken)] if headers["x-seed"] == "1" else [])
+        return Plan(headers={"Content-Type": "text/event-stream"}, pieces=pieces)
+
+    with upstream(plans) as server, proxied(server, folder) as proxy:
+        all_of(proxy.url, range(3), at_a_time=1)
+    told = read_told(folder)
+    assert (told["requests_recorded"], told["acceptance_not_read"]) == (3, 1)
+    assert "3 requests recorded (acceptance of 1 could not be read)" in proxy.recorder.words()
+    rows = [line for file in (folder / "responses").iterdir() for line in file.read_text().splitlines()]
+    assert len(rows) == 2
+    assert len(read_observed(folder / "observed").finished) == 3
+
+
 def test_a_client_that_leaves_ends_the_servers_work(tmp_path):
     def plans(_path, _headers, _body):
         return Plan(headers={"Content-Type": "text/event-stream"}, pieces=stream_of(1000, pause_s=0.02))
@@ -343,6 +362,11 @@ def test_nothing_more_is_kept_beyond_the_cap(tmp_path, capfd):
         proxy.recorder._files._num_bytes = 2**20
         all_of(proxy.url, [2])
     assert len(read_observed(folder / "observed").requests) == 1
+
+
+def test_no_torch_is_needed():
+    asked = "import sys, paceline.server.proxy; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
 
 
 def test_bad_input_is_one_line_and_writes_nothing(tmp_path):

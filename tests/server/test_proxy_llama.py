@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import subprocess
-import threading
 import time
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
@@ -23,6 +22,7 @@ from paceline.server.options import Address
 
 from .conftest import until
 from .test_proxy import all_of, proxied
+from .upstream import in_a_thread
 
 COMMAND = os.environ.get("PACELINE_LLAMA_SERVER")
 pytestmark = [
@@ -54,7 +54,7 @@ def llama_server():
 @contextmanager
 def relayed(port):
     """Hands bytes on to a port and back; `answers` are the bytes of each connection."""
-    found, started, ended = SimpleNamespace(answers=[]), threading.Event(), asyncio.Event()
+    found = SimpleNamespace(answers=[])
 
     async def pump(reader, writer, kept):
         with suppress(ConnectionError):
@@ -70,22 +70,8 @@ def relayed(port):
         behind, to_it = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(pump(reader, to_it, []), pump(behind, writer, answer))
 
-    async def run():
-        server = await asyncio.start_server(talk, "127.0.0.1", 0)
-        found.loop, found.url = asyncio.get_running_loop(), f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        started.set()
-        await ended.wait()
-        server.close()
-        await asyncio.sleep(0.1)
-
-    thread = threading.Thread(target=asyncio.run, args=(run(),))
-    thread.start()
-    started.wait()
-    try:
+    with in_a_thread(talk) as found.url:
         yield found
-    finally:
-        found.loop.call_soon_threadsafe(ended.set)
-        thread.join()
 
 
 def bodies_of(data):
@@ -113,8 +99,8 @@ def test_every_byte_of_llama_cpp_python_passes_and_its_times_are_recorded(tmp_pa
     folder = tmp_path / "traffic"
     with llama_server() as port, relayed(port) as relay, proxied(relay, folder, count_tokens=True) as proxy:
         began_s, found = time.monotonic(), []
-        for streamed, number in ((True, 40), (False, 10)):
-            asked = {"prompt": "Once upon a time", "max_tokens": 12, "stream": streamed, "temperature": 0.8}
+        for streamed, number, tokens in ((True, 40, 12), (False, 10, 12), (True, 760, 2), (False, 190, 2)):
+            asked = {"prompt": "Once upon a time", "max_tokens": tokens, "stream": streamed, "temperature": 0.8}
             found += all_of(proxy.url, range(number), at_a_time=4, body=json.dumps(asked).encode())
         took_s = time.monotonic() - began_s
         sent = [body for answer in relay.answers if answer for body in bodies_of(b"".join(answer))]
@@ -123,7 +109,7 @@ def test_every_byte_of_llama_cpp_python_passes_and_its_times_are_recorded(tmp_pa
     received = sorted(data for _, _, data, _ in found)
     assert sorted(body for body in sent if b"text_completion" in body) == received
     run = read_observed(folder / "observed")
-    assert len(run.finished) == 50
+    assert len(received) == len(run.finished) == 1000
     assert {one.prompt_tokens for one in run.requests} <= {4, 5}
     assert all(1 <= one.output_tokens <= 14 for one in run.requests)
     assert sum(len(one.outputs_at_ps) > 5 for one in run.requests) > 20

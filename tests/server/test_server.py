@@ -15,8 +15,9 @@ from paceline.observing.server import Endpoint
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
+from paceline.server.listening import bound_socket
 from paceline.server.options import Address, EngineOptions, RequestLimits
-from paceline.server.start import ServedPool, bound_socket, make_service
+from paceline.server.start import ServedPool, make_service
 from paceline.studies.setting import named_policy
 from paceline.traces.meta import Sampling
 
@@ -163,7 +164,9 @@ BAD = [
     ({"seed": -1}, 400, "seed"),
     ({"stop": [""]}, 400, "stop"),
     ({"stop": ["a"] * 100}, 400, "stop"),
-    ({"logprobs": 1}, 400, "logprobs"),
+    ({"logprobs": 21}, 400, "logprobs"),
+    ({"logprobs": True}, 400, "logprobs"),
+    ({"top_logprobs": 3}, 400, "top_logprobs"),
     ({"logit_bias": {"5": 1}}, 400, "logit_bias"),
     ({"presence_penalty": 0.5}, 400, "presence_penalty"),
     ({"tools": [{}]}, 400, "tools"),
@@ -368,6 +371,9 @@ def test_the_official_client_is_served(client, prompts):
         parts = list(official.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
         assert "".join(choice.text for part in parts for choice in part.choices) == whole.choices[0].text
         assert parts[-1].usage == whole.usage
+        told = official.completions.create(**asked, logprobs=2).choices[0].logprobs
+        assert len(told.tokens) == len(told.token_logprobs) == whole.usage.completion_tokens
+        assert [max(top.values()) for top in told.top_logprobs] == told.token_logprobs  # greedy
         with pytest.raises(openai.NotFoundError):
             official.completions.create(model="other", prompt="a")
         with pytest.raises(openai.BadRequestError, match="policy 'x' is declined"):

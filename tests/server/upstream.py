@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from queue import Queue
 from random import Random
 
 MODEL = "tiny"
@@ -133,28 +134,33 @@ class Upstream:
 
 
 @contextmanager
-def upstream(plans=None, *, pages=()):
-    """A server on a free port, in a thread of its own."""
-    seeded = lambda _path, headers, _body: plan_of(int(headers["x-seed"]))[1]  # noqa: E731
-    found, started = Upstream(plans or seeded), threading.Event()
-    found.pages = list(pages)
+def in_a_thread(talk):
+    """The address of a server on a free port, in a thread of its own, which calls `talk` with each connection."""
+    started = Queue()
 
     async def run():
-        server = await asyncio.start_server(found.talk, "127.0.0.1", 0, backlog=1000)
-        found.port = server.sockets[0].getsockname()[1]
-        found.url = f"http://127.0.0.1:{found.port}"
-        found.loop, found.ending = asyncio.get_running_loop(), asyncio.Event()
-        started.set()
-        await found.ending.wait()
+        server = await asyncio.start_server(talk, "127.0.0.1", 0, backlog=1000)
+        ending = asyncio.Event()
+        started.put((f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asyncio.get_running_loop(), ending))
+        await ending.wait()
         server.close()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
 
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
-    started.wait()
+    url, loop, ending = started.get()
     try:
-        yield found
+        yield url
     finally:
-        found.loop.call_soon_threadsafe(found.ending.set)
+        loop.call_soon_threadsafe(ending.set)
         thread.join()
+
+
+@contextmanager
+def upstream(plans=None, *, pages=()):
+    """A server whose answers are planned: as `plans` says, else by the request's seed."""
+    found = Upstream(plans or (lambda _path, headers, _body: plan_of(int(headers["x-seed"]))[1]))
+    found.pages = list(pages)
+    with in_a_thread(found.talk) as found.url:
+        yield found

@@ -1,0 +1,117 @@
+"""Log-probabilities of an answer's tokens, in the shapes of OpenAI's completions and chats.
+
+They are the target's own, over all tokens and at temperature 1, whatever an answer was sampled by: the log-softmax of
+its logits, as vLLM's `raw_logprobs`. Letters: V vocabulary.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from ..runtime.tokenizers import REPLACEMENT, Pieces
+
+LOWEST = -9999.0  # stands for a probability of 0, which JSON has no logarithm of; OpenAI's and vLLM's number
+
+
+class TokenLogprob(NamedTuple):
+    """What the target says of a token of an answer."""
+
+    token: int
+    logprob: float  # <= 0
+    top: tuple[tuple[int, float], ...]  # the likeliest tokens and their log-probabilities, those first
+
+
+def told_of(log_probs: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenLogprob]:
+    """What `[N, V]` log-probabilities say of N tokens, each after its context, with `num_top` others >= 0."""
+    index = torch.as_tensor(tokens, device=log_probs.device)[:, None]
+    own = log_probs.gather(-1, index)[:, 0].clamp(min=LOWEST).tolist()
+    best = log_probs.topk(num_top, dim=-1)
+    values, ids = best.values.clamp(min=LOWEST).tolist(), best.indices.tolist()
+    return [
+        TokenLogprob(token, logprob, tuple(zip(near, theirs, strict=True)))
+        for token, logprob, near, theirs in zip(tokens, own, ids, values, strict=True)
+    ]
+
+
+class TokenTexts:
+    """What tokens are by themselves: their text, and their bytes, which may be a part of a character."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._pieces = tokenizer, Pieces(tokenizer)
+        self._added = {token: str(one.content) for token, one in tokenizer.get_added_tokens_decoder().items()}
+        self._by_byte = _bytes_of_letters() if "ByteLevel" in json.dumps(_decoder(tokenizer)) else {}
+        self._lead = tokenizer.encode("a", add_special_tokens=False).ids  # a decoder drops the space of a first token
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """Of one token; None where it is a part of a character that the tokenizer does not tell."""
+        written = self._tokenizer.id_to_token(token)
+        if token in self._added:
+            return self._added[token].encode()
+        if written is not None and self._by_byte and all(letter in self._by_byte for letter in written):
+            return bytes(self._by_byte[letter] for letter in written)
+        if written is not None and len(written) == 6 and written.startswith("<0x") and written.endswith(">"):
+            return bytes.fromhex(written[3:5])
+        text = self._pieces.text([*self._lead, token])[len(self._pieces.text(self._lead)) :]
+        return None if REPLACEMENT in text else text.encode()
+
+    def text_of(self, token: int) -> str:
+        r"""Of one token; `bytes:\xe2` of one that is no whole text, as OpenAI's completions write it."""
+        found = self.bytes_of(token)
+        if found is None:
+            return f"token:{token}"
+        try:
+            return found.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
+
+
+def of_completion(texts: TokenTexts, told: Sequence[TokenLogprob], offsets: Sequence[int]) -> dict[str, Any]:
+    """`logprobs` of a choice of /v1/completions; `offsets` are characters of the answer before each token."""
+    tops = []
+    for one in told:
+        top: dict[str, float] = {}
+        for token, logprob in (*one.top, (one.token, one.logprob)):  # the token itself is always told
+            top.setdefault(texts.text_of(token), logprob)
+        tops.append(top)
+    return {
+        "tokens": [texts.text_of(one.token) for one in told],
+        "token_logprobs": [one.logprob for one in told],
+        "top_logprobs": tops,
+        "text_offset": list(offsets),
+    }
+
+
+def of_chat(texts: TokenTexts, told: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """`logprobs` of a choice of /v1/chat/completions."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        found = texts.bytes_of(token)
+        return {
+            "token": texts.text_of(token),
+            "logprob": logprob,
+            "bytes": None if found is None else list(found),
+        }
+
+    content = [
+        {**entry(one.token, one.logprob), "top_logprobs": [entry(token, logprob) for token, logprob in one.top]}
+        for one in told
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _decoder(tokenizer: Tokenizer) -> object:
+    return json.loads(tokenizer.to_str()).get("decoder")
+
+
+@cache
+def _bytes_of_letters() -> Mapping[str, int]:
+    """The byte that each letter of a byte-level vocabulary stands for (Radford et al. 2019, GPT-2's encoder)."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    found = {chr(byte): byte for byte in shown}
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return found | {chr(256 + place): byte for place, byte in enumerate(hidden)}
