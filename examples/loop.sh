@@ -20,7 +20,7 @@ trap 'kill $plain $other 2>/dev/null || true' EXIT
 serve() { # NAME POLICY PORT: a server that records, until it is killed; its process is $server
     "$PACELINE" serve --pool "$POOL" --policy "$2" --port "$3" --record "$OUT/$1.traffic" 2>"$OUT/$1.log" &
     server=$!
-    until grep -q 'serving' "$OUT/$1.log"; do
+    until grep -qs 'serving' "$OUT/$1.log"; do
         kill -0 "$server" || { cat "$OUT/$1.log" >&2; exit 1; }
         sleep 0.2
     done
