@@ -42,9 +42,25 @@ def has_own_builder():
 # How each kind is used once it is installed, and what that prints.
 USED = {
     "policy": (("policy", "check", "my-policy"), "keeps the contract"),
-    "router": (("simulate", "--cluster", "mine/cluster.toml", "--workload", "poisson:rate=9,requests=9"), "my-router"),
+    "router": (
+        (
+            "simulate",
+            "--cluster",
+            "mine/cluster.toml",
+            "--workload",
+            "poisson:rate=9,requests=9",
+            "--policy",
+            "plain",
+            "--json",
+            "-",
+        ),
+        '"router": "my-router"',
+    ),
     "cost": (("compare", "--trace", "pico", "--cost", "my-cost,start_s=0.02"), "cost my-cost (start_s=0.02)"),
-    "workload": (("simulate", "--cluster", "mine/cluster.toml", "--workload", "my-workload:requests=9"), "my-workload"),
+    "workload": (
+        ("simulate", "--cluster", "mine/cluster.toml", "--workload", "my-workload:requests=9", "--policy", "plain"),
+        "my-workload",
+    ),
     "importer": (
         ("trace", "import", "auto", "mine/tests/example.jsonl", "--out", "x.trace"),
         "saw logs of my-importer",
