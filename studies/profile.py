@@ -147,6 +147,8 @@ def _tags(requests: Iterable[Prompt | TrieRequest]) -> frozenset[str]:
 
 # A machine whose seconds change by more than this while they are measured does not hold still.
 MOST_DRIFT = 0.1
+# Spread of a member's forwards, the median over shapes, above which something else keeps the machine busy all the time.
+MOST_SPREAD = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -189,6 +191,12 @@ class Profiled(Printed):
         meta = self.profile.meta
         lines = [f"left out, as memory is short: {words}" for words in meta.left_out]
         lines.append(f"drift while measuring: {meta.drift:.1%}")
+        unsteady = ", ".join(one.name for one in meta.members if self._spread(one) > MOST_SPREAD)
+        if unsteady:
+            lines.append(
+                f"seconds of {unsteady} vary by more than {MOST_SPREAD:.0%} from one time to the next (spread): "
+                "something else keeps the machine busy; do not trust them, and profile a quiet machine"
+            )
         quickest, slowest = (pick(meta.decide_s, key=meta.decide_s.__getitem__) for pick in (min, max))
         least, most = (f"{meta.decide_s[name] * 1e6:.0f} us ({name})" for name in (quickest, slowest))
         lines.append(f"policies take {least} to {most} a step")
@@ -198,19 +206,22 @@ class Profiled(Printed):
         lines.append(f"{self.out} written; --cost {found_by} uses it")
         return lines
 
+    def _spread(self, member: ProfiledMember) -> float:
+        spreads = sorted(shape.spread for shape in self.profile.of(member.name))
+        return spreads[len(spreads) // 2]
+
     def _member_row(self, member: ProfiledMember) -> dict[str, str]:
         shapes = {shape[1:4]: shape for shape in self.profile.of(member.name)}
         (rows, new, _), most = min(shapes), max(one[0] for one in shapes)
         widest = max(shapes, key=lambda one: one[0] * one[1])
         error = member.smooth.held_out_error
-        spread = sorted(shape.spread for shape in shapes.values())[len(shapes) // 2]
         return {
             "member": member.name,
             "forward": member.forward,
             f"ms, {rows} x {new}": f"{shapes[min(shapes)].seconds * 1e3:.3f}",
             f"ms, {most} x {new}": f"{shapes[(most, *min(shapes)[1:])].seconds * 1e3:.3f}",
             "ms, widest": f"{shapes[widest].seconds * 1e3:.2f} ({widest[0]} x {widest[1]})",
-            "spread": f"{spread:.1%}",
+            "spread": f"{self._spread(member):.1%}",
             "after 10 ms": f"+{forwards_of(self.profile, member).reload_s(rows * new, 0.01) * 1e3:.3f}",
             "smooth error": "-" if error is None else f"{error:.1%}",
         }

@@ -38,6 +38,9 @@ from .decode import load_models
 # A change of seconds by less than this share is not worth a word.
 LEAST_CHANGE = 0.02
 
+# Above this share by which they may differ, seconds varied too much while they were measured to say whether they hold.
+MOST_LIMIT = 1.0
+
 # A member's seconds have changed if they differ by what they drifted while they were measured and so many spreads.
 _SPREADS = 2
 
@@ -53,6 +56,11 @@ class MemberPace:
     def fits(self) -> bool:
         """Whether they take as long as they did."""
         return 1 / (1 + self.limit) <= self.ratio <= 1 + self.limit
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        return "no" if not self.fits else "yes" if self.limit <= MOST_LIMIT else "cannot tell"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +80,14 @@ class Freshness:
     def line(self) -> str:
         """The verdict, and what it rests on."""
         ago = f"as long as {in_words(self.age_s)} ago"
+        told = [(f"{name}'s forwards", pace) for name, pace in self.members.items()]
+        told += [(f"{name}'s forwards after times away", pace) for name, pace in self.after_away.items()]
         if self.fits:
             settled, away = (_range(paces) for paces in (self.members, self.after_away))
-            return f"the profile fits: forwards take {settled} times, after times away {away} times {ago}"
-        told = [("", name, pace) for name, pace in self.members.items()]
-        told += [(" after times away", name, pace) for name, pace in self.after_away.items()]
-        off = sorted((pace.ratio, f"{name}'s forwards{which}") for which, name, pace in told if not pace.fits)
+            fits = f"the profile fits: forwards take {settled} times, after times away {away} times {ago}"
+            unsteady = ", ".join(whose for whose, pace in told if pace.limit > MOST_LIMIT)
+            return f"{fits}; it cannot be told of {unsteady}, whose seconds varied as much" if unsteady else fits
+        off = sorted((pace.ratio, whose) for whose, pace in told if not pace.fits)
         words = [f"{whose} take {ratio:.2f} times" for ratio, whose in reversed(off)]
         return f"the profile no longer fits: {', '.join(words)} {ago}; profile anew"
 
@@ -236,7 +246,7 @@ class CheckedProfile(Printed):
                 "forwards": which,
                 "times as long": f"{pace.ratio:.3f}",
                 "may differ by": f"{pace.limit:.1%}",
-                "fits": "yes" if pace.fits else "no",
+                "fits": pace.verdict,
             }
             for which, paces in (("settled", self.freshness.members), ("after times away", self.freshness.after_away))
             for name, pace in paces.items()

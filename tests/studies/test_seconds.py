@@ -421,6 +421,23 @@ def test_only_members_that_changed_are_named_the_worst_first():
     )
 
 
+def test_seconds_that_varied_too_much_say_nothing():
+    steady, wild = MemberPace(ratio=1.01, limit=0.1), MemberPace(ratio=1.01, limit=7.0)
+    assert [pace.verdict for pace in (steady, wild, MemberPace(ratio=9.0, limit=7.0))] == ["yes", "cannot tell", "no"]
+    line = Freshness(age_s=60.0, members={"a": steady, "b": wild}, after_away={"a": wild}).line
+    told = "it cannot be told of b's forwards, a's forwards after times away, whose seconds varied as much"
+    assert line.startswith("the profile fits: ")
+    assert line.endswith(f"; {told}")
+
+
+@pytest.mark.parametrize(("spread", "told"), [(0.2, 0), (0.3, 1)])
+def test_a_profile_of_a_busy_machine_says_so(spread, told):
+    quiet = made_profile()
+    busy = replace(quiet, shapes=tuple(shape._replace(spread=spread) for shape in quiet.shapes))
+    lines = Profiled(profile=busy, out=Path("a.profile")).lines()
+    assert sum("vary by more than 25% from one time to the next" in line for line in lines) == told
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
