@@ -114,7 +114,8 @@ def test_shapes_that_the_cost_would_not_look_at_are_refused(tmp_path, cost):
     done("compare", "--trace", trace, *words)
     line = refused("compare", "--trace", trace, *words, "--models", "llama-3.1-8b")
     name = cost[-1] if cost else "timed"
-    assert line == f"--models is for a device of the sheet, as --cost DEVICE or --on DEVICE; {name} has no shapes"
+    where = "for a device of the sheet, as --cost DEVICE or --on DEVICE, or for --cost kernels:DIR"
+    assert line == f"--models is {where}; {name} has no shapes"
     for served in (("--cost", "h100"), ("--cost", "timed", "--on", "h200", "--measured-on", "h100")):
         done("compare", "--trace", trace, *words[:2], *served, "--models", "llama-3.1-8b")
 

@@ -102,7 +102,7 @@ FEW = "constant:rate=1,requests=3"
         (("compare", *ALL, "--rate", "1,x"), "--rate must hold numbers"),
         (("compare", *ALL, "--batch", "4"), "--batch does not apply to --workload"),
         (("compare", *ALL, "--by-tag"), "--by-tag does not apply to --workload"),
-        (("compare", *ALL, "--sweep", "draft:1../target"), "sweep 'draft:1../target'"),
+        (("compare", *ALL, "--sweep", "draft:1../target"), "got '1..' in 'draft:1../target'"),
         (("compare", *ALL, "--fixed-mix"), "--fixed-mix does not apply to --workload"),
         (("compare", *ALL, "--find-rate", "p99_ttf < 1"), "--find-rate knows no figure 'p99_ttf'"),
         (("simulate", *ALL), "--policy must be given: replica h100 of h100 has none"),

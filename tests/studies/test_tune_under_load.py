@@ -65,8 +65,8 @@ def test_the_command_and_its_refusals():
     assert refused(*served, "--find-rate", LIMITS, "--rate", "2").startswith(
         "--rate must be left out beside --find-rate"
     )
-    assert refused(*served, "--slo", "tpot=1", "--batch", "2") == "--batch has no part in --workload"
-    assert refused(*served, "--slo", "tpot=1", "--over-tags", "worst") == "--over-tags has no part in --workload"
+    assert refused(*served, "--slo", "tpot=1", "--batch", "2") == "--batch does not apply to --workload"
+    assert refused(*served, "--slo", "tpot=1", "--over-tags", "worst") == "--over-tags does not apply to --workload"
     assert refused(*words, "--rate", "2") == "--rate goes with --workload"
     assert "--cluster FILE or --cluster DEVICE" in refused(*words, "--workload", "poisson:requests=6")
     assert refused(*served, "--find-rate", "p99_e2e < 1e-9").startswith(
