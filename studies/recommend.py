@@ -8,6 +8,7 @@ Letters: K tokens drafted in a round, B running requests.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ def recommend(
                 *others.meta["remarks"],
                 *limited_by(setting.recording, drafter, asked.most),
                 *sampled_of(setting.recording, asked.sample),
+                *_not_replayed(found),
             ],
             "requests_tuned_on": len(halves[0].requests),
             "requests": len(halves[1].requests),
@@ -112,6 +114,16 @@ def sampled_of(recording: Recording, most: int) -> list[str]:
     return (
         [] if count <= most else [f"about {most:,} of {count:,} requests were drawn and replayed; --sample takes more"]
     )
+
+
+def _not_replayed(found: Sequence[AtBatch]) -> list[str]:
+    """What a reader has to know where K changes between numbers of running requests that lie far apart."""
+    return [
+        f"{low.batch + 1:,} to {high.batch - 1:,} running were not replayed: K = {low.chosen} is that of {low.batch:,}"
+        f"; add --batch between it and {high.batch:,}"
+        for low, high in pairwise(found)
+        if low.chosen != high.chosen and high.batch > 2 * low.batch
+    ]
 
 
 def present_of(recording: Recording, drafter: str, asked: int | None) -> int | None:

@@ -110,6 +110,14 @@ def test_the_present_setting_is_held_against_the_choice(made, cost):
     assert max(one.draft_tokens for one in longer.candidates) == 12, "what is set now is tried as well"
 
 
+def test_numbers_of_requests_that_were_not_replayed_are_named(made, cost):
+    near, far = (recommend(made, cost=cost, batches=batches, sample=60) for batches in ([1, 2], [1, 30]))
+    assert far.batches[0].chosen != far.batches[1].chosen
+    told = f"2 to 29 running were not replayed: K = {far.batches[0].chosen} is that of 1; add --batch between it and 30"
+    assert told in far.meta["remarks"]
+    assert not any("not replayed" in remark for remark in near.meta["remarks"])
+
+
 def test_a_large_recording_is_drawn_from(made, cost):
     drawn = recommend(made, cost=cost, batches=[1], most=2, sample=30)
     assert drawn.meta["requests"] + drawn.meta["requests_tuned_on"] == 30
