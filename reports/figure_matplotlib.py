@@ -113,13 +113,21 @@ def _drawn(panels: tuple[AnyPanel, ...], title: str) -> Figure:
 
 
 def _limits(panels: Sequence[AnyPanel]) -> dict[str, tuple[float, float]]:
-    """The least and the largest figure of all heat maps of the same figures, which have one scale."""
+    """The least and the largest figure of all heat maps of the same figures, which have one scale.
+
+    A tenth of the largest apart at least: figures that are nearly equal have nearly the same shade.
+    """
     known: dict[str, list[float]] = {}
     for panel in panels:
         if isinstance(panel, HeatMap):
             values = [value for row in panel.values for value in row if value is not None]
             known.setdefault(panel.value_label, []).extend(values)
-    return {label: (min(values), max(values)) for label, values in known.items()}
+    found = {}
+    for label, values in known.items():
+        low, high = min(values), max(values)
+        lack = max(0.0, 0.1 * max(abs(low), abs(high)) - (high - low)) / 2
+        found[label] = low - lack, high + lack
+    return found
 
 
 def _in_rows(panels: Sequence[AnyPanel]) -> list[list[AnyPanel]]:
