@@ -75,9 +75,9 @@ class RecordingOptions:
         "files.",
         metavar="DIR",
     )
-    record_hashes: bool = opt(False, "Of --record: keep hashes of prompts, and not the prompts.")
-    record_every_s: float = opt(60.0, "Of --record: seconds from a file to the next.", flag="--record-every")
-    record_mib: int = opt(1024, "Of --record: MiB on disk at most; then nothing more is kept.", least=1)
+    record_hashes: bool = opt(False, "With --record: keep hashes of prompts, and not the prompts.")
+    record_every_s: float = opt(60.0, "With --record: seconds from a file to the next.", flag="--record-every")
+    record_mib: int = opt(1024, "With --record: MiB on disk at most; then nothing more is kept.", least=1)
 
     def __post_init__(self) -> None:
         check_within("`record_every_s`", self.record_every_s, "[0.01, 1e6]")
@@ -92,14 +92,14 @@ class FollowOptions:
 
     follow: Path | None = opt(
         None,
-        "Cluster file with a fitted cost, for simulations of what --record keeps: a --policy that they call sooner is "
-        "tried on half of the requests that name none, and kept if it was.",
+        "Cluster file with a fitted cost. What --record keeps is simulated on it; a --policy that comes out faster is "
+        "tried on half of the requests that name none, and kept if it measures faster.",
         metavar="CLUSTER",
     )
     follow_every_s: float = opt(
-        600.0, "Of --follow: seconds from a simulation to the next, and of traffic in it.", flag="--follow-every"
+        600.0, "With --follow: seconds from a simulation to the next, and of traffic in it.", flag="--follow-every"
     )
-    follow_pairs: int = opt(200, "Of --follow: pairs of requests that a policy is tried on.", least=40)
+    follow_pairs: int = opt(200, "With --follow: pairs of requests that a policy is tried on.", least=40)
 
     def __post_init__(self) -> None:
         check_within("`follow_every_s`", self.follow_every_s, "[1, 1e6]")

@@ -177,6 +177,23 @@ class CostModel:
         return 0.0
 
 
+class ShapedCost(CostModel):
+    """Seconds that follow from the shapes of models, on lines by the tokens held."""
+
+    _blocks: Mapping[str, DraftBlock]  # of members that write a whole draft in one forward
+    _free: Collection[str]  # members that copy text
+
+    def unlined(self) -> str:
+        """See `CostModel`."""
+        return ""
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`: drafts cost their forwards, the one of a block drafter, or a lookup."""
+        if model in self._blocks:
+            return DraftTerms(0.0, None, self._blocks[model])
+        return DraftTerms(self.lookup_s, 0.0) if model in self._free else None
+
+
 class WrappedCost(CostModel):
     """Another cost model whose forwards take other seconds."""
 

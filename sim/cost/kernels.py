@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, ModelInfo
 from ...traces.parts import Matrix, ModelParts
-from .base import LOADED_ADVICE, ContextLine, CostModel, CostRangeError, DraftTerms
+from .base import LOADED_ADVICE, ContextLine, CostModel, CostRangeError, ShapedCost
 from .engines import EngineTerms, Residuals, engines
 from .files import extrapolation_notes, interpolated
 from .kernel_tables import (
@@ -255,7 +255,7 @@ def _dtypes(tables: KernelTables, model: ModelInfo) -> tuple[str, str, str]:
     return own, called if quantised.parameters > routed else own, called if routed else own
 
 
-class KernelCost(CostModel):
+class KernelCost(ShapedCost):
     """The sum of measured kernels, and what engines take beside them.
 
     Tensor parallel over N devices: products, heads and experts are split, and each layer adds two all-reduces. Experts
@@ -323,16 +323,6 @@ class KernelCost(CostModel):
         if context_tokens >= held[-1]:  # the last of them, or beyond
             return ContextLine(held[-1], inf, seconds[-1], max(0.0, slope_s))
         return ContextLine(held[place - 1], held[place], seconds[place - 1], slope_s)
-
-    def unlined(self) -> str:
-        """See `CostModel`."""
-        return ""
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`: drafts cost their forwards, the one of a block drafter, or a lookup."""
-        if model in self._blocks:
-            return DraftTerms(0.0, None, self._blocks[model])
-        return DraftTerms(self.lookup_s, 0.0) if model in self._free else None
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""

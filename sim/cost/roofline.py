@@ -9,7 +9,7 @@ from math import log2
 
 from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, Experts, ModelInfo
-from .base import ContextLine, CostModel, DraftTerms, upper_line
+from .base import ContextLine, CostModel, ShapedCost, upper_line
 from .engines import EngineTerms
 
 # What a layer adds that is neither arithmetic nor memory traffic: about ten kernels of 1 microsecond each.
@@ -76,7 +76,7 @@ def _devices() -> tuple[tuple[Device, str], ...]:
 REDUCES = 2  # all-reduces of a layer: after attention and after the feed-forward part
 
 
-class RooflineCost(CostModel):
+class RooflineCost(ShapedCost):
     """The larger of arithmetic and memory time, and a launch cost per layer (Williams et al. 2009, the roofline).
 
     Arithmetic: 2 x parameters x new tokens, and 4 x layers x hidden x new tokens x the context a new token attends to
@@ -179,16 +179,6 @@ class RooflineCost(CostModel):
         memory_s = terms.read_s(new_tokens) + terms.held_s * new_tokens
         start, end, start_s, slope_s = upper_line((arithmetic_s, attended_s), (memory_s, terms.held_s), context_tokens)
         return ContextLine(start, end, start_s + terms.beside_s(num_rows, new_tokens), slope_s)
-
-    def unlined(self) -> str:
-        """See `CostModel`."""
-        return ""
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`: drafts cost their forwards, the one of a block drafter, or a lookup."""
-        if model in self._blocks:
-            return DraftTerms(0.0, None, self._blocks[model])
-        return DraftTerms(self.lookup_s, 0.0) if model in self._free else None
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
