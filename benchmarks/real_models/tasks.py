@@ -2,8 +2,9 @@
 
 Each file of prompts is a task. All contenders answer the first prompts of every task, which come in turn (one of each
 task, then the next of each), and must write the same tokens; SpecRouter begins with no knowledge. One thread; rates are
-medians of interleaved runs, ratios medians of the ratios inside each turn. `drop-in` is `generate()` with
-`custom_generate=paceline.generate`, `prepared` with what `paceline.prepare` made of the models before.
+medians of interleaved runs, ratios medians of the ratios inside each turn, their intervals by a paired bootstrap over
+the prompts of each task. `drop-in` is `generate()` with `custom_generate=paceline.generate`, `prepared` with what
+`paceline.prepare` made of the models before; `--few` leaves both and assisted generation out.
 
 python benchmarks/real_models/tasks.py gsm8k.jsonl humaneval.jsonl ... [--pool smollm2-feature] [--prompts 8]
 """
@@ -16,8 +17,10 @@ from statistics import fmean, median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
 import paceline
 from paceline.base.files import pool_path
+from paceline.reports.intervals import Interval
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prepare import Prepared
 from paceline.runtime.prompts import Prompt, read_prompts
@@ -33,12 +36,17 @@ CHAINS = (
     "draft:2/mid:4/target", "ngram:5/target", "ngram:6/target", "ngram:5/feature:3/target",
 )  # fmt: skip
 GENERATE_GOAL, PLAIN_GOAL, ROUTER_GOAL, ASSISTED_GOAL, PREPARED_GOAL = 1.5, 1.3, 0.98, 1.3, 1.0
+DRAWS = 2000  # of the bootstrap
 Rates = dict[str, dict[str, list[float]]]  # tokens per second by contender and task, a number for each turn
 
 
-def jobs_of(pool: ModelPool, stock: ModelPool, fast: Prepared, task: Task, chains: Iterable[str]) -> dict[str, Job]:
+def jobs_of(
+    pool: ModelPool, stock: ModelPool, fast: Prepared, task: Task, policies: Iterable[str], *, few: bool
+) -> dict[str, Job]:
+    ours = {policy: runtime(pool, task, policy) for policy in (PLAIN, *policies, ROUTER)}
+    if few:
+        return {GENERATE: generating(stock, task), **ours}
     assisted = {f"assisted draft:{n}": generating(stock, task, assistant="draft", window=n) for n in ASSISTED_WINDOWS}
-    ours = {policy: runtime(pool, task, policy) for policy in (PLAIN, *chains, ROUTER)}
     one_by_one = {f"{DROP_IN} draft:{n}": drop_in(stock, task, "draft", n) for n in ASSISTED_WINDOWS}
     prepared = {f"{PREPARED} draft:{n}": drop_in(stock, task, "draft", n, prepared=fast) for n in ASSISTED_WINDOWS}
     return {GENERATE: generating(stock, task), **assisted, **one_by_one, **prepared, **ours}
@@ -79,17 +87,41 @@ def mean_ratio(rates: Rates, ours: str, theirs: str) -> float:
     return fmean(ratio(rates, ours, theirs, task) for task in rates[ours])
 
 
-def show_rates(rates: Rates, title: str) -> None:
+def means_over(turns: dict[str, list[Answered]], prompts: list[Prompt], theirs: str) -> dict[str, Interval]:
+    """By contender the ratio to `theirs` in the mean of the tasks, and its 95% interval over the prompts of each."""
+    rng = np.random.default_rng(0)
+    tags = [prompt.tag for prompt in prompts]
+    rows = [np.flatnonzero([tag == one for tag in tags]) for one in dict.fromkeys(tags)]
+    drawn = [task[rng.integers(len(task), size=(DRAWS, len(task)))] for task in rows]
+    seconds = {name: np.mean([one.each_s for one in answers], axis=0) for name, answers in turns.items()}
+
+    def ratios(name: str, of: list[np.ndarray]) -> np.ndarray:  # the tokens are the same
+        return np.mean([seconds[theirs][task].sum(-1) / seconds[name][task].sum(-1) for task in of], axis=0)
+
+    found = {}
+    for name in turns:
+        low, high = np.quantile(ratios(name, drawn), [0.025, 0.975])
+        found[name] = Interval(mean=float(ratios(name, rows)), low=float(low), high=float(high))
+    return found
+
+
+def show_rates(rates: Rates, title: str, over_plain: dict[str, Interval], over_generate: dict[str, Interval]) -> None:
     def row(name: str) -> list[Cell]:
         by_task = [table_cell(f"{task}, tokens/s", median(rates[name][task]), digits=1) for task in rates[name]]
         over = [table_cell(task, f"{ratio(rates, name, PLAIN, task):.2f}x") for task in rates[name]]
         means = [
-            table_cell("mean over plain", f"{mean_ratio(rates, name, PLAIN):.2f}x"),
-            table_cell(f"mean over {GENERATE}", f"{mean_ratio(rates, name, GENERATE):.2f}x"),
+            table_cell("mean over plain", f"{mean_ratio(rates, name, PLAIN):.2f}x {span(over_plain[name])}"),
+            table_cell(
+                f"mean over {GENERATE}", f"{mean_ratio(rates, name, GENERATE):.2f}x {span(over_generate[name])}"
+            ),
         ]
         return [table_cell("contender", name), *by_task, *over, *means]
 
     show(title, map(row, rates))
+
+
+def span(found: Interval) -> str:
+    return f"[{found.low:.2f}, {found.high:.2f}]"
 
 
 def show_verdicts(rates: Rates, chains: list[str]) -> None:
@@ -99,10 +131,13 @@ def show_verdicts(rates: Rates, chains: list[str]) -> None:
                key=lambda name: mean_ratio(rates, name, PLAIN))  # fmt: skip
     print(f"{best} over {GENERATE}: {verdict(mean_ratio(rates, best, GENERATE), GENERATE_GOAL)}")
     print(f"{best} over {PLAIN}: {verdict(mean_ratio(rates, best, PLAIN), PLAIN_GOAL)}")
-    if ours is not None:
-        theirs = max((name for name in rates if name.startswith("assisted")), key=lambda n: mean_ratio(rates, n, PLAIN))
+    assisted = [name for name in rates if name.startswith("assisted")]
+    if ours is not None and assisted:
+        theirs = max(assisted, key=lambda name: mean_ratio(rates, name, PLAIN))
         print(f"{ours} over {theirs}, the best of both: {verdict(mean_ratio(rates, ours, theirs), ASSISTED_GOAL)}")
     for kind in (DROP_IN, PREPARED):
+        if not any(name.startswith(kind) for name in rates):
+            continue
         inside = max((name for name in rates if name.startswith(kind)), key=lambda n: mean_ratio(rates, n, GENERATE))
         print(f"{inside} over {GENERATE}: {verdict(mean_ratio(rates, inside, GENERATE), PREPARED_GOAL)}")
     for task in rates[PLAIN]:
@@ -118,6 +153,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--chain", action="append", help="instead of those of the script; repeated")
+    parser.add_argument("--policy", action="append", default=[], help="besides the chains, no fixed one; repeated")
+    parser.add_argument("--few", action="store_true", help="of transformers, generate() alone")
     options = parser.parse_args()
     tasks = [
         [replace(one, tag=file.stem, request_id=f"{file.stem}/{one.request_id}") for one in read_prompts(file)]
@@ -133,13 +170,15 @@ def main() -> None:
     pool, stock = ModelPool.load(path, threads=1, chat=True), ModelPool.load(path, threads=1, chat=True)
     task = Task(prompts, options.tokens)
     fast = paceline.prepare(stock.target.model, {"draft": stock.member("draft").model})
-    warm = jobs_of(pool, stock, fast, Task(prompts[:1], 8), chains)
+    policies = [*chains, *options.policy]
+    warm = jobs_of(pool, stock, fast, Task(prompts[:1], 8), policies, few=options.few)
     for job in warm.values():
         job()
-    turns = in_turns(jobs_of(pool, stock, fast, task, chains), runs=options.repeats, warm_ups=0)
+    turns = in_turns(jobs_of(pool, stock, fast, task, policies, few=options.few), runs=options.repeats, warm_ups=0)
     rates = rates_of(turns, prompts)
     of = f"{len(prompts)} prompts of {len(tasks)} tasks, {options.tokens} tokens at most"
-    show_rates(rates, f"{options.pool}, {of}; medians of {options.repeats} interleaved runs")
+    title = f"{options.pool}, {of}; medians of {options.repeats} interleaved runs"
+    show_rates(rates, title, means_over(turns, prompts, PLAIN), means_over(turns, prompts, GENERATE))
     show_verdicts(rates, chains)
 
 
