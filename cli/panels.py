@@ -1,8 +1,13 @@
-"""How help is laid out: commands by what they are for, and the options of a long command by what they are of."""
+"""How help is laid out: commands by what they are for, and the options of a long command by what they are of.
 
+An option that takes one value is taken once: of two values the first would be lost without a word.
+"""
+
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 # What each command is for. `tests/cli/test_panels.py` looks that every one stands in a section, and once.
@@ -55,9 +60,18 @@ _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 
 
 class PanelledCommand(TyperCommand):
-    """A command whose help has its options in panels, where it has many."""
+    """A command whose help has its options in panels, where it has many, and which takes one value once."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own, whose types are private
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own, whose types are private
+        """As typer does; raises `typer.BadParameter` for an option of one value that is given more often."""
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            for option, times in Counter(given).items():
+                if times > 1 and option.param_type_name == "option" and not (option.multiple or option.is_flag):
+                    raise typer.BadParameter(f"must be given once, got it {times} times", ctx=ctx, param=option)
+        return TyperCommand.parse_args(self, ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
         """Write them; see `PANELS`."""
         options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         if len(options) <= MOST_IN_ONE:

@@ -19,8 +19,8 @@ MOST_CHOICES, MOST_STOPS, MOST_MESSAGES = 16, 16, 1024
 _MOST_SEED = 2**63 - 1
 _DEFAULT_TOKENS = 16  # of /v1/completions, as OpenAI and vLLM have it
 Number = StrictInt | StrictFloat
-# Fields of OpenAI's protocol that change answers in ways that this server does not know, with the values that ask for
-# nothing: those are taken.
+# Fields of OpenAI's protocol, and of vLLM's that its own benchmark sends, that change answers in ways that this server
+# does not know, with the values that ask for nothing: those are taken.
 _NOTHING: Mapping[str, tuple[object, ...]] = {
     "audio": (None,),
     "best_of": (None,),
@@ -29,11 +29,13 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
     "function_call": (None,),
     "functions": (None,),
     "logit_bias": (None, {}),
+    "min_p": (None, 0),
     "modalities": (None, ["text"]),
     "parallel_tool_calls": (None,),
     "prediction": (None,),
     "presence_penalty": (None, 0),
     "reasoning_effort": (None,),
+    "repetition_penalty": (None, 1),
     "response_format": (None, {"type": "text"}),
     "suffix": (None, ""),
     "tool_choice": (None, "none"),

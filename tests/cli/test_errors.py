@@ -67,6 +67,13 @@ def test_an_option_that_cannot_be(trace, option, value, told):
     assert [file.name for file in trace.parent.iterdir()] == ["small.trace"]
 
 
+@pytest.mark.parametrize(("option", "values"), [("--rate", (5, 20)), ("--seeds", (2, 2)), ("--cost", ("a100", "h100"))])
+def test_an_option_of_one_value_is_taken_once(trace, option, values):
+    typed = [word for value in values for word in (option, value)]
+    assert compare(trace, *typed).endswith(f"'{option}': must be given once, got it 2 times")
+    assert "must be given once" not in compare(trace, "--policy", "nope", "--policy", "nope2", "--json", "--json")
+
+
 def test_a_batch_larger_than_was_measured(trace):
     line = compare(trace, "--policy", "draft:4/target", "--cost", "mine.json", "--log", "logs")
     assert "mine.json" in line
