@@ -164,13 +164,13 @@ class Ensemble:
     """Judge by a mixture, weight x verifier + (1 - weight) x drafter. Lossy.
 
     Static ensemble verification (DIVERSE, arXiv:2604.07622), `assistant_ensemble_weight` of transformers 5. Under
-    rejection sampling the text follows the mixture: a token stays with probability
+    rejection sampling the text follows the mixture: a token is kept with probability
     min(1, 1 - weight + weight x target_prob / draft_prob), in the mean 1 - weight x tvd, and a refused one is replaced
     as without a mixture.
 
-    In greedy decoding the token stays where the mixture gives it no less than the verifier's own token, which else
+    In greedy decoding the token is kept where the mixture gives it no less than the verifier's own token, which else
     takes its place. transformers looks for the mixture's most probable token among all and writes that; a recording
-    does not know a third one. What transformers keeps stays here, too. Coupled sampling takes the same line.
+    does not know a third one. What transformers keeps is kept here, too. Coupled sampling takes the same line.
     """
 
     weight: float  # of the verifier, in (0, 1); at 1 this would be `Exact`
