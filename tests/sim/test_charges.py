@@ -450,7 +450,7 @@ def test_rows_of_a_whole_draft_are_in_one_forward_with_and_without_a_prefix_cach
         ):
             drafts_of(BlockCost(2), prefixes=cache)
     doubled = scaled(BlockCost(), {"draft": 2.0}, target="target")
-    assert doubled.draft_terms("draft") == (0.0, None, DraftBlock(tokens=4), 0.0)
+    assert doubled.draft_terms("draft") == DraftTerms(0.0, None, DraftBlock(tokens=4))
 
 
 def test_a_prefix_cache_spares_forwards_beside_what_a_round_costs():
