@@ -3,9 +3,10 @@
 A rule is a frozen value whose test is plain arithmetic and comparisons, so that one definition serves floats, numpy
 arrays and torch tensors. A verifier's rule says whether it is lossless, and whether it reads `target_prob` or
 `own_draft_prob`, which a recording may lack for a token it did not follow; one with `escalates` may also leave the
-token to the next verifier. The `holds` of a draft's stop takes the signal of the newest token and a product over the
-tokens of this draft: of the drafter's probabilities, or of the rule's own `factor`. The token that trips it stays in
-the draft.
+token to the next verifier, and one with `law` is left to chance under rejection sampling, as lossless ones are: what
+comes out follows that law in place of the verifier's. The `holds` of a draft's stop takes the signal of the newest
+token and a product over the tokens of this draft: of the drafter's probabilities, or of the rule's own `factor`. The
+token that trips it stays in the draft.
 """
 
 import math
@@ -158,6 +159,38 @@ def _player(other: Any, prior_odds: Any, held: float, slack: float) -> Any:  # n
     return odds / (1.0 + odds)
 
 
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Judge by a mixture, weight x verifier + (1 - weight) x drafter. Lossy.
+
+    Static ensemble verification (DIVERSE, arXiv:2604.07622), `assistant_ensemble_weight` of transformers 5. Under
+    rejection sampling the text follows the mixture: a token is kept with probability
+    min(1, 1 - weight + weight x target_prob / draft_prob), in the mean 1 - weight x tvd, and a refused one is replaced
+    as without a mixture.
+
+    In greedy decoding the token is kept where the mixture gives it no less than the verifier's own token, which else
+    takes its place. transformers looks for the mixture's most probable token among all and writes that; a recording
+    does not know a third one. What transformers keeps is kept here, too. Coupled sampling takes the same line.
+    """
+
+    weight: float  # of the verifier, in (0, 1); at 1 this would be `Exact`
+    lossless: ClassVar[bool] = False
+    needs_target_prob: ClassVar[bool] = True
+    needs_own_draft_prob: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_within("weight", self.weight, "(0, 1)")
+
+    def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
+        """Whether the token stays, where no chance is asked."""
+        own = self.law(facts.top_prob, facts.own_draft_prob)
+        return facts.same | (self.law(facts.target_prob, facts.draft_prob) >= own)
+
+    def law(self, target_probs: Any, draft_probs: Any) -> Any:  # noqa: ANN401 - floats, arrays or tensors
+        """The mixture of two distributions, or of two probabilities of a token."""
+        return self.weight * target_probs + (1.0 - self.weight) * draft_probs
+
+
 class Ruling(Enum):
     """What becomes of a judged token."""
 
@@ -295,7 +328,7 @@ class Vouched:
         return facts.same | (facts.judge >= self.level)
 
 
-Rule = Exact | Ratio | Typical | Divergence | Fuzzy | Band | Vouched | Deferral | Equilibrium
+Rule = Exact | Ratio | Typical | Divergence | Fuzzy | Band | Vouched | Deferral | Equilibrium | Ensemble
 
 
 def ruling(rule: Rule, facts: Facts) -> Ruling:

@@ -47,11 +47,11 @@ echo "== what was recorded becomes a recording; seconds are fitted to the runs a
     --drafter responses-draft-4-target=draft --token-drafter draft --out "$OUT/served.trace"
 "$PACELINE" validate --observed "$OUT/judged.run" --calibrate "$OUT/plain-1.run" --calibrate "$OUT/plain-2.run" \
     --calibrate "$OUT/drafts-1.run" --calibrate "$OUT/drafts-2.run" \
-    --cluster "$OUT/drafts.traffic/cluster.toml" --write-cost "$OUT/fitted.json" || [ $? -eq 1 ]
-sed 's/^# cost/cost/' "$OUT/drafts.traffic/cluster.toml" >"$OUT/cluster.toml"
+    --cluster "$OUT/drafts.traffic/cluster.toml" --write-cost "$OUT/drafts.traffic/fitted.json" || [ $? -eq 1 ]
 
 echo "== choose: which draft length answers this traffic soonest"
-"$PACELINE" compare --trace "$OUT/served.trace" --workload "$OUT/drafts.traffic/workload" --cluster "$OUT/cluster.toml" \
+"$PACELINE" compare --trace "$OUT/served.trace" --workload "$OUT/drafts.traffic/workload" \
+    --cluster "$OUT/drafts.traffic/cluster.toml" \
     --policy plain --policy draft:1/target --policy draft:2/target --policy draft:3/target --policy draft:4/target \
     --json "$OUT/predicted.json"
 CHOSEN=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["best"][0]["policy"])' "$OUT/predicted.json")

@@ -14,6 +14,7 @@ MODULES = {
     "Deferral": "..decoding.rules",
     "Divergence": "..decoding.rules",
     "Draft": "..decoding.steps",
+    "Ensemble": "..decoding.rules",
     "EntropyAbove": "..decoding.rules",
     "Equilibrium": "..decoding.rules",
     "Exact": "..decoding.rules",

@@ -7,6 +7,7 @@ from ..decoding.rules import Band as Band
 from ..decoding.rules import ConfidenceBelow as ConfidenceBelow
 from ..decoding.rules import Deferral as Deferral
 from ..decoding.rules import Divergence as Divergence
+from ..decoding.rules import Ensemble as Ensemble
 from ..decoding.rules import EntropyAbove as EntropyAbove
 from ..decoding.rules import Equilibrium as Equilibrium
 from ..decoding.rules import Exact as Exact

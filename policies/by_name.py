@@ -74,6 +74,7 @@ _PLACES = {
     "pyramid-sd": "lossy:PyramidSD",
     "early-commit": "lossy:EarlyCommit",
     "entropy-patch": "lossy:EntropyPatch",
+    "ensemble": "lossy:EnsembleVerification",
     "equilibrium": "lossy:EquilibriumDecoding",
     "typical": "lossy:TypicalAcceptance",
     "oracle-window": "oracles:OracleWindow",

@@ -13,6 +13,8 @@ docs/policies-lossy.md says of each what is the paper's and what is ours; `decod
 - `entropy-patch`: Byte Latent Transformer (Pagnoni et al., arXiv:2412.09871). A patch is drafted up to a token of
   entropy above `theta`, the boundary. There the boundary begins the next patch; here it is drafted, and alone judged.
 - `equilibrium`: The Consensus Game (Jacob et al., arXiv:2310.09139, `Equilibrium`), there over whole answers.
+- `ensemble`: static ensemble verification (DIVERSE, arXiv:2604.07622, `Ensemble`), as transformers 5 has it. The
+  weight of one half is ours: there none is the default.
 - `pyramid-sd`: Byun et al. (arXiv:2510.12966). A token stays where Div(qualifier, draft) <= tau_Q and Div(target,
   qualifier) <= tau_T. The divergence (total variation), exact judgement beyond (`Fuzzy`) and `gather` are ours. With
   tau_T = 0 text in greedy decoding and coupled sampling is the target's: `about` of such an object says lossless.
@@ -31,7 +33,7 @@ from dataclasses import replace
 
 from ..base.errors import check_least, check_within
 from ..decoding.pool import Pool
-from ..decoding.rules import KINDS, Band, Deferral, EntropyAbove, Equilibrium, Exact, Fuzzy, Typical, Vouched
+from ..decoding.rules import KINDS, Band, Deferral, Ensemble, EntropyAbove, Equilibrium, Exact, Fuzzy, Typical, Vouched
 from ..decoding.seen import Observation
 from ..decoding.steps import Commit, Draft, Outcome, Step, Verify
 from .about import SIGNALS, VERDICT_PROBS, About, Observable
@@ -257,6 +259,26 @@ class EquilibriumDecoding(DraftedBlocks):
     ) -> None:
         rule = Equilibrium(generator=generator, discriminator=discriminator, eta=eta, rounds=rounds)
         super().__init__(Draft(sure_drafter(pool, draft, "equilibrium"), tokens), Verify(pool.target, rule), others=())
+
+
+class EnsembleVerification(DraftedBlocks):
+    """Two levels; drafts are judged by a mixture of the target and the drafter.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model that has probabilities.
+        tokens: block, >= 1.
+        weight: of the target in the mixture, in (0, 1); `assistant_ensemble_weight` of transformers.
+
+    Raises:
+        ValueError: an option out of range, or a drafter without probabilities.
+    """
+
+    about = About(paper="DIVERSE, arXiv:2604.07622", lossless=False, members=A_SURE_DRAFTER, observes=VERDICT_PROBS)
+
+    def __init__(self, pool: Pool, *, draft: str | None = None, tokens: int = 5, weight: float = 0.5) -> None:
+        drafter = sure_drafter(pool, draft, "ensemble")
+        super().__init__(Draft(drafter, tokens), Verify(pool.target, Ensemble(weight)), others=())
 
 
 class PyramidSD(DraftedBlocks):

@@ -394,7 +394,7 @@ class Tuned(Pictured):
             "" if bounds is not None else "how sure that is cannot be told: it needs two requests of each tag, 5 in all"
         )
         failed = f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
-        return [found, *filter(None, [unknown, failed])]
+        return [found, *filter(None, [beside_plain(own.speed_up), unknown, failed])]
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
@@ -442,6 +442,7 @@ class TunedUnderLoadHalf:
     requests: int
     tuned: Mapping[int, float]
     alone: Mapping[int, float] | None  # of the target alone; None where it has none
+    figure: str  # which, by flat name
 
     @property
     def gain(self) -> Interval | None:
@@ -450,14 +451,20 @@ class TunedUnderLoadHalf:
             return None
         return geometric_interval([own / other for own, other in paired(self.tuned, self.alone)])
 
-    def to_json(self, figure: str) -> dict[str, Any]:
+    @property
+    def shown(self) -> tuple[str, str]:
+        """The tuned policy's figure and that of the target alone, with their 95% intervals over seeds."""
+        alone = "none" if self.alone is None else _over_seeds(self.figure, self.alone)
+        return _over_seeds(self.figure, self.tuned), alone
+
+    def to_json(self) -> dict[str, Any]:
         """All of it."""
-        gain = self.gain
+        gain, figure = self.gain, self.figure
         return {
             "requests": self.requests,
-            figure: fmean(self.tuned.values()),
+            figure: mean_of(figure, self.tuned.values()),
             f"{figure}_by_seed": {str(seed): value for seed, value in self.tuned.items()},
-            f"{figure}_alone": None if self.alone is None else fmean(self.alone.values()),
+            f"{figure}_alone": None if self.alone is None else mean_of(figure, self.alone.values()),
             "gain": None if gain is None else gain.mean,
             "gain_ci": None if gain is None or len(self.tuned) < 2 else list(gain.bounds),
         }
@@ -499,34 +506,53 @@ class TunedUnderLoad(Pictured):
 
     def lines(self) -> Sequence[str]:
         """What counts, and what failed."""
-        found = f"{self.best}: {_over_seeds(self.halves[0].tuned)} {self.words}, on requests that it was not tuned on"
+        own = self.halves[0]
+        found = f"{self.best}: {own.shown[0]} {self.words}, on requests that it was not tuned on"
         failed = f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
-        return [found, *filter(None, [failed])]
+        return [found, *filter(None, [beside_plain(own.gain if len(own.tuned) > 1 else None), failed])]
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
         names = ("ranges", "best", "figure", "recording", "workload", "cluster", "split", "split_seed")
         asked = {name: getattr(self, name) for name in names} | {"values": dict(self.values)}
-        own, tuned = (half.to_json(self.figure) for half in self.halves)
+        own, tuned = (half.to_json() for half in self.halves)
         found = {"trials": len(self.trail), "failed": list(self.failed)}
         return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each half."""
-        return [{"half": half.name, "policy": self.best, **half.to_json(self.figure)} for half in self.halves]
+        return [{"half": half.name, "policy": self.best, **half.to_json()} for half in self.halves]
 
     def _row(self, half: TunedUnderLoadHalf) -> dict[str, str]:
-        gain = half.gain
+        gain, (tuned, alone) = half.gain, half.shown
         return {
             "requests": half.name,
             "number": f"{half.requests:,}",
-            self.words: _over_seeds(half.tuned),
-            "the target alone": "none" if half.alone is None else _over_seeds(half.alone),
+            self.words: tuned,
+            "the target alone": alone,
             "gain": "" if gain is None else with_ends(gain, "{:.2f}x".format),
         }
 
 
-def _over_seeds(values: Mapping[int, float]) -> str:
-    if len(values) < 2:
-        return three_digits(next(iter(values.values())))
-    return with_ends(mean_interval([*values.values()]), three_digits)
+def beside_plain(gain: Interval | None) -> str:
+    """That a tuned policy is not surely better than the target alone; empty where it is, or nobody knows."""
+    if gain is None or gain.low > 1:
+        return ""
+    what = with_ends(gain, "{:.2f}x".format)
+    return f"the target alone is better: {what}" if gain.high < 1 else f"the target alone may be as good: {what}"
+
+
+HIGHEST = "highest_rate_per_s"
+
+
+def mean_of(figure: str, values: Iterable[float]) -> float:
+    """Over seeds: of rates, which are above 0, the geometric mean, as `find_rates` has it."""
+    known = [*values]
+    return geometric_interval(known).mean if figure == HIGHEST else fmean(known)
+
+
+def _over_seeds(figure: str, values: Mapping[int, float]) -> str:
+    known = [*values.values()]
+    if len(known) < 2:
+        return three_digits(known[0])
+    return with_ends(geometric_interval(known) if figure == HIGHEST else mean_interval(known), three_digits)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 from importlib import import_module
-from itertools import islice
+from importlib.util import find_spec
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
@@ -31,7 +32,6 @@ from ..decoding.steps import PolicyError
 from .cells import CellFound, CellStore, CellWork, key_of
 
 LOOK_S = 0.5  # between two looks whether whoever asked is still there
-TRIES = 2  # of a cell whose process ends, on a cluster
 ENDED = "its process ended by itself, as one that is killed for memory does"
 
 
@@ -41,6 +41,13 @@ class On(StrEnum):
     processes = "processes"  # of this machine
     dask = "dask"  # the cluster that DASK_SCHEDULER_ADDRESS names, else processes of this machine
     ray = "ray"  # the cluster that RAY_ADDRESS names, else processes of this machine
+
+
+def check_installed(on: On) -> None:
+    """Raise ModuleNotFoundError, which says how to install it, where the package of a cluster is missing."""
+    package = {On.dask: "distributed", On.ray: "ray"}.get(on)
+    if package is not None and find_spec(package) is None:
+        raise ModuleNotFoundError(f"--on {on} needs {package}: {install_hint(on.value)}")
 
 
 class Failure(NamedTuple):
@@ -103,7 +110,7 @@ def play_cells(
 
     Raises:
         ArgumentError: `jobs` below 1.
-        ModuleNotFoundError: Dask or Ray is not installed; says how.
+        ModuleNotFoundError: Dask or Ray is not installed (`check_installed`).
     """
     check_least("`jobs`", jobs, 1)
     store = CellStore(folder)
@@ -268,28 +275,33 @@ class _Cluster(NamedTuple):
     submit: Callable[[_Worker, Task], Any]  # returns a future
     wait: Callable[[list[Any]], Iterable[Any]]  # some of the futures that have ended
     result: Callable[[Any], list[_Came]]
-    died: type[Exception]  # raised by `result` of a task that ends its process whenever it is played
+    # raised by `result` of a task that was given to a process that ended, whether it was played by then or not
+    died: type[Exception]
     at_once: int  # tasks that are asked for at a time
 
 
 def _of_cluster(rest: Iterable[Task], folder: Path, on: On, jobs: int) -> Iterator[_Came]:
-    """What came of cells as they end, a few more being asked for than there are processes."""
+    """What came of cells as they end, a few more being asked for than there are processes.
+
+    Nobody says which task a process died of: all that it had been given are played once more, alone.
+    """
     worker, left = _Worker(folder=folder.absolute(), begun=None, parent=None, at=Path.cwd()), iter(rest)
-    try:
-        with _dask(jobs) if on is On.dask else _ray(jobs) as cluster:
-            pending = {cluster.submit(worker, task): task for task in islice(left, cluster.at_once)}
-            while pending:
-                for future in cluster.wait(list(pending)):
-                    task = pending.pop(future)
-                    pending |= {cluster.submit(worker, more): more for more in islice(left, 1)}
-                    try:
-                        yield from cluster.result(future)
-                    except cluster.died:
-                        yield from (_Came(str(cell), key, ENDED, lost=True) for key, cell in task)
-    except ModuleNotFoundError as error:
-        if error.name not in (None, "ray", "distributed", "dask"):
-            raise
-        raise ModuleNotFoundError(f"--on {on} needs {error.name}: {install_hint(on.value)}") from None
+    with _dask(jobs) if on is On.dask else _ray(jobs) as cluster:
+        pending = {cluster.submit(worker, task): task for task in islice(left, cluster.at_once)}
+        suspected: list[Task] = []
+        while pending:
+            for future in cluster.wait(list(pending)):
+                task = pending.pop(future)
+                pending |= {cluster.submit(worker, more): more for more in islice(left, 1)}
+                try:
+                    yield from cluster.result(future)
+                except cluster.died:
+                    suspected.append(task)
+        for pair in chain.from_iterable(suspected):
+            try:
+                yield from cluster.result(cluster.submit(worker, [pair]))
+            except cluster.died:
+                yield _Came(str(pair[1]), pair[0], ENDED, lost=True)
 
 
 @contextmanager
@@ -297,7 +309,7 @@ def _dask(jobs: int) -> Iterator[_Cluster]:
     distributed = import_module("distributed")
     local = {} if os.environ.get("DASK_SCHEDULER_ADDRESS") else {"n_workers": jobs, "threads_per_worker": 1}
     with (
-        import_module("dask").config.set({"distributed.scheduler.allowed-failures": TRIES - 1}),
+        import_module("dask").config.set({"distributed.scheduler.allowed-failures": 0}),
         distributed.Client(**local) as client,
     ):
         yield _Cluster(
@@ -314,7 +326,7 @@ def _ray(jobs: int) -> Iterator[_Cluster]:
     ray = import_module("ray")
     ray.init(**({} if os.environ.get("RAY_ADDRESS") else {"num_cpus": jobs, "include_dashboard": False}))
     try:
-        played = ray.remote(max_retries=TRIES - 1)(_played_by)
+        played = ray.remote(max_retries=0)(_played_by)
         yield _Cluster(
             submit=played.remote,
             wait=lambda futures: ray.wait(futures)[0],

@@ -4,7 +4,7 @@ Letters: B requests, N contexts (of all requests, one after the other), K judged
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import ClassVar, NamedTuple
 
@@ -152,13 +152,25 @@ class Rejecting(Sampler):
             contexts = slice(row.start, row.start + len(row.views) + 1)
             if not _known(best, row):
                 verdicts.append(None)
-            elif row.rule.lossless:
-                drafted = [None if view.judge is None else probabilities(view.judge) for view in row.views]
-                tokens = [view.token for view in row.views]
-                verdicts.append(Verdict(*judge(tokens, drafted, probs[contexts], _chance(row.state))))
+            elif row.rule.lossless or hasattr(row.rule, "law"):
+                verdicts.append(self._by_chance(probs[contexts], row))
             else:
                 verdicts.append(self._by_rule(logits[contexts], probs[contexts], row))
         return verdicts
+
+    def _by_chance(self, probs: Tensor, row: Judging) -> Verdict:
+        """So that what comes out follows the verifier, or the law of the rule where a token has a distribution."""
+        drafted = [None if view.judge is None else probabilities(view.judge) for view in row.views]
+        tokens = [view.token for view in row.views]
+        law: Callable[[Tensor, Tensor], Tensor] | None = getattr(row.rule, "law", None)
+        if law is None:
+            return Verdict(*judge(tokens, drafted, probs, _chance(row.state)))
+        followed = probs.clone()
+        for index, theirs in enumerate(drafted):
+            if theirs is not None:
+                followed[index] = law(probs[index], theirs.to(probs.device))
+        kept, own_token = judge(tokens, drafted, followed, _chance(row.state))
+        return Verdict(kept, own_token, (), list(followed[: kept + 1].log()))
 
     def _by_rule(self, logits: Tensor, probs: Tensor, row: Judging) -> Verdict:
         """A lossy rule: `same` means the most probable token; the own token is a draw from the verifier."""

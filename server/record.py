@@ -204,8 +204,8 @@ def _cluster(limits: EngineLimits) -> str:
     kv = next(iter(limits.kv.values()))
     values: Mapping[str, object] = {
         "name": '"served"',
-        "device": '"h100"  # a placeholder: blocks are given, and seconds are those that are calibrated',
-        "# cost": '"fitted.json"  # of `validate --calibrate ... --write-cost`, beside this file',
+        "device": '"h100"  # a placeholder, of which nothing counts: blocks and cost are given',
+        "cost": '"fitted.json"  # beside this file; `validate --calibrate ... --write-cost` finds and writes it',
         "max_num_seqs": limits.max_num_seqs,
         "token_budget": limits.token_budget,
         "kv_blocks": kv.num_blocks,

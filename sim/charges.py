@@ -260,6 +260,8 @@ class PrefixCharges(Charges):
             self._enter(level, [item for item, _ in reading])
         if block is None:
             forwards += later_forwards(self._cost, name, held)
+        if terms is not None:
+            forwards += stop_reads(terms, items, drafted)
         return forwards, total_s(forwards)
 
     def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> Charged:
@@ -452,7 +454,26 @@ def reading_forwards(
 def draft_forwards(
     cost: CostModel, model: str, items: Sequence[DraftItem], drafted: Sequence[Drafted], level: int
 ) -> list[Forward]:
-    """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round."""
+    """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round.
+
+    What the stops of its rows take comes last.
+    """
+    forwards = _forwards_of(cost, model, items, drafted, level)
+    terms = cost.draft_terms(model)
+    return forwards if terms is None or not terms.stop_s else [*forwards, *stop_reads(terms, items, drafted)]
+
+
+def stop_reads(terms: DraftTerms, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> list[Forward]:
+    """Seconds that the stops of a Draft take, of no forward: by drafted token of the longest row that has one."""
+    lengths = [len(row.tokens) for (_, step), row in zip(items, drafted, strict=True) if step.stop is not None]
+    if not any(lengths) or not terms.stop_s:
+        return []
+    return [(len(lengths), 0, 1, terms.stop_s * (max(lengths) if terms.block is None else 1))]  # a block comes at once
+
+
+def _forwards_of(
+    cost: CostModel, model: str, items: Sequence[DraftItem], drafted: Sequence[Drafted], level: int
+) -> list[Forward]:
     if items[0][0].pool.feature_level == level:
         return reading_forwards(cost, model, items, level, [len(row.tokens) for row in drafted])
     if len(items) == 1:  # most of replay

@@ -154,6 +154,8 @@ def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: Record
         return f"policy {name} does not say that pending tokens alone decide"
     if cost.knows_operations:
         return f"cost {cost.name} knows more of operations than their forwards"
+    if any(terms.stop_s for name in tables.pool.names if (terms := cost.draft_terms(name)) is not None):
+        return f"cost {cost.name} charges what reads a draft's probabilities"
     if not isinstance(tables, TrieTables) or type(world) is not ReplayWorld:  # one made of it may answer otherwise
         return f"recording {tables.trace.about.name} is not one of contexts"
     if tables.pool.feature_level is not None:

@@ -288,12 +288,15 @@ def replayer(
     *,
     cost: str | None,
     seed: int,
+    is_fitted: bool = False,
 ) -> Replayer:
     """A cluster to serve on; arguments are as `simulate` takes them, and raise what it raises.
 
-    Without a policy replicas that have none of their own are plain.
+    Without a policy replicas that have none of their own are plain. With `is_fitted` their seconds are yet to be found,
+    and what the cluster says of them is not looked at.
     """
-    setting = serving_setting(recording, "observed", cluster, ServingOptions(cost=cost, seed=seed))
+    unknown = FileCost("what is fitted", {}) if is_fitted else None
+    setting = serving_setting(recording, "observed", cluster, ServingOptions(cost=cost, seed=seed), cost=unknown)
     own = all(replica.policy is not None for replica in setting.cluster.replicas)
     asked = PLAIN if policy is None and not own else policy
     named, tables = None if asked is None else named_policy(asked), setting.tables(seed)
@@ -314,9 +317,10 @@ class Replayable:
         """Of the run."""
         return self.requests.name
 
-    def replayer(self, cluster: str | Path, cost: str | None, seed: int) -> Replayer:
+    def replayer(self, cluster: str | Path, cost: str | None, seed: int, *, is_fitted: bool = False) -> Replayer:
         """A cluster that drafts as the run did; raises as `replayer`, and for a policy of the cluster's own."""
-        found = replayer(cluster, None, recording_of(self.requests, self.drafts), cost=cost, seed=seed)
+        recording = recording_of(self.requests, self.drafts)
+        found = replayer(cluster, None, recording, cost=cost, seed=seed, is_fitted=is_fitted)
         if found.policy is None or any(one.policy is not None for one in found.setting.cluster.replicas):
             raise ArgumentError(
                 f"`cluster` must have no policy where runs say how they drafted ({self.name}: {self.drafts.policy})"

@@ -25,7 +25,7 @@ from ..reports.tables import Grid, Printed, flat_rows
 from ..runs.log import Columns
 from ..runs.recorder import RepeatedIdError, ServingRecorder
 from ..runs.serving import ServingAbout, ServingLog, read_serving, write_serving
-from ..sim.cost.base import CostRangeError
+from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.by_name import scaled_by_name
 from ..sim.cost.roofline import device_sheet
 from ..sim.replay_tables import ReplayTables, tables_of
@@ -246,9 +246,16 @@ def _told_of(alike: Sequence[PlacedReplica]) -> dict[str, Any]:
 
 
 def serving_setting(
-    recording: Recording | str | Path | None, workload: str | Path, cluster: str | Path, asked: ServingOptions
+    recording: Recording | str | Path | None,
+    workload: str | Path,
+    cluster: str | Path,
+    asked: ServingOptions,
+    *,
+    cost: CostModel | None = None,
 ) -> ServingSetting:
     """What is asked for; arguments are as `simulate` takes them, and `asked` holds its other options.
+
+    Without `cost` in `asked` and here, replicas have their own.
 
     Raises:
         ValueError: an option out of its range, or one that does not go with the others; one line.
@@ -261,9 +268,10 @@ def serving_setting(
     changes = {
         one.name: getattr(asked, one.name) for record in (WorkloadChanges, ClosedLoopOptions) for one in fields(record)
     }
-    priced = _priced(
-        open_cluster(cluster, replay.recording, engine=replay.engine if replay.cost is None else None), replay
-    )
+    if replay.cost is not None:
+        cost = replace(replay, models=None).priced()  # a cluster has another use for shapes: its memory
+    engine = replay.engine if replay.cost is None else None
+    priced = _priced(open_cluster(cluster, replay.recording, engine=engine, cost=cost), replay)
     return ServingSetting(
         replay=replay,
         cluster=priced,
@@ -286,12 +294,10 @@ def _check_device(cluster: Cluster, cost: object) -> None:
 
 
 def _priced(cluster: Cluster, replay: Setting) -> Cluster:
-    """The cluster at the seconds asked for: one cost for all replicas, or each at its own; scaled in both cases."""
+    """The cluster at the seconds asked for: its replicas have the one cost already, or each its own, scaled."""
     if replay.cost is not None:
         _check_device(cluster, replay.cost)
-        cost = replace(replay, models=None).priced()  # a cluster has another use for shapes: its memory
-        priced = [replace(replica, cost=cost, cost_name=cost.name) for replica in cluster.replicas]
-        return replace(cluster, replicas=tuple(priced))
+        return cluster
     defaults = Setting(recording=replay.recording)
     unused = [name for name in OF_ONE_COST if getattr(replay, name) != getattr(defaults, name)]
     if unused:

@@ -47,13 +47,14 @@ def sweep_grid(
         ModuleNotFoundError: Dask or Ray is not installed.
     """
     # Here: joblib is for whoever plays, and not for whoever reads what was played.
-    from ..runs.workers import On, kept_processes, play_cells  # noqa: PLC0415
+    from ..runs.workers import On, check_installed, kept_processes, play_cells  # noqa: PLC0415
 
     if on not in list(On):
         raise ArgumentError(f"`on` must be one of {', '.join(On)}, got {on!r}")
     address = {On.dask: "DASK_SCHEDULER_ADDRESS", On.ray: "RAY_ADDRESS"}.get(On(on), "")
     if jobs is not None and os.environ.get(address):
         raise ArgumentError(f"`jobs` does not apply to a cluster that {address} names, which has its own, got {jobs}")
+    check_installed(On(on))  # before anything is written
     first, every = _shard(shard)
     asked, folder = read_grid(Path(grid)), Path(out)
     _claim(folder, asked)

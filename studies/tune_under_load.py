@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ..base.errors import ArgumentError
@@ -17,7 +16,7 @@ from ..base.terminal import Progress, held_interrupts
 from ..policies.chain_text import BASELINE
 from ..policies.ranges import policy_ranges
 from ..reports.limits import service_limits
-from ..reports.sweeps import TunedUnderLoad, TunedUnderLoadHalf
+from ..reports.sweeps import HIGHEST, TunedUnderLoad, TunedUnderLoadHalf, mean_of
 from ..traces.recording import Recording
 from .grids import inputs_of, texts_in
 from .load import LoadRuns, check_policies
@@ -27,7 +26,7 @@ from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, named_policies, open_recording
 from .tune import TRAIL, best_of, first_of, parted, search_trials, setting_text, write_trail
 
-GOODPUT, HIGHEST = "goodput_per_s", "highest_rate_per_s"
+GOODPUT = "goodput_per_s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,10 @@ class LoadTrial:
         question = question_of(self.setting)
         (policy,) = named_policies([self.policy])
         found = question.figures(policy, question.settings[0])
-        return {question.figure: fmean(found.values()), "seeds": {str(seed): value for seed, value in found.items()}}
+        return {
+            question.figure: mean_of(question.figure, found.values()),
+            "seeds": {str(seed): value for seed, value in found.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,4 +199,5 @@ def _half(question: _Question, best: str, name: str, place: int) -> TunedUnderLo
         requests=question.requests[place],
         tuned=figures[best],
         alone=figures.get(BASELINE),
+        figure=question.figure,
     )

@@ -123,7 +123,7 @@ def validate_observed(
     on_cluster = _judged_on(run, cluster, policy, recording, cost=cost, is_fitted=bool(runs), seed=seed)
     fitted = None
     if runs:
-        fitted = calibrate(runs, lambda one: one.replayer(cluster, None, seed), on_cluster.target)
+        fitted = calibrate(runs, lambda one: one.replayer(cluster, None, seed, is_fitted=True), on_cluster.target)
         on_cluster = on_cluster.priced(fitted.cost)
     requests = replace(run.requests, tagged=on_cluster.has_rounds)
     log = on_cluster.served(requests)
@@ -210,8 +210,8 @@ def _judged_on(
 ) -> Replayer:
     """The cluster that serves the judged run: with its own rounds, if it drafted and nothing else is asked for."""
     if policy is not None or recording is not None or not run.drafts.tokens:
-        return replayer(cluster, policy, recording, cost=cost, seed=seed)
-    found = run.replayer(cluster, cost, seed)
+        return replayer(cluster, policy, recording, cost=cost, seed=seed, is_fitted=is_fitted)
+    found = run.replayer(cluster, cost, seed, is_fitted=is_fitted)
     if not is_fitted and not is_priced(found):
         raise ArgumentError(
             f"`observed` {run.name} drafted {run.drafts.tokens} tokens a round, and {found.cost_names} does not know "

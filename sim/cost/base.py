@@ -28,6 +28,7 @@ class DraftTerms(NamedTuple):
     per_token_s: float | None
     block: DraftBlock | None = None  # of a member whose whole draft is one forward; None: a forward a token
     per_round_row_s: float = 0.0  # for each row of the Draft, besides `per_round_s`
+    stop_s: float = 0.0  # each time that a stop reads the probabilities of what was just drafted, for all rows at once
 
     def seconds(self, longest: int, num_rows: int) -> float:
         """Of a Draft whose longest row has so many tokens, forwards that are charged apart left out."""
@@ -36,7 +37,9 @@ class DraftTerms(NamedTuple):
     def scaled(self, factor: float) -> "DraftTerms":
         """The same at other seconds."""
         each_s = None if self.per_token_s is None else self.per_token_s * factor
-        return DraftTerms(self.per_round_s * factor, each_s, self.block, self.per_round_row_s * factor)
+        return DraftTerms(
+            self.per_round_s * factor, each_s, self.block, self.per_round_row_s * factor, self.stop_s * factor
+        )
 
     def check_fits(self, model: str, longest: int) -> None:
         """Raises CostRangeError for a draft that is longer than one forward drafts."""

@@ -308,10 +308,12 @@ class RoundFigures(Record):
     # of a drafted token, 0 to 1e9; together at least 1e-12
     per_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
     per_round_row_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a Draft, for each of its rows, 0 to 1e9
+    stop_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a stop that reads a draft's probabilities, each time
 
     @model_validator(mode="after")
     def _costs_something(self) -> "RoundFigures":
-        if self.per_round_s + self.per_token_s + self.per_round_row_s < LEAST_SECONDS:
+        drafting_s = self.per_round_s + self.per_token_s + self.per_round_row_s
+        if drafting_s < LEAST_SECONDS and self.model_fields_set != {"stop_s"}:
             raise ValueError(f"per_round_s, per_token_s or per_round_row_s must be at least {LEAST_SECONDS:g}")
         return self
 
@@ -497,7 +499,7 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
     if missing:
         raise ValueError(f"{path}: no table for model {missing[0]!r} of the recording; it has {', '.join(figures)}")
     if isinstance(figures[models[-1]], DrafterFigures):
-        rule = "must be without per_round_s and per_token_s, which are of drafters"
+        rule = f"must be without {', '.join(RoundFigures.model_fields)}, which are of drafters"
         raise TraceFormatError(path, models[-1], rule, f"keys {', '.join(content[models[-1]])}")
     return figures
 
@@ -506,13 +508,15 @@ def _figures(path: Path, model: str, content: object) -> Figures:
     if not isinstance(content, dict) or not content.keys() & RoundFigures.model_fields.keys():
         return _forwards(path, model, content)
     by_round = {key: value for key, value in content.items() if key in RoundFigures.model_fields}
-    rest = {key: value for key, value in content.items() if key not in {"per_round_s", "per_round_row_s"}}
-    whole = not rest or "per_token_s" in rest
+    rest = {key: value for key, value in content.items() if key not in BESIDE_FORWARDS}
+    whole = "per_token_s" in rest or not (rest or by_round.keys() == {"stop_s"})
     found = _checked(path, model, RoundFigures, content if whole else by_round)
-    terms = DraftTerms(found.per_round_s, found.per_token_s if whole else None, None, found.per_round_row_s)
+    each_s = found.per_token_s if whole else None
+    terms = DraftTerms(found.per_round_s, each_s, None, found.per_round_row_s, found.stop_s)
     return DrafterFigures(terms=terms, forwards=None if whole else _forwards(path, model, rest))
 
 
+BESIDE_FORWARDS = frozenset({"per_round_s", "per_round_row_s", "stop_s"})  # keys that go with those of forwards
 _ROWS, _BY_ROWS = "rows", "by_rows"
 
 

@@ -260,13 +260,16 @@ class PlacedCost(PricedAsCost):
 FILE_ENDINGS = (".json", ".profile")
 
 
-def open_cluster(text: str | Path, recording: Recording, *, engine: str | None = None) -> Cluster:
+def open_cluster(
+    text: str | Path, recording: Recording, *, engine: str | None = None, cost: CostModel | None = None
+) -> Cluster:
     """The cluster of a file, or one replica on a device of the sheet with everything by default.
 
     Args:
         text: a path to a TOML file (docs/cluster.md), or a name of the sheet, as "h100".
         recording: whose members the replicas serve.
         engine: that serves on a device of the sheet; a file says it itself.
+        cost: of all replicas; the file's own are not looked at. None: each its own.
 
     Raises:
         ClusterFileError: a file that breaks a rule, or does not go with the recording; one line.
@@ -275,24 +278,26 @@ def open_cluster(text: str | Path, recording: Recording, *, engine: str | None =
     name, sheet = str(text), device_sheet()
     if name in sheet:
         engine_terms(engine, name)
-        return make_cluster(
-            ClusterContent(name=name, replicas=(ReplicaTable(device=name, engine=engine),)), name, recording
-        )
+        alone = ReplicaTable(device=name, engine=engine)
+        return make_cluster(ClusterContent(name=name, replicas=(alone,)), name, recording, cost=cost)
     if engine is not None:
         raise ArgumentError(f"`engine` goes with a device as `cluster`; {name} is to say `engine` itself, got {engine}")
     if not (name.endswith(".toml") or Path(name).exists()):
         raise ValueError(f"unknown cluster {name!r}: {known_are(name, sorted(sheet), 'or a FILE.toml', where=SHEET)}")
     path = Path(name)
-    return make_cluster(read_cluster_file(path), path, recording)
+    return make_cluster(read_cluster_file(path), path, recording, cost=cost)
 
 
-def make_cluster(content: ClusterContent, path: Path | str, recording: Recording) -> Cluster:
+def make_cluster(
+    content: ClusterContent, path: Path | str, recording: Recording, *, cost: CostModel | None = None
+) -> Cluster:
     """The cluster that a content describes.
 
     Args:
         content: of a file.
         path: of it, for messages; costs that are files lie relative to its folder.
         recording: whose members the replicas serve.
+        cost: as of `open_cluster`.
 
     Raises:
         ClusterFileError: the content does not go with the recording, or weights or blocks do not fit; one line.
@@ -302,7 +307,7 @@ def make_cluster(content: ClusterContent, path: Path | str, recording: Recording
     likes = {name: table.like for name, table in content.devices.items() if table.like is not None}
     replicas = []
     for row, (name, table) in enumerate(zip(names, content.replicas, strict=True)):
-        alike = _Group(path=path, row=row, table=table, devices=devices, likes=likes, recording=recording)
+        alike = _Group(path=path, row=row, table=table, devices=devices, likes=likes, recording=recording, given=cost)
         replicas += alike.replicas(name)
     return Cluster(
         name=content.name or Path(path).stem,
@@ -324,13 +329,14 @@ class _Group:
     devices: Mapping[str, Device]
     likes: Mapping[str, str]
     recording: Recording
+    given: CostModel | None  # in place of the table's own
 
     def replicas(self, name: str) -> list[PlacedReplica]:
         """As many as the table says; raises ClusterFileError."""
         runs = self._runs()
         placement = self._placement()
         memory = self._memory(placement)
-        cost = self._cost(placement)
+        cost = self._cost(placement) if self.given is None else self.given
         device = placement[self.recording.about.target]
         usual = batch_limits(device, self.likes.get(device.name, device.name))
         limits = EngineLimits(

@@ -426,6 +426,7 @@ LOSSY = (
     "early-commit,tokens=2,high=0.3,middle=0.1,low=0",
     "entropy-patch,theta=3.4,most=3",
     "equilibrium,tokens=3",
+    "ensemble,tokens=3",
     "typical,tokens=3",
     "typical,tokens=2,draft=mid,eps=0.3,delta=0.5",
 )

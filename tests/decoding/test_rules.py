@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy, Ruling, ruling, token_factor, unknown_facts
+from paceline.decoding.rules import Deferral, Ensemble, Equilibrium, Fuzzy, Ruling, ruling, token_factor, unknown_facts
 from paceline.policies import (
     Band,
     ConfidenceBelow,
@@ -58,6 +58,7 @@ KINDS = (
     st.builds(Vouched, st.integers(1, 4)),
     *(st.builds(Deferral, st.just(kind), PROBS) for kind in ("chow", "diff", "opt", "token")),
     st.builds(Equilibrium, generator=WEIGHTS, discriminator=WEIGHTS, eta=WEIGHTS, rounds=st.integers(1, 9)),
+    st.builds(Ensemble, st.floats(0.01, 0.99)),
 )
 RULES = st.one_of(*KINDS)
 
@@ -89,6 +90,9 @@ def accepted_by_definition(rule, facts):
             return facts.same or not facts.target_prob < facts.top_prob * (1 - rule.eps)
         case Equilibrium():
             return facts.same or game(rule, facts)[1][0] >= 0.5
+        case Ensemble(weight=weight):
+            of_token = weight * facts.target_prob + (1 - weight) * facts.draft_prob
+            return facts.same or of_token >= weight * facts.top_prob + (1 - weight) * facts.own_draft_prob
     raise AssertionError(rule)
 
 
@@ -162,6 +166,29 @@ def test_only_exact_is_lossless(rule):
     assert rule.lossless == isinstance(rule, Exact)
 
 
+LAWS = st.lists(st.floats(0.001, 1.0), min_size=4, max_size=4).map(lambda row: np.array(row) / sum(row))
+
+
+@given(st.floats(0.01, 0.99), LAWS, LAWS)
+def test_an_ensemble_refuses_weight_times_the_distance(weight, target, draft):
+    """A drafted token stays with min(1, mixture / draft): in the mean 1 - weight x TVD."""
+    stays = np.minimum(1, Ensemble(weight).law(target, draft) / draft)
+    assert (draft * stays).sum() == pytest.approx(1 - weight * abs(target - draft).sum() / 2)
+
+
+@given(st.floats(0.01, 0.99), LAWS, LAWS)
+def test_an_ensemble_keeps_what_the_mixture_of_all_tokens_keeps(weight, target, draft):
+    """Greedy: it refuses only where the mixture's best token is another one, and keeps no less than `Exact`."""
+    token, own, best = (int(law.argmax()) for law in (draft, target, Ensemble(weight).law(target, draft)))
+    probs = {"target_prob": target[token], "draft_prob": draft[token], "top_prob": target[own]}
+    facts = unknown_facts(0)._replace(same=token == own, own_draft_prob=draft[own], **probs)
+    kept = Ensemble(weight).accepts(facts)
+    assert kept or best != token
+    assert kept or token != own
+    if best in (token, own) and token != own:
+        assert kept == (best == token)
+
+
 def test_an_unknown_distance_is_refused():
     facts = unknown_facts(0)._replace(same=True, target_prob=0.5, top_prob=0.5, entropy=1.0)
     assert not Divergence(1.0).accepts(facts)
@@ -186,6 +213,8 @@ LEAST = {"chance": 0.0, "bias": 0.0, "prob": 0.0, "root_entropy": 0.0, "gap": 0.
         (lambda: Vouched(0), r"level must be >= 1, got 0"),
         (lambda: Deferral("best", 0.2), r"kind must be one of chow, diff, opt, token, got 'best'"),
         (lambda: Deferral("opt", 1.5), r"eps must be in \[0, 1\], got 1.5"),
+        (lambda: Ensemble(0.0), r"weight must be in \(0, 1\), got 0.0"),
+        (lambda: Ensemble(1.0), r"weight must be in \(0, 1\), got 1.0"),
         (lambda: Equilibrium(generator=0.0), r"generator must be in \[0.01, 100\], got 0.0"),
         (lambda: Equilibrium(discriminator=math.nan), r"discriminator must be in \[0.01, 100\], got nan"),
         (lambda: Equilibrium(eta=0.0), r"eta must be > 0 and finite, got 0.0"),

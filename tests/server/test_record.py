@@ -63,6 +63,7 @@ def test_what_is_recorded_is_what_was_served(models, prompts, tmp_path):
     assert all(not request.rounds for request in alone.requests)
     cluster = tomllib.loads((folder / "cluster.toml").read_text())["replicas"][0]
     assert (cluster["max_num_seqs"], cluster["kv_blocks"]) == (8, 8 * 32)
+    assert cluster["cost"] == "fitted.json"  # so that nothing is simulated with the seconds of the device
 
 
 def test_hashes_alone_are_kept_where_asked_and_a_cap_is_one(models, prompts, tmp_path, capfd):

@@ -21,6 +21,7 @@ from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
 from paceline.sim.cost.measured import ProfiledCost, TimedCost
 from paceline.sim.cost.what_if import scaled
 from paceline.sim.recorded import recorded_pool
+from paceline.sim.replay_tables import tables_of
 from paceline.sim.rounds import RoundsTables
 from paceline.sim.rounds_answers import RequestRounds
 from paceline.sim.simulate import Scenario, simulate
@@ -449,7 +450,7 @@ def test_rows_of_a_whole_draft_are_in_one_forward_with_and_without_a_prefix_cach
         ):
             drafts_of(BlockCost(2), prefixes=cache)
     doubled = scaled(BlockCost(), {"draft": 2.0}, target="target")
-    assert doubled.draft_terms("draft") == (0.0, None, DraftBlock(tokens=4), 0.0)
+    assert doubled.draft_terms("draft") == DraftTerms(0.0, None, DraftBlock(tokens=4))
 
 
 def test_a_prefix_cache_spares_forwards_beside_what_a_round_costs():
@@ -611,3 +612,29 @@ def test_rows_count_as_long_as_the_longest_where_the_cost_says_so(held):
     assert first[3] == 1.0 + count * max(held)
     assert later[3] == 1.0 + count * (max(held) + 1)
     assert not longest.knows_reads
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("prefixes", [None, PrefixCacheSize(num_blocks=64)], ids=["", "prefix cache"])
+def test_a_stop_takes_time_for_each_token_that_it_reads(batch, prefixes):
+    """Of rows side by side the longest one counts; drafts without a stop cost what they did."""
+    trace = make_trace(SyntheticSpec(requests=6, tokens=24))
+    tables = tables_of(trace)
+
+    def ran(policy, stop_s):
+        figures = {name: CostLine(intercept_s=1.0) for name in tables.pool.names}
+        terms = DraftTerms(0.0, None, stop_s=stop_s)
+        figures["draft"] = DrafterFigures(terms=terms, forwards=figures["draft"])
+        scenario = Scenario(tables=tables, cost=FileCost("f", figures), batch=batch, prefixes=prefixes)
+        return simulate(scenario, make_policy(policy, tables.pool), policy)
+
+    for policy, stops in (("confident", True), ("draft:4/target", False)):
+        without, log = ran(policy, 0.0), ran(policy, 0.125)
+        reads = [
+            log.steps["drafted"][(log.steps["op"] == op) & (log.steps["kind"] == DRAFT)].max(initial=0)
+            for op in range(len(log.ops["duration_s"]))
+        ]
+        more = log.ops["duration_s"] - without.ops["duration_s"]
+        assert more.tolist() == [stops * 0.125 * count for count in reads]
+        assert log.ops["num_forwards"].tolist() == without.ops["num_forwards"].tolist()
+        assert sum(reads) > 20

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.reports.sweeps import Objective, SettingFigures, best_settings, front
+from paceline.runs import workers
 from paceline.runs.cells import CellFound, CellStore, key_of
 from paceline.studies.compare import compare
 from paceline.studies.grids import GridFileError, read_grid
@@ -297,10 +297,10 @@ CLUSTERS = pytest.mark.parametrize(("on", "package"), [("dask", "distributed"), 
 
 
 @CLUSTERS
-def test_a_cluster_that_is_not_installed_is_named(folder, on, package):
-    if find_spec(package) is not None:
-        pytest.skip(f"{package} is installed")
+def test_a_cluster_that_is_not_installed_is_named(folder, monkeypatch, on, package):
+    monkeypatch.setattr(workers, "find_spec", lambda name: None)
     assert f"--on {on} needs {package}: " in refused("sweep", "grid.toml", "--out", "out", "--on", on)
+    assert not (folder / "out").exists()
 
 
 @pytest.mark.slow

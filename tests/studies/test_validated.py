@@ -297,8 +297,13 @@ def test_what_the_simulator_did_is_replayed_without_an_error(observed_runs):
 
 
 def test_seconds_are_found_again_in_another_run(observed_runs):
-    options = {"cluster": observed_runs / "c.toml", "calibrate_on": observed_runs / "a"}
-    found = validate_observed(observed_runs / "b", **options, write_cost=observed_runs / "w.json")
+    """A cluster whose seconds are yet to be found is refused until then."""
+    cluster = observed_runs / "served.toml"
+    cluster.write_text(f'{CLUSTER}cost = "w.json"\n')
+    with pytest.raises(ValueError, match=r"replicas\[0\]\.cost cannot be taken: .*w\.json: file: must be a readable"):
+        validate_observed(observed_runs / "b", cluster=cluster)
+    fitting = {"calibrate_on": observed_runs / "a", "write_cost": observed_runs / "w.json"}
+    found = validate_observed(observed_runs / "b", cluster=cluster, **fitting)
     assert max(abs(cell.error) for cell in found.cells) < 0.03
     told = found.to_json()["calibration"]
     assert told["misfit"] == found.calibration.misfit < 0.02

@@ -6,11 +6,12 @@ Real models of four tokens in float64, through loop, caches and processors. Lett
 from functools import cache, partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
-from paceline.policies import Band, ConfidenceBelow, Draft, Ratio, Typical, Verify, make_policy
+from paceline.policies import Band, ConfidenceBelow, Draft, Ensemble, Ratio, Typical, Verify, make_policy
 from paceline.policies.fixed import Chain, ViaSDLossless
 from paceline.policies.lossy import PyramidSD
 from paceline.runs.log import RunLedger
@@ -233,6 +234,7 @@ MIDDLES = {
     "pyramid-sd": lambda pool: PyramidSD(pool, draft="one", qualifier="two", tokens=1, gather=1, tau_q=0.2, tau_t=0.0),
     "typical": lambda pool: Turns((Draft("one", 1), Verify("two", Typical(0.4, 0.7)), Verify("target"))),
     "escalating": lambda pool: Turns((Draft("one", 1), Verify("three", Band(0.9, 0.5)), Verify("target"))),
+    "ensemble": lambda pool: Turns((Draft("one", 1), Verify("two", Ensemble(0.6)), Verify("target"))),
     "four levels": lambda pool: Turns((Draft("one", 1), Verify("two", Ratio(0.7)), Verify("three"), Verify("target"))),
 }
 
@@ -242,6 +244,33 @@ MIDDLES = {
 def test_a_lossy_middle_level_leaves_the_target_lossless(policy, sampling):
     """Its verdict depends on the token; the target is told what the tokens that pass it follow."""
     assert distance(sampling, MIDDLES[policy], 2) < 1e-9
+
+
+@pytest.mark.parametrize("weight", [0.3, 0.8])
+@pytest.mark.parametrize("sampling", [BOTH, WARM], ids=["some tokens", "all tokens"])
+def test_an_ensemble_writes_its_mixture(weight, sampling):
+    """Drafted tokens follow weight x target + (1 - weight) x drafter, the target's own after a kept one the target."""
+    drafter, _, _, target = (member.model for member in small_pool().members[1:])
+
+    def laws(text):
+        drafts, own = (
+            truncated(logits_after(model, [*PROMPT, *text]), sampling).softmax(-1) for model in (drafter, target)
+        )
+        return drafts.numpy(), own.numpy(), (weight * own + (1 - weight) * drafts).numpy()
+
+    drafts, own, mixed = laws(())
+    kept, texts = np.minimum(drafts, mixed), {}
+    assert kept.sum() == pytest.approx(1 - weight * abs(own - drafts).sum() / 2)
+    for token, prob in enumerate(mixed):
+        if token == EOS:
+            texts[(token,)] = prob
+            continue
+        _, after, anew = laws((token,))
+        second = kept[token] * after + (prob - kept[token]) * anew
+        texts |= {(token, other): each for other, each in enumerate(second)}
+    make = partial(make_policy, f"ensemble,draft=one,tokens=1,weight={weight}")
+    found = outcomes(Enumerated(sampling, lambda pool: make(pool), num_tokens=2).text)
+    assert total_variation(found, {text: prob for text, prob in texts.items() if prob}) < 1e-9
 
 
 @pytest.mark.parametrize("policy", ["via-sd-lossless", "pyramid-sd", "escalating"])

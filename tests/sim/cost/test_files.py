@@ -84,21 +84,23 @@ def test_a_recorded_table_says_in_one_note_that_it_knows_no_context():
 @pytest.mark.parametrize(
     ("draft", "terms"),
     [
-        ({"per_round_s": 0.5}, (0.5, 0.0, 0.0)),
-        ({"per_token_s": 0.25}, (0.0, 0.25, 0.0)),
-        ({"per_round_s": 0.5, "per_token_s": 0.25}, (0.5, 0.25, 0.0)),
-        ({"per_round_s": 0.5, "per_round_row_s": 2.0}, (0.5, 0.0, 2.0)),
-        ({"per_round_row_s": 2.0, "intercept_s": 0.125}, (0.0, None, 2.0)),
-        ({"per_round_s": 0.5, "intercept_s": 0.125}, (0.5, None, 0.0)),
-        ({"per_round_s": 0.5, "new_tokens": [1, 2], "seconds": [1, 2]}, (0.5, None, 0.0)),
-        ({"per_round_s": 0.5, "new_tokens": [1], "context_tokens": [0], "seconds": [[1]]}, (0.5, None, 0.0)),
+        ({"per_round_s": 0.5}, (0.5, 0.0, 0.0, 0.0)),
+        ({"per_token_s": 0.25}, (0.0, 0.25, 0.0, 0.0)),
+        ({"per_round_s": 0.5, "per_token_s": 0.25}, (0.5, 0.25, 0.0, 0.0)),
+        ({"per_round_s": 0.5, "per_round_row_s": 2.0}, (0.5, 0.0, 2.0, 0.0)),
+        ({"per_round_row_s": 2.0, "intercept_s": 0.125}, (0.0, None, 2.0, 0.0)),
+        ({"per_round_s": 0.5, "intercept_s": 0.125}, (0.5, None, 0.0, 0.0)),
+        ({"per_round_s": 0.5, "new_tokens": [1, 2], "seconds": [1, 2]}, (0.5, None, 0.0, 0.0)),
+        ({"per_round_s": 0.5, "new_tokens": [1], "context_tokens": [0], "seconds": [[1]]}, (0.5, None, 0.0, 0.0)),
+        ({"per_token_s": 0.25, "stop_s": 1.5}, (0.0, 0.25, 0.0, 1.5)),
+        ({"stop_s": 1.5, "intercept_s": 0.125}, (0.0, None, 0.0, 1.5)),
         ({"intercept_s": 0.125}, None),
     ],
 )
 def test_every_form_takes_seconds_by_the_round(tmp_path, draft, terms):
     cost = cost_of(tmp_path, {"draft": draft, "target": TARGET}, scale={"draft": 2.0})
-    once, each, row = terms or (None,) * 3
-    doubled = terms and (2 * once, each and 2 * each, None, 2 * row)
+    once, each, row, stop = terms or (None,) * 4
+    doubled = terms and (2 * once, each and 2 * each, None, 2 * row, 2 * stop)
     assert (cost.draft_terms("draft"), cost.draft_terms("target")) == (doubled, None)
 
 
@@ -239,6 +241,9 @@ WRONG = [
     (grid([1], [1], [[1, 2]]), "draft: each row of seconds"),
     (grid([1], [1], [[0]]), r"draft: seconds must be in \["),
     (draft(per_round_s=0), "draft: per_round_s, per_token_s or per_round_row_s must be at least 1e-12"),
+    (draft(per_token_s=0, stop_s=1), "draft: per_round_s, per_token_s or per_round_row_s must be at least 1e-12"),
+    (draft(stop_s=1), f"draft: {NO_FORM} 'an object'"),
+    (draft(stop_s=-1, intercept_s=1), "draft.stop_s: .*got -1"),
     (draft(per_round_s=-1), "draft.per_round_s: .*got -1"),
     (draft(per_round_s=1, intercept_s=-1), "draft.intercept_s: .*got -1"),
     (draft(per_round_s=1, per_token_s=1, intercept_s=1), "draft.intercept_s: extra inputs"),
@@ -256,7 +261,7 @@ WRONG = [
     (draft(intercept_s=1, context="mean"), "draft.context: .*got 'mean'"),
     (draft(**TABLE, between="spline"), "draft.between: .*got 'spline'"),
     (draft(per_round_s=True), "draft.per_round_s: .*got True"),
-    ({"draft": TARGET, "target": {"per_round_s": 1, "intercept_s": 1}}, "target: must be without per_round_s and per_"),
+    ({"draft": TARGET, "target": {"per_round_s": 1, "intercept_s": 1}}, "target: must be without per_round_s, per_"),
 ]
 
 

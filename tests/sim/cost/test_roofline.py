@@ -7,7 +7,7 @@ from math import comb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost.base import LOOKUP_S
+from paceline.sim.cost.base import LOOKUP_S, DraftTerms
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.traces.meta import WIDTHS, DraftBlock, Experts, ModelInfo, Quantised
 from paceline.traces.shapes import presets
@@ -123,7 +123,7 @@ def test_llama_70b_in_fp8_on_four_h100():
 def test_a_block_drafter_costs_one_forward():
     block = DraftBlock(tokens=15, fed="block")
     cost = roofline(draft_block=block)
-    assert cost.draft_terms("m") == (0.0, None, block, 0.0)
+    assert cost.draft_terms("m") == DraftTerms(0.0, None, block)
     assert cost.notes() == ("a whole draft in one forward: m",)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.results import COMMIT, DRAFT, VERIFY
-from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy
+from paceline.decoding.rules import Deferral, Ensemble, Equilibrium, Fuzzy
 from paceline.policies import Band, Commit, Divergence, Draft, Exact, Ratio, Typical, Verify, Vouched
 from paceline.reports import summarise_run
 from paceline.reports.quality import quality_of
@@ -17,7 +17,7 @@ from .small_traces import THREE, TWO, Anything, Script, replay_bare, request_of,
 
 STEP = ("kind", "level", "drafted", "judged", "accepted", "own", "emitted", "modelled")
 RULES = (Exact(), Ratio(0.5), Typical(0.3, 0.2), Ratio(0.2), Divergence(0.5), Fuzzy(0.2), Band(0.9, 0.6))
-RULES += (Vouched(1), Vouched(2), Deferral("token", 0.4), Deferral("opt", 0.1), Equilibrium())
+RULES += (Vouched(1), Vouched(2), Deferral("token", 0.4), Deferral("opt", 0.1), Equilibrium(), Ensemble(0.4))
 # The trunk is 10 11 12 13 14. The draft model writes 20 after 10; the target finds 20 exp(-0.25) times as probable as
 # its own best token, and would go on with 30 after it, which was not recorded.
 VIEWS = {

@@ -3,6 +3,7 @@
 import pytest
 from paceline.policies.by_name import make_policy
 from paceline.sim import Scenario, make_cost, simulate
+from paceline.sim.cost.base import DraftTerms
 from paceline.sim.serving.requests import DrawnRequests
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival
 
@@ -54,6 +55,19 @@ def test_a_lone_request_takes_what_replay_says(policy, cost):
         check(policy, LineCost(pico()), 1)
     else:  # forwards of a tiny model, each rounded to a picosecond
         check(policy, make_cost(cost, pico().trace), 1, rel=1e-7)
+
+
+class StopsCost(LineCost):
+    """Where a stop reads the probabilities of a draft, that takes a millisecond a token."""
+
+    def draft_terms(self, model):
+        return DraftTerms(0.0, None, stop_s=1e-3) if model == "draft" else None
+
+
+@pytest.mark.parametrize("batch", [1, COUNT])
+@pytest.mark.parametrize("policy", ["confident", "draft:4/target"])
+def test_stops_are_charged_alike(policy, batch):
+    check(policy, StopsCost(pico()), batch)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
