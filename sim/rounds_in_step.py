@@ -1,0 +1,413 @@
+"""An imported recording replayed without a loop, under a fixed window of one drafter or under the target alone.
+
+All requests of a batch go in step there: those that run draft together, then the target judges all of them, and reads
+the prompts of those that have just begun. So a request's rounds depend neither on who runs beside it nor on seconds:
+they are played once for each seed and window, whatever the batch and the cost. What runs together, and what it takes,
+is worked out for whole columns. The log is the same to the bit.
+
+Letters: N requests, R rounds of all of them, T beats (a draft by those that draft, then a verification), M operations.
+"""
+
+from array import array
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+from ..decoding.results import DRAFT, VERIFY
+from ..policies.about import about_of, decides_by_pending
+from ..policies.fixed import Chain, Plain
+from ..runs.log import RunLedger
+from ..traces.rounds.recording import RoundsRecording
+from .cost.base import CostModel
+from .hazard import Hazard
+from .rounds_answers import Decided, RequestRounds, RoundDrafts
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Columns = dict[str, NDArray[Any]]
+
+# Of a round: tokens drafted, accepted, of the target's own and committed; decisions modelled in the draft and in the
+# verification; tokens that the drafter and the target are fed first, and those that they hold then.
+COLUMNS = ("drafted", "accepted", "own", "emitted", "drawn", "drawn_after", "draft_new", "draft_held", "new", "held")
+MOST_KEPT = 1 << 21  # tokens of all answers, and rounds, of which what was played is kept for the next run
+MOST_PRICED = 1 << 20  # seconds of forwards that are kept
+
+
+def drafter_of(policy: Policy, pool: Pool) -> tuple[int, int] | None:
+    """(level of the drafter, window) of a policy whose requests go in step; (-1, 0) of the target alone.
+
+    None for any other policy.
+    """
+    about = about_of(policy)
+    if type(policy) not in (Chain, Plain) or about is None or about.observes or not decides_by_pending(policy):
+        return None
+    spec = policy.spec if isinstance(policy, Chain) else None
+    if spec is None or not spec.windows:
+        return -1, 0
+    level = pool.level(spec.members[0])
+    return None if len(spec.members) > 2 or pool.members[level].model_free else (level, spec.windows[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The rounds of all requests, in the order of the recording."""
+
+    num_rounds: Ints  # `[N]`
+    columns: dict[str, NDArray[np.int32]]  # `[R]` each, see `COLUMNS`
+    divergent: list[int]  # `[N]` as of `RecordedWorld`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A run in step."""
+
+    level: int  # of the drafter, -1 for none
+    window: int  # tokens that it drafts in a round, 0 for none
+    cost: CostModel  # seconds
+    batch: int  # requests at a time
+    seed: int  # of decisions that are modelled
+    waits: bool  # whether requests begin with their prompt
+    decide_s: float  # seconds that the policy is charged for each step
+
+
+class RoundsInStep:
+    """Plays an imported recording in step; keeps what it played.
+
+    `num_free` counts model-free members, which come first in the pool; `fitted` is reseeded for each seed.
+    """
+
+    def __init__(self, trace: RoundsRecording, pool: Pool, num_free: int, fitted: Hazard) -> None:
+        self._trace, self._pool, self._num_free, self._fitted = trace, pool, num_free, fitted
+        self._keeps = sum(max(one.num_tokens.values()) for one in trace.requests) <= MOST_KEPT
+        self._played: dict[tuple[int, int, int, bool], Played] = {}
+        self._num_kept = 0
+        self._decided: dict[tuple[int, int], list[dict[int, Decided]]] = {}
+        self._fresh: dict[tuple[int, bool], RequestRounds] = {}
+        self._priced: dict[tuple[CostModel, str], dict[tuple[int, int, int], float]] = {}
+        self._num_priced = 0
+
+    def asked(
+        self,
+        policy: Policy,
+        cost: CostModel,
+        *,
+        batch: int,
+        seed: int,
+        prefill_before: tuple[bool, ...],
+        decide_s: float,
+    ) -> Asked | None:
+        """A run, if its requests go in step: then neither members, nor rows, nor recorded seconds part them."""
+        found = drafter_of(policy, self._pool)
+        if found is None or self._pool.feature_level is not None or any(prefill_before) != all(prefill_before):
+            return None
+        if cost.knows_operations or cost.knows_rounds or cost.longest:
+            return None
+        level, window = found
+        if window and cost.draft_terms(self._pool.names[level]) is not None:
+            return None
+        return Asked(
+            level=level, window=window, cost=cost, batch=batch, seed=seed, waits=any(prefill_before), decide_s=decide_s
+        )
+
+    def run(self, asked: Asked, ledger: RunLedger, outputs: dict[str, list[int]] | None) -> dict[str, int]:
+        """Replay all requests, tell the ledger, and return the divergent tokens of each, as of `RecordedWorld`.
+
+        `outputs` takes the committed tokens of every request by its id; None drops them.
+
+        Raises:
+            Exception: whatever a cost or the recording refuses, with no word on where that was.
+        """
+        waits = asked.waits
+        played = self._play(asked.seed, asked.level, asked.window, waits)
+        beats = Beats.of(played, asked.batch, prefills=waits)
+        self._note(asked, beats, ledger)
+        if outputs is not None:
+            emitted = np.bincount(beats.request, beats.column("emitted"), len(played.num_rounds)).astype(int).tolist()
+            for index, request in enumerate(self._trace.requests):
+                outputs[request.request_id] = self._begun(index, waits).trunk[: emitted[index]]
+        return {one.request_id: count for one, count in zip(self._trace.requests, played.divergent, strict=True)}
+
+    # -- rounds, request by request
+
+    def _play(self, seed: int, level: int, window: int, waits: bool) -> Played:
+        key = (seed, level, window, waits)
+        found = self._played.get(key)
+        if found is None:
+            found = self._play_all(seed, level, window, waits)
+            if self._keeps:
+                self._played[key] = found
+                self._num_kept += len(found.columns["drafted"])
+                while self._num_kept > MOST_KEPT and len(self._played) > 1:
+                    gone = self._played.pop(next(iter(self._played)))
+                    self._num_kept -= len(gone.columns["drafted"])
+        return found
+
+    def _play_all(self, seed: int, level: int, window: int, waits: bool) -> Played:
+        drafts = RoundDrafts(self._trace, self._fitted.reseeded(seed))
+        known = self._decided.setdefault((seed, level), [{} for _ in self._trace.requests]) if self._keeps else None
+        rows, num_rounds, divergent = array("i"), [], []
+        for index in range(len(self._trace.requests)):
+            state, before = self._begun(index, waits).anew(), len(rows)
+            emitted = _play_request(
+                state, drafts, level - self._num_free, self._pool.names[level] if window else "", window,
+                {} if known is None else known[index], rows,
+            )  # fmt: skip
+            num_rounds.append((len(rows) - before) // len(COLUMNS))
+            divergent.append(abs(state.num_tokens - emitted))
+        table = np.array(rows, np.int32).reshape(-1, len(COLUMNS)).T.copy()
+        return Played(
+            num_rounds=np.array(num_rounds), columns=dict(zip(COLUMNS, table, strict=True)), divergent=divergent
+        )
+
+    def _begun(self, index: int, waits: bool) -> RequestRounds:
+        found = self._fresh.get((index, waits))
+        if found is None:
+            found = RequestRounds(self._trace.requests[index], self._trace.meta, waits=waits)
+            if self._keeps:
+                self._fresh[index, waits] = found
+        return found
+
+    # -- operations, for all requests
+
+    def _note(self, asked: Asked, beats: "Beats", ledger: RunLedger) -> None:
+        level, window = asked.level, asked.window
+        names, target = self._pool.names, self._pool.target_level
+        prompts = np.array([max(len(one.prompt) or one.prompt_tokens, 1) for one in self._trace.requests])
+        # `[T]` each: the target's operations, then the drafter's, of which there may be none in a beat.
+        new = np.where(beats.prefill, prompts[beats.request], beats.column("new"))
+        rows, fed = beats.num_rows, beats.summed(new)
+        judging_s = self._forward_s(asked.cost, names[target], rows, fed, beats.summed(beats.column("held")))
+        ops = {"kind": np.full(len(rows), VERIFY), "level": np.full(len(rows), target), "num_rows": rows}
+        ops |= {"num_forwards": np.ones(len(rows), np.int64), "new_tokens": fed, "duration_s": judging_s}
+        steps = {name: beats.column(name) for name in ("accepted", "own", "emitted")}
+        steps |= {"kind": np.full(len(new), VERIFY), "level": np.full(len(new), target), "request": beats.request}
+        steps |= {"judged": beats.column("drafted"), "modelled": beats.column("drawn_after"), "prefill": beats.prefill}
+        steps["refused"] = steps["accepted"] < steps["judged"]
+        order = [beats.beat * 2 + 1]
+        num_asked = beats.num_drafting
+        if window:
+            drafting = ~beats.prefill
+            drafts = self._drafts(asked.cost, names[level], beats, window)
+            has_draft = num_asked > 0
+            ops = _joined(ops, {name: column[has_draft] for name, column in drafts.items()} | {
+                "kind": np.full(int(has_draft.sum()), DRAFT), "level": np.full(int(has_draft.sum()), level),
+                "num_rows": num_asked[has_draft],
+            })  # fmt: skip
+            count = int(drafting.sum())
+            steps = _joined(steps, {
+                "kind": np.full(count, DRAFT), "level": np.full(count, level), "request": beats.request[drafting],
+                "drafted": beats.column("drafted")[drafting], "modelled": beats.column("drawn")[drafting],
+                "asked": np.full(count, window),
+            })  # fmt: skip
+            op_beats = np.concatenate([np.arange(len(rows)) * 2 + 1, np.flatnonzero(has_draft) * 2])
+            order.append(beats.beat[drafting] * 2)
+            num_asked = np.concatenate([num_asked, num_asked[has_draft]])
+        else:
+            op_beats = np.arange(len(rows)) * 2 + 1
+        by_time = np.argsort(op_beats)
+        ops = {name: column[by_time] for name, column in ops.items()}
+        start_s, end_s = _clock(ops["duration_s"], num_asked[by_time], asked.decide_s)
+        # Rows of an operation keep their order.
+        places = np.concatenate(order)
+        stepwise = np.argsort(places, kind="stable")
+        op = np.searchsorted(op_beats[by_time], places[stepwise])
+        begins_s = np.concatenate([[0.0], end_s[np.flatnonzero(op_beats[by_time] % 2)]])[beats.start]
+        for request, at_s, num_prompt in zip(self._trace.requests, begins_s.tolist(), prompts.tolist(), strict=True):
+            ledger.note_admitted(
+                request.request_id, tag=request.tag, num_prompt=num_prompt, arrived_at_s=at_s, now_s=at_s
+            )
+        steps = {name: column[stepwise] for name, column in steps.items()}
+        ledger.note_block({**ops, "start_s": start_s}, {**steps, "op": op, "end_s": end_s[op]})
+
+    def _drafts(self, cost: CostModel, model: str, beats: "Beats", window: int) -> Columns:
+        """`[T]` forwards, tokens fed and seconds of the drafts, as `charges.rows_draft_forwards` has them."""
+        drafted = beats.column("drafted")
+        writes, fed, held = drafted > 0, beats.column("draft_new"), beats.column("draft_held")
+        rows, new = beats.counted(writes), beats.summed(np.where(writes, fed, 0))
+        seconds = np.zeros(len(rows))
+        runs = rows > 0
+        context = beats.summed(np.where(writes, held, 0))
+        seconds[runs] = self._forward_s(cost, model, rows[runs], new[runs], context[runs])
+        num_forwards, num_fed, done = runs.astype(np.int64), new.copy(), np.ones(len(rows), np.int64)
+        for length in range(2, window + 1):
+            ends = (beats.counted(drafted == length) > 0).nonzero()[0]
+            if not len(ends):
+                continue
+            going = drafted >= length
+            rows = beats.counted(going)[ends]
+            repeats = length - done[ends]
+            context = beats.summed(np.where(going, fed + held, 0))[ends] + rows * (2 * done[ends] + repeats - 3) // 2
+            seconds[ends] += repeats * self._forward_s(cost, model, rows, rows, context)
+            num_forwards[ends] += repeats
+            num_fed[ends] += repeats * rows
+            done[ends] = length
+        return {"num_forwards": num_forwards, "new_tokens": num_fed, "duration_s": seconds}
+
+    def _forward_s(self, cost: CostModel, model: str, rows: Ints, new: Ints, held: Ints) -> Floats:
+        """`[M]` seconds of forwards, each of which is asked for once."""
+        if self._num_priced > MOST_PRICED:
+            self._priced.clear()
+            self._num_priced = 0
+        known = self._priced.setdefault((cost, model), {})
+        before = len(known)
+        seconds = []
+        for key in zip(rows.tolist(), new.tolist(), held.tolist(), strict=True):
+            each_s = known.get(key)
+            if each_s is None:
+                each_s = known[key] = cost.forward_s(model, num_rows=key[0], new_tokens=key[1], context_tokens=key[2])
+            seconds.append(each_s)
+        self._num_priced += len(known) - before
+        return np.array(seconds, np.float64)
+
+
+def _joined(first: Columns, second: Columns) -> Columns:
+    """Rows of both; what the second has not, or the first, is 0 there."""
+    sizes = [len(next(iter(columns.values()))) for columns in (first, second)]
+    none = [np.zeros(size, np.int64) for size in sizes]
+    return {
+        name: np.concatenate([first.get(name, none[0]), second.get(name, none[1])])
+        for name in dict.fromkeys((*first, *second))
+    }
+
+
+def _clock(duration_s: Floats, num_asked: Ints, decide_s: float) -> tuple[Floats, Floats]:
+    """`[M]` when operations start and end; before each, its policy decides for so many requests, one after another."""
+    if not decide_s:
+        end_s = np.add.accumulate(duration_s)
+        return np.concatenate([[0.0], end_s[:-1]]), end_s
+    lasts = np.cumsum(num_asked + 1) - 1
+    clock = np.full(int(lasts[-1]) + 1, decide_s)
+    clock[lasts] = duration_s
+    at_s = np.add.accumulate(np.concatenate([[0.0], clock]))
+    return at_s[lasts], at_s[lasts + 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beats:
+    """Which request is judged when; a row for each, by beat, and within it in the order of the loop."""
+
+    start: Ints  # `[N]` first beat of each request
+    beat: Ints  # `[rows]`
+    request: Ints  # `[rows]` its index
+    prefill: NDArray[np.bool_]  # `[rows]` whether the target reads its prompt, and writes a token
+    num_rows: Ints  # `[T]` rows of each beat
+    num_drafting: Ints  # `[T]` of these, those whose policy was asked
+    _place: Ints  # `[rows]` its round, -1 of a prefill
+    _columns: dict[str, NDArray[np.int32]]
+
+    @classmethod
+    def of(cls, played: Played, batch: int, *, prefills: bool) -> "Beats":
+        """Requests start in their order, as soon as an earlier one has ended; `prefills`: each with its prompt."""
+        lasts = played.num_rounds + prefills
+        count = len(lasts)
+        start, ends = np.zeros(count, np.int64), lasts[:batch].tolist()
+        heapify(ends)
+        for index in range(batch, count):
+            start[index] = ends[0]
+            heapreplace(ends, ends[0] + int(lasts[index]))
+        request = np.repeat(np.arange(count), lasts)
+        place = np.arange(len(request)) - np.repeat(np.cumsum(lasts) - lasts, lasts)
+        beat = start[request] + place
+        # A prompt is read by the operation that the next ones join; else who has just begun is asked last.
+        rank = np.empty(count, np.int64)
+        rank[np.lexsort((np.arange(count), -start if prefills else np.zeros(count, np.int64)))] = np.arange(count)
+        order = np.argsort(beat * count + rank[request])
+        prefill = (place == 0) if prefills else np.zeros(len(place), np.bool_)
+        firsts = np.cumsum(played.num_rounds) - played.num_rounds
+        at = np.where(prefill, -1, firsts[request] + place - prefills)
+        beat, prefill = beat[order], prefill[order]
+        return cls(
+            start=start, beat=beat, request=request[order], prefill=prefill, num_rows=np.bincount(beat),
+            num_drafting=np.bincount(beat[~prefill], minlength=int(beat[-1]) + 1), _place=at[order],
+            _columns=played.columns,
+        )  # fmt: skip
+
+    def column(self, name: str) -> Ints:
+        """`[rows]` of rounds; the target writes a token of its own where it reads a prompt."""
+        values = self._columns[name].astype(np.int64)
+        found: Ints = np.append(values, int(name in ("own", "emitted")))[self._place]
+        return found
+
+    def summed(self, values: Ints) -> Ints:
+        """`[T]` sums over the rows of each beat."""
+        return np.bincount(self.beat, values, len(self.num_rows)).astype(np.int64)
+
+    def counted(self, where: NDArray[np.bool_]) -> Ints:
+        """`[T]` rows of each beat of which something holds."""
+        return np.bincount(self.beat[where], minlength=len(self.num_rows))
+
+
+def _play_request(
+    state: RequestRounds,
+    drafts: RoundDrafts,
+    drafter: int,
+    name: str,
+    window: int,
+    decided: dict[int, Decided],
+    rows: "array[int]",
+) -> int:
+    """Play a request to its end, a row of `COLUMNS` for each round; returns the tokens that it committed.
+
+    `window` is 0 of the target alone. `decided` has by start what `RoundDrafts.decided` said of its rounds; added to.
+    """
+    num_prompt, budget = len(state.prompt), len(state.trunk)
+    position, draft_cached, drawn_all = 0, 0, False
+    if state.waits:
+        position = 1
+        if state.ending([0], 0) is not None:
+            return position
+    if window:
+        state.begin(name)
+        drawn_all = state.drawn
+    ends_at = state.num_tokens
+    while True:
+        drafted = kept = drawn = 0
+        draft_new = draft_held = 0
+        committed = num_prompt + position
+        if window:
+            asked = min(window, budget - position)
+            drafted, kept, drawn = _draft(state, drafts, drafter, position, asked, decided)
+            drawn = max(drawn, drafted) if drawn_all else drawn
+            draft_new, draft_held = committed - draft_cached, draft_cached
+        own = 1 if position + kept < budget else 0
+        emitted, done = kept + own, position + kept + own == budget
+        if position + emitted >= ends_at:
+            left, done = max(ends_at - position, 1), True
+            own = own if left == emitted else 0
+            emitted = left
+        held = committed - 1 if position else 0
+        judged_drawn = min(kept + 1, drafted) + 1 if drawn_all else 0
+        rows.extend(
+            (drafted, kept, own, emitted, drawn, judged_drawn, draft_new, draft_held, committed + drafted - held, held)
+        )
+        position += emitted
+        if done:
+            return position
+        if drafted:
+            draft_cached = min(committed + drafted - 1, committed + kept)
+
+
+def _draft(
+    state: RequestRounds,
+    drafts: RoundDrafts,
+    drafter: int,
+    start: int,
+    asked: int,
+    decided: dict[int, Decided],
+) -> tuple[int, int, int]:
+    """As `RoundDrafts.draft` of a round's first tokens: (drafted, kept, modelled)."""
+    stops, modelled = drafts.stops(state, drafter, start, asked)
+    wanted = min(asked, stops)
+    found = decided.get(start)
+    if found is None:
+        found = decided[start] = drafts.decided(state, drafter, start, 0, wanted)
+    elif found.reached < wanted and not found.refused:
+        more = drafts.decided(state, drafter, start, found.reached, wanted - found.reached)
+        found = decided[start] = more._replace(drawn=found.drawn | more.drawn)
+    kept, drawn = drafts.cut(state, drafter, start, 0, wanted, found)
+    return wanted, kept, modelled + drawn
