@@ -84,6 +84,11 @@ class KnownTokens(ABC):
         found = self._rounds.get(start)
         return None if found is None else found.num_drafted
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether no round is known."""
+        return not self._rounds
+
     def was_placed(self, start: int) -> bool:
         """Whether a round stands at `start` because it was placed there."""
         return self._rounds.get(start, _NO_ROUND).placed
@@ -350,6 +355,15 @@ class RoundDrafts:
     def _kept(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> tuple[int, int]:
         """(leading tokens that are the target's, decisions modelled) of `wanted` tokens from `depth` of a round on."""
         return self.cut(state, drafter, start, depth, wanted, self.decided(state, drafter, start, depth, wanted))
+
+    def runs(self, state: RequestRounds, drafter: int, most: int) -> list[int] | None:
+        """By start, of rounds of `most` tokens how many leading ones are the target's, if the log says of none of them.
+
+        Each of these, and the one after them, is drawn then. None where the log says something.
+        """
+        if self._hazard is None or not state.known[drafter].says_nothing:
+            return None
+        return self._hazard.runs(state.request.request_id, drafter, num_starts=state.num_tokens, most=most)
 
     def decided(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> Decided:
         """Which of `wanted` tokens from `depth` of a round on are the target's, all before them being so."""

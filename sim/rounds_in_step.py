@@ -9,7 +9,7 @@ Letters: N requests, R rounds of all of them, T beats (a draft by those that dra
 """
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from typing import Any
 
@@ -34,6 +34,7 @@ Columns = dict[str, NDArray[Any]]
 # Of a round: tokens drafted, accepted, of the target's own and committed; decisions modelled in the draft and in the
 # verification; tokens that the drafter and the target are fed first, and those that they hold then.
 COLUMNS = ("drafted", "accepted", "own", "emitted", "drawn", "drawn_after", "draft_new", "draft_held", "new", "held")
+USUAL = 32  # tokens that a round drafts at most, as a rule
 MOST_KEPT = 1 << 21  # tokens of all answers, and rounds, of which what was played is kept for the next run
 MOST_PRICED = 1 << 20  # seconds of forwards that are kept
 
@@ -86,7 +87,7 @@ class RoundsInStep:
         self._keeps = sum(max(one.num_tokens.values()) for one in trace.requests) <= MOST_KEPT
         self._played: dict[tuple[int, int, int, bool], Played] = {}
         self._num_kept = 0
-        self._decided: dict[tuple[int, int], list[dict[int, Decided]]] = {}
+        self._decided: dict[tuple[int, int], tuple[RoundDrafts, list[Decisions]]] = {}
         self._fresh: dict[tuple[int, bool], RequestRounds] = {}
         self._priced: dict[tuple[CostModel, str], dict[tuple[int, int, int], float]] = {}
         self._num_priced = 0
@@ -148,14 +149,17 @@ class RoundsInStep:
         return found
 
     def _play_all(self, seed: int, level: int, window: int, waits: bool) -> Played:
-        drafts = RoundDrafts(self._trace, self._fitted.reseeded(seed))
-        known = self._decided.setdefault((seed, level), [{} for _ in self._trace.requests]) if self._keeps else None
+        drafts, known = self._decided.get((seed, level)) or (
+            RoundDrafts(self._trace, self._fitted.reseeded(seed)), [Decisions() for _ in self._trace.requests]
+        )  # fmt: skip
+        if self._keeps:
+            self._decided[seed, level] = drafts, known
         rows, num_rounds, divergent = array("i"), [], []
         for index in range(len(self._trace.requests)):
             state, before = self._begun(index, waits).anew(), len(rows)
             emitted = _play_request(
                 state, drafts, level - self._num_free, self._pool.names[level] if window else "", window,
-                {} if known is None else known[index], rows,
+                known[index], rows,
             )  # fmt: skip
             num_rounds.append((len(rows) - before) // len(COLUMNS))
             divergent.append(abs(state.num_tokens - emitted))
@@ -255,14 +259,29 @@ class RoundsInStep:
             self._num_priced = 0
         known = self._priced.setdefault((cost, model), {})
         before = len(known)
+        table, index = _once(rows, new, held)
         seconds = []
-        for key in zip(rows.tolist(), new.tolist(), held.tolist(), strict=True):
+        for key in table:
             each_s = known.get(key)
             if each_s is None:
-                each_s = known[key] = cost.forward_s(model, num_rows=key[0], new_tokens=key[1], context_tokens=key[2])
+                num_rows, new_tokens, context_tokens = key
+                each_s = known[key] = cost.forward_s(
+                    model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
+                )
             seconds.append(each_s)
         self._num_priced += len(known) - before
-        return np.array(seconds, np.float64)
+        return np.array(seconds, np.float64)[index]
+
+
+def _once(rows: Ints, new: Ints, held: Ints) -> tuple[list[tuple[int, int, int]], Ints]:
+    """(each shape of a forward once, `[M]` index of each forward's shape)."""
+    most_rows, most_new = int(rows.max(initial=0)) + 1, int(new.max(initial=0)) + 1
+    if (int(held.max(initial=0)) + 1) * most_rows * most_new >= 1 << 62:
+        return list(zip(rows.tolist(), new.tolist(), held.tolist(), strict=True)), np.arange(len(rows))
+    key, index = np.unique((held * most_new + new) * most_rows + rows, return_inverse=True)
+    rest, rows = np.divmod(key, most_rows)
+    held, new = np.divmod(rest, most_new)
+    return list(zip(rows.tolist(), new.tolist(), held.tolist(), strict=True)), index
 
 
 def _joined(first: Columns, second: Columns) -> Columns:
@@ -342,72 +361,87 @@ class Beats:
         return np.bincount(self.beat[where], minlength=len(self.num_rows))
 
 
+@dataclass(slots=True, eq=False)
+class Decisions:
+    """What was decided of the drafts of one request, for all windows; added to."""
+
+    runs: list[int] | None = None  # as of `RoundDrafts.runs`
+    most: int = 0  # tokens of a round that `runs` looks at
+    by_start: dict[int, Decided] = field(default_factory=dict)  # where the log says something
+
+    def runs_of(self, drafts: RoundDrafts, state: RequestRounds, drafter: int, window: int) -> list[int] | None:
+        """`runs` of rounds of a window at least."""
+        if self.most < window:
+            self.most = max(window, USUAL)
+            self.runs = drafts.runs(state, drafter, self.most)
+        return self.runs
+
+    def draft(
+        self, drafts: RoundDrafts, state: RequestRounds, drafter: int, start: int, asked: int
+    ) -> tuple[int, int, int]:
+        """As `RoundDrafts.draft` of a round's first tokens: (drafted, kept, modelled)."""
+        stops, modelled = drafts.stops(state, drafter, start, asked)
+        wanted = min(asked, stops)
+        found = self.by_start.get(start)
+        if found is None:
+            found = self.by_start[start] = drafts.decided(state, drafter, start, 0, wanted)
+        elif found.reached < wanted and not found.refused:
+            more = drafts.decided(state, drafter, start, found.reached, wanted - found.reached)
+            found = self.by_start[start] = more._replace(drawn=found.drawn | more.drawn)
+        kept, drawn = drafts.cut(state, drafter, start, 0, wanted, found)
+        return wanted, kept, modelled + drawn
+
+
 def _play_request(
     state: RequestRounds,
     drafts: RoundDrafts,
     drafter: int,
     name: str,
     window: int,
-    decided: dict[int, Decided],
+    decisions: Decisions,
     rows: "array[int]",
 ) -> int:
     """Play a request to its end, a row of `COLUMNS` for each round; returns the tokens that it committed.
 
-    `window` is 0 of the target alone. `decided` has by start what `RoundDrafts.decided` said of its rounds; added to.
+    `window` is 0 of the target alone.
     """
     num_prompt, budget = len(state.prompt), len(state.trunk)
-    position, draft_cached, drawn_all = 0, 0, False
+    position, cached, all_drawn = 0, 0, False
     if state.waits:
         position = 1
         if state.ending([0], 0) is not None:
             return position
+    runs = None
     if window:
         state.begin(name)
-        drawn_all = state.drawn
+        all_drawn = state.drawn
+        runs = decisions.runs_of(drafts, state, drafter, window)
     ends_at = state.num_tokens
+    drafted = kept = drawn = 0
     while True:
-        drafted = kept = drawn = 0
-        draft_new = draft_held = 0
-        committed = num_prompt + position
+        before, held = num_prompt + position, num_prompt + position - 1 if position else 0
         if window:
             asked = min(window, budget - position)
-            drafted, kept, drawn = _draft(state, drafts, drafter, position, asked, decided)
-            drawn = max(drawn, drafted) if drawn_all else drawn
-            draft_new, draft_held = committed - draft_cached, draft_cached
-        own = 1 if position + kept < budget else 0
-        emitted, done = kept + own, position + kept + own == budget
-        if position + emitted >= ends_at:
-            left, done = max(ends_at - position, 1), True
-            own = own if left == emitted else 0
-            emitted = left
-        held = committed - 1 if position else 0
-        judged_drawn = min(kept + 1, drafted) + 1 if drawn_all else 0
-        rows.extend(
-            (drafted, kept, own, emitted, drawn, judged_drawn, draft_new, draft_held, committed + drafted - held, held)
-        )
-        position += emitted
+            if runs is None:
+                drafted, kept, drawn = decisions.draft(drafts, state, drafter, position, asked)
+            else:  # nobody looks at what is drafted after the end of the answer
+                judged = min(asked, ends_at - position)
+                drafted, kept = asked, min(runs[position], judged) if judged > 0 else 0
+                drawn = min(kept + 1, judged) if judged > 0 else 0
+        position += kept
+        own = 1 if position < budget else 0
+        emitted, done = kept + own, position + own == budget
+        position += own
+        if position >= ends_at:
+            dropped = min(position - ends_at, emitted - 1)
+            emitted, position, done = emitted - dropped, position - dropped, True
+            own = 0 if dropped else own
+        drawn_after = 0
+        if all_drawn:
+            drawn, drawn_after = max(drawn, drafted), min(kept + 1, drafted) + 1
+        draft_new = before - cached
+        rows.extend((drafted, kept, own, emitted, drawn, drawn_after, draft_new, cached, before + drafted - held, held))
         if done:
             return position
         if drafted:
-            draft_cached = min(committed + drafted - 1, committed + kept)
-
-
-def _draft(
-    state: RequestRounds,
-    drafts: RoundDrafts,
-    drafter: int,
-    start: int,
-    asked: int,
-    decided: dict[int, Decided],
-) -> tuple[int, int, int]:
-    """As `RoundDrafts.draft` of a round's first tokens: (drafted, kept, modelled)."""
-    stops, modelled = drafts.stops(state, drafter, start, asked)
-    wanted = min(asked, stops)
-    found = decided.get(start)
-    if found is None:
-        found = decided[start] = drafts.decided(state, drafter, start, 0, wanted)
-    elif found.reached < wanted and not found.refused:
-        more = drafts.decided(state, drafter, start, found.reached, wanted - found.reached)
-        found = decided[start] = more._replace(drawn=found.drawn | more.drawn)
-    kept, drawn = drafts.cut(state, drafter, start, 0, wanted, found)
-    return wanted, kept, modelled + drawn
+            cached = before + min(drafted - 1, kept)
