@@ -188,7 +188,7 @@ class RoundsInStep:
         judging_s = self._forward_s(asked.cost, names[target], rows, fed, beats.summed(beats.column("held")))
         ops = {"kind": np.full(len(rows), VERIFY), "level": np.full(len(rows), target), "num_rows": rows}
         ops |= {"num_forwards": np.ones(len(rows), np.int64), "new_tokens": fed, "duration_s": judging_s}
-        steps = {name: beats.column(name) for name in ("accepted", "own", "emitted")}
+        steps: Columns = {name: beats.column(name) for name in ("accepted", "own", "emitted")}
         steps |= {"kind": np.full(len(new), VERIFY), "level": np.full(len(new), target), "request": beats.request}
         steps |= {"judged": beats.column("drafted"), "modelled": beats.column("drawn_after"), "prefill": beats.prefill}
         steps["refused"] = steps["accepted"] < steps["judged"]

@@ -14,13 +14,14 @@ from typing import Any
 
 from ..base.errors import ArgumentError, check_within
 from ..base.files import DEFAULT_RECORDING
+from ..base.terminal import Progress
 from ..reports.comparison import Sweep
 from ..reports.ledger import LedgerLine, RecommendationLedger
 from ..reports.recommendation import AtBatch, DraftLength, Recommendation, replayed_candidates
 from ..sim.cost.engines import BARE, DEFAULT_ENGINE
 from ..traces.recording import Recording
 from ..traces.shapes import head_called
-from .compare import sweep
+from .compare import num_replayed, swept
 from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_drafter, settings
 from .grids import CODE_OF, inputs_of, texts_in
 from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, takes
@@ -62,7 +63,10 @@ def recommend(
     replayed = {
         one.name: getattr(asked, one.name) for one in fields(SweepOptions) if one.name not in ("models", "batches")
     }
-    tuned, others = (sweep(half, text, batches=batches, **replayed) for half in halves)
+    parts = checked(SweepOptions, {**replayed, "batches": batches})
+    total = len(halves) * len(batches) * num_replayed(setting, longest + 1)
+    with Progress("replaying", total, unit="policies") as progress:
+        tuned, others = (swept(half, text, parts, within=progress) for half in halves)
     found = tuple(_at(batch, tuned, others, present) for batch in batches)
     compared = tuple(others.comparisons[batch] for batch in batches)
     bare = setting.priced().bound_only
