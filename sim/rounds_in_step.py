@@ -35,7 +35,8 @@ Columns = dict[str, NDArray[Any]]
 # verification; tokens that the drafter and the target are fed first, and those that they hold then.
 COLUMNS = ("drafted", "accepted", "own", "emitted", "drawn", "drawn_after", "draft_new", "draft_held", "new", "held")
 USUAL = 32  # tokens that a round drafts at most, as a rule
-MOST_KEPT = 1 << 21  # tokens of all answers, and rounds, of which what was played is kept for the next run
+MOST_DECIDED = 1 << 21  # tokens of answers, over seeds, of which what was drawn is kept for other windows
+MOST_PLAYED = 1 << 22  # rounds that are kept for other batches and costs
 MOST_PRICED = 1 << 20  # seconds of forwards that are kept
 
 
@@ -84,7 +85,8 @@ class RoundsInStep:
 
     def __init__(self, trace: RoundsRecording, pool: Pool, num_free: int, fitted: Hazard) -> None:
         self._trace, self._pool, self._num_free, self._fitted = trace, pool, num_free, fitted
-        self._keeps = sum(max(one.num_tokens.values()) for one in trace.requests) <= MOST_KEPT
+        self._most_decided = MOST_DECIDED // sum(max(one.num_tokens.values()) for one in trace.requests)  # seeds
+        self._prompts = np.array([max(len(one.prompt) or one.prompt_tokens, 1) for one in trace.requests])  # `[N]`
         self._played: dict[tuple[int, int, int, bool], Played] = {}
         self._num_kept = 0
         self._decided: dict[tuple[int, int], tuple[RoundDrafts, list[Decisions]]] = {}
@@ -140,20 +142,21 @@ class RoundsInStep:
         found = self._played.get(key)
         if found is None:
             found = self._play_all(seed, level, window, waits)
-            if self._keeps:
-                self._played[key] = found
-                self._num_kept += len(found.columns["drafted"])
-                while self._num_kept > MOST_KEPT and len(self._played) > 1:
-                    gone = self._played.pop(next(iter(self._played)))
-                    self._num_kept -= len(gone.columns["drafted"])
+            self._played[key] = found
+            self._num_kept += int(found.num_rounds.sum())
+            while self._num_kept > MOST_PLAYED:
+                gone = self._played.pop(next(iter(self._played)))
+                self._num_kept -= int(gone.num_rounds.sum())
         return found
 
     def _play_all(self, seed: int, level: int, window: int, waits: bool) -> Played:
         drafts, known = self._decided.get((seed, level)) or (
-            RoundDrafts(self._trace, self._fitted.reseeded(seed)), [Decisions() for _ in self._trace.requests]
-        )  # fmt: skip
-        if self._keeps:
-            self._decided[seed, level] = drafts, known
+            RoundDrafts(self._trace, self._fitted.reseeded(seed)),
+            [Decisions() for _ in self._trace.requests],
+        )
+        self._decided[seed, level] = drafts, known
+        while len(self._decided) > self._most_decided:
+            self._decided.pop(next(iter(self._decided)))
         rows, num_rounds, divergent = array("i"), [], []
         for index in range(len(self._trace.requests)):
             state, before = self._begun(index, waits).anew(), len(rows)
@@ -172,85 +175,83 @@ class RoundsInStep:
         found = self._fresh.get((index, waits))
         if found is None:
             found = RequestRounds(self._trace.requests[index], self._trace.meta, waits=waits)
-            if self._keeps:
+            if self._most_decided:
                 self._fresh[index, waits] = found
         return found
 
     # -- operations, for all requests
 
     def _note(self, asked: Asked, beats: "Beats", ledger: RunLedger) -> None:
-        level, window = asked.level, asked.window
-        names, target = self._pool.names, self._pool.target_level
-        prompts = np.array([max(len(one.prompt) or one.prompt_tokens, 1) for one in self._trace.requests])
-        # `[T]` each: the target's operations, then the drafter's, of which there may be none in a beat.
-        new = np.where(beats.prefill, prompts[beats.request], beats.column("new"))
-        rows, fed = beats.num_rows, beats.summed(new)
-        judging_s = self._forward_s(asked.cost, names[target], rows, fed, beats.summed(beats.column("held")))
-        ops = {"kind": np.full(len(rows), VERIFY), "level": np.full(len(rows), target), "num_rows": rows}
-        ops |= {"num_forwards": np.ones(len(rows), np.int64), "new_tokens": fed, "duration_s": judging_s}
-        steps: Columns = {name: beats.column(name) for name in ("accepted", "own", "emitted")}
-        steps |= {"kind": np.full(len(new), VERIFY), "level": np.full(len(new), target), "request": beats.request}
-        steps |= {"judged": beats.column("drafted"), "modelled": beats.column("drawn_after"), "prefill": beats.prefill}
-        steps["refused"] = steps["accepted"] < steps["judged"]
-        order = [beats.beat * 2 + 1]
-        num_asked = beats.num_drafting
-        if window:
-            drafting = ~beats.prefill
-            drafts = self._drafts(asked.cost, names[level], beats, window)
-            has_draft = num_asked > 0
-            ops = _joined(ops, {name: column[has_draft] for name, column in drafts.items()} | {
-                "kind": np.full(int(has_draft.sum()), DRAFT), "level": np.full(int(has_draft.sum()), level),
-                "num_rows": num_asked[has_draft],
-            })  # fmt: skip
-            count = int(drafting.sum())
-            steps = _joined(steps, {
-                "kind": np.full(count, DRAFT), "level": np.full(count, level), "request": beats.request[drafting],
-                "drafted": beats.column("drafted")[drafting], "modelled": beats.column("drawn")[drafting],
-                "asked": np.full(count, window),
-            })  # fmt: skip
-            op_beats = np.concatenate([np.arange(len(rows)) * 2 + 1, np.flatnonzero(has_draft) * 2])
-            order.append(beats.beat[drafting] * 2)
-            num_asked = np.concatenate([num_asked, num_asked[has_draft]])
-        else:
-            op_beats = np.arange(len(rows)) * 2 + 1
-        by_time = np.argsort(op_beats)
-        ops = {name: column[by_time] for name, column in ops.items()}
-        start_s, end_s = _clock(ops["duration_s"], num_asked[by_time], asked.decide_s)
-        # Rows of an operation keep their order.
-        places = np.concatenate(order)
-        stepwise = np.argsort(places, kind="stable")
-        op = np.searchsorted(op_beats[by_time], places[stepwise])
-        begins_s = np.concatenate([[0.0], end_s[np.flatnonzero(op_beats[by_time] % 2)]])[beats.start]
-        for request, at_s, num_prompt in zip(self._trace.requests, begins_s.tolist(), prompts.tolist(), strict=True):
+        """Tell the ledger of requests, operations and steps, in the order of time."""
+        judging, drafting = self._judging(asked, beats), self._drafting(asked, beats)
+        ops, steps = (_joined(first, second) for first, second in zip(judging, drafting, strict=True))
+        ops = _sorted(ops, np.argsort(ops["at"]))
+        steps = _sorted(steps, np.argsort(steps["at"], kind="stable"))  # rows of an operation keep their order
+        start_s, end_s = _clock(ops["duration_s"], ops["asked_before"], asked.decide_s)
+        begun_s = np.concatenate([[0.0], end_s[ops["kind"] == VERIFY]])[beats.start].tolist()
+        for request, at_s, num_prompt in zip(self._trace.requests, begun_s, self._prompts.tolist(), strict=True):
             ledger.note_admitted(
                 request.request_id, tag=request.tag, num_prompt=num_prompt, arrived_at_s=at_s, now_s=at_s
             )
-        steps = {name: column[stepwise] for name, column in steps.items()}
+        op = np.searchsorted(ops["at"], steps["at"])
         ledger.note_block({**ops, "start_s": start_s}, {**steps, "op": op, "end_s": end_s[op]})
 
-    def _drafts(self, cost: CostModel, model: str, beats: "Beats", window: int) -> Columns:
-        """`[T]` forwards, tokens fed and seconds of the drafts, as `charges.rows_draft_forwards` has them."""
-        drafted = beats.column("drafted")
+    def _judging(self, asked: Asked, beats: "Beats") -> tuple[Columns, Columns]:
+        """`[T]` the target's operations, one in each beat, and `[rows]` their steps; `at` tells their time."""
+        target, rows = self._pool.target_level, beats.num_rows
+        fed = beats.summed(np.where(beats.prefill, self._prompts[beats.request], beats.column("new")))
+        seconds = self._forward_s(asked.cost, self._pool.names[target], rows, fed, beats.summed(beats.column("held")))
+        ops: Columns = {
+            "at": 2 * np.arange(len(rows)) + 1, "asked_before": beats.num_drafting, "duration_s": seconds,
+            "kind": np.full(len(rows), VERIFY), "level": np.full(len(rows), target), "num_rows": rows,
+            "num_forwards": np.ones(len(rows), np.int64), "new_tokens": fed,
+        }  # fmt: skip
+        count, judged, accepted = len(beats.beat), beats.column("drafted"), beats.column("accepted")
+        steps: Columns = {
+            "at": 2 * beats.beat + 1, "request": beats.request, "prefill": beats.prefill,
+            "kind": np.full(count, VERIFY), "level": np.full(count, target), "judged": judged, "accepted": accepted,
+            "own": beats.column("own"), "emitted": beats.column("emitted"), "modelled": beats.column("drawn_after"),
+            "refused": accepted < judged,
+        }  # fmt: skip
+        return ops, steps
+
+    def _drafting(self, asked: Asked, beats: "Beats") -> tuple[Columns, Columns]:
+        """As `_judging`, of the drafter, in beats in which somebody drafts; nothing of the target alone.
+
+        Forwards and seconds are as `charges.rows_draft_forwards` has them.
+        """
+        drafts = ~beats.prefill if asked.window else np.zeros(len(beats.beat), np.bool_)
+        level, num_rows, drafted = asked.level, beats.counted(drafts), beats.column("drafted")
         writes, fed, held = drafted > 0, beats.column("draft_new"), beats.column("draft_held")
         rows, new = beats.counted(writes), beats.summed(np.where(writes, fed, 0))
-        seconds = np.zeros(len(rows))
-        runs = rows > 0
-        context = beats.summed(np.where(writes, held, 0))
-        seconds[runs] = self._forward_s(cost, model, rows[runs], new[runs], context[runs])
-        num_forwards, num_fed, done = runs.astype(np.int64), new.copy(), np.ones(len(rows), np.int64)
-        for length in range(2, window + 1):
-            ends = (beats.counted(drafted == length) > 0).nonzero()[0]
+        context, seconds, some = beats.summed(np.where(writes, held, 0)), np.zeros(len(rows)), rows > 0
+        model = self._pool.names[level]
+        seconds[some] = self._forward_s(asked.cost, model, rows[some], new[some], context[some])
+        num_forwards, done = some.astype(np.int64), np.ones(len(rows), np.int64)
+        for length in range(2, asked.window + 1):
+            ends = np.flatnonzero(beats.counted(drafted == length))
             if not len(ends):
                 continue
-            going = drafted >= length
+            going, repeats = drafted >= length, length - done[ends]
             rows = beats.counted(going)[ends]
-            repeats = length - done[ends]
             context = beats.summed(np.where(going, fed + held, 0))[ends] + rows * (2 * done[ends] + repeats - 3) // 2
-            seconds[ends] += repeats * self._forward_s(cost, model, rows, rows, context)
+            seconds[ends] += repeats * self._forward_s(asked.cost, model, rows, rows, context)
             num_forwards[ends] += repeats
-            num_fed[ends] += repeats * rows
+            new[ends] += repeats * rows
             done[ends] = length
-        return {"num_forwards": num_forwards, "new_tokens": num_fed, "duration_s": seconds}
+        runs = np.flatnonzero(num_rows)
+        ops: Columns = {
+            "at": 2 * runs, "asked_before": num_rows[runs], "duration_s": seconds[runs],
+            "kind": np.full(len(runs), DRAFT), "level": np.full(len(runs), level), "num_rows": num_rows[runs],
+            "num_forwards": num_forwards[runs], "new_tokens": new[runs],
+        }  # fmt: skip
+        count = int(drafts.sum())
+        steps: Columns = {
+            "at": 2 * beats.beat[drafts], "request": beats.request[drafts],
+            "kind": np.full(count, DRAFT), "level": np.full(count, level), "asked": np.full(count, asked.window),
+            "drafted": drafted[drafts], "modelled": beats.column("drawn")[drafts],
+        }  # fmt: skip
+        return ops, steps
 
     def _forward_s(self, cost: CostModel, model: str, rows: Ints, new: Ints, held: Ints) -> Floats:
         """`[M]` seconds of forwards, each of which is asked for once."""
@@ -292,6 +293,10 @@ def _joined(first: Columns, second: Columns) -> Columns:
         name: np.concatenate([first.get(name, none[0]), second.get(name, none[1])])
         for name in dict.fromkeys((*first, *second))
     }
+
+
+def _sorted(columns: Columns, order: Ints) -> Columns:
+    return {name: column[order] for name, column in columns.items()}
 
 
 def _clock(duration_s: Floats, num_asked: Ints, decide_s: float) -> tuple[Floats, Floats]:
