@@ -118,6 +118,24 @@ def test_numbers_of_requests_that_were_not_replayed_are_named(made, cost):
     assert not any("not replayed" in remark for remark in near.meta["remarks"])
 
 
+def test_an_engine_too_old_for_a_schedule_gets_one_k(made, cost):
+    options = {"cost": cost, "batches": [1, 30], "sample": 60}
+    new, old = (recommend(made, **options, engine_version=version) for version in ("0.33.0", "0.11.0"))
+    assert new.batches == old.batches
+    assert len(new.setting.decision.schedule) == 2
+    ((first, tokens),) = old.setting.decision.schedule
+    assert first == 1
+    assert new.batches[1].chosen <= tokens <= new.batches[0].chosen
+    speeds = [{one.draft_tokens: one.tuned_on for one in each.candidates} for each in old.batches]
+    kept = {length: min(speed[length] / max(speed.values()) for speed in speeds) for length in speeds[0]}
+    assert kept[tokens] == max(kept.values())
+    (told,) = [remark for remark in old.meta["remarks"] if "older" in remark]
+    assert told.startswith("vLLM 0.11.0 is older than 0.33.0, where K by running requests was read: one K for all, K =")
+    assert told.endswith(f"{1 - kept[tokens]:.0%}")
+    with pytest.raises(ArgumentError, match=r"`engine_version` must be a version as 0\.33\.0, got 'new'"):
+        recommend(made, **options, engine_version="new")
+
+
 def test_a_large_recording_is_drawn_from(made, cost):
     drawn = recommend(made, cost=cost, batches=[1], most=2, sample=30)
     assert drawn.meta["requests"] + drawn.meta["requests_tuned_on"] == 30
