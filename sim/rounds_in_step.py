@@ -91,7 +91,8 @@ class RoundsInStep:
         self._num_kept = 0
         self._decided: dict[tuple[int, int], tuple[RoundDrafts, list[Decisions]]] = {}
         self._fresh: dict[tuple[int, bool], RequestRounds] = {}
-        self._priced: dict[tuple[CostModel, str], dict[tuple[int, int, int], float]] = {}
+        # By cost, which is kept so that no other takes its id, and member.
+        self._priced: dict[tuple[int, str], tuple[CostModel, dict[tuple[int, int, int], float]]] = {}
         self._num_priced = 0
 
     def asked(
@@ -258,7 +259,7 @@ class RoundsInStep:
         if self._num_priced > MOST_PRICED:
             self._priced.clear()
             self._num_priced = 0
-        known = self._priced.setdefault((cost, model), {})
+        _, known = self._priced.setdefault((id(cost), model), (cost, {}))
         before = len(known)
         table, index = _once(rows, new, held)
         seconds = []

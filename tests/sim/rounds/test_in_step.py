@@ -23,6 +23,9 @@ class Uneven(CostModel):
     def __init__(self):
         self.asked = []
 
+    def __eq__(self, other):  # so that it has no hash
+        return self is other
+
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         self.asked.append((model, num_rows, new_tokens, context_tokens))
         return 0.1 + len(model) / 3 + num_rows / 7 + new_tokens / 11 + context_tokens / 13
