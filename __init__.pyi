@@ -207,6 +207,7 @@ def recommend(
     sample: int = 400,
     paste_into: str | None = None,
     weights: str | None = None,
+    engine_version: str | None = None,
     batches: Sequence[int] | None = None,
 ) -> Recommendation: ...
 def recommend_under_load(
@@ -247,6 +248,7 @@ def recommend_under_load(
     sample: int = 400,
     paste_into: str | None = None,
     weights: str | None = None,
+    engine_version: str | None = None,
     rate: float | None = None,
     slo: str | None = None,
     observed: str | Path | None = None,

@@ -244,9 +244,13 @@ def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:
     if not alone:
         others = sum(more for more in below if more > 0)
         takes = f"{name} and the others below the target take {others:.2f} ms a token more than in {best.policy}"
-    return (
-        f"{takes} and {'save' if not alone else 'saves'} the target {f'{-target:.2f} ms' if target < 0 else 'nothing'}"
-    )
+    saves, calls = ("saves" if alone else "save"), f"{loser.target_calls_per_token:.3f}"
+    if target < 0:
+        return f"{takes} and {saves} the target {-target:.2f} ms"
+    wider = f"the target {target:.2f} ms more" if round(target, 2) else "the target no less"
+    fewer = loser.target_calls_per_token < best.target_calls_per_token
+    though = f", though called {calls} times a token, not {best.target_calls_per_token:.3f}" if fewer else ""
+    return f"{takes} and {wider}{though}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,7 +164,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 def check_run_folder(path: Path, kind: str) -> None:
     """Raises TraceFormatError for a path that cannot be the folder of a run of this kind."""
     if not path.is_dir():
-        found = "a file" if path.exists() else "nothing"
+        found = "a file" if path.exists() else "no such folder"
         raise TraceFormatError(path, "run", f"must be the folder of {kind}", found)
 
 

@@ -135,6 +135,8 @@ class ReplayWorld(TrieAnswers):
 class TrieTables(TablesByRequest):
     """A recording of contexts; see `ReplayTables`."""
 
+    in_step = None  # here requests are walked one by one, or go through the loop
+
     def __init__(self, trace: TrieRecording) -> None:
         super().__init__(trace)
         self.pool = recorded_pool(trace)

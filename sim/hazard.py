@@ -345,6 +345,11 @@ class _Draws:
             self._numbers += next(self._more)
         return self._numbers[position]
 
+    def first(self, count: int) -> list[float]:
+        if count:
+            self.at(count - 1)
+        return self._numbers[:count]
+
 
 @dataclass(slots=True, kw_only=True)
 class _Luck:
@@ -411,6 +416,19 @@ class Hazard:
         if self._trace.meta.drafters[drafter].by_start:
             return luck.rounds.at(start) * luck.survives(known) < luck.survives(depth + 1)
         return luck.tokens.at(start + depth) < luck.hazard(depth)
+
+    def runs(self, request_id: str, drafter: int, *, num_starts: int, most: int) -> list[int] | None:
+        """By start, of rounds of `most` tokens of which nothing is known, how many leading ones agree.
+
+        None where not each is drawn by its start alone, or drafts may stop by themselves. Raises as `agrees`.
+        """
+        if not self._trace.meta.drafters[drafter].by_start or self.fit(drafter).lengths is not None:
+            return None
+        luck = self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)
+        draws = luck.rounds.first(num_starts)
+        survival = [luck.survives(tokens) for tokens in range(most, 0, -1)]  # ascending
+        runs: list[int] = (most - np.searchsorted(survival, draws, side="right")).tolist()
+        return runs
 
     def num_drafted(self, request_id: str, drafter: int, *, start: int, asked: int) -> int | None:
         """Tokens after which a round stops that was not recorded; None if no draft ever stopped before `asked` >= 1.

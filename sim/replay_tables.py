@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -17,6 +17,9 @@ from ..traces.recording import Recording, reordered
 from .contexts import TrieTables
 from .cost.base import CostModel
 from .recorded import RecordedAnswers
+
+if TYPE_CHECKING:
+    from .rounds_in_step import RoundsInStep
 
 
 class RecordedWorld(World, Protocol):
@@ -49,6 +52,11 @@ class ReplayTables(Protocol):
     observables: frozenset[Observable]  # what it knows of tokens, and a policy can see in replay
     default_start: Start  # how its requests begin unless asked for otherwise
     default_policies: tuple[str, ...]  # what is compared on it if no policies are named, as texts
+
+    @property
+    def in_step(self) -> "RoundsInStep | None":
+        """What replays it without a loop, whatever the batch, where its requests go in step; None: nothing does."""
+        ...
 
     @property
     def trace(self) -> Recording:

@@ -18,6 +18,7 @@ from .cost.base import CostModel
 from .hazard import Hazard
 from .recorded import recorded_pool
 from .rounds_answers import ON_TRUNK, RequestRounds, RoundAnswers
+from .rounds_in_step import RoundsInStep
 
 
 class RoundsWorld(RoundAnswers):
@@ -97,6 +98,9 @@ class RoundsTables:
         windows = {drafter.name: trace.window(drafter) for drafter in trace.meta.drafters}
         self.default_policies = tuple(policies_at_windows(self.pool, windows))
         self._fitted = Hazard(trace)
+        num_free = len(self.pool.members) - len(trace.meta.drafters) - 1
+        ours = type(self) is RoundsTables  # one made of it may answer otherwise
+        self.in_step = RoundsInStep(trace, self.pool, num_free, self._fitted) if ours else None
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """See `ReplayTables`; the target, and lookups, wait for the prefill if every drafter did."""

@@ -84,6 +84,11 @@ class KnownTokens(ABC):
         found = self._rounds.get(start)
         return None if found is None else found.num_drafted
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether no round is known."""
+        return not self._rounds
+
     def was_placed(self, start: int) -> bool:
         """Whether a round stands at `start` because it was placed there."""
         return self._rounds.get(start, _NO_ROUND).placed
@@ -287,6 +292,14 @@ class Kept(NamedTuple):
     num_modelled: int
 
 
+class Decided(NamedTuple):
+    """How far tokens of a round are the target's."""
+
+    reached: int  # the first that is not, or the last that was asked for and one
+    refused: bool  # whether one is not
+    drawn: int  # a bit for each depth at which that was drawn
+
+
 class RoundDrafts:
     """Drafts of recorded drafters, by index into `meta.drafters`.
 
@@ -304,17 +317,17 @@ class RoundDrafts:
         Raises:
             UnrecordedRoundError: without a hazard, and no round says it.
         """
-        stops, modelled = self._stops(state, drafter, start, depth + asked)
+        stops, modelled = self.stops(state, drafter, start, depth + asked)
         wanted = max(min(asked, stops - depth), 0)
         kept, drawn = self._kept(state, drafter, start, depth, wanted)
         return Kept(wanted, kept, drawn if depth else drawn + modelled)
 
     def refused(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> int:
         """Tokens drafted after a refused one of the same round: all that are asked for, unless it stops by itself."""
-        stops, _ = self._stops(state, drafter, start, depth + asked)
+        stops, _ = self.stops(state, drafter, start, depth + asked)
         return max(min(asked, stops - depth), 0)
 
-    def _stops(self, state: RequestRounds, drafter: int, start: int, asked: int) -> tuple[int, int]:
+    def stops(self, state: RequestRounds, drafter: int, start: int, asked: int) -> tuple[int, int]:
         """(tokens after which the drafter stops in a round started at `start`, decisions modelled for it)."""
         if start >= state.num_tokens:
             return WHOLE, 0
@@ -341,19 +354,40 @@ class RoundDrafts:
 
     def _kept(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> tuple[int, int]:
         """(leading tokens that are the target's, decisions modelled) of `wanted` tokens from `depth` of a round on."""
+        return self.cut(state, drafter, start, depth, wanted, self.decided(state, drafter, start, depth, wanted))
+
+    def runs(self, state: RequestRounds, drafter: int, most: int) -> list[int] | None:
+        """By start, of rounds of `most` tokens how many leading ones are the target's, if the log says of none of them.
+
+        Each of these, and the one after them, is drawn then. None where the log says something.
+        """
+        if self._hazard is None or not state.known[drafter].says_nothing:
+            return None
+        return self._hazard.runs(state.request.request_id, drafter, num_starts=state.num_tokens, most=most)
+
+    def decided(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> Decided:
+        """Which of `wanted` tokens from `depth` of a round on are the target's, all before them being so."""
         known = state.known[drafter]
         num_agreed = known.num_agreed(start)
         # Nobody looks at what is drafted after the end of the answer.
-        wanted = max(min(wanted, state.num_tokens - start - depth), 0)
-        num_drawn = 0
-        for kept in range(max(num_agreed - depth, 0), wanted):
-            agrees = known.agrees(start, depth + kept)
+        last, drawn = max(min(depth + wanted, state.num_tokens - start), depth), 0
+        for place in range(max(num_agreed, depth), last):
+            agrees = known.agrees(start, place)
             if agrees is None:
-                num_drawn += 1
-                agrees = self._drawn(state, drafter, start, depth + kept, num_agreed)
+                drawn |= 1 << place
+                agrees = self._drawn(state, drafter, start, place, num_agreed)
             if not agrees:
-                return kept, num_drawn + self._placed(state, drafter, start, depth, depth + kept + 1)
-        return wanted, num_drawn + self._placed(state, drafter, start, depth, depth + wanted)
+                return made(Decided, (place, True, drawn))
+        return made(Decided, (last, False, drawn))
+
+    def cut(
+        self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int, found: Decided
+    ) -> tuple[int, int]:
+        """As `_kept`, of what was decided of at least as many tokens, from `depth` on."""
+        last = max(min(depth + wanted, state.num_tokens - start), depth)
+        reached, seen = (found.reached, found.reached + 1) if found.reached < last else (last, last)
+        drawn = (found.drawn & ((1 << seen) - 1)).bit_count() if found.drawn else 0
+        return reached - depth, drawn + self._placed(state, drafter, start, depth, seen)
 
     def _drawn(self, state: RequestRounds, drafter: int, start: int, depth: int, num_agreed: int) -> bool:
         request_id = state.request.request_id

@@ -234,8 +234,9 @@ def simulate(
         raise ArgumentError(f"policy {name} is an oracle, which cannot foresee what a `prefix_cache` will hold")
     prefill_before = recording.prefill_before(scenario.begins)
     grant_foresight(policy, name, recording, scenario.cost, prefill_before, seed=scenario.seed, strict=scenario.strict)
-    walks = scenario.batch == 1 and scenario.prefixes is None and not stepwise
-    log = _walked(scenario, policy, name, prefill_before, outputs) if walks else None
+    log = None
+    if scenario.prefixes is None and not stepwise:
+        log = _walked(scenario, policy, name, prefill_before, outputs)
     return _looped(scenario, policy, name, prefill_before, outputs) if log is None else log
 
 
@@ -249,21 +250,69 @@ def _walked(
     """The run without a loop; None where it needs one."""
     tables, cost = scenario.tables, scenario.cost
     world = tables.world(cost, seed=scenario.seed, strict=scenario.strict)
-    if why_looped(policy, name, tables=tables, world=world, cost=cost):
-        return None
-    assert isinstance(tables, TrieTables)
-    assert isinstance(world, ReplayWorld)
     ledger, decide_s = RunLedger(), scenario.seconds_to_decide(policy)
-    run = WalkedRun(policy=policy, name=name, tables=tables, world=world, cost=cost, decide_s=decide_s, ledger=ledger)
+    run = _in_step(scenario, policy, world, prefill_before, decide_s) or _one_by_one(
+        scenario, policy, name, world, prefill_before, decide_s
+    )
+    if run is None:
+        return None
     try:
         with paused_collector():
-            whole = ClosedLoop(run).run(prefill_before, outputs)
+            whole = run(ledger, outputs)
     except Exception as error:  # noqa: BLE001 - a policy and a cost may raise anything
         failed = error
     else:
         return _logged(scenario, policy, name, ledger, world) if whole else None
     _looped(scenario, policy, name, prefill_before, outputs, view=ByPendingView)  # says which request and step it was
     raise failed
+
+
+Quick = Callable[[RunLedger, dict[str, list[int]] | None], bool]  # False: the run is for the loop after all
+
+
+def _one_by_one(
+    scenario: Scenario,
+    policy: Policy,
+    name: str,
+    world: RecordedWorld,
+    prefill_before: tuple[bool, ...],
+    decide_s: float,
+) -> Quick | None:
+    """Requests one after another, each walked from its start to its end."""
+    tables, cost = scenario.tables, scenario.cost
+    if scenario.batch > 1 or why_looped(policy, name, tables=tables, world=world, cost=cost):
+        return None
+    assert isinstance(tables, TrieTables)
+    assert isinstance(world, ReplayWorld)
+
+    def run(ledger: RunLedger, outputs: dict[str, list[int]] | None) -> bool:
+        walked = WalkedRun(
+            policy=policy, name=name, tables=tables, world=world, cost=cost, decide_s=decide_s, ledger=ledger
+        )
+        return ClosedLoop(walked).run(prefill_before, outputs)
+
+    return run
+
+
+def _in_step(
+    scenario: Scenario, policy: Policy, world: RecordedWorld, prefill_before: tuple[bool, ...], decide_s: float
+) -> Quick | None:
+    """Requests of an imported recording, those of a batch in step."""
+    in_step = scenario.tables.in_step
+    if in_step is None or scenario.strict:
+        return None
+    asked = in_step.asked(
+        policy, scenario.cost, batch=scenario.batch, seed=scenario.seed, prefill_before=prefill_before,
+        decide_s=decide_s,
+    )  # fmt: skip
+    if asked is None:
+        return None
+
+    def run(ledger: RunLedger, outputs: dict[str, list[int]] | None) -> bool:
+        world.num_divergent.update(in_step.run(asked, ledger, outputs))
+        return True
+
+    return run
 
 
 def _looped(

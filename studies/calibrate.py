@@ -166,7 +166,7 @@ def calibrate(
     """
     fit = _Fit(runs, [replayer_of(run) for run in runs])
     with Progress("calibrating", unit="runs") as progress:
-        fit.on_tried = progress.advance
+        fit.on_tried, fit.on_searched = progress.advance, progress.note
         found = fit.fitted()
     return replace(found, target=target)
 
@@ -201,6 +201,8 @@ class _Fit:
         self._begin, self._alone = _begin(runs), _alone(runs)
         self.tried = 0
         self.on_tried: Callable[[], None] = lambda: None
+        self.on_searched: Callable[[str], None] = lambda words: None
+        self._num_searched = self._most_searched = 0
 
     def fitted(self) -> FittedSeconds:
         terms = [term for term in CORE if self._lengths or term.member == TARGET]
@@ -209,9 +211,12 @@ class _Fit:
                 f"`calibrate` has {counted(self._num_times, 'observed time')} for {len(terms)} terms "
                 f"({', '.join(map(str, terms))}): observe more requests"
             )
+        # The first and the last search, and two for each further term, each time that one more is taken in.
+        more = [term for term in MORE if term.member == TARGET or len(self._lengths) > 1]
+        self._num_searched, self._most_searched = 0, 2 + len(more) * (len(more) + 1)
         found = self._searched(terms, np.array([self._begin[term] for term in terms]), _MOVED)
         untold = [_one_length(self._lengths[0])] if len(self._lengths) == 1 else []
-        left = [term for term in MORE if term.member == TARGET or len(self._lengths) > 1]
+        left = list(more)
         while left and self._num_times > len(terms) + 1:
             tried = {term: self._grown(terms, found, term) for term in left}
             needed = [term for term, one in tried.items() if one.is_needed]
@@ -266,6 +271,8 @@ class _Fit:
 
     def _searched(self, terms: Sequence[Term], begin: Floats, moves: Sequence[float]) -> _Found:
         """The best of what full steps come to: a step may have to pass through worse, where requests change steps."""
+        self._num_searched += 1
+        self.on_searched(f"search {self._num_searched} of at most {self._most_searched}")
         best, least = begin, self._errors(terms, begin)
         for moved in moves:
             values, errors = best, least

@@ -93,6 +93,7 @@ def run_policies(
     lossless: bool,
     partial: bool = False,
     log: Path | None = None,
+    within: Progress | None = None,
 ) -> PolicyRuns:
     """Run every policy, and the target alone if it is not among them; that one may be refused then.
 
@@ -102,6 +103,7 @@ def run_policies(
         lossless: whether only lossless policies were asked for.
         partial: whether policies may be refused too.
         log: new folder for run logs of `policies` at the first seed, or None.
+        within: the stage that these policies are a part of, told of each; None: they are a stage of their own.
 
     Raises:
         ValueError: a policy that may not run on the recording.
@@ -118,10 +120,11 @@ def run_policies(
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
     # An oracle looks ahead at every step, and takes many times as long as the others together.
     alike = not any(policy.made_by in (OracleChain, OracleWindow) for policy in everyone)
-    progress = Progress("replaying", len(everyone), unit="policies", alike=alike)
-    with nullcontext() if log is None else new_folder(log) as folder, progress:
+    stage = nullcontext(within) if within else Progress("replaying", len(everyone), unit="policies", alike=alike)
+    with nullcontext() if log is None else new_folder(log) as folder, stage as progress:
+        done_before = progress.done
         for index, policy in enumerate(everyone):
-            progress.advance_to(index, policy.name)
+            progress.advance_to(done_before + index, policy.name)
             found: list[Summary] = []
             parts: list[RequestShares] = []
             try:
@@ -150,17 +153,23 @@ def run_policies(
             else:
                 summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
                 spent[policy.name] = went
+        progress.advance_to(done_before + len(everyone))
     return PolicyRuns(
         asked=asked, summaries=summaries, shares=shares, by_request=by_request, spent=spent, refused=refused
     )
 
 
-def at_ends(scenarios: Scenarios, policies: Sequence[NamedPolicy], *, lossless: bool) -> tuple[SideBySide, ...]:
-    """The policies at the first seed, at either end of what is known of the cost; () where that is unknown."""
+def at_ends(
+    scenarios: Scenarios, policies: Sequence[NamedPolicy], *, lossless: bool, within: Progress | None = None
+) -> tuple[SideBySide, ...]:
+    """The policies at the first seed, at either end of what is known of the cost; () where that is unknown.
+
+    `within` is as of `run_policies`.
+    """
     once = Scenarios(scenarios.recording, scenarios.first, scenarios.shifts, 1)
     found = []
     for cost in scenarios.first.cost.ends():
-        runs = run_policies(once.with_cost(cost), policies, lossless=lossless, partial=True)
+        runs = run_policies(once.with_cost(cost), policies, lossless=lossless, partial=True, within=within)
         found.append(runs.side_by_side({}, cost))
     return tuple(found)
 
@@ -197,7 +206,17 @@ def sweep(
         ValueError: an argument that will not do, in one line; no chain with ranges, or too many of them.
         CostRangeError: the cost knows the seconds of no chain at one of the batches.
     """
-    asked = checked(SweepOptions, options)
+    return swept(recording, chains, checked(SweepOptions, options))
+
+
+def swept(
+    recording: Recording | str | Path,
+    chains: str | Sequence[str],
+    asked: SweepOptions,
+    *,
+    within: Progress | None = None,
+) -> Sweep:
+    """As `sweep`, as a part of the stage `within`, which is told of each policy; None: a stage of its own."""
     batches = asked.batches
     twice = [batch for batch, count in Counter(batches).items() if count > 1]
     if twice or not batches:
@@ -214,9 +233,14 @@ def sweep(
     found = chains_in(texts, scenarios.first.tables.pool, most=MOST_CELLS // len(batches))
     policies = named_policies([str(chain) for chain in found])
     meta = setting.meta(scenarios.first)
-    comparisons = {
-        batch: _compared(scenarios.with_batch(batch), policies, meta, lossless=setting.lossless) for batch in batches
-    }
+    each = num_replayed(setting, len(policies) + all(policy.name != BASELINE for policy in policies))
+    with nullcontext(within) if within else Progress("replaying", each * len(batches), unit="policies") as progress:
+        done_before, comparisons = progress.done, dict[int, SideBySide]()
+        for number, batch in enumerate(batches, 1):
+            comparisons[batch] = _compared(
+                scenarios.with_batch(batch), policies, meta, lossless=setting.lossless, within=progress
+            )
+            progress.advance_to(done_before + number * each)
     told = {
         "batch": list(batches),
         "remarks": _once(remark for batch in batches for remark in remarks_on(setting.recording, batch=batch)),
@@ -229,13 +253,19 @@ def sweep(
     return Sweep(meta={**meta, **told}, chains=windows, comparisons=comparisons)
 
 
+def num_replayed(setting: Setting, policies: int) -> int:
+    """How often so many policies are replayed together, at the cost and at the ends of what is known of it."""
+    return policies * (1 + len(setting.priced().ends()))
+
+
 def _compared(
-    scenarios: Scenarios, policies: Sequence[NamedPolicy], meta: dict[str, Any], *, lossless: bool
+    scenarios: Scenarios, policies: Sequence[NamedPolicy], meta: dict[str, Any], *, lossless: bool, within: Progress
 ) -> SideBySide:
     try:
-        runs = run_policies(scenarios, policies, lossless=lossless, partial=True)
+        runs = run_policies(scenarios, policies, lossless=lossless, partial=True, within=within)
         known = [policy for policy in policies if policy.name in runs.known]
-        return runs.side_by_side(meta, scenarios.first.cost, at_ends(scenarios, known, lossless=lossless))
+        ends = at_ends(scenarios, known, lossless=lossless, within=within)
+        return runs.side_by_side(meta, scenarios.first.cost, ends)
     except CostRangeError as error:
         raise CostRangeError(f"batch {scenarios.first.batch:,}: {error}") from error
 

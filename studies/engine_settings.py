@@ -310,19 +310,28 @@ def _check_version(given: str | None, decision: Decision, engine: str, known: En
     """Notes on a version that is another than ours; raises ArgumentError where its names may mean something else."""
     if given is None or given == known.version:
         return []
-    ours, theirs = _VERSION.fullmatch(known.version), _VERSION.fullmatch(given)
-    if ours is None:
-        raise ArgumentError(
-            f"`engine_version` must be left out for {engine}: names are of {known.version}, got {given}"
-        )
-    if theirs is None:
-        raise ArgumentError(f"`engine_version` must be a version as {known.version}, got {given!r}")
-    if len(decision.schedule) > 1 and _numbers(theirs[1]) < _numbers(ours[1]):
+    if not sets_schedules(engine, given) and len(decision.schedule) > 1:
         raise ArgumentError(
             f"`engine_version` must be {known.version} or newer for a K by running requests, whose setting was read "
             f"there, got {given}; one K for all is set in older ones, too"
         )
     return [f"names are those of {known.title} {known.version}: look whether {given} has them"]
+
+
+def sets_schedules(engine: str, version: str) -> bool:
+    """Whether a version of an engine is not older than the one in which a K by running requests was read.
+
+    Raises ArgumentError for what is no version, or of an engine whose versions have no order.
+    """
+    known = ENGINES[engine].version
+    ours, theirs = _VERSION.fullmatch(known), _VERSION.fullmatch(version)
+    if version == known:
+        return True
+    if ours is None:
+        raise ArgumentError(f"`engine_version` must be left out for {engine}: names are of {known}, got {version}")
+    if theirs is None:
+        raise ArgumentError(f"`engine_version` must be a version as {known}, got {version!r}")
+    return _numbers(theirs[1]) >= _numbers(ours[1])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

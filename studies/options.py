@@ -251,6 +251,11 @@ class DraftLengthOptions(SplitOptions):
         "default: as recorded, where that tells.",
         metavar="KIND[=PATH]",
     )
+    engine_version: str | None = opt(
+        None,
+        "Version of your engine; default: that of the log, if it names one. Where it is too old for a K by running "
+        "requests, one K is set.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,15 @@ from typing import Any
 
 from ..base.errors import ArgumentError, check_within
 from ..base.files import DEFAULT_RECORDING
+from ..base.terminal import Progress
 from ..reports.comparison import Sweep
 from ..reports.ledger import LedgerLine, RecommendationLedger
 from ..reports.recommendation import AtBatch, DraftLength, Recommendation, replayed_candidates
 from ..sim.cost.engines import BARE, DEFAULT_ENGINE
 from ..traces.recording import Recording
 from ..traces.shapes import head_called
-from .compare import sweep
-from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_drafter, settings
+from .compare import num_replayed, swept
+from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_drafter, sets_schedules, settings
 from .grids import CODE_OF, inputs_of, texts_in
 from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, takes
 from .setting import Setting, setting_of
@@ -52,6 +53,7 @@ def recommend(
     asked = checked(RecommendOptions, options)
     check_lengths(asked)
     setting = setting_of(recording, asked)
+    version_of(asked, setting)  # refused before the long runs
     drafter = drafter_of(setting.recording, asked.drafter)
     present = present_of(setting.recording, drafter, asked.present)
     halves = halves_of(setting.recording, asked)
@@ -62,12 +64,16 @@ def recommend(
     replayed = {
         one.name: getattr(asked, one.name) for one in fields(SweepOptions) if one.name not in ("models", "batches")
     }
-    tuned, others = (sweep(half, text, batches=batches, **replayed) for half in halves)
+    parts = checked(SweepOptions, {**replayed, "batches": batches})
+    total = len(halves) * len(batches) * num_replayed(setting, longest + 1)
+    with Progress("replaying", total, unit="policies") as progress:
+        tuned, others = (swept(half, text, parts, within=progress) for half in halves)
     found = tuple(_at(batch, tuned, others, present) for batch in batches)
     compared = tuple(others.comparisons[batch] for batch in batches)
     bare = setting.priced().bound_only
     unsettled = bare or any(each.open_between for each in found)
-    setting_found, refusal = (None, None) if unsettled else pasted(schedule_of(found), asked, setting, drafter)
+    schedule, one_for_all = _settable(found, version_of(asked, setting))
+    setting_found, refusal = (None, None) if unsettled else pasted(schedule, asked, setting, drafter)
     return Recommendation(
         meta={
             **others.meta,
@@ -75,6 +81,7 @@ def recommend(
                 *others.meta["remarks"],
                 *limited_by(setting.recording, drafter, asked.most),
                 *sampled_of(setting.recording, asked.sample),
+                *([] if setting_found is None else one_for_all),
                 *_not_replayed(found),
             ],
             "requests_tuned_on": len(halves[0].requests),
@@ -218,11 +225,52 @@ def schedule_of(found: Sequence[AtBatch]) -> dict[int, int]:
     return schedule
 
 
+def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | None]:
+    """(engine whose setting is pasted, its version, as asked or as the log says; None: nobody knows).
+
+    Raises ArgumentError for a version that is none.
+    """
+    engine = asked.paste_into or _engine_of(setting)
+    version = asked.engine_version or setting.recording.about.software.get(engine)
+    if version is not None:
+        sets_schedules(engine, version)
+    return engine, version
+
+
+def _settable(found: Sequence[AtBatch], engine_and_version: tuple[str, str | None]) -> tuple[dict[int, int], list[str]]:
+    """K by running requests, or one K where the engine is too old for that; and what to know of this one.
+
+    It is the K that loses least where it loses most, on the requests that the choice is made on.
+    """
+    schedule, (engine, version) = schedule_of(found), engine_and_version
+    if len(schedule) == 1 or version is None or sets_schedules(engine, version):
+        return schedule, []
+
+    def kept(length: int) -> list[float]:
+        """By number of running requests, its speed over that of the best."""
+        pairs = [(next(one for one in each.candidates if one.draft_tokens == length), each.own) for each in found]
+        return [(one.tuned_on or one.tokens_per_s) / (own.tuned_on or own.tokens_per_s) for one, own in pairs]
+
+    lengths = [one.draft_tokens for one in found[0].candidates]
+    best = max((length for length in lengths if _everywhere(found, length)), key=lambda length: min(kept(length)))
+    least = min(kept(best))
+    where = found[kept(best).index(least)].batch
+    title = ENGINES[engine].title
+    return {1: best}, [
+        f"{title} {version} is older than {ENGINES[engine].version}, where K by running requests was read: one K for "
+        f"all, K = {best}, which loses most at {where:,} running, {max(1 - least, 0.0):.0%}"
+    ]
+
+
+def _everywhere(found: Sequence[AtBatch], length: int) -> bool:
+    return all(any(one.draft_tokens == length for one in each.candidates) for each in found)
+
+
 def pasted(
     schedule: Mapping[int, int], asked: DraftLengthOptions, setting: Setting, drafter: str
 ) -> tuple[EngineSettings | None, str | None]:
     """What to paste for K by running requests; and why the engine cannot do it, where it cannot."""
-    engine, about = asked.paste_into or _engine_of(setting), setting.recording.about
+    (engine, version), about = version_of(asked, setting), setting.recording.about
     weights = asked.weights or ("ngram" if drafter in about.lookups else f"model={drafter}")
     # A log may not say what its drafter is, and a head is no model of its own, recorded or by the shape it is given.
     models = setting.models or ()
@@ -233,7 +281,7 @@ def pasted(
         kinds = ", ".join(f"{kind}=PATH" if kind in NEED_PATH else kind for kind in KINDS)
         return None, f"nobody says what {drafter} is in an engine: give --weights, one of {kinds}"
     try:
-        return settings(engine, weights, schedule=schedule), None
+        return settings(engine, weights, schedule=schedule, engine_version=version), None
     except ArgumentError as error:
         return None, f"{engine} cannot do this: {error}"
 

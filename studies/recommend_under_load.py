@@ -61,6 +61,7 @@ from .recommend import (
     recommend,
     sampled_of,
     schedule_of,
+    version_of,
 )
 from .serving import ServingSetting, notes_on, serving_setting
 from .setting import NamedPolicy, named_policies, open_recording
@@ -141,6 +142,7 @@ def recommend_under_load(
     question = _question(recording, asked)
     named = named_policies(list(dict.fromkeys([*map(question.chain, (0, *question.lengths)), *policies])))
     reported = question.settings[1]
+    version_of(asked, reported.replay)  # refused before the long runs
     check_policies(reported, named, reported.tables(asked.seed))
     if question.limits:
         _refuse_early(question)

@@ -38,6 +38,7 @@ class AboutRecording:
     # By drafter the longest draft of a log: of a longer one it does not know what is kept.
     longest: Mapping[str, int] = field(default_factory=dict)
     from_features: str = ""  # name of the member that drafts from the target's states; "" if none is recorded as such
+    software: Mapping[str, str] = field(default_factory=dict)  # name to version, as far as a log says it
     # Members of which nobody says that they are models by themselves: heads on the target, trees, or anything else.
     unknown_kinds: tuple[str, ...] = ()
 

@@ -199,7 +199,7 @@ def measure_forwards(
     groups = sorted({(rows, context) for rows, context, _ in asked})
     total = (repeats + 1) * len(groups)
     done = 0 if journal is None else min(len(journal), total)
-    with Progress("profiling forwards", total, unit="groups of shapes", done=done) as progress:
+    with Progress("profiling forwards (stage 1 of 4)", total, unit="groups of shapes", done=done) as progress:
         for number in range(repeats + 1):
             for rows, context in groups:
                 known = None if journal is None else journal.known(number, (rows, context))
@@ -386,7 +386,7 @@ def measure_after_away(
     clock = Clock(forward.kv_shape.device for forward in forwards.values())
     singles = _by_seconds(clock, {name: runs[name, new_tokens[0]] for name in forwards})
     taken: dict[tuple[str, int, float], list[float]] = {}
-    with Progress("profiling reloads", REPEATS * len(runs), unit="shapes") as progress:
+    with Progress("profiling reloads (stage 3 of 4)", REPEATS * len(runs), unit="shapes") as progress:
         for _ in range(REPEATS):
             for (name, count), run in runs.items():
                 others = {other: one for other, one in singles.items() if other not in (name, *shares[name])}
@@ -652,7 +652,7 @@ def measure_uneven(
     cases = cases_within(longest)
     shapes: dict[tuple[str, int], BatchShape] = {}
     taken: dict[tuple[str, int], list[float]] = {}
-    with Progress("profiling uneven rows", _REPEATS * len(cases), unit="shapes") as progress:
+    with Progress("profiling uneven rows (stage 2 of 4)", _REPEATS * len(cases), unit="shapes") as progress:
         for _ in range(_REPEATS):
             for place, case in enumerate(cases):
                 for name, forward in forwards.items():

@@ -137,7 +137,9 @@ def measure_operations(
     world = world or ProbedWorld(pool=pool, sampling=sampling)
     longest = max(session.num_prompt for session in world.sessions(_several(prompts, len(prompts)), 1))
     tokens_each = min(_tokens_each(measured, len(chains)), pool.context_tokens - longest)
-    with Progress("profiling operations", (len(_BATCHES) + 1) * len(chains) + len(policies), unit="runs") as progress:
+    with Progress(
+        "profiling operations (stage 4 of 4)", (len(_BATCHES) + 1) * len(chains) + len(policies), unit="runs"
+    ) as progress:
         ops = _watched(world, prompts, chains, tokens_each, progress)
         decide_s = _decided(world, prompts, policies, tokens_each, progress)
     return Operations(

@@ -137,7 +137,7 @@ FEW = "constant:rate=1,requests=3"
         (("workload", f"{FEW},prompt=1,output=1", "--lengths-from", "x"), "--lengths-from must be left out: no len"),
         (("cluster", "h300"), "unknown cluster 'h300': known are a100,"),
         (("cluster", "none.toml"), "none.toml: cluster file must exist, got 'none.toml'"),
-        (("metrics", "none"), "none: run: must be the folder of a serving run, got 'nothing'"),
+        (("metrics", "none"), "none: run: must be the folder of a serving run, got 'no such folder'"),
         (("metrics", "."), "meta.json: file: must be a readable file"),
         (("metrics", "run", "run"), "runs of one setting must differ in their seed, got seeds [0, 0]"),
         (("metrics", "run", "--slo", "itl=1"), "--slo must name one of ttft, tpot, e2e, queue, got 'itl'"),

@@ -643,8 +643,13 @@ def check_figures(line, comparison, loser, best):
         below = {name: seconds for name, seconds in more.items() if name != "target" and seconds > 0}
         assert bool(others) == (len(below) > 1)
         assert f"{1e3 * sum(below.values()):.2f}" == taken
-        kept = re.match(r"saves? the target (nothing|([\d.]+) ms)", bought)
-        assert kept[1] == ("nothing" if more["target"] >= 0 else f"{-1e3 * more['target']:.2f} ms")
+        if more["target"] < 0:
+            assert re.match(r"saves? the target ([\d.]+) ms", bought)[1] == f"{-1e3 * more['target']:.2f}"
+        else:
+            kept = re.match(r"the target (no less|([\d.]+) ms more)(?:, though called ([\d.]+) times a token)?", bought)
+            assert kept[2] in (None, f"{1e3 * more['target']:.2f}")
+            fewer = loser.target_calls_per_token < best.target_calls_per_token
+            assert kept[3] == (f"{loser.target_calls_per_token:.3f}" if fewer else None)
     elif found := re.search(r"(\w+) takes (\d+)% of the seconds and (.*)", line):
         member, _, bought = found.groups()
         assert more[member] == max(seconds for name, seconds in more.items() if name != "target")

@@ -6,6 +6,9 @@ import random
 import pytest
 from paceline import open_recording, recommend
 from paceline.base.errors import ArgumentError
+from paceline.base.terminal import Progress
+from paceline.studies import compare as comparing
+from paceline.studies import recommend as recommending
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..cli.command_line import done, refused
@@ -116,6 +119,46 @@ def test_numbers_of_requests_that_were_not_replayed_are_named(made, cost):
     told = f"2 to 29 running were not replayed: K = {far.batches[0].chosen} is that of 1; add --batch between it and 30"
     assert told in far.meta["remarks"]
     assert not any("not replayed" in remark for remark in near.meta["remarks"])
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["a cost", "a cost with ends"])
+def test_all_that_is_replayed_is_one_stage(made, cost, device, monkeypatch):
+    stages, steps = [], []
+
+    class Watched(Progress):
+        def __exit__(self, *error):
+            stages.append((self.done, self.total))
+            super().__exit__(*error)
+
+        def advance_to(self, done, note=None):
+            steps.append(done)
+            super().advance_to(done, note)
+
+    for module in (recommending, comparing):
+        monkeypatch.setattr(module, "Progress", Watched)
+    options = {"cost": "h100", "models": ["target=llama-3.1-8b", "draft=llama-3.2-1b"]} if device else {"cost": cost}
+    recommend(made, batches=[1, 4], most=2, sample=8, **options)
+    total = 2 * 2 * 3 * (3 if device else 1)  # halves, batches, K; the cost and its ends
+    assert stages == [(total, total)]
+    assert steps == sorted(steps)
+
+
+def test_an_engine_too_old_for_a_schedule_gets_one_k(made, cost):
+    options = {"cost": cost, "batches": [1, 30], "sample": 60}
+    new, old = (recommend(made, **options, engine_version=version) for version in ("0.33.0", "0.11.0"))
+    assert new.batches == old.batches
+    assert len(new.setting.decision.schedule) == 2
+    ((first, tokens),) = old.setting.decision.schedule
+    assert first == 1
+    assert new.batches[1].chosen <= tokens <= new.batches[0].chosen
+    speeds = [{one.draft_tokens: one.tuned_on for one in each.candidates} for each in old.batches]
+    kept = {length: min(speed[length] / max(speed.values()) for speed in speeds) for length in speeds[0]}
+    assert kept[tokens] == max(kept.values())
+    (told,) = [remark for remark in old.meta["remarks"] if "older" in remark]
+    assert told.startswith("vLLM 0.11.0 is older than 0.33.0, where K by running requests was read: one K for all, K =")
+    assert told.endswith(f"{1 - kept[tokens]:.0%}")
+    with pytest.raises(ArgumentError, match=r"`engine_version` must be a version as 0\.33\.0, got 'new'"):
+        recommend(made, **options, engine_version="new")
 
 
 def test_a_large_recording_is_drawn_from(made, cost):

@@ -291,7 +291,7 @@ def test_odd_names_of_requests_are_texts(folder):
 REFUSED = [
     (["kept", "--out", "t.txt"], "--out must end in .json or .json.gz, got 't.txt'"),
     (["kept", "kept", "--out", "t.json"], "`runs` must be different folders, got kept 2 times"),
-    (["nothing", "--out", "t.json"], "nothing: run: must be the folder of a run, got 'nothing'"),
+    (["nothing", "--out", "t.json"], "nothing: run: must be the folder of a run, got 'no such folder'"),
     (["costs.json", "--out", "t.json"], "costs.json: run: must be the folder of a run, got 'a file'"),
     (["kept", "--out", "kept/t.json"], "kept/t.json: place: must not lie inside a recording"),
     (["kept", "--out", "t.json", "--from-seconds", "2", "--until-seconds", "1"], "--until-seconds must be > --from-s"),

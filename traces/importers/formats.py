@@ -17,10 +17,11 @@ from pydantic import ValidationError
 from ...base.by_name import NamedKind
 from ...base.errors import ArgumentError, known_are, message_of, repeated
 from ..errors import TraceFormatError
+from ..meta import ModelInfo
 from ..rounds.on_disk import write_rounds
 from ..rounds.recording import RoundsRecording
-from ..rounds.rounds import LOOKUP, RoundsMeta, RoundsRequest
-from ..shapes import model_called
+from ..rounds.rounds import LOOKUP, DrafterInfo, RoundsMeta, RoundsRequest
+from ..shapes import model_called, shape_called
 from .bench_results import AIPERF, GUIDELLM, SGLANG_BENCH, VLLM_BENCH, VLLM_SUMMARY
 from .engine_totals import LLAMACPP_TIMINGS, SGLANG_META, TRTLLM
 from .format import Format
@@ -330,8 +331,13 @@ def _format_of(first: Fields, formats: Sequence[Format]) -> Format:
 MOST_LINES = 64
 MOST_CHARACTERS = 65_536  # of a line: what comes after is text that somebody wrote
 _CALLED = re.compile(
-    rb"""(?<![\w\\])"?(?:model|model_id|model_name|model_path|served_model_name)"?\s*[:=]\s*"([^"\\]{1,200})\""""
+    rb"""(?<![\w\\])["']?(?:model|model_id|model_name|model_path|served_model_name)["']?\s*[:=]\s*"""
+    rb"""(["'])([^"'\\]{1,200})\1"""
 )
+# As vLLM prints what it was given, and what it made of it.
+_SPECULATION = re.compile(rb"""["']?speculative_config["']?\s*[:=]\s*(?:SpeculativeConfig\(|\{)[^(){}]{0,4000}[)}]""")
+
+_VLLM_VERSION = re.compile(rb"(?:LLM engine \(v|API server version v?)([0-9]{1,9}(?:\.[0-9a-z]{1,12}){1,4})")
 
 Watch = Callable[[Iterable[RoundsRequest]], Iterable[RoundsRequest]]
 
@@ -405,15 +411,17 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
     try:
         drafters = ongoing.drafters.infos()
         options.refuse_idle(ongoing.findings.mattered)
+        own = _drafter_shape(files, drafters, options)
         return RoundsMeta(
             name=options.name,
             source=source.name,
             form=ongoing.findings.form(source.form),
             target=options.target,
             drafters=drafters,
-            models=options.models,
+            models=options.models if own is None else (*options.models, own),
             served_model=served_model(files),
-            notes=(*source.notes, *ongoing.notes()),
+            software={} if (version := _engine_version(source, files)) is None else {"vllm": version},
+            notes=(*source.notes, *ongoing.notes(), *([] if own is None else [_named_by_log(own)])),
             ngram=options.lookup or LOOKUP,
         )
     except ValidationError as error:
@@ -424,11 +432,39 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
 
 def served_model(files: Sequence[Path]) -> str:
     """The preset of the model that the files name in their first lines; "" if there is none, or more than one."""
-    found = {model for path in files if path.is_file() for model in _models(path)}
+    found = {model for name in _called(files)[0] if (model := model_called(name)) is not None}
     return found.pop() if len(found) == 1 else ""
 
 
-def _models(path: Path) -> set[str]:
-    texts = [text[:MOST_CHARACTERS] for _, text in islice(lines_of(path), MOST_LINES)]
-    called = [match.decode(errors="replace") for text in texts for match in _CALLED.findall(text)]
-    return {model for name in called if (model := model_called(name)) is not None}
+def _called(files: Sequence[Path]) -> tuple[set[str], set[str]]:
+    """What files call (models, models that draft) in their first lines."""
+    models, drafters = set[str](), set[str]()
+    for path in (path for path in files if path.is_file()):
+        for _, text in islice(lines_of(path), MOST_LINES):
+            first = text[:MOST_CHARACTERS]
+            for drafts in _SPECULATION.findall(first):
+                drafters.update(name.decode(errors="replace") for _, name in _CALLED.findall(drafts))
+            rest = _SPECULATION.sub(b"", first)
+            models.update(name.decode(errors="replace") for _, name in _CALLED.findall(rest))
+    return models, drafters
+
+
+def _engine_version(source: Format, files: Sequence[Path]) -> str | None:
+    """The version that vLLM's log names in its first lines; None where it names none, or more than one."""
+    if source.name != VLLM_LOG.name:
+        return None
+    lines = (text for path in files if path.is_file() for _, text in islice(lines_of(path), MOST_LINES))
+    found = {version for text in lines for version in _VLLM_VERSION.findall(text[:MOST_CHARACTERS])}
+    return found.pop().decode() if len(found) == 1 else None
+
+
+def _named_by_log(shape: ModelInfo) -> str:
+    return f"{shape.name} has the shape of the drafter that the log names in its first lines"
+
+
+def _drafter_shape(files: Sequence[Path], drafters: Sequence[DrafterInfo], options: ImportOptions) -> ModelInfo | None:
+    """The shape of the only drafter, where the files name what it is and nobody says otherwise; None: nobody knows."""
+    called = _called(files)[1]
+    if len(drafters) != 1 or len(called) != 1 or drafters[0].name in {shape.name for shape in options.models}:
+        return None
+    return shape_called(called.pop(), drafters[0].name, served_model(files) or None)

@@ -608,29 +608,41 @@ def _lines(path: Path) -> Iterator[_VllmLine]:
     for number, line in text_lines(path):
         if _LINE not in line:
             continue
-        place = f"{path}: line {number}"
-        counts, rates, depth, told = (
-            _COUNTS.search(line), _VLLM_RATES.search(line), _DEPTH.search(line), line.strip()[-80:]
-        )  # fmt: skip
-        if counts is None:
-            raise TraceFormatError(place, _LINE, "must have Accepted: A tokens, Drafted: D tokens", told)
-        accepted, drafted = int(counts[1]), int(counts[2])
-        if not drafted:
-            continue
-        if rates is None:
-            rule = "must be there (older vLLM gives only a mean: take /metrics)"
-            raise TraceFormatError(place, _RATES_WORDS, rule, "nothing")
-        texts = rates[1].rstrip(", ").split(", ")
-        found = np.array([float(rate) for rate in texts])
-        if found.max() > 1 or accepted > drafted:
-            raise TraceFormatError(place, _LINE, "must have rates in [0, 1] and no more accepted than drafted", told)
-        _check(place, line, texts, accepted, drafted)
-        now = len(found) if depth is None else int(depth[1])
-        if not 1 <= now <= len(found):
-            rule = f"must lie between 1 and the {len(found)} positions of a line that drafted"
-            raise TraceFormatError(place, "Current speculative depth", rule, now)
-        yield _vllm_line(place, found, accepted, drafted, now, now if before is None else before)
-        before = now
+        try:
+            found = _line_of(f"{path}: line {number}", line, before)
+        except TraceFormatError as error:
+            if line.endswith(("\n", "\r")):
+                raise
+            rule = f"{error.rule} (the file's last line: is it cut?)"
+            raise TraceFormatError(error.path, error.field, rule, error.value) from None
+        if found is not None:
+            yield found
+            before = found.depth
+
+
+def _line_of(place: str, line: str, before: int | None) -> _VllmLine | None:
+    """A line of metrics, after one of depth `before`; None where nothing was drafted."""
+    counts, rates, depth, told = (
+        _COUNTS.search(line), _VLLM_RATES.search(line), _DEPTH.search(line), line.strip()[-80:]
+    )  # fmt: skip
+    if counts is None:
+        raise TraceFormatError(place, _LINE, "must have Accepted: A tokens, Drafted: D tokens", told)
+    accepted, drafted = int(counts[1]), int(counts[2])
+    if not drafted:
+        return None
+    if rates is None:
+        rule = "must be there (older vLLM gives only a mean: take /metrics)"
+        raise TraceFormatError(place, _RATES_WORDS, rule, "nothing")
+    texts = rates[1].rstrip(", ").split(", ")
+    found = np.array([float(rate) for rate in texts])
+    if found.max() > 1 or accepted > drafted:
+        raise TraceFormatError(place, _LINE, "must have rates in [0, 1] and no more accepted than drafted", told)
+    _check(place, line, texts, accepted, drafted)
+    now = len(found) if depth is None else int(depth[1])
+    if not 1 <= now <= len(found):
+        rule = f"must lie between 1 and the {len(found)} positions of a line that drafted"
+        raise TraceFormatError(place, "Current speculative depth", rule, now)
+    return _vllm_line(place, found, accepted, drafted, now, now if before is None else before)
 
 
 def _check(place: str, line: str, rates: Sequence[str], accepted: int, drafted: int) -> None:

@@ -48,6 +48,7 @@ class RoundsRecording:
             source=meta.source,
             trust=TRUST[meta.form],
             notes=meta.notes,
+            software=meta.software,
         )
 
     @property

@@ -20,6 +20,7 @@ from paceline.traces.importers.reading import half_of_last_digit
 from paceline.traces.importers.responses import place_plain_steps
 from paceline.traces.importers.totals import constant_hazard, draw_accepted, pair, place, spread
 from paceline.traces.rounds.on_disk import read_rounds
+from paceline.traces.shapes import shape_called
 
 from ...cli.command_line import paceline, refused
 from ..rounds.rounds_strategies import assert_same_rounds
@@ -92,6 +93,38 @@ def test_lines_of_any_depths_give_the_rates_that_all_of_them_have(tmp_path_facto
     hazards = [*drafter.stated.hazards] + [drafter.stated.hazards[-1]] * drafter.window
     np.testing.assert_allclose(np.cumprod(hazards[: drafter.window]), rates[: max(depths)], atol=2e-3)
     assert any("positions from" in note for note in recording.meta.notes) == (max(depths) < 5)
+
+
+FIRST_LINES = (
+    "INFO [core.py:77] Initializing a V1 LLM engine (v0.11.0) with config: model='meta-llama/Llama-3.1-8B-Instruct', "
+    "speculative_config=SpeculativeConfig(method='eagle3', model='yuhuili/EAGLE3-LLaMA3.1-Instruct-8B', "
+    "num_spec_tokens=5), tokenizer='meta-llama/Llama-3.1-8B-Instruct'",
+    "INFO [utils.py:233] non-default args: {'model': 'meta-llama/Llama-3.1-8B-Instruct', 'speculative_config': "
+    "{'method': 'eagle3', 'model': 'yuhuili/EAGLE3-LLaMA3.1-Instruct-8B', 'num_speculative_tokens': 5}}",
+)
+
+
+def test_first_lines_of_vllm_name_models_and_version(tmp_path):
+    line, stated = metrics_line([0.7, 0.5], 120, 200), STATED["vllm-log"]
+    for first in FIRST_LINES:
+        meta = read_recording("vllm-log", [write_text(tmp_path / "a.log", first, line)], ImportOptions(**stated)).meta
+        assert meta.served_model == "llama-3.1-8b"
+        assert [shape.name for shape in meta.models] == ["drafter"]
+        assert meta.models[0] == shape_called("eagle3-llama-3.1-8b", "drafter", None)
+        assert meta.software == ({"vllm": "0.11.0"} if "v0.11.0" in first else {})
+    silent = read_recording("vllm-log", [write_text(tmp_path / "b.log", line)], ImportOptions(**stated)).meta
+    assert (silent.served_model, silent.models, silent.software) == ("", (), {})
+
+
+def test_a_log_that_is_cut_says_so_of_its_last_line_alone(tmp_path):
+    line, path = metrics_line([0.7, 0.5, 0.3], 150, 300), tmp_path / "a.log"
+    cut = line[: line.index("0.300") - 2]
+    for text, is_cut in ((f"{line}\n{cut}", True), (f"{line}\n{cut}\n", False), (f"{cut}\n{line}", False)):
+        path.write_text(text)
+        with pytest.raises(TraceFormatError) as error:
+            read_recording("vllm-log", [path])
+        assert error.value.field == "Mean acceptance length"
+        assert error.value.rule.endswith(" (the file's last line: is it cut?)") == is_cut
 
 
 def test_rounding_is_told_by_the_digits_that_are_printed():

@@ -1,0 +1,104 @@
+"""Runs in step are those of the loop, to the bit, whatever is recorded and however requests begin."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.decoding.seen import Start
+from paceline.policies import make_policy
+from paceline.sim.cost.base import CostModel
+from paceline.sim.rounds import RoundsTables
+from paceline.sim.simulate import Scenario, simulate
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import DrafterInfo, RoundsMeta, StatedAcceptance
+
+from ...unit_cost import UnitCost
+from .small_rounds import NAMES, one_request, recording_of, recordings, rounds_of
+
+
+class Uneven(CostModel):
+    """Each forward takes other seconds, which no order of additions leaves alone."""
+
+    name = "uneven"
+
+    def __init__(self):
+        self.asked = []
+
+    def __eq__(self, other):  # so that it has no hash
+        return self is other
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        self.asked.append((model, num_rows, new_tokens, context_tokens))
+        return 0.1 + len(model) / 3 + num_rows / 7 + new_tokens / 11 + context_tokens / 13
+
+
+def same(ours, theirs):
+    assert ours.meta == theirs.meta
+    for part in ("ops", "steps", "requests"):
+        for name, column in getattr(ours, part).items():
+            other = getattr(theirs, part)[name]
+            assert column.dtype == other.dtype, name
+            assert np.array_equal(column, other, equal_nan=column.dtype.kind == "f"), name
+
+
+def check(tables, policy, **scenario):
+    """The same log and texts, and the same forwards asked for, with the loop and without."""
+    found = []
+    for stepwise in (False, True):
+        cost, outputs = Uneven(), {}
+        asked = Scenario(tables=tables, cost=cost, **scenario)
+        log = simulate(asked, make_policy(policy, tables.pool), policy, outputs=outputs, stepwise=stepwise)
+        found.append((log, outputs, set(cost.asked)))
+    (ours, texts, asked), (theirs, other_texts, other_asked) = found
+    same(ours, theirs)
+    assert texts == other_texts
+    assert asked == other_asked
+
+
+@given(
+    recordings(stopping=True) | recordings(),
+    st.sampled_from(["plain", *(f"{name}:{window}/target" for name in NAMES for window in (1, 2, 5, 9))]),
+    st.integers(1, 5),
+    st.integers(0, 3),
+    st.sampled_from([None, Start.prefill, Start.draft]),
+    st.sampled_from([None, 0.3]),
+)
+def test_the_log_is_that_of_the_loop(recording, policy, batch, seed, start, decide_s):
+    tables = RoundsTables(recording)
+    check(tables, policy, batch=batch, seed=seed, start=start, decide_s=decide_s)
+    # What was played is played on, at another batch, seed and window.
+    check(tables, policy, batch=batch + 1, seed=seed, start=start, decide_s=decide_s)
+    check(tables, "tokens:3/target", batch=batch, seed=seed + 1, start=start, decide_s=decide_s)
+
+
+def stated(drafting):
+    """Tables of nine requests of which nothing is known but the rates of a drafter."""
+    rates = StatedAcceptance(hazards=(0.8, 0.7, 0.6, 0.5), drafting=drafting)
+    info = DrafterInfo(name="stated", by_start=True, window=4, stated=rates)
+    lengths = [5 + 7 * index % 23 for index in range(9)]
+    requests = tuple(
+        one_request({"": length, "stated": length}, {}, request_id=f"r{index}") for index, length in enumerate(lengths)
+    )
+    meta = RoundsMeta(name="by hand", source="vllm-metrics", form="rates", drafters=(info,))
+    return RoundsTables(RoundsRecording(meta=meta, requests=requests))
+
+
+@given(st.sampled_from([1.0, 0.6]), st.integers(1, 12), st.integers(1, 6), st.integers(0, 5))
+def test_rounds_that_are_all_drawn(drafting, batch, window, seed):
+    check(stated(drafting), f"stated:{window}/target", batch=batch, seed=seed)
+
+
+def test_policies_that_are_not_in_step_go_through_the_loop():
+    tables = RoundsTables(recording_of(one_request({"": 8}, dict.fromkeys(NAMES, rounds_of((0, 1, 4))))))
+    known = {"cost": UnitCost(), "batch": 2, "seed": 0, "prefill_before": (False,) * 3, "decide_s": 0.0}
+
+    def asked(policy, **other):
+        return tables.in_step.asked(make_policy(policy, tables.pool), **(known | other))
+
+    assert asked("feature:2/target") is not None
+    assert asked("plain") is not None
+    assert asked("adaptive,draft=feature") is None
+    assert asked("feature:2/target", prefill_before=(True, False, False)) is None
+    for name in ("knows_rounds", "knows_operations"):
+        cost = UnitCost()
+        setattr(cost, name, True)
+        assert asked("feature:2/target", cost=cost) is None
