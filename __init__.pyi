@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .decoding.rollouts import Rollouts
 from .decoding.seen import Start
 from .reports.comparison import Comparison, Sweep
 from .reports.intervals import OverTags
@@ -12,28 +13,33 @@ from .reports.recommendation import Recommendation
 from .reports.recommendation_under_load import RecommendationUnderLoad
 from .reports.sweeps import Tuned, TunedUnderLoad
 from .reports.what_if import WhatIf
+from .runtime.forward_kinds import AheadKind, CacheKind
 from .runtime.generate import generate as generate
+from .runtime.pools.pool import ModelPool
 from .runtime.prepare import load_assistants as load_assistants
 from .runtime.prepare import prepare as prepare
-from .studies.agree import agree as agree
-from .studies.decode import decode as decode
+from .runtime.prompts import Prompt
+from .runtime.threads import Memory
+from .studies.agree import Agreements
+from .studies.decode import Decoded
 from .studies.engine_settings import EngineSettings
 from .studies.import_logs import import_logs as import_logs
-from .studies.options import Promised
+from .studies.options import ClosureKind, Promised
 from .studies.plugin_checks import check_cost as check_cost
 from .studies.plugin_checks import check_importer as check_importer
 from .studies.plugin_checks import check_router as check_router
 from .studies.plugin_checks import check_workload as check_workload
-from .studies.record import record as record
 from .studies.report import report as report
 from .studies.serving import Simulated
 from .studies.serving import metrics as metrics
-from .studies.setting import PoliciesGiven, PolicyGiven
+from .studies.setting import NamedPolicy, PoliciesGiven, PolicyGiven
 from .studies.setting import open_recording as open_recording
 from .studies.sweeps import best_cells as best_cells
 from .studies.sweeps import collect as collect
 from .studies.sweeps import sweep_grid as sweep_grid
 from .studies.timeline import Timeline
+from .traces.contexts.recording import TrieRecording
+from .traces.meta import Closure, Sampling
 from .traces.recording import Recording
 
 __version__: str
@@ -70,6 +76,28 @@ __all__ = [
     "what_if",
 ]
 
+def agree(
+    pool: ModelPool | Path | str | None,
+    prompts: str | Path | Sequence[Prompt | str],
+    policies: PoliciesGiven | None = None,
+    *,
+    recording: str | Path | None = None,
+    prefix_cache: int | None = None,
+    block_tokens: int | None = None,
+    threads: int = 1,
+    chat: bool = False,
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 64,
+    limit: int | None = None,
+    start: Start | str = "prefill",
+    lossless: bool = False,
+    overlap: AheadKind = "auto",
+    batch: int = 1,
+    cache: CacheKind = "slots",
+    closure: ClosureKind | None = None,
+    reach: int | None = None,
+    run: int | None = None,
+) -> Agreements: ...
 def compare(
     recording: Recording | str | Path,
     policies: PoliciesGiven | None = None,
@@ -141,6 +169,29 @@ def compare_under_load(
     chains: Sequence[str] | None = None,
     rates: Sequence[float] | None = None,
 ) -> LoadComparison: ...
+def decode(
+    pool: ModelPool | Path | str | None,
+    prompts: str | Path | Sequence[Prompt | str],
+    policy: PolicyGiven | NamedPolicy = "plain",
+    *,
+    threads: int = 1,
+    chat: bool = False,
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 64,
+    limit: int | None = None,
+    start: Start | str = "prefill",
+    lossless: bool = False,
+    overlap: AheadKind = "auto",
+    batch: int = 1,
+    stop: str | Sequence[str] | None = None,
+    devices: Mapping[str, str] | None = None,
+    forward: str = "auto",
+    rollouts: Rollouts | str | None = None,
+    quality: bool = True,
+    run_tests: bool | str = False,
+    debug: bool = False,
+    memory: Memory | None = None,
+) -> Decoded: ...
 def find_rates(
     recording: Recording | str | Path | None = None,
     policies: PoliciesGiven | None = None,
@@ -253,6 +304,24 @@ def recommend_under_load(
     slo: str | None = None,
     observed: str | Path | None = None,
 ) -> RecommendationUnderLoad: ...
+def record(
+    pool: ModelPool | Path | str | None,
+    prompts: str | Path | Sequence[Prompt | str],
+    out: str | Path,
+    *,
+    threads: int = 1,
+    chat: bool = False,
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 64,
+    closure: Closure | str | None = None,
+    reach: int | None = None,
+    run: int | None = None,
+    trees: Sequence[str] = (),
+    name: str | None = None,
+    costs: bool = True,
+    profile: Path | str = "none",
+    debug: bool = False,
+) -> TrieRecording: ...
 def settings(
     engine: str,
     drafter: str | Sequence[str],

@@ -1,14 +1,16 @@
 """An option that is declared once: a field of a dataclass, with the words that the command line and Python show."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Value = TypeVar("Value")
+Function = TypeVar("Function", bound=Callable[..., Any])
 _OPT = "option"
 # A secret: the command line takes the name of the environment variable that holds it.
 Secret = Annotated[str, "of an environment variable"]
@@ -62,3 +64,25 @@ def declared(record: Callable[..., object]) -> dict[str, tuple[Parameter, Opt | 
 def given(record: "DataclassInstance") -> dict[str, Any]:
     """What is not as by default, by name."""
     return {one.name: getattr(record, one.name) for one in fields(record) if getattr(record, one.name) != one.default}
+
+
+def takes(record: Callable[..., object]) -> Callable[[Function], Function]:
+    """A function whose `**options` are the fields of a record shows them in its signature, and says what they do."""
+
+    def taking(function: Function) -> Function:
+        called = signature(function)
+        own = [one for one in called.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        names = {one.name for one in own}
+        more = {name: said for name, said in declared(record).items() if name not in names}
+        described = "\n".join(f"    {name}: {_in_python(said.words)}" for name, (_, said) in more.items() if said)
+        function.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\nKeywords:\n{described}\n"
+        own += [field for field, _ in more.values()]
+        vars(function)["__signature__"] = called.replace(parameters=own)
+        return function
+
+    return taking
+
+
+def _in_python(words: str) -> str:
+    """Options that the command line calls `--on` are keywords here."""
+    return re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", words)

@@ -1,47 +1,31 @@
 """`paceline run | record | agree | prompts`: real models under a policy, alone, recorded, and beside a replay."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..base.errors import counted, escaped, needs_torch, repeated
 from ..base.files import pool_path, write_whole
-from ..decoding.prefix_cache import prefix_cache_size
-from ..decoding.rollouts import rollouts_of
+from ..decoding.rollouts import Rollouts
 from ..runtime.forward_kinds import KINDS, ForwardKind, replaced
 from ..runtime.launched import launched
 from ..runtime.pools.pool_file import read_pool_file
 from ..runtime.prompts import read_prompts
 from ..runtime.tasks import FORMS, prompt_lines, read_task
-from ..studies.options import PrefixOptions
+from ..studies.options import AgreeOptions, LiveOptions, RecordOptions, RunOptions
 from ..traces.contexts.meta import ROUNDING
 from ..traces.contexts.recording import TrieRecording
 from .app import is_first
 from .errors import Interrupted
 from .options import (
-    CacheOption,
-    ChatOption,
-    DeadShareOption,
-    DebugOption,
-    KVLimitOption,
-    LimitOption,
+    GivenMemory,
     LiveSampling,
-    LiveStartOption,
-    LosslessOption,
-    MaxNewTokensOption,
-    MemberDevicesOption,
-    OverlapOption,
     PoolOption,
     PromptsOption,
     RecordedSampling,
-    RolloutsOption,
-    SharedAttentionOption,
-    ThreadsOption,
-    dead_share_of,
-    limit_bytes,
     named_recording,
 )
 from .output import (
@@ -54,7 +38,7 @@ from .output import (
     say,
     show,
 )
-from .typed import named_texts
+from .typed import option_of
 
 DIFFERENT = 1  # exit code: the worlds differ
 
@@ -63,22 +47,6 @@ GivenTraceOption = Annotated[
     typer.Option(
         callback=named_recording, help="A .trace folder of these prompts and this pool; default: recorded now."
     ),
-]
-GivenClosureOption = Annotated[
-    Literal["monotone", "full"] | None,
-    typer.Option(help="What to record: monotone (the default), or full, which holds more of what lossy policies do."),
-]
-GivenReachOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Most tokens off the trunk that are recorded; a policy needs as many as it ever has pending, a chain "
-        "the sum of its windows. Default: the most that any policy says it needs, at least 16.",
-        min=0,
-    ),
-]
-GivenRunOption = Annotated[
-    int | None,
-    typer.Option(help="Most tokens in a row by one member after a larger one's; default: as --reach.", min=0),
 ]
 
 
@@ -90,48 +58,17 @@ def agree(
     ] = None,
     pool: PoolOption = None,
     trace: GivenTraceOption = None,
-    max_new_tokens: MaxNewTokensOption = 64,
     sampling: RecordedSampling,
-    batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
-    cache: CacheOption = "slots",
-    start: LiveStartOption = "prefill",
-    closure: GivenClosureOption = None,
-    reach: GivenReachOption = None,
-    run: GivenRunOption = None,
-    limit: LimitOption = None,
-    lossless: LosslessOption = False,
-    prefixes: PrefixOptions,
-    threads: ThreadsOption = 1,
-    chat: ChatOption = False,
-    overlap: OverlapOption = "auto",
+    asked: AgreeOptions,
     json: JsonOption = None,
 ) -> None:
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
-    mode = sampling.chosen()
+    own = replace(asked, sampling=sampling.chosen())
     check_json_path(json, prompts)
     requests = read_prompts(prompts)
     with needs_torch():
         from ..studies.agree import agree as agreements_of
-    found = agreements_of(
-        pool,
-        requests,
-        policy,
-        recording=trace,
-        sampling=mode,
-        max_new_tokens=max_new_tokens,
-        limit=limit,
-        batch=batch,
-        cache=cache,
-        start=start,
-        closure=closure,
-        reach=reach,
-        run=run,
-        lossless=lossless,
-        threads=threads,
-        chat=chat,
-        overlap=overlap,
-        **vars(prefixes),
-    )
+    found = agreements_of(pool, requests, policy, recording=trace, **vars(own))
     show(json, found)
     if not found.agree:
         raise typer.Exit(DIFFERENT)
@@ -156,43 +93,21 @@ def record(
     out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
     prompts: PromptsOption,
     pool: PoolOption = None,
-    max_new_tokens: MaxNewTokensOption = 64,
     sampling: RecordedSampling,
     kept: _Kept,
-    limit: LimitOption = None,
-    name: Annotated[str | None, typer.Option(help="Name of the recording; default: that of the folder.")] = None,
-    threads: ThreadsOption = 1,
-    chat: ChatOption = False,
-    costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
-    profile: Annotated[
-        str, typer.Option(help="Take seconds from a profile: here (the newest of this machine), FILE.profile or none.")
-    ] = "none",
-    debug: DebugOption = False,
+    limit: Annotated[int | None, option_of(LiveOptions, "limit")] = None,
+    asked: RecordOptions,
 ) -> None:
     """Record what every model of a pool says at every context that an Exact chain can reach.
 
     The same command continues a recording that was cut short.
     """
-    mode = sampling.chosen()
+    own = replace(asked, sampling=sampling.chosen(), **asdict(kept) | {"trees": kept.trees or ()})
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
     with needs_torch():
         from ..studies.record import record as record_prompts
-    trace = record_prompts(
-        pool,
-        requests,
-        out,
-        sampling=mode,
-        max_new_tokens=max_new_tokens,
-        **{**asdict(kept), "trees": kept.trees or ()},
-        name=name,
-        costs=costs,
-        profile=profile,
-        threads=threads,
-        chat=chat,
-        debug=debug,
-    )
-    _say_what_it_holds(trace, out)
+    _say_what_it_holds(record_prompts(pool, requests, out, **vars(own)), out)
 
 
 def _say_what_it_holds(trace: TrieRecording, out: Path) -> None:
@@ -224,14 +139,6 @@ ForwardOption = Annotated[
         "one product; compiled are the modules by torch.compile.",
     ),
 ]
-QualityOption = Annotated[
-    bool,
-    typer.Option(
-        "--quality/--no-quality",
-        help="After the run of a lossy policy, let the target answer alone and judge the texts.",
-    ),
-]
-
 RunTestsOption = Annotated[
     bool,
     typer.Option(
@@ -252,7 +159,6 @@ def run(
     prompts: PromptsOption,
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
     pool: PoolOption = None,
-    device: MemberDevicesOption = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="As --policy of compare; several run in turn, in one table; default: plain."),
@@ -263,28 +169,11 @@ def run(
             help="With several policies: rounds in which each answers all prompts once; default: 3.", min=1, max=1000
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
-    max_new_tokens: MaxNewTokensOption = 64,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
     sampling: LiveSampling,
-    cache: CacheOption = "slots",
-    kv_limit_mib: KVLimitOption = None,
-    dead_share: DeadShareOption = None,
-    prefixes: PrefixOptions,
-    shared_attention: SharedAttentionOption = "auto",
+    memory: GivenMemory,
+    asked: RunOptions,
     forward: ForwardOption = "auto",
-    start: LiveStartOption = "prefill",
-    limit: LimitOption = None,
-    rollouts: RolloutsOption = None,
-    lossless: LosslessOption = False,
-    quality: QualityOption = True,
     run_tests: RunTestsOption = False,
-    threads: ThreadsOption = 1,
-    chat: ChatOption = False,
-    overlap: OverlapOption = "auto",
-    debug: Annotated[
-        bool, typer.Option(help="Print which forward runs each model; check every cache at every step.")
-    ] = False,
     figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -293,15 +182,12 @@ def run(
     Exit 1 if requests failed; the others are answered.
     """
     names = policy or ["plain"]
-    _check_several(names, out, rollouts, repeats)
+    _check_several(names, out, asked.rollouts, repeats)
     if unsandboxed and not run_tests:
         raise ValueError("unsandboxed stands after --run-tests, got it without")
-    mode = sampling.chosen()
-    branching = None if rollouts is None else rollouts_of(rollouts)
-    check_stops(stop or [])
-    sharing = prefix_cache_size(prefixes.prefix_cache, prefixes.block_tokens)
-    kv_bytes, most_dead = limit_bytes(kv_limit_mib), dead_share_of(cache, dead_share)
-    devices = named_texts("--device", "DEVICE", device)
+    own = replace(asked, sampling=sampling.chosen(), forward=forward, run_tests=unsandboxed or run_tests)
+    check_stops(own.stop or [])
+    kept = memory.checked()
     check_json_path(json, out, prompts, figure)
     check_figure_path(figure, out, prompts)
     check_new_folder("--out", out)
@@ -310,35 +196,15 @@ def run(
     with needs_torch():
         from ..runtime.ranks import leave
         from ..runtime.threads import Memory
-        from ..studies.decode import REPEATS, decode, decode_each
-    loading: Any = {"lossless": lossless, "threads": threads, "chat": chat, "devices": devices}
-    loading |= {"forward": forward, "debug": debug}
-    options = dict[str, Any](
-        sampling=mode,
-        max_new_tokens=max_new_tokens,
-        limit=limit,
-        batch=batch,
-        memory=Memory(
-            cache=cache,
-            limit_bytes=kv_bytes,
-            dead_share=most_dead,
-            prefixes=sharing,
-            shared_attention=shared_attention,
-        ),
-        start=start,
-        stop=stop or (),
-        quality=quality,
-        run_tests=unsandboxed or run_tests,
-        overlap=overlap,
-        rollouts=branching,
-    )
+        from ..studies.decode import REPEATS, DecodeOptions, decode, decode_each
+    options = {**vars(own), "memory": Memory(**kept)}
     if len(names) > 1:
-        each = decode_each(pool, requests, names, options, repeats=repeats or REPEATS, **loading)
+        each = decode_each(pool, requests, names, DecodeOptions(**options), repeats=repeats or REPEATS)
         leave()
         if is_first():
             _tell_each(each, len(names), figure, json)
         return
-    decoded = decode(pool, requests, names[0], **options, **loading)
+    decoded = decode(pool, requests, names[0], **options)
     leave()
     if is_first():
         _tell(decoded, counted(decoded.num_requests, "request"), out, json, figure)
@@ -388,7 +254,9 @@ def _at(run: "Decoded") -> str:
     return "" if place is None else f"in {run.log.meta['policy']} at {place}; "
 
 
-def _check_several(names: Sequence[str], out: Path | None, rollouts: str | None, repeats: int | None) -> None:
+def _check_several(
+    names: Sequence[str], out: Path | None, rollouts: Rollouts | str | None, repeats: int | None
+) -> None:
     """Raises ValueError for options that go with one policy alone, or with several only."""
     if len(names) == 1 and repeats is not None:
         raise ValueError(f"--repeats goes with several --policy, got {names[0]}")

@@ -4,12 +4,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf, nan
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
 from ..base.files import pool_path, recording_path
-from ..studies.options import LoadOptions, ReplayOptions
+from ..decoding.prefix_cache import prefix_cache_size
+from ..runtime.forward_kinds import CacheKind, SharedKind
+from ..studies.options import (
+    AgreeOptions,
+    LoadOptions,
+    ModelsOptions,
+    PrefixOptions,
+    RecordOptions,
+    ReplayOptions,
+    RunOptions,
+)
 from ..traces.meta import Sampling
 from .typed import named_texts, option_of
 
@@ -45,68 +55,14 @@ FromOption = Annotated[
 ]
 GivenClusterOption = Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"With --workload. {CLUSTER}")]
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]
-LimitOption = Annotated[int | None, typer.Option(help="Only this many prompts, the first ones.", min=1)]
-MaxNewTokensOption = Annotated[int, typer.Option(help="Longest answer.", min=1)]
-RolloutsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N@DEPTH/...",
-        help="Several answers to each prompt that branch: 4@0/2@32 starts four paths at the prompt, each of which "
-        "splits in two after 32 tokens of answer. For coupled and rejection sampling.",
-    ),
-]
+MaxNewTokensOption = Annotated[int, option_of(ModelsOptions, "max_new_tokens")]
 _POOL_HELP = "A pool.toml, its folder, or the name of a shipped pool; default: pico."
 PoolOption = Annotated[Path | None, typer.Option(parser=pool_path, metavar="POOL", help=_POOL_HELP)]
 PoolArgument = Annotated[Path | None, typer.Argument(parser=pool_path, metavar="[POOL]", help=_POOL_HELP)]
-MemberDevicesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--device", metavar="NAME=DEVICE", help="Run a member elsewhere than its pool says, as target=cuda:1; repeated."
-    ),
-]
-ChatOption = Annotated[
-    bool, typer.Option("--chat", help="Put prompts as questions of a dialogue, by the tokenizer's chat template.")
-]
-ThreadsOption = Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)]
-OverlapOption = Annotated[
-    Literal["auto", "threads", "turns"],
-    typer.Option(
-        help="How members that the policy runs at the same time share this machine: in threads, in turns, or by what "
-        "is quicker in the first operations. The text is the same."
-    ),
-]
-DebugOption = Annotated[
-    bool, typer.Option(help="Print which forward runs each model, and what multiplies its weights.")
-]
-# Only a log can have begun in a way of its own.
-LiveStartOption = Annotated[
-    Literal["prefill", "draft"],
-    typer.Option(help="How requests begin: the target's prefill writes the first token, or a draft does."),
-]
-
-Cache = Literal["slots", "mask"]
-
-CacheOption = Annotated[
-    Cache, typer.Option(help="How keys and values are kept: a slot per position, or append-only with a mask.")
-]
-KVLimitOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Memory of all caches on a device together; where it is short, the youngest request waits and recomputes. "
-        "One number for every device, or DEVICE=MIB for each, as cuda:1=4096.",
-    ),
-]
-SharedAttentionOption = Annotated[
-    Literal["auto", "on", "off"],
-    typer.Option(
-        help="With --prefix-cache: compute attention over a prefix that all rows of a fused forward share once: "
-        "always, never, or where that is quicker here."
-    ),
-]
-DeadShareOption = Annotated[
-    float | None,
-    typer.Option(help="With --cache mask: share of dead slots at which they are truncated, in (0, 1]; 0.5."),
-]
+MemberDevicesOption = Annotated[list[str] | None, option_of(RunOptions, "devices")]
+ChatOption = Annotated[bool, option_of(ModelsOptions, "chat")]
+ThreadsOption = Annotated[int, option_of(ModelsOptions, "threads")]
+DebugOption = Annotated[bool, option_of(RecordOptions, "debug")]
 
 
 _HOW = "How tokens are chosen."
@@ -166,6 +122,43 @@ class RecordedSampling(GivenSampling):
     modes: ClassVar[str] = "coupled"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenMemory(PrefixOptions):
+    """How keys and values are kept, as it is typed: each field is an option."""
+
+    cache: Annotated[CacheKind, option_of(AgreeOptions, "cache")] = "slots"
+    kv_limit_mib: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Memory of all caches on a device together; where it is short, the youngest request waits and "
+            "recomputes. One number for every device, or DEVICE=MIB for each, as cuda:1=4096.",
+        ),
+    ] = None
+    dead_share: Annotated[
+        float | None,
+        typer.Option(help="With --cache mask: share of dead slots at which they are truncated, in (0, 1]; 0.5."),
+    ] = None
+    shared_attention: Annotated[
+        SharedKind,
+        typer.Option(
+            help="With --prefix-cache: compute attention over a prefix that all rows of a fused forward share once: "
+            "always, never, or where that is quicker here."
+        ),
+    ] = "auto"
+
+    def checked(self) -> dict[str, Any]:
+        """The fields of `Memory`; raises ValueError for what is no amount of memory, or does not go together."""
+        if self.dead_share is not None and self.cache != "mask":
+            raise ValueError("--dead-share belongs to --cache mask")
+        return {
+            "cache": self.cache,
+            "prefixes": prefix_cache_size(self.prefix_cache, self.block_tokens),
+            "limit_bytes": limit_bytes(self.kv_limit_mib),
+            "dead_share": 0.5 if self.dead_share is None else self.dead_share,
+            "shared_attention": self.shared_attention,
+        }
+
+
 def limit_bytes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
     """Bytes of --kv-limit-mib, of each device or by its name; raises ValueError for what is no amount of memory."""
     if not texts:
@@ -183,15 +176,6 @@ def _bytes(mib: str) -> int:
     if not 0 < amount < inf:
         raise ValueError(f"--kv-limit-mib must be > 0 and finite, got {mib}")
     return max(1, int(amount * 2**20))
-
-
-def dead_share_of(cache: Cache, share: float | None) -> float:
-    """--dead-share; raises ValueError for a cache that has no dead slots."""
-    if share is None:
-        return 0.5
-    if cache != "mask":
-        raise ValueError("--dead-share belongs to --cache mask")
-    return share
 
 
 def named_recording(given: Path | None) -> Path | None:

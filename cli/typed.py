@@ -7,12 +7,13 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from math import floor, isfinite
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
 import typer
 
 from ..base.errors import ArgumentError
 from ..base.options import Opt, Secret, declared
+from ..decoding.rollouts import Rollouts, rollouts_of
 from ..decoding.seen import Start
 from ..reports.intervals import OverTags
 
@@ -160,12 +161,20 @@ _TYPED: dict[object, tuple[object, Parse]] = {
     str | Mapping[str, str] | None: (str | None, _as_typed),
     str | Mapping[str, Any] | None: (str | None, _as_typed),
     Sequence[str] | Mapping[str, str] | None: (list[str] | None, _as_typed),
+    str | Sequence[str] | None: (list[str] | None, _as_typed),
+    str | Path: (str, _as_typed),
     Start | str | None: (Start | None, _as_typed),
+    Start | str: (Literal["prefill", "draft"], _as_typed),  # only a log can have begun in a way of its own
+    Rollouts | str | None: (str | None, lambda _flag, _, text: rollouts_of(text)),
     OverTags | str: (OverTags, _as_typed),
     Secret | None: (str | None, lambda _flag, _, variable: _key(variable)),
     tuple[str, ...]: (str, lambda flag, _, text: words(flag, text)),
     tuple[float, ...]: (str, lambda flag, _, text: numbers(flag, text)),
     tuple[float, ...] | None: (str | None, lambda flag, _, text: numbers(flag, text)),
+    Mapping[str, str] | None: (
+        list[str] | None,
+        lambda flag, metavar, texts: named_texts(flag, metavar.partition("=")[2], texts),
+    ),
     Mapping[str, float] | None: (
         list[str] | None,
         lambda flag, metavar, texts: named_numbers(

@@ -1,6 +1,7 @@
 """Carries out an `Overlap` with the two verbs that every world has, one part after the other."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .overlap import front_of, spans_of
 from .results import Deferred, Drafted, Failed, Judged, OverlapResults, Parted, PartRun, Results
@@ -36,16 +37,28 @@ def together(row: Sequence[Drafted | Judged | Failed | Deferred]) -> Parted | Fa
     return next((each for each in apart if isinstance(each, Failed)), apart[0])
 
 
-def _run(world: World, level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> Results:
-    drafts: list[tuple[Session, Draft]] = []
-    verifies: list[tuple[Session, Verify]] = []
-    fronts = [front_of(session, end) for (session, _), end in zip(items, ends, strict=True)]
-    for front, (_, step) in zip(fronts, items, strict=True):
-        part = step.steps[number]
-        if isinstance(part, Draft):
-            drafts.append((front, part))
+class OnePart(NamedTuple):
+    """One part of the overlaps of some requests: what its member drafts or judges, each text as it was before."""
+
+    fronts: list[Session]
+    drafts: list[tuple[Session, Draft]]
+    verifies: list[tuple[Session, Verify]]
+
+
+def part_of(number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> OnePart:
+    """The part at an index, of requests whose texts end there for its member."""
+    part = OnePart([front_of(session, end) for (session, _), end in zip(items, ends, strict=True)], [], [])
+    for front, (_, step) in zip(part.fronts, items, strict=True):
+        asked = step.steps[number]
+        if isinstance(asked, Draft):
+            part.drafts.append((front, asked))
         else:
-            verifies.append((front, part))
+            part.verifies.append((front, asked))
+    return part
+
+
+def _run(world: World, level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> Results:
+    fronts, drafts, verifies = part_of(number, items, ends)
     results: Results = world.draft(level, drafts) if drafts else world.verify(level, verifies)
     for front, (session, _) in zip(fronts, items, strict=True):
         session.place = front.place  # where replay went back to the trunk

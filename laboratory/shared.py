@@ -20,12 +20,13 @@ from paceline.runs.log import RunLog
 from paceline.runtime.caches import MemberKV
 from paceline.runtime.decode import Output, Run, decode, sessions_of, whole
 from paceline.runtime.draft import num_common
+from paceline.runtime.forward_kinds import CacheKind
 from paceline.runtime.pools.members import LoadedMember, describe_model, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodels import make_submodel
 from paceline.runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
 from paceline.runtime.slim import Calibration, Mask, next_token_probs
-from paceline.runtime.threads import CacheKind, Memory
+from paceline.runtime.threads import Memory
 from paceline.runtime.tokenizers import Alignment
 from paceline.runtime.world import TorchWorld
 from paceline.studies.agree import matching_trace

@@ -9,29 +9,28 @@ P parts.
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from statistics import median_high
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..base.errors import ArgumentError
 from ..decoding.legal_steps import Policy
-from ..decoding.overlap import Span, front_of, settle, spans_of
-from ..decoding.overlap_run import together
+from ..decoding.overlap import Span, settle, spans_of
+from ..decoding.overlap_run import part_of, together
 from ..decoding.results import Deferred, Drafted, Failed, Judged, Parted, PartRun
 from ..decoding.session import Session
-from ..decoding.steps import Draft, Verify
 from ..decoding.world import OverlapItem
 from ..policies.about import may_work_ahead
 from .clock import Clock
 from .draft import DraftProcessor, ForeignDrafter
 from .executor import Executor, Phases, RollbackProcessor
+from .forward_kinds import AheadKind
 from .pools.members import LoadedMember
 from .state import CrowdedError
 from .verify import VerifyProcessor
 
-AheadKind = Literal["auto", "threads", "turns"]
-AHEAD_KINDS: tuple[AheadKind, ...] = ("auto", "threads", "turns")
 # Operations that `auto` tries each way: after one that pays for what comes up once, enough to outlast a disturbance.
 TRIED = 8
 
@@ -45,14 +44,6 @@ class AheadPace:
     threads_s: float | None  # median seconds of the operations that were tried, None where none was
     turns_s: float | None  # likewise
     why: str  # why threads were not even tried; empty if they were, or nobody asked for them
-
-
-def check_ahead(asked: str) -> AheadKind:
-    """How members are to work ahead; raises ArgumentError for another word."""
-    for kind in AHEAD_KINDS:
-        if asked == kind:
-            return kind
-    raise ArgumentError(f"`overlap` must be one of {', '.join(AHEAD_KINDS)}, got {asked!r}")
 
 
 def check_has_use(asked: AheadKind, policies: Mapping[str, Policy]) -> None:
@@ -105,7 +96,7 @@ class Pace:
         in_threads, in_turns = self._num_ops[True], self._num_ops[False]
         if min(in_threads, in_turns) <= TRIED:
             return in_threads < in_turns
-        return _median(self._seconds[True]) < _median(self._seconds[False])
+        return median_high(self._seconds[True]) < median_high(self._seconds[False])
 
     def note(self, seconds: float, *, threads: bool) -> None:
         """An operation took so long; the first one of either kind pays for what comes up once and is left out."""
@@ -120,14 +111,10 @@ class Pace:
         return AheadPace(
             asked=self._asked,
             used=used,
-            threads_s=_median(self._seconds[True]) if self._seconds[True] else None,
-            turns_s=_median(self._seconds[False]) if self._seconds[False] else None,
+            threads_s=median_high(self._seconds[True]) if self._seconds[True] else None,
+            turns_s=median_high(self._seconds[False]) if self._seconds[False] else None,
             why="" if self._asked == "turns" else self._why_not,
         )
-
-
-def _median(seconds: list[float]) -> float:
-    return sorted(seconds)[len(seconds) // 2]
 
 
 Answer = Drafted | Judged | Failed | Deferred
@@ -140,14 +127,6 @@ class Lane(NamedTuple):
     executor: Executor
     draft: DraftProcessor
     verify: VerifyProcessor
-
-
-class _Part(NamedTuple):
-    """One part of an operation: its member, and each request as that member reads it."""
-
-    level: int
-    drafts: list[tuple[Session, Draft]]
-    verifies: list[tuple[Session, Verify]]
 
 
 class Lanes:
@@ -213,13 +192,10 @@ class Lanes:
 
         def make() -> tuple[list[Answer], PartRun]:
             began_s = self._clock.now_s()
-            part = _part_of(level, number, items, ends)
+            _, drafts, verifies = part_of(number, items, ends)
             lane.executor.begin()
-            answers: list[Answer]
-            if part.drafts:
-                answers = list(lane.draft.run(level, part.drafts))
-            else:
-                answers = list(lane.verify.run(level, part.verifies))
+            ran = lane.draft.run(level, drafts) if drafts else lane.verify.run(level, verifies)
+            answers: list[Answer] = list(ran)
             forwards = list(lane.executor.forwards_run())
             return answers, PartRun(began_s - start_s, forwards, self._clock.now_s() - began_s)
 
@@ -290,14 +266,3 @@ class Lanes:
         for level in list(state.fed):
             if level not in self._foreign:
                 self._manager.roll_back(state, level, kept[level])
-
-
-def _part_of(level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> _Part:
-    part = _Part(level, [], [])
-    for (session, step), end in zip(items, ends, strict=True):
-        asked, front = step.steps[number], front_of(session, end)
-        if isinstance(asked, Draft):
-            part.drafts.append((front, asked))
-        else:
-            part.verifies.append((front, asked))
-    return part

@@ -20,12 +20,14 @@ from itertools import repeat
 from math import prod
 from operator import add
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from .forward_kinds import SharedKind
 
 
 def total_bytes(device: torch.device) -> int:
@@ -69,10 +71,6 @@ def trim() -> None:
 
 
 Places = slice | Tensor  # one run, or indices
-
-
-SharedKind = Literal["auto", "on", "off"]
-SHARED_KINDS: tuple[SharedKind, ...] = ("auto", "on", "off")
 
 
 class Prefix(NamedTuple):

@@ -30,11 +30,10 @@ from ..policies.fixed import Plain
 from ..runs.log import UNKNOWN_COUNT, RunLedger, RunLog, TextQuality, same_counts, seconds_per_token
 from ..traces.contexts.columns import LOG_PROBS
 from ..traces.meta import Sampling
-from .ahead import AheadKind
 from .caches import total_bytes
 from .clock import PricedSeconds, Prices, TimedPolicy
 from .coupled_noise import noise_of
-from .forward_kinds import ForwardKind
+from .forward_kinds import AheadKind, ForwardKind
 from .pools.members import LoadedMembers, loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt

@@ -5,6 +5,7 @@ tokens. Numbers are on the grid of recordings, so that a rule draws its line at 
 Letters: K judged tokens of one request, M distributions, N contexts, V vocabulary.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from math import exp, isnan, nan
 from typing import Any, NamedTuple, overload
@@ -73,19 +74,15 @@ class OpDistances:
         return found
 
 
-class Distances(Sequence[float]):
-    """The first distances of one request; reads like a tuple of them."""
+class LazyNumbers(Sequence[float]):
+    """The first numbers of some that are worked out when somebody looks; reads like a tuple of them."""
 
-    __slots__ = ("_count", "_number", "_op")
-
-    def __init__(self, op: OpDistances, number: int, count: int) -> None:
-        self._op = op
-        self._number = number
+    def __init__(self, count: int) -> None:
         self._count = count
 
-    def first(self, count: int) -> "Distances":
-        """The same, but for those from `count` on."""
-        return Distances(self._op, self._number, min(count, self._count))
+    @abstractmethod
+    def values(self) -> Sequence[float]:
+        """Those numbers and maybe more."""
 
     def __len__(self) -> int:
         return self._count
@@ -97,7 +94,7 @@ class Distances(Sequence[float]):
     def __getitem__(self, index: slice) -> tuple[float, ...]: ...
 
     def __getitem__(self, index: int | slice) -> float | tuple[float, ...]:
-        values = self._op.of(self._number)
+        values = self.values()
         if isinstance(index, slice):
             return tuple(values[: self._count][index])
         return values[range(self._count)[index]]
@@ -110,6 +107,22 @@ class Distances(Sequence[float]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+
+class Distances(LazyNumbers):
+    """The first distances of one request."""
+
+    def __init__(self, op: OpDistances, number: int, count: int) -> None:
+        super().__init__(count)
+        self._op, self._number = op, number
+
+    def first(self, count: int) -> "Distances":
+        """The same, but for those from `count` on."""
+        return Distances(self._op, self._number, min(count, self._count))
+
+    def values(self) -> Sequence[float]:
+        """See `LazyNumbers`."""
+        return self._op.of(self._number)
 
 
 def stacked_on(device: torch.device, rows: Sequence[Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
 """A drafter that reads hidden states (Li et al. 2024, arXiv:2401.15077): its layer, its forwards, the states it reads.
 
-`feature_reader` lets it read texts. Letters: T new tokens of all requests, N of them kept, W hidden size, V vocabulary.
+`draft.FeatureReader` lets it read texts. Letters: T new tokens of all requests, N of them kept, W hidden size, V
+vocabulary.
 """
 
 from pathlib import Path

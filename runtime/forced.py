@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,10 +33,11 @@ from ..traces.contexts.recording import TrieRecording
 from ..traces.contexts.trie import TrieRequest
 from ..traces.meta import NgramInfo, Sampling
 from ..traces.shapes import DecoderShape, model_called, presets
-from .caches import KVShape, MemberKV, Placement, SlotCache, total_bytes
+from .caches import total_bytes
 from .clock import Prices
 from .decode import Run, check_fit
-from .forward import ModelForward, attention_of
+from .distances import LazyNumbers
+from .forward import ModelForward, WrappedForward, attention_of
 from .forward_kinds import ForwardKind
 from .pools.configs import CONFIG as CONFIG_FILE
 from .pools.configs import MemberConfig, check_configs, check_order, read_config, submodel_of
@@ -44,8 +45,7 @@ from .pools.members import (
     LoadedMember,
     LoadedMembers,
     a_device,
-    describe_lookup,
-    describe_model,
+    describe_entry,
     loaded_pool,
     usable_device,
 )
@@ -195,31 +195,15 @@ class ForcedPool(LoadedMembers):
         return _AnyToken(LoadedMembers.forward(self, level, kind, share_weights=share_weights), self.vocab_size)
 
 
-class _AnyToken:
+class _AnyToken(WrappedForward):
     """Takes the token ids of a recording: which row of the embedding is read costs the same."""
 
-    def __init__(self, forward: ModelForward, vocab_size: int) -> None:
-        self._forward = forward
+    def __init__(self, inner: ModelForward, vocab_size: int) -> None:
+        super().__init__(inner)
         self._vocab_size = vocab_size
 
-    @property
-    def name(self) -> str:
-        return self._forward.name
-
-    @property
-    def kv_shape(self) -> KVShape:
-        return self._forward.kv_shape
-
-    def slot_cache(self) -> SlotCache:
-        return self._forward.slot_cache()
-
-    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
-        return self._forward(ids.remainder(self._vocab_size), placement, cache, keep)
-
-    def with_states(
-        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
-        return self._forward.with_states(ids.remainder(self._vocab_size), placement, cache, keep)
+    def ids(self, ids: Tensor) -> Tensor:
+        return ids.remainder(self._vocab_size)
 
 
 def shapes_of(
@@ -306,15 +290,10 @@ def _model(found: MemberConfig, entry: MemberEntry) -> PreTrainedModel:
 
 
 def _members(file: Path, content: ForcedPoolFile, models: dict[str, PreTrainedModel]) -> tuple[LoadedMember, ...]:
-    members = []
     for row, entry in enumerate(content.members):
-        if entry.ngram is not None:
-            members.append(describe_lookup(entry.name, entry.ngram.rule))
-        elif entry.submodel_of is not None:
-            slim = submodel_of(file, row, entry, models[entry.submodel_of])
-            members.append(describe_model(entry.name, "submodel", slim, None))
-        else:
-            members.append(describe_model(entry.name, "model", models[entry.name], None))
+        if entry.submodel_of is not None:
+            models[entry.name] = submodel_of(file, row, entry, models[entry.submodel_of])
+    members = [describe_entry(entry, models.get(entry.name)) for entry in content.members]
     check_order(file, [member.name for member in members], [member.num_parameters for member in members])
     return tuple(members)
 
@@ -526,25 +505,17 @@ class _Unending:
         return False
 
 
-class _DecidedDistances(Sequence[float]):
+class _DecidedDistances(LazyNumbers):
     """Distances as decided, for which the real ones are worked out as well when somebody looks."""
 
     def __init__(self, real: Sequence[float], decided: Sequence[float]) -> None:
-        self._real = real
-        self._decided = tuple(decided)
+        super().__init__(len(decided))
+        self._real, self._decided = real, decided
 
-    def __len__(self) -> int:
-        return len(self._decided)
-
-    @overload
-    def __getitem__(self, index: int) -> float: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[float, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> float | tuple[float, ...]:
+    def values(self) -> Sequence[float]:
+        """See `LazyNumbers`."""
         self._real[:1]  # which works all of them out
-        return self._decided[index]
+        return self._decided
 
 
 class ForcedProbedWorld(ProbedWorld, ForcedWorld):

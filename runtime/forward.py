@@ -135,6 +135,33 @@ class ModelForward(Protocol):
         """
 
 
+class WrappedForward:
+    """A `ModelForward` in front of another one: a subclass changes the ids that go in, or what comes out."""
+
+    def __init__(self, inner: ModelForward) -> None:
+        self.name, self.kv_shape, self.slot_cache = inner.name, inner.kv_shape, inner.slot_cache
+        self._inner = inner
+
+    def ids(self, ids: Tensor) -> Tensor:
+        """What the inner forward is fed, `[T]`."""
+        return ids
+
+    def logits(self, logits: Tensor, placement: Placement) -> Tensor:
+        """What is returned of its logits `[N, V]`; may be the same memory, changed."""
+        return logits
+
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+        """See `ModelForward`."""
+        return self.logits(self._inner(self.ids(ids), placement, cache, keep), placement)
+
+    def with_states(
+        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """See `ModelForward`."""
+        logits, states = self._inner.with_states(self.ids(ids), placement, cache, keep)
+        return self.logits(logits, placement), states
+
+
 # What forwards call the cache that they are given: the first since transformers 5.24, the second before.
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 

@@ -31,7 +31,7 @@ from transformers.models.llama.modeling_llama import (
 
 from .caches import KVShape, MemberKV, Placement, SlotCache, let_go, trim
 from .compiled import CompiledForward
-from .forward import ModuleForward, layer_windows, within_window
+from .forward import ModuleForward, WrappedForward, layer_windows, within_window
 from .pools.heads import SubsetHead
 from .prefixed_kv import SharedAttention
 from .products import Multiplier, ProductChooser
@@ -449,48 +449,29 @@ class TokenRows:
         return whole
 
 
-class PaddedForward:
+class PaddedForward(WrappedForward):
     """A member's forward over the pool's vocabulary: `inner` is over its own, `rows` says how one is the other."""
 
     def __init__(self, inner: FusedForward | ModuleForward | CompiledForward, rows: TokenRows) -> None:
-        self._inner = inner
-        self._rows = rows
+        super().__init__(inner)
+        self._own, self._rows = inner, rows
 
-    @property
-    def name(self) -> str:
-        """As of the member's forward."""
-        return self._inner.name
-
-    @property
-    def kv_shape(self) -> KVShape:
-        """What the cache must hold of one token."""
-        return self._inner.kv_shape
-
-    def slot_cache(self) -> SlotCache:
-        """See `ModelForward`."""
-        return self._inner.slot_cache()
+    def ids(self, ids: Tensor) -> Tensor:
+        """Those of its own vocabulary."""
+        return self._rows.ids(ids)
 
     @torch.inference_mode()
-    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
-        """See `ModelForward`."""
-        return self._rows.logits(self._inner(self._rows.ids(ids), placement, cache, keep))
+    def logits(self, logits: Tensor, placement: Placement) -> Tensor:
+        """Those of the pool's vocabulary."""
+        return self._rows.logits(logits)
 
-    @torch.inference_mode()
-    def with_states(
-        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
-        """See `ModelForward`."""
-        logits, states = self._inner.with_states(self._rows.ids(ids), placement, cache, keep)
-        return self._rows.logits(logits), states
-
-    @torch.inference_mode()
     def on_inputs(
         self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         """See `ModuleForward`."""
-        assert not isinstance(self._inner, CompiledForward)  # nobody reads its states
-        logits, states = self._inner.on_inputs(inputs, placement, cache, keep)
-        return self._rows.logits(logits), states
+        assert not isinstance(self._own, CompiledForward)  # nobody reads its states
+        logits, states = self._own.on_inputs(inputs, placement, cache, keep)
+        return self.logits(logits, placement), states
 
 
 Inner = TypeVar("Inner", bound=FusedForward | ModuleForward | CompiledForward)

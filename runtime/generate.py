@@ -41,14 +41,15 @@ from ..decoding.request_text import Ending
 from ..decoding.session import Session
 from ..policies.by_name import make_policy
 from ..runs.log import RunLog
-from ..traces.meta import Sampling
+from ..traces.meta import GREEDY, Sampling
 from .decode import OnCommit, Run, check_fit
 from .forward import CACHE_ARGUMENTS
 from .forward_choice import CHECKED_POSITIONS
+from .forward_kinds import CACHES, CacheKind
 from .fused import fused_supports
 from .pools.configs import OPTIONS, check_call
 from .pools.members import LoadedMembers, checked_name, live_pool, loaded_pool
-from .threads import CACHES, CacheKind, Memory
+from .threads import Memory
 from .world import TorchWorld
 
 PolicyLike = str | Policy | Callable[[Pool], Policy]
@@ -211,7 +212,7 @@ def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: Sampli
     if not do_sample:
         if mode is not None:
             raise ValueError(f"sampling needs do_sample=True, got {mode!r}")
-        return Sampling(mode="greedy")
+        return GREEDY
     given: dict[type, Any] = {type(processor): processor for processor in processors}
     temperature = given[TemperatureLogitsWarper].temperature if TemperatureLogitsWarper in given else 1.0
     try:

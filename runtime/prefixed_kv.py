@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from statistics import median
 from time import perf_counter
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -35,10 +35,10 @@ from .caches import (
     Placement,
     Places,
     Prefix,
-    SharedKind,
     SlotCache,
     zeros,
 )
+from .forward_kinds import SharedKind
 from .products import KnownChoices
 
 # keys and values
@@ -107,13 +107,6 @@ ALONE, SHARED = "alone", "shared"
 _RACES = 3
 
 
-class ReadsCommon(Protocol):
-    """A cache that has the keys and values of a common prefix once."""
-
-    def read_common(self, layer: int, prefix: Prefix) -> KeysValues:
-        """Two of `[H, C, D]`."""
-
-
 class SharedAttention:
     """Attention of one model's forwards. Mutated by `attend`, which remembers what was quicker.
 
@@ -154,7 +147,7 @@ class SharedAttention:
             common = prefix.num_common
             return attend_in_two_parts(
                 queries,
-                cast(ReadsCommon, cache).read_common(layer, prefix),
+                cast(PrefixedKV, cache).read_common(layer, prefix),
                 (keys, values),
                 common_mask=mask[..., :common] if mask is not None and narrow else None,
                 own_mask=None if mask is None else mask[..., common:],

@@ -14,6 +14,7 @@ from ..base.errors import ArgumentError
 from ..base.files import pool_path
 from ..runs.log import RunLog
 from .forward_choice import CHECKED_POSITIONS
+from .forward_kinds import CacheKind
 from .generate import (
     Marks,
     PolicyLike,
@@ -31,7 +32,6 @@ from .pools.configs import end_tokens, give_head, read_member_config
 from .pools.loading import load_model
 from .pools.members import NGRAM, LoadedMembers, describe_lookup, live_pool, loaded_pool
 from .pools.pool_file import MemberEntry, PoolFile, read_pool_file
-from .threads import CacheKind
 
 
 def load_assistants(

@@ -1,21 +1,53 @@
 """Prompts to record or to run, from a JSONL file: a line an object of `id`, `tag`, `prompt`, and of a right answer."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, check_least
 from ..base.files import decode_json
 from ..traces.errors import TraceFormatError
 from ..traces.importers.reading import bounded_lines, sound_lines
-from .right_answers import CHECKS, Check, last_number
 from .sandbox import CodeTests, read_tests
 
 UNTAGGED = "untagged"
 PROMPTS_FILE = "prompts.jsonl"  # a pool's own, beside its file
 _KEYS = ("id", "tag", "prompt", "answer", "check", "tests")
+
+
+Check = Literal["text", "number"]
+CHECKS: tuple[Check, ...] = get_args(Check)
+# Digits of any script; commas part thousands, a dot is the decimal one, and a line between two numbers is no sign.
+_NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?")
+
+
+def is_right(tag: str, answer: str, text: str, check: Check = "text") -> bool:
+    """True if `text` gives `answer`; a text that the token limit cut short counts as wrong, unless a number is asked.
+
+    Args:
+        tag: of the request; a text tagged `math` has to end in `Answer: ` and the answer, any other to be the answer.
+        answer: what is expected; space around it does not count.
+        text: what was written after the prompt.
+        check: `text` is the above. `number`: the last number in the text has to be the answer's, whatever the tag, as
+            GSM8K and MGSM are scored (Cobbe et al., arXiv:2110.14168).
+    """
+    wanted = answer.strip()
+    if check == "number":
+        found = last_number(text)
+        return found is not None and found == last_number(wanted)
+    if tag == "math":
+        return text.rstrip().endswith(f"Answer: {wanted}")
+    return text.strip() == wanted
+
+
+def last_number(text: str) -> Decimal | None:
+    """The last number in a text; None if there is none."""
+    found = _NUMBER.findall(text)
+    return Decimal(found[-1].replace(",", "")) if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +58,7 @@ class Prompt:
     tag: str = UNTAGGED  # task or domain
     text: str  # what the models continue, not empty
     answer: str | None = None  # what a right answer holds, or None; never shown to a model
-    check: Check = "text"  # how an answer is compared with it (`runtime/right_answers.py`)
+    check: Check = "text"  # how an answer is compared with it (`is_right`)
     tests: CodeTests | None = None  # of the code that is asked for, or None; instead of `answer`
 
 
@@ -65,6 +97,13 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     if not prompts:
         raise TraceFormatError(path, "file", "must hold at least one prompt", 0)
     return tuple(prompts)
+
+
+def first_of(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
+    """The first `limit` >= 1 prompts; all if None."""
+    if limit is not None:
+        check_least("`limit`", limit, 1)
+    return prompts[:limit]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

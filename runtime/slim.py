@@ -26,7 +26,7 @@ from ..base.errors import ArgumentError, load_optuna
 from ..base.terminal import Progress, quiet
 from ..base.toml import decode_toml
 from ..policies.fixed import Plain
-from ..traces.meta import Sampling
+from ..traces.meta import GREEDY, Sampling
 from .decode import decode, whole
 from .pools.members import describe_model, loaded_pool
 from .pools.pool import ModelPool
@@ -70,7 +70,6 @@ class BayesianProposals:
 
 # Texts written together.
 BATCH = 16
-GREEDY = Sampling(mode="greedy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

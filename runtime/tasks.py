@@ -15,8 +15,7 @@ from ..base.errors import ArgumentError, counted
 from ..base.files import MOST_BYTES, decode_json
 from ..traces.errors import TraceFormatError
 from ..traces.importers.reading import opened, too_long
-from .prompts import Prompt
-from .right_answers import is_right
+from .prompts import Prompt, is_right
 from .sandbox import FAILURES, Failure, ProcessLimits, failure_of, read_tests
 
 Form = Literal["gsm8k", "mgsm", "humaneval", "questions"]

@@ -5,19 +5,16 @@ Threads are always stated, since more than there are free cores are far slower t
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from ..base.errors import ArgumentError, check_least, check_within, counted
 from ..base.files import num_processors
 from ..decoding.prefix_cache import PrefixCacheSize
-from .caches import SHARED_KINDS, MaskCache, MemberKV, SharedKind
+from .caches import MaskCache, MemberKV
 from .forward import ModelForward
+from .forward_kinds import CACHES, SHARED_KINDS, CacheKind, SharedKind
 from .prefixed_kv import PrefixedMaskCache, PrefixedSlotCache
-
-CacheKind = Literal["slots", "mask"]
-CACHES: tuple[CacheKind, ...] = ("slots", "mask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

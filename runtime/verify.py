@@ -13,7 +13,7 @@ from ..decoding.session import Session
 from ..decoding.steps import Verify
 from ..decoding.world import VerifyItem
 from .distances import Distances, Judgement, NonFiniteLogitsError, OpDistances, broken, without_room
-from .draft import TextReader
+from .draft import FeatureReader
 from .executor import Executor, RollbackProcessor, kept_last
 from .pools.members import LoadedMember
 from .sampler import Judging, Verdict
@@ -46,7 +46,7 @@ class VerifyProcessor:
         executor: Executor,
         rollback: RollbackProcessor,
         *,
-        readers: Mapping[int, TextReader] | None = None,
+        readers: Mapping[int, FeatureReader] | None = None,
     ) -> None:
         self._members = members
         self._executor = executor

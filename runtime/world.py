@@ -13,15 +13,14 @@ from ..decoding.session import Session
 from ..decoding.steps import Draft, Overlap, Step
 from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
 from ..traces.meta import Sampling
-from .ahead import AheadKind, AheadPace, Lanes, Pace, why_no_threads
+from .ahead import AheadPace, Lanes, Pace, why_no_threads
 from .caches import MemberKV
 from .clock import Clock, SharedClock
 from .coupled_noise import RequestNoise, noise_of
-from .draft import DraftProcessor, ForeignDrafter
+from .draft import DraftProcessor, FeatureReader, ForeignDrafter
 from .executor import Executor, Phases, RollbackProcessor
-from .feature_reader import FeatureReader
 from .forward import ModelForward
-from .forward_kinds import ForwardKind
+from .forward_kinds import AheadKind, ForwardKind
 from .pools.members import LoadedMembers
 from .rejection_sampling import Chance, SeededChance
 from .sampler import Sampler, make_sampler

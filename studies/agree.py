@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..base.errors import ArgumentError, check_least, counted
+from ..base.errors import ArgumentError, counted
 from ..base.terminal import Progress, quiet, tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -22,15 +22,16 @@ from ..reports.comparison import prefix_words, start_words
 from ..reports.tables import Grid, Printed, flat_rows
 from ..runs.agreement import Agreement, compare_runs, joined
 from ..runs.log import RunLog
-from ..runtime.ahead import AHEAD_KINDS, AheadKind, check_ahead, check_has_use
+from ..runtime.ahead import check_has_use
 from ..runtime.decode import decode, whole
+from ..runtime.forward_kinds import AHEAD_KINDS, AheadKind
 from ..runtime.pools.members import LoadedMember, loaded_pool
 from ..runtime.pools.pool import ModelPool
-from ..runtime.prompts import Prompt, prompts_of
+from ..runtime.prompts import Prompt, first_of, prompts_of
 from ..runtime.recording.near_ties import near_ties_along
 from ..runtime.recording.recorder import record
 from ..runtime.refusals import refuse_oracle
-from ..runtime.threads import CacheKind, Memory
+from ..runtime.threads import Memory
 from ..sim.contexts import TrieTables
 from ..sim.cost.files import CostLine, FileCost
 from ..sim.recorded import UnrecordedContextError, UnrecordedTreeError
@@ -40,9 +41,10 @@ from ..traces.contexts.on_disk import read_trace
 from ..traces.contexts.recording import TrieRecording
 from ..traces.contexts.trie import TrieRequest
 from ..traces.errors import TraceFormatError
-from ..traces.meta import Closure, Sampling, TreeClosure
+from ..traces.meta import GREEDY, Closure, Sampling, TreeClosure
 from .decode import load_pool
-from .record import ClosureKind, closure_of
+from .options import AgreeOptions, ClosureKind, checked, takes
+from .record import closure_of
 from .setting import NamedPolicy, PoliciesGiven, named_policies
 
 PER_NEW_TOKEN = 2.0**-6
@@ -345,70 +347,52 @@ class Agreements(Printed):
         return flat_rows([row | {"near_ties": len(row["near_ties"])} for row in self.to_json()["policies"]])
 
 
+@takes(AgreeOptions)
 def agree(
     pool: ModelPool | Path | str | None,
     prompts: str | Path | Sequence[Prompt | str],
     policies: PoliciesGiven | None = None,
     *,
     recording: str | Path | None = None,
-    sampling: Sampling | None = None,
-    max_new_tokens: int = 64,
-    limit: int | None = None,
-    batch: int = 1,
-    cache: CacheKind = "slots",
-    start: Start | str = "prefill",
-    closure: ClosureKind | None = None,
-    reach: int | None = None,
-    run: int | None = None,
-    lossless: bool = False,
-    threads: int = 1,
-    chat: bool = False,
-    overlap: AheadKind = "auto",
-    prefix_cache: int | None = None,
-    block_tokens: int | None = None,
+    **options: Any,  # noqa: ANN401 - see `AgreeOptions`
 ) -> Agreements:
     """Run policies in both worlds, on a recording and on the models, and compare every step.
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
-        prompts: a JSONL file by its path, or texts.
+        prompts: a JSONL file by its path, or texts. A policy may name tags of those that `limit` leaves out.
         policies: as of `compare`; a representative set if None.
         recording: a .trace folder of these prompts and this pool; None records now.
-        sampling: greedy or coupled; greedy if None.
-        max_new_tokens: longest answer, >= 1.
-        limit: only this many prompts, the first ones, >= 1; all if None. A policy may name tags of those left out.
-        batch: requests running at a time, >= 1.
-        cache: how the runtime keeps keys and values.
-        start: how requests begin, `prefill` or `draft`.
-        closure: of a recording made now, as `reach` and `run` are; None is monotone.
-        reach: most tokens off the trunk; None for what the policies need.
-        run: most of them by a member after a larger one's; None is `reach`.
-        lossless: refuse policies that may commit other text than the target's.
-        threads: CPU threads of torch, where a pool is loaded.
-        chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
-        overlap: how members of the runtime work at the same time, as of `decode`; a replay needs no such choice.
-        prefix_cache: blocks of each member's prefix cache, in both worlds, >= 1; None for none.
-        block_tokens: of one of these blocks, >= 1; 16 if None.
+        options: see `AgreeOptions`.
 
     Raises:
         ValueError: a wrong policy, prompt or recording, or a policy that leaves the recording by lossless steps.
     """
-    memory = Memory(cache=cache, prefixes=prefix_cache_size(prefix_cache, block_tokens))
-    how: dict[str, Any] = {"start": start_of(start), "lossless": lossless, "overlap": check_ahead(overlap)}
-    given = _asked_for(policies)
-    if recording is not None and (closure, reach, run) != (None, None, None):
+    own = checked(AgreeOptions, options)
+    memory = Memory(cache=own.cache, prefixes=prefix_cache_size(own.prefix_cache, own.block_tokens))
+    start, given = start_of(own.start), _asked_for(policies)
+    if recording is not None and (own.closure, own.reach, own.run) != (None, None, None):
         raise ArgumentError("`closure`, `reach` and `run` belong to a recording made now; `recording` has its own")
-    sampling, everyone = sampling or Sampling(mode="greedy"), prompts_of(prompts)
-    requests = _first(everyone, limit)
-    models = load_pool(pool, threads=threads, chat=chat)
+    sampling, everyone = own.sampling or GREEDY, prompts_of(prompts)
+    requests = first_of(everyone, own.limit)
+    models = load_pool(pool, threads=own.threads, chat=own.chat)
     members = loaded_pool(models)
     asked = named_policies(default_policies(members)) if given is None else given
-    deciders = [_decider(policy, members, everyone, lossless=lossless) for policy in asked]
-    check_has_use(how["overlap"], {policy.name: made for policy, made in zip(asked, deciders, strict=True)})
-    closed = None if recording is not None else closure_for(deciders, closure, reach, run)
-    replayed = _recording(recording, models, requests, closed, sampling=sampling, max_new_tokens=max_new_tokens)
-    worlds = BothWorlds(pool=models, recording=replayed, prompts=requests, batch=batch, memory=memory, **how)
-    return _agreements(worlds, asked, deciders, max_new_tokens=max_new_tokens)
+    deciders = [_decider(policy, members, everyone, lossless=own.lossless) for policy in asked]
+    check_has_use(own.overlap, {policy.name: made for policy, made in zip(asked, deciders, strict=True)})
+    closed = None if recording is not None else closure_for(deciders, own.closure, own.reach, own.run)
+    replayed = _recording(recording, models, requests, closed, sampling=sampling, max_new_tokens=own.max_new_tokens)
+    worlds = BothWorlds(
+        pool=models,
+        recording=replayed,
+        prompts=requests,
+        batch=own.batch,
+        memory=memory,
+        start=start,
+        lossless=own.lossless,
+        overlap=own.overlap,
+    )
+    return _agreements(worlds, asked, deciders, max_new_tokens=own.max_new_tokens)
 
 
 def _recording(
@@ -432,12 +416,6 @@ def _asked_for(policies: PoliciesGiven | None) -> Sequence[NamedPolicy] | None:
     for policy in given or ():
         refuse_oracle(policy.made_by, policy.name)
     return given
-
-
-def _first(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
-    if limit is not None:
-        check_least("`limit`", limit, 1)
-    return prompts[:limit]
 
 
 def _decider(policy: NamedPolicy, pool: Pool, prompts: Sequence[Prompt], *, lossless: bool) -> Policy:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from ..base.errors import ArgumentError, check_least, counted
 from ..base.files import pool_path
@@ -13,7 +13,7 @@ from ..base.terminal import Progress, tell
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.rollouts import Rollouts, rollouts_of
-from ..decoding.seen import Start, start_of
+from ..decoding.seen import start_of
 from ..decoding.session import READER
 from ..policies.about import about_of, check_tags
 from ..reports.comparison import start_words
@@ -25,21 +25,21 @@ from ..reports.run_table import prefix_lines, quality_table, run_table
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables import Grid, table
 from ..runs.log import RunLog, with_quality, write_run_log
-from ..runtime.ahead import AheadKind, check_ahead, check_has_use
-from ..runtime.caches import SHARED_KINDS
+from ..runtime.ahead import check_has_use
 from ..runtime.decode import Alone, Output, text_qualities
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forced import ForcedPool
-from ..runtime.forward_kinds import ForwardKind
+from ..runtime.forward_kinds import SHARED_KINDS, ForwardKind
 from ..runtime.pools.members import LoadedMembers, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.pools.pool_file import is_forced_pool
-from ..runtime.prompts import Prompt, prompts_of
+from ..runtime.prompts import Prompt, first_of, prompts_of
 from ..runtime.refusals import refuse_oracle
 from ..runtime.sandbox import ProcessLimits, check_can_run
 from ..runtime.tasks import Score, Scorer, score_lines, scores_json
 from ..runtime.threads import Memory
-from ..traces.meta import Sampling
+from ..traces.meta import GREEDY
+from .options import RunOptions, checked, takes
 from .setting import NamedPolicy, PoliciesGiven, PolicyGiven, ahead_remarks, batch_remarks, named_policies, named_policy
 
 
@@ -201,76 +201,58 @@ class Decoded(Pictured):
         write_run_log(self.log, folder, extra={"outputs.jsonl": lines})
 
 
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions(RunOptions):
+    """The keywords of `decode`; `memory` of keys and values is a slot per position without a limit if None."""
+
+    memory: Memory | None = None
+
+
+@takes(DecodeOptions)
 def decode(
     pool: ModelPool | Path | str | None,
     prompts: str | Path | Sequence[Prompt | str],
     policy: PolicyGiven | NamedPolicy = "plain",
-    *,
-    sampling: Sampling | None = None,
-    max_new_tokens: int = 64,
-    limit: int | None = None,
-    batch: int = 1,
-    memory: Memory | None = None,
-    forward: ForwardKind = "auto",
-    start: Start | str = "prefill",
-    stop: str | Sequence[str] = (),
-    lossless: bool = False,
-    quality: bool = True,
-    run_tests: bool | Literal["unsandboxed"] = False,
-    threads: int = 1,
-    chat: bool = False,
-    devices: Mapping[str, str] | None = None,
-    overlap: AheadKind = "auto",
-    debug: bool = False,
-    rollouts: Rollouts | str | None = None,
+    **options: Any,  # noqa: ANN401 - see `DecodeOptions`
 ) -> Decoded:
     """Answer prompts with the models of a pool; the policy is the very object that the simulator drives.
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
-        prompts: a JSONL file by its path, or texts.
+        prompts: a JSONL file by its path, or texts. A policy may name tags of those that `limit` leaves out.
         policy: a text, a spec, a class, or a function that makes it for a pool, as of `compare`, or named.
-        sampling: how tokens are chosen; greedy if None.
-        max_new_tokens: longest answer, >= 1.
-        limit: only this many prompts, the first ones, >= 1; all if None. A policy may name tags of those left out.
-        batch: requests that share each forward, >= 1.
-        memory: of keys and values; a slot per position without a limit if None.
-        forward: how models are run, see `forward_choice.choose_forward`.
-        start: how requests begin, `prefill` or `draft`.
-        stop: text or texts that end an answer.
-        lossless: refuse a policy that may commit other text than the target's.
-        quality: after a lossy policy let the target answer alone, and judge the texts.
-        run_tests: run code that the models wrote, where prompts have tests of it, under limits in a sandbox;
-            `unsandboxed`: under limits, and otherwise with the rights of this process.
-        threads: CPU threads of torch, where a pool is loaded.
-        chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
-        devices: of members by name, where a pool is loaded; those not named are where the pool file says.
-        overlap: how members work that the policy lets work at the same time: in `threads`, in `turns`, or `auto`,
-            whichever the first operations show to be quicker.
-        debug: check every cache at every step, and first say how models run.
-        rollouts: how prompts continue in several paths, such as `4@0/2@32`; None for one answer to each.
+        options: see `DecodeOptions`.
 
     Raises:
         ValueError: a wrong policy, pool or prompt (of arguments, ArgumentError); nothing has run then.
         PolicyError: the policy broke the contract.
     """
-    begins, kind, asked = start_of(start), check_ahead(overlap), _asked(policy)
-    everyone, requests = _prompts(prompts, limit)
-    scorer = _scorer(requests, run_tests=run_tests)
-    models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward, chat=chat)
-    decider = asked.admitted(loaded_pool(models), lossless=lossless)
-    check_has_use(kind, {asked.name: decider})
+    own = checked(DecodeOptions, options)
+    begins, asked, everyone = start_of(own.start), _asked(policy), prompts_of(prompts)
+    requests = first_of(everyone, own.limit)
+    scorer = _scorer(requests, run_tests=own.run_tests)
+    models = _models_of(pool, own)
+    decider = asked.admitted(loaded_pool(models), lossless=own.lossless)
+    check_has_use(own.overlap, {asked.name: decider})
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
-    branching = None if rollouts is None else _branching(rollouts, loaded_pool(models), decider, quality=quality)
+    branching = None
+    if own.rollouts is not None:
+        branching = _branching(own.rollouts, loaded_pool(models), decider, quality=own.quality)
     alone = Alone(
-        sampling=sampling or Sampling(mode="greedy"), max_new_tokens=max_new_tokens, batch=batch, memory=memory,
-        forward=forward, stop=(stop,) if isinstance(stop, str) else stop,
+        sampling=own.sampling or GREEDY, max_new_tokens=own.max_new_tokens, batch=own.batch, memory=own.memory,
+        forward=own.forward_kind, stop=(own.stop,) if isinstance(own.stop, str) else own.stop or (),
     )  # fmt: skip
-    run: dict[str, Any] = {"name": asked.name, "start": begins, "debug": debug, "overlap": kind, "rollouts": branching}
-    outputs, log = decode_prompts(models, decider, requests, **run, **alone)
+    run: dict[str, Any] = {"name": asked.name, "start": begins, "debug": own.debug, "overlap": own.overlap}
+    outputs, log = decode_prompts(models, decider, requests, **run, rollouts=branching, **alone)
     num_requests = len(requests) * (branching.num_paths if branching else 1)
     found = _scored(Decoded(outputs=outputs, log=log, num_requests=num_requests), requests, scorer)
-    return _judged(found, models, requests, alone, scorer) if quality else found
+    return _judged(found, models, requests, alone, scorer) if own.quality else found
+
+
+def _models_of(pool: ModelPool | Path | str | None, own: DecodeOptions) -> ModelPool:
+    return load_pool(
+        pool, threads=own.threads, devices=own.devices, debug=own.debug, forward=own.forward_kind, chat=own.chat
+    )
 
 
 def _asked(given: PolicyGiven | NamedPolicy) -> NamedPolicy:
@@ -280,16 +262,7 @@ def _asked(given: PolicyGiven | NamedPolicy) -> NamedPolicy:
     return asked
 
 
-def _prompts(
-    given: str | Path | Sequence[Prompt | str], limit: int | None
-) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
-    if limit is not None:
-        check_least("`limit`", limit, 1)
-    everyone = prompts_of(given)
-    return everyone, everyone[:limit]
-
-
-def _scorer(requests: Sequence[Prompt], *, run_tests: bool | Literal["unsandboxed"]) -> Scorer:
+def _scorer(requests: Sequence[Prompt], *, run_tests: bool | str) -> Scorer:
     """Refuses tests where there are none or none can be run, before anything has."""
     if not isinstance(run_tests, bool) and run_tests != "unsandboxed":
         raise ArgumentError(f"`run_tests` must be True, False or 'unsandboxed', got {run_tests!r}")
@@ -473,40 +446,34 @@ def decode_each(
     pool: ModelPool | Path | str | None,
     prompts: Sequence[Prompt],
     policies: PoliciesGiven,
-    options: Mapping[str, Any],
+    own: DecodeOptions,
     *,
     repeats: int = REPEATS,
-    lossless: bool = False,
-    threads: int = 1,
-    chat: bool = False,
-    devices: Mapping[str, str] | None = None,
-    forward: ForwardKind = "auto",
-    debug: bool = False,
 ) -> DecodedByPolicy:
     """Answer the same prompts under each of several policies, two or more, with models that are loaded once.
 
     Each policy first answers one prompt, of which nothing is kept. Policies take turns within each of `repeats` >= 1
     rounds, so that a machine that becomes slower does so for all of them; texts and quality are of the first round.
-    `options` are further keywords of `decode`; all else is as of `decode`, and `lossless` refuses before any run.
+    `own` are the keywords of `decode`; its `lossless` refuses before any run.
 
     Raises:
         ValueError, PolicyError: as `decode`; of a policy's own arguments before any has run.
     """
     asked = named_policies(policies)
-    models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward, chat=chat)
+    models = _models_of(pool, own)
     members = loaded_pool(models)
     for policy in asked:
-        policy.admitted(members, lossless=lossless)
+        policy.admitted(members, lossless=own.lossless)
     check_least("`repeats`", repeats, 1)
-    keywords: dict[str, Any] = {"lossless": lossless, "forward": forward, "debug": debug, **options}
-    speed_only = keywords | {"quality": False, "run_tests": False}
+    own = replace(own, devices=None, chat=False)  # the models are loaded
+    speed_only = replace(own, quality=False, run_tests=False)
     for policy in asked:
-        warm = decode(models, prompts, policy, **speed_only | {"limit": 1})
+        warm = decode(models, prompts, policy, **vars(replace(speed_only, limit=1)))
         if warm.log.meta["interrupted"]:
             return DecodedByPolicy(runs=(warm,), asked_rounds=repeats)
     first: list[Decoded] = []
     for policy in asked:
-        first.append(decode(models, prompts, policy, **keywords))
+        first.append(decode(models, prompts, policy, **vars(own)))
         if first[-1].log.meta["interrupted"] or first[-1].quality_interrupted:
             return DecodedByPolicy(runs=tuple(first), asked_rounds=repeats)
     speeds, shares = [_speeds_of(first)], [_shares_of(first)]
@@ -520,12 +487,12 @@ def decode_each(
 
 
 def _answered(
-    models: ModelPool, prompts: Sequence[Prompt], policies: Sequence[NamedPolicy], keywords: Mapping[str, Any]
+    models: ModelPool, prompts: Sequence[Prompt], policies: Sequence[NamedPolicy], own: DecodeOptions
 ) -> list[Decoded]:
     """A round; without the policies from the interrupted one on."""
     found: list[Decoded] = []
     for policy in policies:
-        run = decode(models, prompts, policy, **keywords)
+        run = decode(models, prompts, policy, **vars(own))
         if run.log.meta["interrupted"]:
             break
         found.append(run)

@@ -4,26 +4,32 @@ The command line makes its options of these records (`cli/typed.py`), the functi
 and `__init__.pyi` is written from them.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from inspect import Parameter, cleandoc, signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ..base.errors import ArgumentError
 from ..base.options import declared, opt
+from ..base.options import takes as takes
+from ..decoding.rollouts import Rollouts
 from ..decoding.seen import Start
 from ..reports.intervals import OverTags
+from ..runtime.forward_kinds import AheadKind, CacheKind, ForwardKind
+from ..traces.meta import Closure, Sampling
 from ..traces.workloads.arrival import ClosedLoopOptions, WorkloadChanges
 
 LEAST_SEEDS, MOST_SEEDS = 1, 1000
 MOST_ORDERS = 1000
 # Seconds by name of what is promised to all, and such seconds by class.
 Promised = Mapping[str, float | Mapping[str, float]]
+ClosureKind = Literal["monotone", "full"]
+NO_PROFILE = "none"
+_DEBUG = "--debug/--no-debug"
+_LOSSLESS = "Refuse policies that may commit other text than the target's."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +86,7 @@ class ReplayOptions:
     )
     allow_foreign_profile: bool = opt(False, "Take a profile of another machine as --cost, and say so.")
     strict: bool = opt(False, "Refuse what is not recorded.")
-    lossless: bool = opt(False, "Refuse policies that may commit other text than the target's.")
+    lossless: bool = opt(False, _LOSSLESS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,8 +406,116 @@ class SettingsOptions:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelsOptions:
+    """How the models of a pool are loaded, and what they write. `sampling` is greedy if None."""
+
+    threads: int = opt(1, "CPU threads of torch.", least=1, most=1024)
+    chat: bool = opt(False, "Put prompts as questions of a dialogue, by the tokenizer's chat template.")
+    sampling: Sampling | None = None
+    max_new_tokens: int = opt(64, "Longest answer.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions(ModelsOptions):
+    """The keywords of `record`.
+
+    `closure` says which contexts off the trunk are kept: those of Exact chains (`monotone`, also None) or those of
+    lossy rules too (`full`); or it is a `Closure`, which has a reach and a run of its own. `reach` is the most tokens
+    off the trunk, 16 if None; `run` the most of them by a member after a larger one's, 8 if None. `trees` are token
+    trees whose contexts are kept too, each a member and a shape as `draft:4x2x1` or `draft:beam=4,depth=5`.
+    """
+
+    closure: Closure | str | None = None
+    reach: int | None = None
+    run: int | None = None
+    trees: Sequence[str] = ()
+    name: str | None = opt(None, "Name of the recording; default: that of the folder.")
+    costs: bool = opt(True, "Also measure seconds per forward on this machine.", flag="--costs/--no-costs")
+    profile: Path | str = opt(
+        NO_PROFILE, "Take seconds from a profile: here (the newest of this machine), FILE.profile or none."
+    )
+    debug: bool = opt(
+        False,
+        "Print which forward runs each model, and what multiplies its weights.",
+        flag=_DEBUG,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveOptions(ModelsOptions):
+    """What models take that run under policies."""
+
+    limit: int | None = opt(None, "Only this many prompts, the first ones.", least=1)
+    start: Start | str = opt(
+        "prefill", "How requests begin: the target's prefill writes the first token, or a draft does."
+    )
+    lossless: bool = opt(False, _LOSSLESS)
+    overlap: AheadKind = opt(
+        "auto",
+        "How members that the policy runs at the same time share this machine: in threads, in turns, or by what is "
+        "quicker in the first operations. The text is the same.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreeOptions(LiveOptions, PrefixOptions):
+    """The keywords of `agree`."""
+
+    batch: int = opt(1, "Requests running at a time.", least=1)
+    cache: CacheKind = opt("slots", "How keys and values are kept: a slot per position, or append-only with a mask.")
+    closure: ClosureKind | None = opt(
+        None, "What to record: monotone (the default), or full, which holds more of what lossy policies do."
+    )
+    reach: int | None = opt(
+        None,
+        "Most tokens off the trunk that are recorded; a policy needs as many as it ever has pending, a chain the sum "
+        "of its windows. Default: the most that any policy says it needs, at least 16.",
+        least=0,
+    )
+    run: int | None = opt(
+        None, "Most tokens in a row by one member after a larger one's; default: as --reach.", least=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(LiveOptions):
+    """The keywords of `decode` but for `memory`, which needs torch.
+
+    `forward` says how models are run (`runtime.forward_kinds`), and `run_tests` whether code that the models wrote is
+    run where prompts have tests of it: in a sandbox, or `unsandboxed` with the rights of this process.
+    """
+
+    batch: int = opt(1, "Requests that share each forward.", least=1)
+    stop: str | Sequence[str] | None = opt(None, "Text that ends an answer; may be repeated.")
+    devices: Mapping[str, str] | None = opt(
+        None,
+        "Run a member elsewhere than its pool says, as target=cuda:1; repeated.",
+        flag="--device",
+        metavar="NAME=DEVICE",
+    )
+    forward: str = "auto"
+    rollouts: Rollouts | str | None = opt(
+        None,
+        "Several answers to each prompt that branch: 4@0/2@32 starts four paths at the prompt, each of which splits in "
+        "two after 32 tokens of answer. For coupled and rejection sampling.",
+        metavar="N@DEPTH/...",
+    )
+    quality: bool = opt(
+        True,
+        "After the run of a lossy policy, let the target answer alone and judge the texts.",
+        flag="--quality/--no-quality",
+    )
+    run_tests: bool | str = False
+    debug: bool = opt(False, "Print which forward runs each model; check every cache at every step.", flag=_DEBUG)
+
+    @property
+    def forward_kind(self) -> ForwardKind:
+        """`forward`, of which those who run models refuse an unknown one by name."""
+        return cast(ForwardKind, self.forward)
+
+
 Record = TypeVar("Record")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def checked(record: Callable[..., Record], given: Mapping[str, object]) -> Record:
@@ -416,35 +530,24 @@ def checked(record: Callable[..., Record], given: Mapping[str, object]) -> Recor
         first = error.errors(include_url=False)[0]
         name = first["loc"][0]
         rule = "several texts" if first["type"] == "sequence_str" else first["msg"].removeprefix("Input should be ")
+        if first["type"] == "literal_error":
+            rule = f"one of {', '.join(_choices(declared(record)[str(name)][0].annotation))}"
         if first["type"] == "extra_forbidden":
             raise ArgumentError(f"no keyword `{name}`; there are {', '.join(declared(record))}") from None
         raise ArgumentError(f"`{name}` must be {rule}, got {given[str(name)]!r}") from None
     return record(**given)
 
 
+def _choices(kind: object) -> Iterator[str]:
+    """The texts that a type of literals takes."""
+    for one in get_args(kind):
+        if isinstance(one, str):
+            yield one
+        else:
+            yield from _choices(one)
+
+
 @cache
 def _keywords(record: Callable[..., object]) -> type[BaseModel]:
     kinds: dict[str, Any] = {name: (field.annotation, None) for name, (field, _) in declared(record).items()}
     return create_model(record.__name__, __config__=ConfigDict(strict=True, extra="forbid"), **kinds)
-
-
-def takes(record: Callable[..., object]) -> Callable[[Function], Function]:
-    """A function whose `**options` are the fields of a record shows them in its signature, and says what they do."""
-
-    def taking(function: Function) -> Function:
-        called = signature(function)
-        own = [one for one in called.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-        names = {one.name for one in own}
-        more = {name: said for name, said in declared(record).items() if name not in names}
-        described = "\n".join(f"    {name}: {_in_python(said.words)}" for name, (_, said) in more.items() if said)
-        function.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\nKeywords:\n{described}\n"
-        own += [field for field, _ in more.values()]
-        vars(function)["__signature__"] = called.replace(parameters=own)
-        return function
-
-    return taking
-
-
-def _in_python(words: str) -> str:
-    """Options that the command line calls `--on` are keywords here."""
-    return re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", words)

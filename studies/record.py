@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, cast, get_args
 
 from ..base.errors import ArgumentError, check_within
 from ..base.terminal import tell
@@ -15,36 +15,22 @@ from ..runtime.recording import recorder
 from ..runtime.timing import NEW_TOKENS, measure_costs, tables_of
 from ..sim.cost.measured import HERE
 from ..traces.contexts.recording import TrieRecording
-from ..traces.meta import MOST, NAME_PATTERN, Closure, ProfileTaken, Sampling, TreeClosure, check_title
+from ..traces.meta import GREEDY, MOST, NAME_PATTERN, Closure, ProfileTaken, TreeClosure, check_title
 from ..traces.profile import Profile
 from .decode import load_pool
+from .options import NO_PROFILE, ClosureKind, RecordOptions, checked, takes
 from .profile_check import fitting_profile, measure_freshness
 
 # It takes a minute, and those who only want the contexts need not wait for it.
 MEASURING = "measuring seconds (costs=False or --no-costs leaves them out)"
 
-NO_PROFILE = "none"
 
-ClosureKind = Literal["monotone", "full"]
-
-
+@takes(RecordOptions)
 def record(
     pool: ModelPool | Path | str | None,
     prompts: str | Path | Sequence[Prompt | str],
     out: str | Path,
-    *,
-    sampling: Sampling | None = None,
-    max_new_tokens: int = 64,
-    closure: Closure | ClosureKind | None = None,
-    reach: int | None = None,
-    run: int | None = None,
-    trees: Sequence[str] = (),
-    name: str | None = None,
-    costs: bool = True,
-    profile: Path | str = NO_PROFILE,
-    threads: int = 1,
-    chat: bool = False,
-    debug: bool = False,
+    **options: Any,  # noqa: ANN401 - see `RecordOptions`
 ) -> TrieRecording:
     """Record what every model says at every context that a policy may ask about; a killed recording continues.
 
@@ -52,47 +38,35 @@ def record(
         pool: models, or where they are; None is the shipped pool (`load_pool`).
         prompts: a JSONL file by its path, or texts.
         out: the .trace folder to write; what is finished is kept in `OUT.part` beside it.
-        sampling: greedy or coupled; greedy if None.
-        max_new_tokens: longest trunk, >= 1.
-        closure: which contexts off the trunk are kept: those of Exact chains (`monotone`, also None) or those of lossy
-            rules too (`full`); or a `Closure`, which has a reach and a run of its own.
-        reach: most tokens off the trunk, 0 to 2**31 - 1; 16 if None.
-        run: most of them by a member after a larger one's, 0 to 2**31 - 1; 8 if None.
-        trees: token trees whose contexts are kept too, each a member and a shape as `draft:4x2x1`, `draft:0+0.0+1` or
-            `draft:beam=4,depth=5`; see docs/policies.md.
-        name: of the recording; the name of `out` without its suffix if None.
-        costs: also keep seconds per forward on this machine.
-        profile: where they come from: "none" measures them now, "here" is the newest profile of these models on this
-            machine, or a profile's file.
-        threads: CPU threads of torch, where a pool is loaded.
-        chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
-        debug: first say how models run.
+        options: see `RecordOptions`.
 
     Raises:
         ArgumentError: prompts, a pool, a closure or a name that cannot be recorded, or a profile of other models or
             another machine; nothing is written then.
         FileExistsError: `out` exists.
     """
+    asked = checked(RecordOptions, options)
     requests = prompts_of(prompts)
-    folder = Path(out)
+    folder, closure, profile = Path(out), asked.closure, str(asked.profile)
     if not isinstance(closure, Closure):
-        closure = closure_of(closure, 16 if reach is None else reach, 8 if run is None else run)
-    elif (reach, run) != (None, None):
-        raise ArgumentError(f"`closure` has a reach and a run; `reach` and `run` must be None, got {reach}, {run}")
-    closure = closure.model_copy(update={"trees": (*closure.trees, *map(tree_of, trees))})
-    check_title(folder.stem if name is None else name)
-    if not costs and str(profile) != NO_PROFILE:
+        closure = closure_of(closure, 16 if asked.reach is None else asked.reach, 8 if asked.run is None else asked.run)
+    elif (asked.reach, asked.run) != (None, None):
+        given = f"{asked.reach}, {asked.run}"
+        raise ArgumentError(f"`closure` has a reach and a run; `reach` and `run` must be None, got {given}")
+    closure = closure.model_copy(update={"trees": (*closure.trees, *map(tree_of, asked.trees))})
+    check_title(folder.stem if asked.name is None else asked.name)
+    if not asked.costs and profile != NO_PROFILE:
         raise ArgumentError(f"`profile` goes with `costs`, got `profile` {profile} without them")
-    models = load_pool(pool, threads=threads, debug=debug, chat=chat)
+    models = load_pool(pool, threads=asked.threads, debug=asked.debug, chat=asked.chat)
     return recorder.record(
         models,
         requests,
-        sampling=Sampling(mode="greedy") if sampling is None else sampling,
+        sampling=asked.sampling or GREEDY,
         closure=closure,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=asked.max_new_tokens,
         out=folder,
-        name=name,
-        seconds=(lambda: _seconds(models, str(profile), requests)) if costs else recorder.no_seconds,
+        name=asked.name,
+        seconds=(lambda: _seconds(models, profile, requests)) if asked.costs else recorder.no_seconds,
     )
 
 
@@ -137,12 +111,10 @@ def tree_of(text: str) -> TreeClosure:
         raise ArgumentError(f"`trees` {text!r}: {error}") from error
 
 
-def closure_of(kind: ClosureKind | None, reach: int, run: int) -> Closure:
+def closure_of(kind: str | None, reach: int, run: int) -> Closure:
     """The closure asked for, monotone if None; raises ArgumentError for what is none."""
     if kind not in (None, *get_args(ClosureKind)):
         raise ArgumentError(f"`closure` must be one of {', '.join(get_args(ClosureKind))}, got {kind!r}")
     for name, value in (("reach", reach), ("run", run)):
-        if not isinstance(value, int):
-            raise ArgumentError(f"`{name}` must be a whole number, got {value!r}")
         check_within(f"`{name}`", value, f"[0, {MOST}]")
-    return Closure(kind=kind or "monotone", reach=reach, run=run)
+    return Closure(kind=cast(ClosureKind, kind or "monotone"), reach=reach, run=run)

@@ -275,6 +275,9 @@ class Sampling(Record):
         return self.words if self.seed is None else f"{self.words}, seed {self.seed}"
 
 
+GREEDY = Sampling(mode="greedy")
+
+
 class TreeClosure(Record):
     """Token trees whose contexts a recording holds."""
 

@@ -18,9 +18,10 @@ from paceline.decoding.results import Drafted, Judged
 from paceline.decoding.session import Session
 from paceline.decoding.steps import Draft, Verify
 from paceline.decoding.trees import DraftTree, tree_shape
+from paceline.runtime.forward_kinds import CACHES, CacheKind
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.threads import CACHES, CacheKind, Memory
+from paceline.runtime.threads import Memory
 from paceline.runtime.world import TorchWorld
 from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling

@@ -21,8 +21,8 @@ import torch
 from paceline.decoding.results import VERIFY
 from paceline.policies import make_policy
 from paceline.runs.log import RunLog
-from paceline.runtime.ahead import AheadKind
 from paceline.runtime.decode import decode
+from paceline.runtime.forward_kinds import AheadKind
 from paceline.runtime.pools.members import LoadedMember, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodels import make_submodel

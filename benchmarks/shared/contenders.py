@@ -15,12 +15,12 @@ from paceline.decoding.results import VERIFY
 from paceline.policies import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.decode import decode
-from paceline.runtime.forward_kinds import ForwardKind
+from paceline.runtime.forward_kinds import CacheKind, ForwardKind
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prepare import Prepared
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.threads import CacheKind, Memory
+from paceline.runtime.threads import Memory
 from paceline_laboratory.shared import GREEDY
 from shared.hand_written import speculate
 

@@ -14,8 +14,9 @@ from statistics import median
 import torch
 from paceline.decoding.prefix_cache import Hit, PrefixCacheSize
 from paceline.reports.tables import console_of_output, print_tables
-from paceline.runtime.caches import MemberKV, SharedKind, SlotCache
+from paceline.runtime.caches import MemberKV, SlotCache
 from paceline.runtime.forward import ModelForward
+from paceline.runtime.forward_kinds import SharedKind
 from paceline.runtime.prefixed_kv import PrefixedSlotCache
 from paceline.studies.decode import load_pool
 from paceline_laboratory.findings import Cell, table, table_cell

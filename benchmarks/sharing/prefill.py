@@ -22,7 +22,7 @@ from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.session import Session
 from paceline.decoding.steps import Verify
 from paceline.decoding.world import VerifyItem
-from paceline.runtime.caches import SharedKind
+from paceline.runtime.forward_kinds import SharedKind
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.threads import Memory

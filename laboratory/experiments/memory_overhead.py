@@ -10,9 +10,9 @@ from statistics import fmean
 
 from paceline.base.errors import counted
 from paceline.reports.panels import Panel, Series, by_category
+from paceline.runtime.forward_kinds import CacheKind
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.threads import CacheKind
 
 from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import chain

@@ -13,8 +13,7 @@ from paceline.base.terminal import tracked
 from paceline.reports import tables
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import POOL_FILE_NAME, MemberEntry
-from paceline.runtime.prompts import Prompt, read_prompts
-from paceline.runtime.right_answers import is_right
+from paceline.runtime.prompts import Prompt, is_right, read_prompts
 from paceline.runtime.slim import Calibration, calibrate, measure_distance
 from paceline.runtime.timing import measure_costs
 from tokenizers import Tokenizer

@@ -28,7 +28,7 @@ from ..ranks import Ranks
 from ..tokenizers import Alignment, num_token_ids
 from .configs import check_supported, end_tokens
 from .heads import SubsetHead
-from .pool_file import PoolFile
+from .pool_file import MemberEntry, PoolFile
 from .submodels import make_submodel
 
 
@@ -305,6 +305,17 @@ def describe_model(
         tokenizer=tokenizer,
         from_features=from_features,
     )
+
+
+def describe_entry(
+    entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Tokenizer | None = None
+) -> LoadedMember:
+    """The member that an entry of a pool file is; raises BrokenRuleError as `kv_shape_of`."""
+    if entry.ngram is not None:
+        return describe_lookup(entry.name, entry.ngram.rule)
+    assert model is not None  # every other entry has one
+    kind: Literal["model", "submodel"] = "model" if entry.submodel_of is None else "submodel"
+    return describe_model(entry.name, kind, model, tokenizer, from_features=entry.features_of is not None)
 
 
 def num_parameters_of(model: PreTrainedModel) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
@@ -26,8 +26,8 @@ from .configs import (
     submodel_of,
 )
 from .loading import load_model
-from .members import LoadedMember, LoadedMembers, describe_lookup, describe_model, on_devices
-from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
+from .members import LoadedMember, LoadedMembers, describe_entry, on_devices
+from .pool_file import PoolFile, PoolFileError, read_pool_file
 from .published import fetched_origin
 from .tokenizer_files import load_member_tokenizers, load_tokenizer
 
@@ -149,20 +149,10 @@ def _load_members(
         if entry.submodel_of is not None:
             models[entry.name] = submodel_of(file, row, entry, models[entry.submodel_of])
     tokenizers = load_member_tokenizers(file, content)
-    return tuple(
-        _describe(file, row, entry, models.get(entry.name), tokenizers.get(entry.name))
-        for row, entry in enumerate(content.members)
-    )
-
-
-def _describe(
-    file: Path, row: int, entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Tokenizer | None
-) -> LoadedMember:
-    if entry.ngram is not None:
-        return describe_lookup(entry.name, entry.ngram.rule)
-    assert model is not None  # every other entry has one
-    kind: Literal["model", "submodel"] = "model" if entry.submodel_of is None else "submodel"
-    try:
-        return describe_model(entry.name, kind, model, tokenizer, from_features=entry.features_of is not None)
-    except BrokenRuleError as error:
-        raise PoolFileError(file, f"members[{row}]", error.rule, entry.path or entry.name) from error
+    members = []
+    for row, entry in enumerate(content.members):
+        try:
+            members.append(describe_entry(entry, models.get(entry.name), tokenizers.get(entry.name)))
+        except BrokenRuleError as error:
+            raise PoolFileError(file, f"members[{row}]", error.rule, entry.path or entry.name) from error
+    return tuple(members)

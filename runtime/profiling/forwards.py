@@ -602,11 +602,16 @@ def _terms_of_shapes(shapes: Sequence[MeasuredForward]) -> NDArray[np.float64]:
     )  # fmt: skip
 
 
-def _fit_terms(terms: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Coefficients, none negative; columns are scaled, since tokens and pairs of them differ by orders of magnitude."""
+def _fit_terms(
+    terms: NDArray[np.float64], seconds: NDArray[np.float64], fitted: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Coefficients of `fitted` (None: of `seconds`) by errors as shares of `seconds`, none negative.
+
+    Columns are scaled, since tokens and pairs of them differ by orders of magnitude.
+    """
     relative = terms / seconds[:, None]
     scale = np.maximum(relative.max(axis=0), np.finfo(float).tiny)
-    solved, _ = nnls(relative / scale, np.ones(len(seconds)))
+    solved, _ = nnls(relative / scale, np.ones(len(seconds)) if fitted is None else fitted / seconds)
     return np.asarray(solved / scale)
 
 
@@ -689,9 +694,7 @@ def _fit_uneven_rows(measured: Sequence[tuple[BatchShape, float]], even: Profile
     terms = np.array([_terms_of_uneven_rows(shape) for shape, _ in measured], dtype=np.float64)
     seconds = np.array([taken_s for _, taken_s in measured])
     beyond = seconds - np.array([even.even_seconds(shape) for shape, _ in measured])
-    scale = np.maximum((terms / seconds[:, None]).max(axis=0), np.finfo(float).tiny)
-    solved, _ = nnls(terms / seconds[:, None] / scale, beyond / seconds)
-    per_padding, per_pair, apart, per_gathered = (solved / scale).tolist()
+    per_padding, per_pair, apart, per_gathered = _fit_terms(terms, seconds, beyond).tolist()
     return UnevenRows(
         per_padding_s=per_padding, per_padding_pair_s=per_pair, apart_s=apart, per_gathered_slot_s=per_gathered
     )

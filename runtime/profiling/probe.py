@@ -34,10 +34,10 @@ from ...traces.profile import (
     Longer,
     WeightsRead,
 )
-from ..caches import MemberKV, Placement
+from ..caches import Placement
 from ..clock import Clock
 from ..decode import Run, sessions_of
-from ..forward import ModelForward
+from ..forward import ModelForward, WrappedForward
 from ..pools.members import LoadedMembers
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
@@ -167,31 +167,18 @@ class ProbedOp(NamedTuple):
     policy_s: float  # what the policy took for them
 
 
-class _WatchedForward:
+class _WatchedForward(WrappedForward):
     """A forward that notes the shapes it was called with, and when it was done."""
 
-    def __init__(self, forward: ModelForward, clock: Clock, ran: list[tuple[BatchShape, float]]) -> None:
-        self.name, self.kv_shape, self.slot_cache = forward.name, forward.kv_shape, forward.slot_cache
-        self._forward = forward
-        self._clock = clock
-        self._ran = ran
+    def __init__(self, inner: ModelForward, clock: Clock, ran: list[tuple[BatchShape, float]]) -> None:
+        super().__init__(inner)
+        self._clock, self._ran = clock, ran
 
-    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
-        logits = self._forward(ids, placement, cache, keep)
-        self._note(placement)
-        return logits
-
-    def with_states(
-        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
-        both = self._forward.with_states(ids, placement, cache, keep)
-        self._note(placement)
-        return both
-
-    def _note(self, placement: Placement) -> None:
+    def logits(self, logits: Tensor, placement: Placement) -> Tensor:
         counts, apart = placement.counts, not isinstance(placement.rows, slice)
         shape = BatchShape(len(counts), sum(counts), max(counts), placement.num_slots, apart)
         self._ran.append((shape, self._clock.now_s()))
+        return logits
 
 
 def check_probed(pool: LoadedMembers) -> None:

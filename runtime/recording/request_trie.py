@@ -82,7 +82,6 @@ class RequestRecorder:
     rounding may turn over (`near_ties`). `num_written` is the trunk's tokens so far, `fraction` the share of the work
     off it that is done, about.
     The calls are `write_trunk`, `view_trunk`, `grow` for each part that it returns, in any order, and `finish`.
-    `max_rows` is the most contexts off the trunk that a part asks about at once, >= 1 (`TrieOptions.room`).
     """
 
     def __init__(
@@ -91,8 +90,6 @@ class RequestRecorder:
         prompt: Sequence[int],
         options: TrieOptions,
         noise: RequestNoise | None = None,
-        *,
-        max_rows: int = _MAX_ROWS,
     ) -> None:
         self._reader: int | None
         self._reader, depths = options.features or (None, 1)
@@ -112,7 +109,6 @@ class RequestRecorder:
         self._further: list[dict[str, NDArray[Any]]] = []
         self._ranks: TreeRanks | None = None
         self._num_nodes = self._num_trunk = 0
-        self._max_rows = max_rows
         self._contexts_of_trees: list[Context] = []
         self.num_written, self.fraction = 0, 0.0
         self.near_ties = self.trunk_near_ties = 0
@@ -232,13 +228,13 @@ class RequestRecorder:
         return self._trie()
 
     def _blocks(self, level: Contexts, num_slots: int, *, share: float) -> list[tuple[Contexts, int, float]]:
-        """Contexts in blocks of some `max_rows`; none beyond the reach.
+        """Contexts in blocks of some `_MAX_ROWS`; none beyond the reach.
 
         With the slots that hold their ancestors, and with their share of the work, which is `share` of all of them.
         """
         if not len(level) or level.path.shape[1] == self._options.closure.reach:
             return []
-        blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / self._max_rows))
+        blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / _MAX_ROWS))
         return [(level.take(block), num_slots, share / len(blocks)) for block in blocks]
 
     def _evaluate(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from paceline.cli.errors import BAD_INPUT, run_command
-from paceline.cli.options import LiveSampling, RecordedSampling, dead_share_of, limit_bytes
+from paceline.cli.options import GivenMemory, LiveSampling, RecordedSampling, limit_bytes
 from paceline.policies.fixed import Plain
 from paceline.studies.setting import named_policy
 from paceline.traces.contexts.on_disk import read_trace
@@ -268,7 +268,7 @@ def test_the_memory_options_by_themselves():
     assert limit_bytes(None) is None
     assert limit_bytes(["2"]) == 2 * 2**20
     assert limit_bytes(["cpu=2", "cuda:0=0.5"]) == {"cpu": 2 * 2**20, "cuda:0": 2**19}
-    assert dead_share_of("slots", None) == 0.5
+    assert GivenMemory().checked()["dead_share"] == 0.5
 
 
 def chosen(mode, temperature=None, seed=None, top_p=None, top_k=None, kind=LiveSampling):

@@ -4,8 +4,7 @@ import json
 from decimal import Decimal
 
 import pytest
-from paceline.runtime.prompts import Prompt, read_prompts
-from paceline.runtime.right_answers import is_right, last_number
+from paceline.runtime.prompts import Prompt, is_right, last_number, read_prompts
 from paceline.traces.errors import TraceFormatError
 
 

@@ -11,8 +11,8 @@ from paceline.reports.quality import quality_of
 from paceline.runs.log import QUALITY_FIELDS, with_quality
 from paceline.runtime.decode import Alone, text_qualities
 from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.prompts import is_right
 from paceline.runtime.recording.recorder import record
-from paceline.runtime.right_answers import is_right
 from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario, simulate

@@ -79,8 +79,8 @@ def test_arguments_are_refused_by_name(ask, policies, given, told):
     [
         ({"closure": "nope"}, "`closure` must be one of monotone, full, got 'nope'"),
         ({"reach": -1}, "`reach` must be in [0, 2147483647], got -1"),
-        ({"run": 2.5}, "`run` must be a whole number, got 2.5"),
-        ({"reach": "3"}, "`reach` must be a whole number, got '3'"),
+        ({"run": 2.5}, "`run` must be a valid integer, got 2.5"),
+        ({"reach": "3"}, "`reach` must be a valid integer, got '3'"),
         ({"max_new_tokens": 0}, "`max_new_tokens` must be >= 1, got 0"),
     ],
 )

@@ -3,9 +3,11 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...base.by_name import CLASS_OF_FILE
 from ...base.errors import ArgumentError, known_are
+from ...base.options import takes
 from ..recording import Recording
 from .arrival import Workload, WorkloadOptions
 from .drawn_arrivals import is_spec, make_generator, parse_spec
@@ -15,51 +17,26 @@ from .registered import WORKLOADS, foreign_text, workload_of_class
 from .workload import OpenedWorkload
 
 
+@takes(WorkloadOptions)
 def open_workload(
     text: str | os.PathLike[str],
     *,
-    rate: float | None = None,
-    time_scale: float | None = None,
-    limit: int | None = None,
-    horizon_s: float | None = None,
-    max_wait_s: float | None = None,
-    concurrency: int | None = None,
-    active_sessions: int | None = None,
-    max_prompt_tokens: int | None = None,
-    max_output_tokens: int | None = None,
-    zero_tokens: str = "refuse",
-    tag: str | None = None,
-    seed: int = 0,
     lengths_from: Recording | None = None,
+    **options: Any,  # noqa: ANN401 - see `WorkloadOptions`
 ) -> Workload:
     """A workload that is read, or drawn, anew by each iteration; nothing is scaled or cut unless it is asked for.
 
     `text` is a path, its format told by its content, or a generator: poisson, gamma, constant, diurnal, closed,
     tree-rollouts, persistent-agent, shared-workers, react, rewoo or one of another package, a colon and options, or a
-    class as file.py:Class,options (docs/workloads.md). `rate` to
-    `tag` are those of `WorkloadOptions`, `horizon_s` and `max_wait_s` in seconds. `seed` is of what is drawn; of
-    `lengths_from`, a recording, a generator draws the lengths that its text does not give.
+    class as file.py:Class,options (docs/workloads.md). `options` are those of `WorkloadOptions`. Of `lengths_from`, a
+    recording, a generator draws the lengths that its text does not give.
 
     Raises:
         ArgumentError: an option out of its range, or one that does not go with the workload.
         TraceFormatError: a file that cannot be read or whose first line tells no format. Rows are read later, by the
             iteration, but for a rate, for which they are all read here.
     """
-    options = WorkloadOptions(
-        rate=rate,
-        time_scale=time_scale,
-        limit=limit,
-        horizon_s=horizon_s,
-        max_wait_s=max_wait_s,
-        concurrency=concurrency,
-        active_sessions=active_sessions,
-        max_prompt_tokens=max_prompt_tokens,
-        max_output_tokens=max_output_tokens,
-        zero_tokens=zero_tokens,
-        tag=tag,
-        seed=seed,
-    )
-    return with_options(text, options, lengths_from)
+    return with_options(text, WorkloadOptions(**options), lengths_from)
 
 
 def with_options(

@@ -1,6 +1,11 @@
-"""A workload as it is used: what its source holds or draws, scaled and cut by its options, every change counted."""
+"""A workload as it is used: what its source holds or draws, scaled and cut by its options, every change counted.
 
-from collections.abc import Iterator, Sequence
+A closed loop keeps so many sessions going, the next of which begins when one has ended. A request that nothing follows
+is a session of one, so with plain requests this is what benchmark clients of engines call a concurrency: as many
+requests are in the system, as long as there are more.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
@@ -10,7 +15,6 @@ from typing import Protocol
 from ...base.errors import ArgumentError, counted
 from ..errors import TraceFormatError
 from .arrival import MOST_PS, PS_PER_S, Arrival, Turns, Workload, WorkloadAbout, WorkloadOptions
-from .closed_loop import ClosedArrivals
 from .format import Tally
 
 ONE = Fraction(1)
@@ -135,6 +139,75 @@ class ChangedTurns:
 
     def _changed(self, found: Sequence[Arrival], at_ps: int) -> list[Arrival]:
         return [turn for one in found if (turn := self.changes.of_turn(one, at_ps)) is not None]
+
+
+class ClosedArrivals:
+    """A run of the loop. Mutated by what its requests are told.
+
+    Args:
+        arrivals: what begins, one after another, whatever their times; read as they begin.
+        changes: what becomes of each request.
+        most: sessions at any time, >= 1.
+    """
+
+    def __init__(self, arrivals: Iterable[Arrival], changes: Changes, most: int) -> None:
+        self._arrivals = iter(arrivals)
+        self.changes = changes
+        self._most = most
+
+    def begin(self) -> Iterator[Arrival]:
+        """The first request of each session that begins at 0; the others follow what ends."""
+        for _ in range(self._most):
+            found = self.next(0)
+            if found is None:
+                return
+            yield found
+
+    def next(self, at_ps: int) -> Arrival | None:
+        """The session that begins now; None where there is none left, or it would be too late."""
+        arrival = next(self._arrivals, None)
+        found = None if arrival is None else self.changes.begun(arrival, at_ps)
+        if arrival is None or found is None:
+            return None
+        return found._replace(turns=LoopTurns(_Session(self), arrival.turns))
+
+
+class _Session:
+    __slots__ = ("loop", "open")
+
+    def __init__(self, loop: ClosedArrivals) -> None:
+        self.loop = loop
+        self.open = 1  # its requests that have not ended, those that are still to come among them
+
+
+class LoopTurns:
+    """What follows a request of a closed loop: its session, or after the last of that the next; implements `Turns`."""
+
+    __slots__ = ("_inner", "_session", "depths")
+
+    def __init__(self, session: _Session, inner: Turns | None) -> None:
+        self._session = session
+        self._inner = inner
+        self.depths: tuple[int, ...] = () if inner is None else inner.depths
+
+    def reached(self, depth: int, at_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return [] if self._inner is None else self._followed(self._inner.reached(depth, at_ps), at_ps)
+
+    def after(self, ended_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        session = self._session
+        found = [] if self._inner is None else self._followed(self._inner.after(ended_ps), ended_ps)
+        session.open -= 1
+        if not session.open and (begun := session.loop.next(ended_ps)) is not None:
+            found.append(begun)
+        return found
+
+    def _followed(self, turns: Sequence[Arrival], at_ps: int) -> list[Arrival]:
+        """As they are changed; one that a horizon leaves out keeps its session open, as it would have."""
+        self._session.open += len(turns)
+        changed = ((one, self._session.loop.changes.of_turn(one, at_ps)) for one in turns)
+        return [new._replace(turns=LoopTurns(self._session, one.turns)) for one, new in changed if new is not None]
 
 
 def scaled(ps: int, factor: Fraction) -> int:

@@ -7,7 +7,7 @@ from paceline.base.errors import ArgumentError
 from paceline.decoding.prefix_cache import PrefixCacheSize
 from paceline.decoding.steps import PolicyError
 from paceline.policies import Commit, Draft, Verify
-from paceline.runtime.feature_reader import FeatureReader
+from paceline.runtime.draft import FeatureReader
 from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
