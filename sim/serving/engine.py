@@ -240,15 +240,16 @@ class Replica:
                 if has_judged and flights is not None and not self._told:
                     continue
             start_ps, end_ps = now_ps, None
-            if self._told:
-                until_ps = 0  # others may come from what has ended
             while end_ps is None:
                 op, self._kept = self._kept, None
                 if op is None:
                     op = next_op(start_ps / PS_PER_S)
                     if decide_ps:
                         start_ps += self._decided_ps(start_ps)
-                if asked.committed and self._has_ended(start_ps):
+                has_ended = bool(asked.committed) and self._has_ended(start_ps)
+                if self._told:
+                    until_ps = 0  # others may come from what has ended, or was waited for
+                if has_ended:
                     self._kept = op
                     end_ps = self._goes(
                         target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps, now_ps, until_ps
