@@ -46,6 +46,16 @@ class SharedIntegers:
         return listed
 
 
+class ChainDraft(Drafted):
+    """The start of a chain as a draft.
+
+    Attributes:
+        verdict: what the target says of it by exact match, where nothing else is pending; None: it is not recorded.
+    """
+
+    verdict: Judged | None = None
+
+
 class WrittenChain:
     """What one member writes from a node on.
 
@@ -62,13 +72,8 @@ class WrittenChain:
 
     def __init__(self, tokens: list[int], places: list[int], kept: int, tvd: tuple[float, ...], *, ends: bool) -> None:
         self.tokens, self.places, self.kept, self.tvd, self.ends = tokens, places, kept, tvd, ends
-        self.drafts: dict[int, Drafted] = {}
+        self.drafts: dict[int, ChainDraft] = {}
         self.verdicts: dict[int, Judged] = {}
-
-    def drafted(self, count: int) -> Drafted:
-        """A draft of the first tokens, all if there are no more."""
-        found = self.drafts[count] = Drafted(self.tokens[:count], self.places[:count])
-        return found
 
 
 class RequestTables:
@@ -225,6 +230,12 @@ class RequestTables:
             ends = token in eos
             node = place
         return WrittenChain(tokens, places, kept, tuple(tvd), ends=ends)
+
+    def drafted(self, chain: WrittenChain, node: int, count: int) -> ChainDraft:
+        """A draft of the first tokens that a member writes from a node on, all if there are no more."""
+        found = chain.drafts[count] = ChainDraft(chain.tokens[:count], chain.places[:count])
+        found.verdict = self.verdict(chain, node, len(found.tokens))
+        return found
 
     def verdict(self, chain: WrittenChain, node: int, count: int) -> Judged | None:
         """What the target says of the first tokens that a member writes from a node on; None: it is not recorded."""

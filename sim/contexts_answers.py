@@ -181,7 +181,7 @@ class TrieAnswers:
             if found is not None:
                 return found
         chain = tables.chain(level, node, asked, self._eos)
-        return self._draft_slowly(session, step, level) if chain is None else chain.drafted(asked)
+        return self._draft_slowly(session, step, level) if chain is None else tables.drafted(chain, node, asked)
 
     def _draft_slowly(self, session: Session, step: Draft, level: int) -> Drafted:
         """Draft with a stop rule, from the target's states, or where some context is not recorded."""
@@ -239,25 +239,26 @@ class TrieAnswers:
 
     def judged(self, session: Session, step: Verify, level: int) -> Judged:
         """See `RecordedAnswers`."""
-        tables = self._open[session.request_id]
-        tokens, first = session.tokens, 0
-        if level == self._top:
-            node = session.place if session.place >= 0 else self._anchored(session, tables)
-        else:
+        tables, tokens = self._open[session.request_id], session.tokens
+        first, count, judges = 0, len(tokens), session.judges
+        if level != self._top:
             first = session.first_unjudged(level)
             node = session.places[first - 1] if first else self._anchored(session, tables)
+        else:
+            node = session.place
+            if node < 0:
+                node = self._anchored(session, tables)
+            if tokens and step.rule.lossless and self._reader < 0 and judges.count(judges[0]) == count:
+                chain = tables.chains[judges[0]].get(node)
+                if chain is not None and chain.tokens[:count] == tokens:  # one member has written all that is pending
+                    found = chain.verdicts.get(count) or tables.verdict(chain, node, count)
+                    if found is not None:
+                        return found
         if node < 0 or not step.rule.lossless or self._reader >= 0:
             return self._judge_slowly(session, step, level, first)
-        next_token, count = tables.next_token[level], len(tokens)
+        next_token = tables.next_token[level]
         if not count:
             return made(Judged, (0, next_token[node], tables.child[level][node], (), 0, (), None))
-        judges = session.judges
-        if level == self._top and judges.count(judges[0]) == count:
-            chain = tables.chains[judges[0]].get(node)
-            if chain is not None and chain.tokens[:count] == tokens:  # one member has written all that is pending
-                found = chain.verdicts.get(count) or tables.verdict(chain, node, count)
-                if found is not None:
-                    return found
         distances, places = tables.tvd[level], session.places
         if first:
             tokens, judges, places = tokens[first:], judges[first:], places[first:]

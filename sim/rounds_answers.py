@@ -226,6 +226,8 @@ class RequestRounds:
     # tokens of the last draft that the end of the answer cut off, where its seconds were not measured
     num_cut: int = 0
     verified_from: int = 0  # tokens emitted before the round whose verification it is
+    # what came of drafts with nothing refused before them, by all that they follow from; shared by those made `anew`
+    drafts: dict[tuple[int, int, int, int, int, bool], Drafted] = field(default_factory=dict)
     _begun: bool = False
     _all_drawn: set[str] = field(init=False)
 
@@ -406,6 +408,7 @@ class RoundDrafts:
 
 
 ON_TRUNK, OFF_TRUNK = 1, 0
+MOST_KEPT = 1 << 18  # drafts, some 80 MB
 
 
 class RoundAnswers:
@@ -428,6 +431,7 @@ class RoundAnswers:
         self.num_reanchored: dict[str, int] = {}
         self._requests = {request.request_id: request for request in trace.requests}
         self._fresh: dict[str, RequestRounds] = {}  # as each begins
+        self._num_kept = 0
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """See `RecordedAnswers`; the prefill writes the first token."""
@@ -454,17 +458,36 @@ class RoundAnswers:
             raise self._no_probabilities(step)
         state = self._open[session.request_id]
         state.begin(session.pool.names[level])
-        drafter, depth = level - self.num_free, _run_length(session, level)
-        asked, position = min(step.tokens, session.room), len(session.emitted) + len(session.tokens)
+        drafter, depth, position = level - self.num_free, 0, len(session.emitted)
+        asked, room = step.tokens, session.budget - position
+        if session.tokens:
+            depth, position, room = _run_length(session, level), position + len(session.tokens), session.room
+        if asked > room:
+            asked = room
         if not self._on_trunk(session):
             if depth and (depth == len(session.places) or session.places[-1 - depth] == ON_TRUNK):
                 asked = self._drafts.refused(state, drafter, position - depth, depth, asked)
             return Drafted([state.refused] * asked, [OFF_TRUNK] * asked)
-        wanted, kept, num_modelled = self._drafts.draft(state, drafter, position - depth, depth, asked)
-        num_modelled = max(num_modelled, wanted) if state.drawn else num_modelled
-        refused = wanted - kept
-        tokens = state.trunk[position : position + kept] + [state.refused] * refused
-        return made(Drafted, (tokens, [ON_TRUNK] * kept + [OFF_TRUNK] * refused, num_modelled, None))
+        key = (drafter, position, depth, asked, state.num_tokens, state.drawn)
+        found = state.drafts.get(key)
+        if found is None:
+            wanted, kept, num_modelled = self._drafts.draft(state, drafter, position - depth, depth, asked)
+            num_modelled = max(num_modelled, wanted) if state.drawn else num_modelled
+            refused = wanted - kept
+            tokens = state.trunk[position : position + kept] + [state.refused] * refused
+            places = [ON_TRUNK] * kept + [OFF_TRUNK] * refused
+            found = self._keep(state, key, made(Drafted, (tokens, places, num_modelled, None)))
+        return found
+
+    def _keep(self, state: RequestRounds, key: tuple[int, int, int, int, int, bool], found: Drafted) -> Drafted:
+        """Keep a draft for the next who asks, as long as not too many are kept."""
+        self._num_kept += 1
+        if self._num_kept > MOST_KEPT:
+            for fresh in self._fresh.values():
+                fresh.drafts.clear()
+            self._num_kept = 0
+        state.drafts[key] = found
+        return found
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:
         """See `RecordedAnswers`; the log has the real tokens."""
@@ -489,13 +512,14 @@ class RoundAnswers:
         """See `RecordedAnswers`; the target keeps what is its own text, then writes the next token of it."""
         if not step.rule.lossless:
             raise self._no_probabilities(step)
-        self._anchor(session)
-        state = self._open[session.request_id]
-        num_judged = len(session.places)
-        accepted = session.places.index(OFF_TRUNK) if OFF_TRUNK in session.places else num_judged
-        position = len(session.emitted) + accepted
-        own_token = state.trunk[position] if position < len(state.trunk) else state.refused  # no room for it then
-        num_looked_at = min(accepted + 1, num_judged)
+        if session.place != ON_TRUNK:
+            self._anchor(session)
+        state, places = self._open[session.request_id], session.places
+        num_judged = len(places)
+        accepted = places.index(OFF_TRUNK) if OFF_TRUNK in places else num_judged
+        position, trunk = len(session.emitted) + accepted, state.trunk
+        own_token = trunk[position] if position < len(trunk) else state.refused  # no room for it then
+        num_looked_at = accepted + 1 if accepted < num_judged else num_judged
         # Where rounds were drawn, so was where each of them ends: nothing of the verification is replayed.
         num_modelled = num_looked_at + 1 if state.drawn else 0
         return made(Judged, (accepted, own_token, ON_TRUNK, (nan,) * num_looked_at, num_modelled, (), None))

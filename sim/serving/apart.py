@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import simpy
 
@@ -19,7 +19,7 @@ from ...runs.recorder import ServingRecorder
 from ...runs.serving import TransferTotals
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from .charges import to_ps
-from .engine import Going, Replica
+from .engine import Replica
 from .replica import ReplicaSpec, Role, ServedFrom, Transfer
 from .requests import ServedRequest
 from .routers import Dispatcher
@@ -242,13 +242,15 @@ class DecodeReplica(Replica):
             self._asked.goes_on(session)
             self._asked.load.num_waiting -= 1
 
-    def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
+    def _below(
+        self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float
+    ) -> int | None:
         self._in_cycle = True
-        return super()._below(level, drafts, rows, now_ps, start_ps)
+        return super()._below(level, drafts, rows, now_ps, start_ps, until_ps)
 
-    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
+    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float) -> int | None:
         self._in_cycle = False
-        going = super()._step(rows, now_ps, start_ps)
+        end_ps = super()._step(rows, now_ps, start_ps, until_ps)
         batch, expected = self._batch, self._expected
         # Who was put back comes first: while one waits, nobody gets blocks that it lacks.
         while expected and not batch.waiting and self._num_held() < self._most_running:
@@ -257,7 +259,7 @@ class DecodeReplica(Replica):
                 break
             self._scheduler.has_moved = True
             self._handovers.begin(expected.popleft(), num_tokens, now_ps)
-        return going
+        return end_ps
 
     def _num_held(self) -> int:
         """Requests that hold blocks, and run or will when their keys and values are there."""
@@ -280,11 +282,14 @@ class PrefillReplica(Replica):
         self._memory.release(session.serial)
         self._books.note_state(at_ps)
 
-    def _written(self, rows: list[ServedRequest], at_ps: int) -> None:
-        super()._written(rows, at_ps)
+    def _read(
+        self, rows: list[ServedRequest], results: Sequence[Any], num_ending: int, chunks: Sequence[ServedRequest],
+        duration_s: float, end_ps: int,
+    ) -> None:  # fmt: skip
+        super()._read(rows, results, num_ending, chunks, duration_s, end_ps)
         for session in rows:
             if session.num_answer < session.arrival.output_tokens:
-                self._hand_over(session, at_ps)
+                self._hand_over(session, end_ps)
 
     def _hand_over(self, session: ServedRequest, at_ps: int) -> None:
         """It leaves the batch, and its blocks stay."""

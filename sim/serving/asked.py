@@ -9,16 +9,17 @@ first. The first slot that holds anybody runs next.
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from ...base.errors import pass_interrupt
 from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, raised
 from ...decoding.pool import Pool
 from ...decoding.results import Drafted, Judged, made
 from ...decoding.seen import ServerLoad
-from ...decoding.steps import Commit, Draft, Outcome, PolicyError, Step, Verify
+from ...decoding.steps import Commit, Draft, Outcome, Step, Verify
 from ...decoding.world import check_known
 from ...policies.about import check_runs, members_run_by
+from ...runs.recorder import ServingRecorder
 from .requests import ServedRequest, ServedView
 from .world import EngineWorld
 
@@ -26,6 +27,15 @@ Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it dra
 MOST_ROW = 64
 MOST_STEPS = 4096  # that are known by identity; more are checked anew
 COMMITS, UNSURE = -1, -2  # in place of tokens to draft, 0 of a verification: to be looked at each time
+
+
+class OutputBooks(Protocol):
+    """Where new tokens of answers are written down; see `ReplicaBooks`."""
+
+    recorder: ServingRecorder
+    num_emitted: int
+    num_cycled: int
+    noted_ps: int
 
 
 class AskedPolicy:
@@ -100,6 +110,7 @@ class AskedPolicy:
                 self._slots[place] = [other for other in rows if other is not request]
                 self._num_queued -= 1
         request.drop_pending()
+        request.draft = None
         request.last = None
         self._forget(request)
 
@@ -212,13 +223,14 @@ class AskedPolicy:
         """A draft has run."""
         num_rows, keeps, learn, ready = len(rows), self._keeps[level], self.learn, self.ready
         many = self._by_level[level]
-        for request, (tokens, places, num_modelled, _) in zip(rows, results):  # noqa: B905 - costs as much as the rest
+        for request, drafted in zip(rows, results):  # noqa: B905 - to be strict costs as much as the rest
+            tokens = drafted[0]
             count = len(tokens)
             by_level = many[:count] if count <= MOST_ROW else [level] * count
-            request.agreed = -1
             pending = request.tokens
+            request.draft = None if pending else drafted
             pending += tokens
-            request.places += places
+            request.places += drafted[1]
             request.drafters += by_level
             request.judges += by_level
             if keeps and count:
@@ -226,8 +238,8 @@ class AskedPolicy:
             request.last = outcome = made(
                 Outcome, (request.request_id, request.step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False, 0)
             )
-            if num_modelled:
-                self.num_modelled += num_modelled
+            if drafted[2]:
+                self.num_modelled += drafted[2]
             try:
                 learn(outcome)
             except BaseException as error:  # foreign code, as above
@@ -238,34 +250,75 @@ class AskedPolicy:
                 self.idle.pop(request.request_id, None)
             ready.append(request)
 
-    def judged(self, level: int, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float,
-               num_rows: int) -> None:  # fmt: skip
-        """A verification has run, of `num_rows` requests in all."""
-        sums, load, learn, ready, idle = self.judged_sums[level], self.load, self.learn, self.ready, self.idle
+    def judged(self, level: int, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float) -> None:
+        """A verification by a member below the target has run."""
+        sums, num_rows = self.judged_sums[level], len(rows)
+        sums[0] += num_rows
+        for request, judged in zip(rows, results):  # noqa: B905 - as above
+            step = cast(Verify, request.step)
+            outcome = request.judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)
+            sums[1] += outcome.num_judged
+            sums[2] += outcome.num_accepted
+            sums[3] += outcome.num_own
+            self.num_modelled += judged.num_modelled
+            try:
+                self.learn(outcome)
+            except BaseException as error:  # foreign code, as above
+                raise raised(self._name, request.request_id, step, "learn", error) from error
+            if not (outcome.num_judged or outcome.num_own):
+                guard_progress(self._policy, self._name, self.idle, outcome)
+            elif self.idle:
+                self.idle.pop(request.request_id, None)
+            self.ready.append(request)
+
+    def wrote(self, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float, num_rows: int,
+              books: OutputBooks, at_ps: int) -> list[ServedRequest]:  # fmt: skip
+        """The target has judged, in an operation of `num_rows` requests, and each has more of its answer now.
+
+        Returns:
+            Requests with as many tokens as others of their sessions wait for; `books` know of all else.
+        """
+        sums, learn, ready, idle = self.judged_sums[self._target], self.learn, self.ready, self.idle
+        count = latest_ps = written = 0
+        reached: list[ServedRequest] = []
         sums[0] += len(rows)
         for request, judged in zip(rows, results):  # noqa: B905 - as above
-            step = request.step
-            outcome = request.judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)  # type: ignore[arg-type]
-            _, _, _, num_judged, num_accepted, num_own, num_emitted, _, _, _, _, done, _ = outcome
-            load.context_tokens += num_emitted
-            if judged[4]:
-                self.num_modelled += judged[4]
+            gap_ps, request.noted_at_ps = at_ps - request.noted_at_ps, at_ps
+            if gap_ps != latest_ps:
+                if count:
+                    books.recorder.gaps(latest_ps, 0, 1, count)
+                latest_ps, count = gap_ps, 0
+            count += 1
+            outcome = request.wrote(judged, duration_s, num_rows)
+            num_judged, num_emitted, before = outcome[3], outcome[6], request.num_noted
+            request.num_noted = num_noted = before + num_emitted
+            written += num_emitted
+            sums[3] += outcome[5]
             if num_judged:
                 sums[1] += num_judged
-                sums[2] += num_accepted
-            sums[3] += num_own
+                sums[2] += outcome[4]
+            if judged[4]:
+                self.num_modelled += judged[4]
+            if request.earlier:
+                books.num_cycled += num_noted - max(before, request.num_first)
+            if request.depths and num_noted >= request.depths[0]:
+                reached.append(request)
             try:
                 learn(outcome)
             except BaseException as error:  # foreign code, as above
-                raise raised(self._name, request.request_id, step, "learn", error) from error
-            if done:
-                self.end(request)
-                continue
-            if not (num_judged or num_own or num_emitted):
-                guard_progress(self._policy, self._name, idle, outcome)
-            elif idle:
+                raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
+            if idle:
                 idle.pop(request.request_id, None)
-            ready.append(request)
+            if outcome[11]:
+                self.end(request)
+            else:
+                ready.append(request)
+        if count:
+            books.recorder.gaps(latest_ps, 0, 1, count)
+        self.load.context_tokens += written
+        books.num_emitted += written
+        books.noted_ps = at_ps
+        return reached
 
     def prefilled(self, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float,
                   num_rows: int) -> None:  # fmt: skip
@@ -278,10 +331,6 @@ class AskedPolicy:
                 self.end(request)
             else:
                 self.ready.append(request)
-
-    def raised(self, outcome: Outcome, error: BaseException) -> PolicyError:
-        """What `learn` raised; an interrupt is raised on."""
-        return raised(self._name, outcome.request_id, outcome.step, "learn", error)
 
     def end(self, request: ServedRequest) -> None:
         """A request is done."""

@@ -185,7 +185,7 @@ class ServingCharges:
         num_free = sum(member.model_free for member in pool.members)
         self.lines = self._cost.lines if isinstance(self._cost, WholeSeconds) else None
         self.are_forwards = target_cost is None and not cost.knows_operations and all(plain[num_free:])
-        self._plain = [is_plain and not cost.knows_operations for is_plain in plain]
+        self._by_forwards = [is_plain and not cost.knows_operations for is_plain in plain]
         self._operations = OperationCharges(cost, pool, now_s) if cost.knows_operations else None
 
     def close(self, request_id: str) -> None:
@@ -200,46 +200,29 @@ class ServingCharges:
         return num_rows * to_ps(self._cost.lookup_s)
 
     def drafted(
-        self,
-        level: int,
-        rows: Sequence[ServedRequest],
-        drafted: Sequence[Drafted],
-        fed: tuple[int, int] | None = None,
+        self, level: int, rows: Sequence[ServedRequest], drafted: Sequence[Drafted], fed: tuple[int, int] | None
     ) -> tuple[int, int, int]:
         """Forwards of a Draft, tokens fed in all of them, and picoseconds of all of it.
 
         `fed` is what `ServedRequest.feed` says of all rows together, if that is known.
         """
-        if not self._plain[level]:
+        if not self._by_forwards[level]:
             return self._drafted_otherwise(level, [(row, cast(Draft, row.step)) for row in rows], drafted)
-        model, forward_ps, num_rows = self._names[level], self.forward_ps, len(rows)
-        longest = shortest = len(drafted[0].tokens)
-        for row in drafted[1:]:
-            count = len(row.tokens)
-            longest, shortest = max(longest, count), min(shortest, count)
-        if not shortest or fed is None:
-            rows = [row for row, written in zip(rows, drafted, strict=True) if written.tokens]
-            drafted = [written for written in drafted if written.tokens]
-            if not rows:
-                return 0, 0, 0
-            each, num_rows = [row.feed(level, verify=False) for row in rows], len(rows)
-            shortest = min([len(written.tokens) for written in drafted])
+        drafts = [
+            (len(row[0]), session.num_text + len(session.tokens)) for session, row in zip(rows, drafted, strict=True)
+        ]
+        if fed is None or not min(drafts)[0]:
+            each = [session.feed(level, verify=False) for session, row in zip(rows, drafted, strict=True) if row[0]]
             fed = sum([new for new, _ in each]), sum([held for _, held in each])
-        new_tokens, held_tokens = fed
-        num_forwards = longest if new_tokens else longest - 1
-        duration_ps = forward_ps(model, num_rows, new_tokens, held_tokens)
-        if longest > shortest:
-            drafts = [
-                (len(written.tokens), row.num_text + len(row.tokens))
-                for row, written in zip(rows, drafted, strict=True)
-            ]
-            for some, repeats, each_ps in later_forwards(forward_ps, model, drafts):
-                duration_ps += repeats * each_ps
-                new_tokens += repeats * some
-        elif longest > 1:
-            middle = held_tokens + new_tokens + num_rows * (longest - 2) // 2
-            duration_ps += (longest - 1) * forward_ps(model, num_rows, num_rows, middle)
-            new_tokens += (longest - 1) * num_rows
+            drafts = [draft for draft in drafts if draft[0]]
+            if not drafts:
+                return 0, 0, 0
+        (new_tokens, held_tokens), model, forward_ps = fed, self._names[level], self.forward_ps
+        duration_ps = forward_ps(model, len(drafts), new_tokens, held_tokens)
+        num_forwards = max(drafts)[0] - (not new_tokens)
+        for some, repeats, each_ps in later_forwards(forward_ps, model, drafts):
+            duration_ps += repeats * each_ps
+            new_tokens += repeats * some
         return num_forwards, new_tokens, duration_ps
 
     def _drafted_otherwise(
@@ -257,31 +240,15 @@ class ServingCharges:
         return num_forwards, sum([repeats * new for _, new, repeats, _ in forwards]), duration_ps
 
     def verified(
-        self,
-        level: int,
-        rows: Sequence[ServedRequest],
-        chunks: Sequence[ServedRequest] = (),
-        fed: tuple[int, int] | None = None,
+        self, level: int, rows: Sequence[ServedRequest], fed: tuple[int, int] | None = None
     ) -> tuple[int, int]:
-        """Tokens fed in the one forward of a Verify or a catch-up, and its picoseconds.
-
-        `fed` is what `ServedRequest.feed` says of all rows together, if that is known.
-        """
-        if not self._plain[level]:
-            return self._verified_otherwise(level, [*rows, *chunks])
-        num_rows = len(rows)
-        if fed is None:
-            each = [row.feed(level, verify=True) for row in (*rows, *chunks)]
-            num_rows, fed = len(each), (sum([new for new, _ in each]), sum([held for _, held in each]))
-        return fed[0], self._verify_ps[level](self._names[level], num_rows, *fed)
-
-    def _verified_otherwise(self, level: int, rows: Sequence[ServedRequest]) -> tuple[int, int]:
+        """Tokens fed in the one forward of a Verify or a catch-up, and its picoseconds; `fed` as in `drafted`."""
+        if fed is not None and self._by_forwards[level]:
+            return fed[0], self._verify_ps[level](self._names[level], len(rows), *fed)
         if self._operations is not None:
             (forward,), seconds = self._operations.verify(level, [(row, cast(Verify, row.step)) for row in rows])
             return forward[1], to_ps(seconds)
-        fed, name = [row.feed(level, verify=True) for row in rows], self._names[level]
-        new_tokens, held_tokens = (
-            sum([new for new, _ in fed]),
-            held_together(self._cost, name, [held for _, held in fed]),
-        )
+        each, name = [row.feed(level, verify=True) for row in rows], self._names[level]
+        new_tokens, held = sum([new for new, _ in each]), [held for _, held in each]
+        held_tokens = sum(held) if self._by_forwards[level] else held_together(self._cost, name, held)
         return new_tokens, self._verify_ps[level](name, len(rows), new_tokens, held_tokens)

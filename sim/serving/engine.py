@@ -10,12 +10,11 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
-from ...decoding.results import DRAFT, VERIFY, made
+from ...decoding.results import DRAFT, VERIFY
 from ...policies.about import decides_by_pending, members_run_by, runs_target_alone
 from ...runs.operations import READ, RanRow
 from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
-from ..contexts_answers import TrieAnswers
 from .asked import AskedPolicy
 from .charges import to_ps
 from .flights import Flights
@@ -80,6 +79,7 @@ class Replica:
         self.may_lag = may_lag = may_lag and self._operations is None
         self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens, runs=members_run_by(spec.policy))
         self._keeps = [kv is not None for kv in self._memory.members]
+        self._has_caches = self._memory.has_caches
         self._first_blocks = first_blocks_of(self._memory.target, shared.unit_tokens)
         self._world = spec.world(pool, shared.answers, lambda: self._asked.load.now_s, lambda: self._memory.target)
         self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
@@ -113,9 +113,8 @@ class Replica:
         self.end_ps = 0
 
     def _quick_steps(self) -> QuickSteps | None:
-        """None where hardly any operation is as most are elsewhere."""
-        answers = self._shared.answers
-        if not (self._runs_ahead and type(answers) is TrieAnswers):
+        """None where an operation costs more than its forwards, or has to be done in its turn."""
+        if not self._runs_ahead:
             return None
         assert isinstance(self._world, ServedWorld)
         return QuickSteps(
@@ -227,32 +226,50 @@ class Replica:
             UnrecordedContextError: strict, and a decision is not recorded.
             CostRangeError: an operation outside what the cost model knows.
         """
+        flights, asked, target, decide_ps = self._flights, self._asked, self._target, self._decide_ps
+        next_op, quick = asked.next_op, self._quick
         while True:
-            if self._flights is not None and (self._flights.is_under_way or self._goes_round()):
-                now_ps = self._flown(self._flights, now_ps, until_ps)
-                if self._flights.going is not None:
-                    self._told, self.end_ps = False, self._flights.going.end_ps
+            if flights is not None and (flights.is_under_way or self._goes_round()):
+                now_ps = self._flown(flights, now_ps, until_ps)
+                if flights.going is not None:
+                    self._told, self.end_ps = False, flights.going.end_ps
                     return self.end_ps
-            may_run_on = self._runs_ahead and not self._told and self._kept is None
-            if may_run_on and now_ps < until_ps and self._scheduler.only_decodes:
-                now_ps, has_judged = self._run_on(now_ps, until_ps)
-                if has_judged and self._flights is not None and not self._told:
+            may_run_on = quick is not None and not self._told and self._kept is None and now_ps < until_ps
+            if quick is not None and may_run_on and self._scheduler.only_decodes:
+                now_ps, has_judged = self._run_on(quick, now_ps, until_ps)
+                if has_judged and flights is not None and not self._told:
                     continue
-            going = self._planned(now_ps)
-            if going is None:
+            start_ps, end_ps = now_ps, None
+            while end_ps is None:
+                op, self._kept = self._kept, None
+                if op is None:
+                    op = next_op(start_ps / PS_PER_S)
+                    if decide_ps:
+                        start_ps += self._decided_ps(start_ps)
+                has_ended = bool(asked.committed) and self._has_ended(start_ps)
+                if self._told:
+                    until_ps = 0  # others may come from what has ended, or was waited for
+                if has_ended:
+                    self._kept = op
+                    end_ps = self._goes(
+                        target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps, now_ps, until_ps
+                    )
+                    break
+                level, drafts, rows = op or (target, VERIFIES, [])
+                if level == target:
+                    end_ps = self._step(rows, now_ps, start_ps, until_ps)
+                    break
+                end_ps = self._below(level, drafts, rows, now_ps, start_ps, until_ps)
+            if end_ps is None:
                 self._told = False
                 return None
-            if self._scheduler.has_moved:
-                self._scheduler.has_moved = False
-                self._books.note_state(now_ps)
-            end_ps = going[-1]
-            if end_ps >= until_ps or self._told:  # others may come from what has ended
-                self._going, self.end_ps, self._told = going, end_ps, False
+            if self._going is not None:
+                self._note_moved(now_ps)
+                self.end_ps, self._told = end_ps, False
                 return end_ps
-            self._ran(*going)
             now_ps = end_ps
 
-    def _run_on(self, now_ps: int, until_ps: float) -> tuple[int, bool]:
+    def _run_on(self, quick: QuickSteps, now_ps: int, until_ps: float) -> tuple[int, bool]:
         """Carry out operations as most are, as long as they end before `until_ps`.
 
         An operation that is not, or that ends later, is kept.
@@ -260,12 +277,12 @@ class Replica:
         Returns:
             When the last one ended, and whether that was one by the target, after which whole cycles may go on.
         """
-        asked, quick, target, has_caches = self._asked, self._quick, self._target, self._memory.has_caches
+        asked, target, has_caches = self._asked, self._target, self._has_caches
         next_op, has_flights = asked.next_op, self._flights is not None
         while True:
             op = next_op(now_ps / PS_PER_S)
             end_ps = -1
-            if quick is not None and op is not None and not asked.committed and not asked.finished:
+            if op is not None and not asked.committed and not asked.finished:
                 if op[1]:
                     end_ps = quick.draft(op, now_ps, until_ps)
                 elif op[0] == target:
@@ -311,29 +328,14 @@ class Replica:
         if self._flights is not None:
             self._flights.look()
 
-    def _planned(self, now_ps: int) -> Going | None:
-        asked, target, start_ps = self._asked, self._target, now_ps
-        while True:
-            op = self._kept
-            if op is not None:
-                self._kept = None
-            else:
-                op = asked.next_op(start_ps / PS_PER_S)
-                if self._decide_s:
-                    start_ps += round((asked.load.now_s - start_ps / PS_PER_S) / self._decide_s) * self._decide_ps
-            if asked.committed:
-                self._note_committed(start_ps)
-                if asked.finished:
-                    self._kept = op
-                    return Going(target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps)
-            if op is None:
-                return self._step([], now_ps, start_ps)
-            level, drafts, rows = op
-            if level == target:
-                return self._step(rows, now_ps, start_ps)
-            going = self._below(level, drafts, rows, now_ps, start_ps)
-            if going is not None:
-                return going
+    def _decided_ps(self, start_ps: int) -> int:
+        """What the decisions since an instant took, by the clock of the policy."""
+        return round((self._asked.load.now_s - start_ps / PS_PER_S) / self._decide_s) * self._decide_ps
+
+    def _note_moved(self, now_ps: int) -> None:
+        if self._scheduler.has_moved:
+            self._scheduler.has_moved = False
+            self._books.note_state(now_ps)
 
     def commit(self) -> None:
         """What was planned has run: requests, policy, caches and the recorder learn of it."""
@@ -345,59 +347,77 @@ class Replica:
         going, self._going = self._going, None
         assert going is not None
         if self._operations is None:
-            self._ran(*going)
+            self._goes(*going, going.end_ps, inf)
             return
         rows = ran_rows(going)
-        self._ran(*going)
+        self._goes(*going, going.end_ps, inf)
         if going.num_forwards or going.rows:
             self._note_ran(going, rows)
 
-    def _ran(
+    def _goes(
         self, level: int, drafts: bool, rows: list[ServedRequest], results: Sequence[Any], num_ending: int,
         chunks: Sequence[ServedRequest], num_forwards: int, new_tokens: int, duration_s: float, free_share: float,
-        start_ps: int, end_ps: int,
-    ) -> None:  # fmt: skip
-        """What `Going` says has run; arguments are its fields, in their order."""
+        start_ps: int, end_ps: int, now_ps: int, until_ps: float,
+    ) -> int:  # fmt: skip
+        """Carry out what ends before `until_ps`, and keep what ends later; returns when that is.
+
+        The other arguments are the fields of `Going`, in their order, and when it was planned.
+        """
+        if end_ps >= until_ps:
+            self._going = Going(
+                level, drafts, rows, results, num_ending, chunks, num_forwards, new_tokens, duration_s, free_share,
+                start_ps, end_ps,
+            )  # fmt: skip
+            return end_ps
+        if self._scheduler.has_moved:
+            self._note_moved(now_ps)
         asked, books, num_rows = self._asked, self._books, len(rows)
         load = asked.load
         if num_forwards:
             busy = books.busy[level]
             busy[0] += end_ps - start_ps
             busy[1] += num_forwards
-        if num_forwards or rows:
-            load.now_s = end_ps / PS_PER_S
         if rows:
+            load.now_s = end_ps / PS_PER_S
             load.free_kv_share = free_share
             load.batch[level] = num_rows
             load.duration_s[level] = duration_s
             load.num_forwards[level] = num_forwards
             load.new_tokens[level] = new_tokens
-        if drafts:
-            asked.drafted(level, rows, results, duration_s)
-        elif num_ending or chunks:
+            if drafts:
+                asked.drafted(level, rows, results, duration_s)
+                books.noted_ps = end_ps
+                return end_ps
+        elif num_forwards:
+            load.now_s = end_ps / PS_PER_S
+        if num_ending or chunks:
             self._read(rows, results, num_ending, chunks, duration_s, end_ps)
             if chunks:
                 num_rows += len(chunks)
                 load.batch[level], load.duration_s[level] = num_rows, duration_s
                 load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
+        elif level < self._target:
+            asked.judged(level, rows, results, duration_s)
+            books.noted_ps = end_ps
+            return end_ps
         else:
-            asked.judged(level, rows, results, duration_s, num_rows)
-            if level == self._target:
-                self._written(rows, end_ps)
+            reached = asked.wrote(rows, results, duration_s, num_rows, books, end_ps)
+            if reached:
+                books.reached(reached, end_ps)
+            if self._has_caches:
+                self._cache(rows)
         if asked.finished:
             self._end_finished(end_ps)
-        elif level < self._target or not (num_ending or self._memory.has_caches):
-            books.noted_ps = end_ps  # nobody came or went, and blocks were held before
-            return
+        elif not (num_ending or self._has_caches):
+            return end_ps  # nobody came or went, and blocks were held before
         load.free_kv_share = self._memory.free_share
         books.note_state(end_ps)
+        return end_ps
 
-    def _written(self, rows: list[ServedRequest], at_ps: int) -> None:
-        """The target has run: answers have grown, full blocks are cached."""
-        self._books.note_outputs(rows, at_ps)
-        if self._memory.has_caches:
-            for request in rows:
-                self._memory.commit(request)
+    def _cache(self, rows: Iterable[ServedRequest]) -> None:
+        """Full blocks of what the target has read are cached."""
+        for request in rows:
+            self._memory.commit(request)
 
     def leave(self, request_id: str, at_ps: int) -> None:
         """A request that waits or runs goes for good, wherever it stands; its policy is told nothing.
@@ -438,13 +458,17 @@ class Replica:
 
     # -- operations
 
-    def _note_committed(self, now_ps: int) -> None:
+    def _has_ended(self, now_ps: int) -> bool:
+        """Note what came of each Commit; returns whether a request is done."""
         for request in self._asked.committed:
             self._books.note_outputs([request], now_ps)
         self._asked.committed = []
+        return bool(self._asked.finished)
 
-    def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
-        """Run an operation of a member below the target; None: nobody is left in it."""
+    def _below(
+        self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float
+    ) -> int | None:
+        """Run an operation of a member below the target, as `_goes`; None: nobody is left in it."""
         target, keeps, new_tokens, held_tokens, is_short = self._target, self._keeps[level], 0, 0, False
         for request in rows:
             context, held, room = request.num_text + len(request.tokens), request.cached[level], request.room_held
@@ -457,27 +481,30 @@ class Replica:
                 is_short = True
         fed: Fed = (new_tokens, held_tokens)
         if is_short:
-            rows = self._scheduler.hold_below(level, rows, now_ps)
-            if not rows:
+            held_rows = self._scheduler.hold_below(level, rows, now_ps)
+            if not held_rows:
                 return None
-            fed = None
-        caught_up_ps = num_caught_up = new_caught_up = 0
+            if held_rows is not rows:  # somebody was put back
+                rows, fed = held_rows, None
+        caught_up = None
         if keeps and new_tokens > self._budget:
             fed = None
             rows, left = within_budget(level, drafts, rows, self._budget)
             if left:
                 self._kept = level, drafts, left
-            caught_up_ps, num_caught_up, new_caught_up = self._catch_up(level, drafts, rows)
-        world = self._world
-        ran = world.draft(level, rows, fed) if drafts else world.verify(level, rows)
+            caught_up = self._catch_up(level, drafts, rows)
+        ran = self._world.draft(level, rows, fed) if drafts else self._world.verify(level, rows)
         results, num_forwards, new_tokens, duration_ps = ran
-        duration_ps += caught_up_ps
-        # fmt: off
-        return made(Going, (
-            level, drafts, rows, results, 0, (), num_forwards + num_caught_up, new_tokens + new_caught_up,
-            duration_ps / PS_PER_S, self._memory.free_share, start_ps, start_ps + duration_ps,
-        ))
-        # fmt: on
+        if caught_up is not None:
+            duration_ps += caught_up[0]
+            num_forwards += caught_up[1]
+            new_tokens += caught_up[2]
+        memory = self._memory
+        return self._goes(
+            level, drafts, rows, results, 0, (), num_forwards, new_tokens, duration_ps / PS_PER_S,
+            memory.free_share if memory.has_changed else memory.counted_share, start_ps, start_ps + duration_ps,
+            now_ps, until_ps,
+        )  # fmt: skip
 
     def _catch_up(self, level: int, drafts: bool, rows: list[ServedRequest]) -> tuple[int, int, int]:
         """Run forwards of at most the budget's tokens until what rows are still to be fed is no more.
@@ -510,8 +537,8 @@ class Replica:
             total -= budget - left
         return duration_ps, num_forwards, new_tokens
 
-    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
-        """Run a step of the target; None: nobody is there."""
+    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float) -> int | None:
+        """Run a step of the target, as `_goes`; None: nobody is there."""
         level, num_ending = self._target, 0
         chunks: Sequence[ServedRequest] = ()
         fed = self._scheduler.fed(rows)
@@ -527,33 +554,34 @@ class Replica:
                 request.chunk_level = level
                 request.step = READS
         judged, num_forwards, new_tokens, duration_ps = self._world.verify(level, rows, chunks, fed)
-        duration_s = duration_ps / PS_PER_S
-        end_ps = start_ps + duration_ps
-        if self._memory.host is not None:
-            end_ps += self._memory.host.take_load_ps(start_ps)
-        # fmt: off
-        return made(Going, (
-            level, VERIFIES, rows, judged, num_ending, chunks, num_forwards, new_tokens, duration_s,
-            self._memory.free_share, start_ps, end_ps,
-        ))
-        # fmt: on
+        memory, end_ps = self._memory, start_ps + duration_ps
+        if memory.host is not None:
+            end_ps += memory.host.take_load_ps(start_ps)
+        return self._goes(
+            level, VERIFIES, rows, judged, num_ending, chunks, num_forwards, new_tokens, duration_ps / PS_PER_S,
+            memory.free_share if memory.has_changed else memory.counted_share, start_ps, end_ps, now_ps, until_ps,
+        )  # fmt: skip
 
     def _read(
         self, rows: list[ServedRequest], results: Sequence[Any], num_ending: int, chunks: Sequence[ServedRequest],
         duration_s: float, end_ps: int,
     ) -> None:  # fmt: skip
         """The target has run with prefills: chunks are read, those that end write their first token."""
-        asked, level, num_rows, num_judged = self._asked, self._target, len(rows), len(rows) - num_ending
-        asked.judged(level, rows[:num_judged], results, duration_s, num_rows)
-        asked.prefilled(rows[num_judged:], results[num_judged:], duration_s, num_rows)
+        asked, books, num_rows, num_judged = self._asked, self._books, len(rows), len(rows) - num_ending
+        judged, ending = rows[:num_judged], rows[num_judged:]
+        reached = asked.wrote(judged, results, duration_s, num_rows, books, end_ps)
+        asked.prefilled(ending, results[num_judged:], duration_s, num_rows)
         for request in chunks:
-            request.cached[level] += request.chunk
+            request.cached[self._target] += request.chunk
             request.chunk = 0
-            self._memory.commit(request)
-        for request in rows[num_judged:]:
+        for request in ending:
             request.chunk = 0
             self._batch.read(request)
-        self._written(rows, end_ps)
+        if self._has_caches:
+            self._cache(chunks)
+        books.note_outputs(ending, end_ps, reached)
+        if self._has_caches:
+            self._cache(rows)
 
     def _end_finished(self, at_ps: int) -> None:
         """Requests that are done release their blocks, those admitted earlier first."""

@@ -75,6 +75,8 @@ class ReplicaMemory:
             Whoever holds or releases blocks other than through this object reads their figures there.
         host: takes what prefix caches evict; None: nobody does.
         has_caches: whether any member has a prefix cache.
+        has_changed: whether blocks were taken or released since they were counted.
+        counted_share: `free_share` when they were.
 
     Raises:
         ArgumentError: a model that runs without limits, blocks that do not go with the units of the workload.
@@ -106,8 +108,8 @@ class ReplicaMemory:
         self._caching = [(index, level, kv) for index, (level, kv) in enumerate(self._models) if kv.limits.prefix_cache]
         self.has_caches = bool(self._caching)
         self._used_blocks: list[int] = []
-        self._free_share = 1.0
-        self._has_changed = True
+        self.counted_share = 1.0
+        self.has_changed = True
         self._retracts = limits.preemption == Preemption.fewest_tokens
         self._whole_text = limits.admission == Admission.whole_prompt
         self._prefilled: dict[int, int] = {}  # where requests are retracted: text that their latest prefill reads
@@ -115,16 +117,16 @@ class ReplicaMemory:
     @property
     def used_blocks(self) -> list[int]:
         """`[L]`, 0 for a member without memory; not to be changed."""
-        if self._has_changed:
+        if self.has_changed:
             self._count()
         return self._used_blocks
 
     @property
     def free_share(self) -> float:
         """Share of the blocks that are free or can be taken, of the member with the least."""
-        if self._has_changed:
+        if self.has_changed:
             self._count()
-        return self._free_share
+        return self.counted_share
 
     def _count(self) -> None:
         self._used_blocks = used = [0] * len(self.members)
@@ -134,7 +136,7 @@ class ReplicaMemory:
             share = (kv.limits.num_blocks - used[level]) / kv.limits.num_blocks
             if share < least:
                 least = share
-        self._free_share, self._has_changed = least, False
+        self.counted_share, self.has_changed = least, False
 
     def refuses(self, arrival: Arrival, *, answer_tokens: int | None = None) -> str:
         """Why a request can never run, in words that such requests share; "" if it can.
@@ -226,7 +228,7 @@ class ReplicaMemory:
         for own_keys, level, kv in reversed(members):  # the target first: whose hit is as it was told
             held = kv.open(serial, own_keys, text, resumes=resumes)
             session.cached[level] = session.room_held[level] = session.full_at[level] = held
-        self._has_changed = True
+        self.has_changed = True
         self.reserve(session, self._target, wanted[-1])
         if self._retracts:
             self._prefilled[serial] = text
@@ -248,7 +250,7 @@ class ReplicaMemory:
             return False
         size = kv.limits.block_tokens
         session.room_held[level] = -(-wanted // size) * size
-        self._has_changed = True
+        self.has_changed = True
         return True
 
     def grow(self, session: KvOwner, level: int, num_blocks: int) -> None:
@@ -258,7 +260,7 @@ class ReplicaMemory:
         has_grown = kv.grow(session.serial, num_blocks)
         assert has_grown, "whoever asks has counted the blocks"
         session.room_held[level] += num_blocks * kv.limits.block_tokens
-        self._has_changed = True
+        self.has_changed = True
 
     def commit(self, session: KvOwner, num_text: int = 0) -> None:
         """Full blocks of what is computed and committed enter the prefix caches.
@@ -274,7 +276,7 @@ class ReplicaMemory:
                 serial, size = session.serial, kv.limits.block_tokens
                 kv.commit(serial, tokens, self._keys[serial][index])
                 session.full_at[level] = (tokens // size + 1) * size
-                self._has_changed = True
+                self.has_changed = True
 
     def put_back(self, session: KvOwner) -> None:
         """Release what a request holds; it finds its full blocks again while they are cached."""
@@ -301,7 +303,7 @@ class ReplicaMemory:
         self._keys.pop(session.serial, None)
 
     def _release(self, serial: int) -> None:
-        self._has_changed = True
+        self.has_changed = True
         for _, kv in reversed(self._models):
             kv.close(serial)
 

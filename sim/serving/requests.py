@@ -10,17 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import floor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
-from ...decoding.results import Judged, made
+from ...decoding.results import Drafted, Judged, made
 from ...decoding.seen import Observation
 from ...decoding.session import Session
 from ...decoding.steps import Commit, Outcome, Step, Verify
 from ...traces.recording import Request
 from ...traces.workloads.arrival import Arrival
-from ..context_tables import WrittenChain
 from ..contexts_answers import TrieAnswers
 from ..recorded import RecordedAnswers, Replayed
 
@@ -150,10 +149,8 @@ class ServedRequest(Session):
         num_text: tokens of prompt and answer so far.
         step: that it waits for or that runs; `READS` while its text is read.
         tables: what it replays, of a recording of contexts; None of others.
-        agreed: of pending tokens that one draft wrote, how many the target would have written; -1: not known.
-        written: what that draft is the start of.
-        is_plain: whether a segment ends at its budget or an end-of-sequence token only, and no member reads states.
         asked: tokens that a draft of it asks for and has room for; else 0.
+        draft: what one draft wrote, where that is all that is pending.
         view: what its policy sees, once it was admitted.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
         chunk: tokens that the next forward of the member at `chunk_level` is fed, if not all that it lacks; else 0.
@@ -168,13 +165,12 @@ class ServedRequest(Session):
     """
 
     __slots__ = (
-        "_answers", "agreed", "arrival", "asked", "chunk", "chunk_level", "depths", "due", "earlier", "full_at",
-        "is_plain", "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id",
-        "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget", "written",
+        "_answers", "arrival", "asked", "chunk", "chunk_level", "depths", "draft", "due", "earlier", "full_at",
+        "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id",
+        "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
     )  # fmt: skip
 
     view: "ServedView"
-    written: WrittenChain
 
     def __init__(
         self,
@@ -210,7 +206,7 @@ class ServedRequest(Session):
         self.scheduled = self.was_put_back = False
         self.step: Step = READS
         self.asked = 0
-        self.agreed = -1
+        self.draft: Drafted | None = None
         self.chunk = 0
         self.chunk_level = pool.target_level
         self.num_first = 0
@@ -240,47 +236,55 @@ class ServedRequest(Session):
         return text + len(self.tokens) - held, held
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
-        """See `Session`; the end of a segment is not that of the request.
+        """See `Session`; the end of a segment is not that of the request."""
+        outcome = super().judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)
+        self.draft = None
+        self.num_text += outcome.num_emitted
+        return self.going_on(outcome) if outcome.done else outcome
 
-        What the target says is taken in here, as there: of all that a served step does it is done the most often.
-        """
-        self.agreed = -1
-        if level != self._target or not self.is_plain or judged.path is not None:
-            outcome = Session.judged(self, step, level, judged, duration_s=duration_s, num_rows=num_rows)
-            self.num_text += outcome.num_emitted
-            return self.going_on(outcome) if outcome.done else outcome
+    def wrote(self, judged: Judged, duration_s: float, num_rows: int) -> Outcome:
+        """As `judged` by the target, of a run of pending tokens: of all that a served step does it is done most."""
+        step: Any = self.step
+        if self.pool.feature_level is not None:
+            return self.judged(step, self._target, judged, duration_s=duration_s, num_rows=num_rows)
         num_accepted, own_token, own_place, tvd, _, escalated, _ = judged
-        tokens, emitted, cached, eos = self.tokens, self.emitted, self.cached, self.eos
-        num_judged, num_emitted = len(tokens), num_accepted
-        ends, refused_at = False, None
+        tokens, places, emitted = self.tokens, self.places, self.emitted
+        num_judged, num_before, read = len(tokens), len(emitted), self.num_text + num_accepted
+        left, num_own, ends, refused_at = self.budget - num_before - num_accepted, 0, False, None
         if num_judged:
             if num_accepted < num_judged:
-                refused_at = num_accepted
+                refused_at, cached = num_accepted, self.cached
                 del tokens[num_accepted:]
+                for member, held in enumerate(cached):  # where all stays, none holds more than that
+                    if held > read:
+                        cached[member] = read
             if num_accepted:
                 emitted += tokens
-                self.place = self.places[num_accepted - 1]
-                ends = tokens[-1] in eos
-            self.tokens, self.places, self.drafters, self.judges = [], [], [], []
-        read = self.num_text + num_accepted
-        for member, held in enumerate(cached):
-            if held > read:
-                cached[member] = read
-        cached[level] = read
-        self.num_judged = self.num_prompt + len(emitted)
-        left = self.budget - len(emitted)
+                self.place = places[num_accepted - 1]
+                ends = tokens[-1] in self.eos
+            self.tokens, self.places, self.drafters, self.judges, self.draft = [], [], [], [], None
+        self.cached[self._target] = read
         if left > 0 and not ends:
-            num_emitted += 1
+            num_own = 1
             emitted.append(own_token)
             self.place = own_place
-            ends = left == 1 or own_token in eos
+            ends = left == 1 or own_token in self.eos
         else:
             ends = True
+        num_emitted = num_accepted + num_own
+        if self._ending is not None:
+            kept = self._ending(emitted, num_before)
+            if kept is not None:
+                ends = True
+                self._end(kept, num_before)
+                if kept - num_before < num_emitted:  # what is cut begins with the target's own token, at the latest
+                    num_emitted, num_own = kept - num_before, 0
+                    self.place = places[num_emitted - 1]
         self.num_text += num_emitted
         # fmt: off
         self.last = outcome = made(Outcome, (
-            self.request_id, step, 0, num_judged, num_accepted, num_emitted - num_accepted, num_emitted, refused_at,
-            tvd, duration_s, num_rows, ends, len(escalated),
+            self.request_id, step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd, duration_s,
+            num_rows, ends, len(escalated),
         ))
         # fmt: on
         return self.going_on(outcome) if ends else outcome
@@ -288,7 +292,7 @@ class ServedRequest(Session):
     def committed(self, step: Commit) -> Outcome:
         """See `Session`, and `judged`."""
         outcome = super().committed(step)
-        self.agreed = -1
+        self.draft = None
         self.num_text += outcome.num_emitted
         return self.going_on(outcome) if outcome.done else outcome
 
@@ -339,7 +343,6 @@ class ServedRequest(Session):
         self.whole_budget = replayed.budget
         self.budget = min(replayed.budget, self.arrival.output_tokens - len(self.earlier))
         self._ending = replayed.ending
-        self.is_plain = replayed.ending is None and self.pool.feature_level is None
         self._ended = False
         self.tables = self._answers.recorded(self.request_id) if isinstance(self._answers, TrieAnswers) else None
 

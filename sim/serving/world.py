@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from ...decoding.pool import Pool
-from ...decoding.results import DraftResults, VerifyResults, made
+from ...decoding.results import DraftResults, VerifyResults
 from ...decoding.rules import Signal
 from ...decoding.session import Session
 from ...decoding.steps import Draft
@@ -17,6 +17,8 @@ from .charges import ServingCharges
 from .requests import ServedRequest
 
 Fed: TypeAlias = tuple[int, int] | None  # tokens that rows are fed and hold, in all; None: not known
+
+RanRows: TypeAlias = tuple[Sequence[Any], int, int, int]  # `Ran`, or its fields
 
 
 class Ran(NamedTuple):
@@ -67,13 +69,13 @@ class EngineWorld(Protocol):
         """The request left the batch, its caches are empty; it may come back, and is not opened again then."""
         ...
 
-    def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> Ran:
+    def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> RanRows:
         """Let the member at `level` draft."""
         ...
 
     def verify(
         self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
-    ) -> Ran:
+    ) -> RanRows:
         """Let the member at `level` judge; `chunks` are fed in the same forward and judged by nobody."""
         ...
 
@@ -109,6 +111,8 @@ class ServedWorld:
         rows: list[int] | None = None,
     ) -> None:
         self.answers = answers
+        self._num_free = answers.num_free
+        self._drafted, self._judged = answers.drafted, answers.judged
         self._rows = rows
         self.charges = ServingCharges(cost, pool, now_s, target_cost)
 
@@ -133,25 +137,25 @@ class ServedWorld:
         """What the drafter said of the pending token at `index`."""
         return self.answers.signal(session, index)
 
-    def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> Ran:
+    def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> RanRows:
         """See `EngineWorld`."""
-        answers = self.answers
-        if level < answers.num_free:
-            drafted = [answers.looked_up(row, cast(Draft, row.step)) for row in rows]
-            return made(Ran, (drafted, 0, 0, self.charges.looked_up(len(rows))))
-        drafted = [answers.drafted(row, cast(Draft, row.step), level) for row in rows]
-        return made(Ran, (drafted, *self.charges.drafted(level, rows, drafted, fed)))
+        if level < self._num_free:
+            looked_up = [self.answers.looked_up(row, cast(Draft, row.step)) for row in rows]
+            return looked_up, 0, 0, self.charges.looked_up(len(rows))
+        answer: Any = self._drafted
+        drafted = [answer(row, row.step, level) for row in rows]
+        return drafted, *self.charges.drafted(level, rows, drafted, fed)
 
     def verify(
         self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
-    ) -> Ran:
+    ) -> RanRows:
         """See `EngineWorld`."""
-        answer = self.answers.judged
-        judged = [answer(row, row.step, level) for row in rows]  # type: ignore[arg-type]
+        answer: Any = self._judged
+        judged = [answer(row, row.step, level) for row in rows]
         if self._rows is not None:
             self._rows[:] = [row.serial for row in (*rows, *chunks)]
-        return made(Ran, (judged, 1, *self.charges.verified(level, rows, chunks, fed)))
+        return judged, 1, *self.charges.verified(level, (*rows, *chunks), fed)
 
     def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
         """See `EngineWorld`."""
-        return self.charges.verified(level, (), rows)[1]
+        return self.charges.verified(level, rows)[1]
