@@ -42,7 +42,7 @@ class TokenTexts:
     """What tokens are by themselves: their text, and their bytes, which may be a part of a character."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._pieces = tokenizer, Pieces(tokenizer)
+        self._tokenizer, self.pieces = tokenizer, Pieces(tokenizer)
         self._added = {token: str(one.content) for token, one in tokenizer.get_added_tokens_decoder().items()}
         self._by_byte = _bytes_of_letters() if "ByteLevel" in json.dumps(_decoder(tokenizer)) else {}
         self._lead = tokenizer.encode("a", add_special_tokens=False).ids  # a decoder drops the space of a first token
@@ -56,7 +56,7 @@ class TokenTexts:
             return bytes(self._by_byte[letter] for letter in written)
         if written is not None and len(written) == 6 and written.startswith("<0x") and written.endswith(">"):
             return bytes.fromhex(written[3:5])
-        text = self._pieces.text([*self._lead, token])[len(self._pieces.text(self._lead)) :]
+        text = self.pieces.text([*self._lead, token])[len(self.pieces.text(self._lead)) :]
         return None if REPLACEMENT in text else text.encode()
 
     def text_of(self, token: int) -> str:
