@@ -195,6 +195,8 @@ def observe_in_turns(
     if twice := repeated(map(as_file_name, policies)):
         raise ArgumentError(f"`policies` must differ in more than signs, got {twice[0]} twice")
     check_within("`turns`", turns, f"[1, {MOST_TURNS}]")
+    if out is not None and Path(out).exists():
+        raise ArgumentError(f"`out` must name a new folder, got {str(out)!r}")
     measured: list[dict[str, Observed]] = []
     for turn in range(turns):
         measured.append({})
@@ -208,7 +210,7 @@ def observe_in_turns(
                 concurrency=concurrency,
             )
             if out is not None:
-                Path(out).mkdir(parents=True, exist_ok=bool(turn or measured[-1]))
+                Path(out).mkdir(parents=True, exist_ok=True)
                 found.write(Path(out) / f"{as_file_name(policy)}-{turn + 1}")
             measured[-1][policy] = found
             if found.interrupted:
