@@ -43,9 +43,11 @@ echo "== what was recorded becomes a recording; seconds are fitted to the runs a
     --calibrate "$OUT/drafts/draft-4-target-1" --calibrate "$OUT/drafts/draft-4-target-3" --calibrate "$OUT/drafts/plain-3" \
     --cluster "$OUT/drafts.traffic/cluster.toml" --write-cost "$OUT/drafts.traffic/fitted.json" || [ $? -eq 1 ]
 
+sed 's/^# cost/cost/' "$OUT/drafts.traffic/cluster.toml" >"$OUT/drafts.traffic/fitted.toml"
+
 echo "== choose: which draft length answers this traffic soonest"
 "$PACELINE" compare --trace "$OUT/served.trace" --workload "$OUT/drafts.traffic/workload" \
-    --cluster "$OUT/drafts.traffic/cluster.toml" --cost "$OUT/drafts.traffic/fitted.json" \
+    --cluster "$OUT/drafts.traffic/fitted.toml" \
     --policy plain --policy draft:1/target --policy draft:2/target --policy draft:3/target --policy draft:4/target \
     --json "$OUT/predicted.json"
 CHOSEN=$(python3 -c 'import json, sys; rows = json.load(open(sys.argv[1]))["rows"]
