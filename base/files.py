@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -203,6 +204,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word}, which is no JSON")
+
+
+def as_file_name(text: str) -> str:
+    """Its letters, digits and `._+-`, each run of others as one hyphen; unlike texts may have one name."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-")
 
 
 def place_of(path: Path) -> Path:

@@ -10,8 +10,9 @@ from ..base.errors import ArgumentError, counted
 from ..runs.observed import is_observed
 from ..studies.load import cluster as show_cluster
 from ..studies.load import compare_under_load, describe_workload
-from ..studies.observe import Asking, shown_run
+from ..studies.observe import Asking, Observed, shown_run
 from ..studies.observe import observe as drive_server
+from ..studies.observe_turns import MOST_TURNS, ObservedTurns, observe_in_turns
 from ..studies.options import LoadOptions, ReplayOptions, SeedsOptions, SimulateOptions, TimelineOptions
 from ..studies.rates import find_rates
 from ..studies.recommend_again import simulate_again
@@ -136,6 +137,22 @@ def observe(
     rate: RateOption = None,
     changes: WorkloadChanges,
     asking: Asking,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="One that paceline serve was started with, sent with each request. Repeat it to measure policies in "
+            "turns: what each gains over the first one, and whether the machine is quiet enough to tell."
+        ),
+    ] = None,
+    turns: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MOST_TURNS,
+            help="With several --policy: times that each is measured, at seeds from --seed on. Default: 3.",
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the workload and the order of prompts; also sent with each request.")
     ] = 0,
@@ -148,9 +165,15 @@ def observe(
     check_json_path(json, Path(workload), prompts, out)
     check_new_folder("--out", out)
     options = WorkloadOptions(rate=rate, seed=seed, **vars(changes))
-    found = drive_server(url, workload, prompts, asking=asking, options=options, concurrency=concurrency, out=out)
+    named: dict[str, Any] = {"options": options, "concurrency": concurrency, "out": out}
+    found: Observed | ObservedTurns
+    if turns is not None or len(policy or ()) > 1:
+        named |= {"policies": policy or (), "turns": turns or 3}
+        found = observe_in_turns(url, workload, prompts, asking=asking, **named)
+    else:
+        found = drive_server(url, workload, prompts, asking=asking.under(*(policy or ())), **named)
     show(json, found)
-    finished, requests = found.figures.finished, found.figures.requests
+    finished, requests = found.answered
     if found.interrupted:
         kept = "shown" if out is None else "kept"
         raise Interrupted(f"{finished:,} of {counted(requests, 'request')} finished and are {kept}")

@@ -45,6 +45,7 @@ from .stop_strings import TextStream, make_ending, text_before_stop
 from .tasks import Scorer
 from .threads import Memory
 from .timing import plain_step_s
+from .tokenizers import Pieces
 from .world import TorchWorld
 
 
@@ -451,9 +452,10 @@ def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:
     if on_token is None:
         return None
     streams: dict[str, TextStream] = {}
+    pieces = Pieces(pool.tokenizer)
 
     def on_commit(session: Session, tokens: list[int]) -> None:
-        stream = streams.setdefault(session.request_id, TextStream(pool.tokenizer))
+        stream = streams.setdefault(session.request_id, TextStream(pieces))
         for index, token in enumerate(tokens, start=1):
             text = stream.push(token)
             if session.done and index == len(tokens):

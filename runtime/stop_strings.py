@@ -83,8 +83,8 @@ class TextStream:
 
     __slots__ = ("_ids", "_num_read", "_pieces", "_read")
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._pieces = Pieces(tokenizer)
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
         # The lead, then tokens whose text is still open.
         self._ids: list[int] = []
         self._read = ""

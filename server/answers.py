@@ -10,9 +10,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from ..runtime.stop_strings import TextStream, text_before_stop
+from ..runtime.tokenizers import Pieces
 from .engine import Deliver, End, Job, LiveEngine
 from .logprobs import TokenTexts, of_chat, of_completion
 from .protocol import FINISHED, ChatRequest, CompletionRequest, RequestError, metrics_of, usage_of
@@ -24,8 +23,8 @@ Piece = tuple[int, Sequence[int], End | None]  # choice, its new tokens, how it 
 class ChoiceText:
     """Text of one answer, given out where no stop string can begin in it; mutated by `push`."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._stream, self._stops = TextStream(tokenizer), stops
+    def __init__(self, pieces: Pieces, stops: Sequence[str]) -> None:
+        self._stream, self._stops = TextStream(pieces), stops
         self._held_back = max((len(stop) for stop in stops), default=1) - 1
         self._open = ""
         self._num_settled = 0
@@ -56,8 +55,7 @@ class Answers:
     Args:
         asked: the request.
         model: as it is called.
-        tokenizer: of the target.
-        token_texts: of its tokens, one by one.
+        token_texts: of the target's tokens, one by one.
         engine: that answers.
         timeout_s: seconds until the last token, > 0.
     """
@@ -67,7 +65,6 @@ class Answers:
         asked: Asked,
         *,
         model: str,
-        tokenizer: Tokenizer,
         token_texts: TokenTexts,
         engine: LiveEngine,
         timeout_s: float,
@@ -77,7 +74,7 @@ class Answers:
         self.request_id = f"{'chatcmpl' if self._chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._head = {"id": self.request_id, "created": int(time.time()), "model": model}
         self._token_texts = token_texts
-        self._texts = [ChoiceText(tokenizer, asked.stops) for _ in range(asked.n or 1)]
+        self._texts = [ChoiceText(token_texts.pieces, asked.stops) for _ in range(asked.n or 1)]
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._jobs: list[Job] = []

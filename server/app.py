@@ -1,7 +1,6 @@
 """The HTTP application: OpenAI's endpoints, health and metrics, with limits on all that a client can send."""
 
 import asyncio
-import hmac
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from ..runtime.stop_strings import make_ending
 from .answers import Answers, Asked
 from .engine import Job, LiveEngine
 from .follow import Following
+from .listening import Receive, Scope, Send, bearer_of, bounded, check_head, until_left
 from .logprobs import TokenTexts
 from .meters import Meters
 from .options import RequestLimits
@@ -29,6 +29,7 @@ from .protocol import ChatRequest, CompletionRequest, RequestError, error_of
 from .record import TrafficRecorder
 
 _RETRY_AFTER_S = 1
+_PLACE = "paceline.place"  # in the scope of a request
 
 
 class Service:
@@ -74,6 +75,7 @@ class Service:
             engine.on_ended.append(following.follower.ended)
             following.start()
         self._most_open = num_running + limits.max_queue
+        self._arriving = set[object]()  # what `let_in` gave, until the engine counts the request
         self._chance, self._since = SystemRandom(), int(time.time())
 
     def close(self) -> None:
@@ -101,8 +103,17 @@ class Service:
             message = f"model {name[:100]!r} is not served here, {self._models.name!r} is"
             raise RequestError(404, message, param="model", code="model_not_found")
 
-    async def answers(self, asked: Asked) -> Answers:
-        """The answers to a request that can be answered; raises RequestError for any other."""
+    def let_in(self, place: object) -> None:
+        """Keep a place for a request that has come, until `let_go`; raises RequestError if none is left."""
+        self.check_room()
+        self._arriving.add(place)
+
+    def let_go(self, place: object) -> None:
+        """A request has been given to the engine, or will not be."""
+        self._arriving.discard(place)
+
+    async def answers(self, asked: Asked, place: object) -> Answers:
+        """The answers to a request that can be answered, in its place; raises RequestError for any other."""
         self.check_model(asked.model)
         policy = self._policy(asked.policy)
         if asked.spec_decode_metrics and (asked.n or 1) > 1:
@@ -114,20 +125,19 @@ class Service:
                 f"logprobs are not known under policy {policy}: it may commit tokens that the target did not judge"
             )
             raise RequestError(400, message, param="logprobs", code="logprobs_not_exact")
-        self._check_queue(asked.n or 1)
         prompt = await asyncio.to_thread(self._tokens, asked)
         max_tokens = self._max_tokens(asked, len(prompt))
         sampling = asked.sampling(self._chance.randrange(2**63))
         ending = make_ending(self._models.tokenizer, asked.stops)
+        self.let_go(place)
+        self.check_room(asked.n or 1)
         found = Answers(
             asked,
             model=self._models.name,
-            tokenizer=self._models.tokenizer,
             token_texts=self._token_texts,
             engine=self.engine,
             timeout_s=self.limits.timeout_s,
         )
-        self._check_queue(asked.n or 1)
         if asked.policy is None and self._following is not None:
             policy = self._following.follower.policy_of(found.request_id)
         found.submit(
@@ -158,11 +168,13 @@ class Service:
             raise RequestError(400, message, param="policy", code="policy_declined")
         return name
 
-    def _check_queue(self, num_more: int) -> None:
+    def check_room(self, num_more: int = 1) -> None:
+        """Raises RequestError where so many requests more could not even wait."""
+        num_open = self.engine.num_open + len(self._arriving)
         if not self.engine.is_alive:
             raise RequestError(503, "the server is shutting down", code="shutting_down", retry_after_s=_RETRY_AFTER_S)
-        if self.engine.num_open + num_more > self._most_open:
-            message = f"{counted(self.engine.num_open, 'request')} run and wait already; come again"
+        if num_open + num_more > self._most_open:
+            message = f"{counted(num_open, 'request')} run and wait already; come again"
             raise RequestError(429, message, code="queue_full", retry_after_s=_RETRY_AFTER_S)
 
     def _tokens(self, asked: Asked) -> tuple[int, ...]:
@@ -201,59 +213,45 @@ class Service:
         return most if wanted is None else wanted
 
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-
 class Guard:
-    """Looks at a request before it is read: the key of those below /v1, and how long its body is."""
+    """Looks at a request before it is read: the key of those below /v1, its length, and whether there is room for it.
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], api_key: str | None, most: int) -> None:
-        self._app, self._most = app, most
-        self._wanted = None if api_key is None else f"Bearer {api_key}".encode()
+    Of many that come at once, those beyond the room are refused before the others are parsed and put into tokens.
+    """
+
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], service: Service, api_key: str | None
+    ) -> None:
+        self._app, self._service, self._wanted = app, service, bearer_of(api_key)
+        self._most_bytes = service.limits.max_body_kib * 1024
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        if self._wanted is not None and scope["path"].startswith("/v1"):
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._wanted):
-                error = RequestError(401, "the key in Authorization is wrong or missing", code="invalid_api_key")
-                await _response(error)(scope, receive, send)
-                return
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self._most:
-            await _response(self._too_long())(scope, receive, send)
+        is_guarded = scope["path"].startswith("/v1")
+        is_asked = is_guarded and scope["method"] == "POST"
+        try:
+            check_head(scope, self._wanted if is_guarded else None, self._most_bytes)
+            if is_asked:
+                self._service.check_room()
+        except RequestError as error:
+            await error.response(scope, receive, send)
             return
-        num_bytes = 0
+        scope[_PLACE] = place = object()
+        read = bounded(receive, self._most_bytes)
 
-        async def counted_receive() -> MutableMapping[str, Any]:
-            nonlocal num_bytes
-            message = await receive()
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > self._most:
-                raise HTTPException(413, str(self._too_long()))
+        async def received() -> MutableMapping[str, Any]:
+            message = await read()
+            if is_asked and message["type"] == "http.request" and not message.get("more_body", False):
+                self._service.let_in(place)  # not before: one that is sent slowly shall take no place
             return message
 
-        await self._app(scope, counted_receive, send)
-
-    def _too_long(self) -> RequestError:
-        return RequestError(413, f"the body must be at most {self._most:,} bytes", code="body_too_long")
-
-
-def _response(error: RequestError) -> JSONResponse:
-    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
-    return JSONResponse(error.body, status_code=error.status, headers=headers)
-
-
-async def _until_left(request: Request) -> None:
-    """Return when the client is gone; its request was read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        try:
+            await self._app(scope, received, send)
+        finally:
+            self._service.let_go(place)
 
 
 class _Streamed(StreamingResponse):
@@ -272,10 +270,10 @@ class _Streamed(StreamingResponse):
 
 
 async def _answered(service: Service, asked: Asked, request: Request) -> Response:
-    answers = await service.answers(asked)
+    answers = await service.answers(asked, request.scope[_PLACE])
     if asked.stream:
         return _Streamed(answers)
-    left, whole = asyncio.ensure_future(_until_left(request)), asyncio.ensure_future(answers.whole())
+    left, whole = asyncio.ensure_future(until_left(request.receive)), asyncio.ensure_future(answers.whole())
     try:
         await asyncio.wait({left, whole}, return_when=asyncio.FIRST_COMPLETED)
         if not whole.done():
@@ -315,7 +313,7 @@ def make_app(service: Service, *, api_key: str | None = None) -> FastAPI:
         await asyncio.to_thread(service.close)
 
     app = FastAPI(title="paceline", docs_url=None, redoc_url=None, lifespan=running)
-    app.add_middleware(Guard, api_key=api_key, most=service.limits.max_body_kib * 1024)
+    app.add_middleware(Guard, service=service, api_key=api_key)
     _handle_errors(app)
 
     @app.post("/v1/completions", responses={**_ERRORS})
@@ -357,16 +355,14 @@ def make_app(service: Service, *, api_key: str | None = None) -> FastAPI:
 def _handle_errors(app: FastAPI) -> None:
     """Every error has OpenAI's shape."""
 
-    @app.exception_handler(RequestError)
-    async def refused(_: Request, error: RequestError) -> Response:
-        return _response(error)
-
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return _response(error_of(error.errors()))
+        return error_of(error.errors()).response
 
     @app.exception_handler(HTTPException)
     async def failed(_: Request, error: HTTPException) -> Response:
-        response = _response(RequestError(error.status_code, str(error.detail)))
+        if isinstance(error, RequestError):
+            return error.response
+        response = RequestError(error.status_code, str(error.detail)).response
         response.headers.update(error.headers or {})
         return response

@@ -1,14 +1,157 @@
-"""Listen at an address and run an ASGI application there until it is told to end: no torch, and no model."""
+"""Listen at an address and run an ASGI application there until it is told to end: no torch, and no model.
 
+And what stands between a client and any application: its key, bounds on what it sends, and on how slow it may be.
+"""
+
+import asyncio
+import hmac
 import ipaddress
+import resource
 import socket
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, cast
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..base.errors import ArgumentError
 from ..base.terminal import tell
-from .connections import MOST_HEAD_BYTES, Connection
 from .options import Address
+from .protocol import RequestError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MOST_HEAD_BYTES = 16 * 1024
+_SWITCH_S = 0.0005  # that a thread which reads answers may keep the event loop waiting; Python's own are 5 ms
+
+
+def bearer_of(key: str | None) -> bytes | None:
+    """What Authorization must say where there is a key."""
+    return None if key is None else f"Bearer {key}".encode()
+
+
+def check_head(scope: Scope, wanted: bytes | None, most_bytes: int) -> None:
+    """Raises RequestError for a request without the key that is `wanted`, or whose body will be too long."""
+    headers = dict(scope["headers"])
+    if wanted is not None and not hmac.compare_digest(headers.get(b"authorization", b""), wanted):
+        raise RequestError(401, "the key in Authorization is wrong or missing", code="invalid_api_key")
+    length = headers.get(b"content-length", b"0")
+    if not length.isdigit() or int(length) > most_bytes:
+        raise _too_long(most_bytes)
+
+
+def bounded(receive: Receive, most_bytes: int) -> Receive:
+    """As `receive`; raises RequestError once the body is too long."""
+    num_bytes = 0
+
+    async def received() -> MutableMapping[str, Any]:
+        nonlocal num_bytes
+        message = await receive()
+        num_bytes += len(message.get("body", b""))
+        if num_bytes > most_bytes:
+            raise _too_long(most_bytes)
+        return message
+
+    return received
+
+
+async def until_left(receive: Receive) -> None:
+    """Return when the client is gone; its request was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _too_long(most_bytes: int) -> RequestError:
+    return RequestError(413, f"the body must be at most {most_bytes:,} bytes", code="body_too_long")
+
+
+class Connection(H11Protocol):
+    """How a connection behaves to a client that sends no proper request, or is too slow: uvicorn's, with two changes.
+
+    What is no HTTP gets OpenAI's shape of errors, and nobody is waited for longer than `timeout_keep_alive` of the
+    configuration says: neither for the rest of a request, nor for a client that does not read its answer.
+    """
+
+    _too_slow: asyncio.TimerHandle | None = None
+    _reads_slowly = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came: its first request has to come as well."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        super().connection_lost(exc)
+        self._reads_slowly = False
+        self._wait_no_more()
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of a request came; the time for it goes on until all of it is there."""
+        super().data_received(data)
+        self._look()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as the answer comes."""
+        super().pause_writing()
+        self._reads_slowly = True
+        self._look()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self._reads_slowly = False
+        self._look()
+
+    def send_400_response(self, msg: str) -> None:
+        """What was sent is no request."""
+        if len(self.conn.trailing_data[0]) > MOST_HEAD_BYTES:
+            self._refuse(RequestError(431, f"the head of a request must be at most {MOST_HEAD_BYTES:,} bytes"))
+        else:
+            self._refuse(RequestError(400, "what was sent must be a request of HTTP/1.1"))
+
+    @property
+    def _is_reading(self) -> bool:
+        """Whether the client has to send more before it can be answered."""
+        cycle = self.cycle
+        if cycle is None or cycle.more_body:
+            return True
+        return bool(cycle.response_complete and self.conn.trailing_data[0])
+
+    def _look(self) -> None:
+        """Begin or end to wait for the client."""
+        if self.transport.is_closing() or not (self._reads_slowly or self._is_reading):
+            self._wait_no_more()
+        elif self._too_slow is None:
+            self._too_slow = self.loop.call_later(self.timeout_keep_alive, self._leave)
+
+    def _wait_no_more(self) -> None:
+        if self._too_slow is not None:
+            self._too_slow.cancel()
+            self._too_slow = None
+
+    def _leave(self) -> None:
+        self._too_slow = None
+        if self._reads_slowly:
+            self.transport.abort()  # to close in order would wait for the client
+        elif self._is_reading:
+            self._refuse(RequestError(408, f"the request must come within {self.timeout_keep_alive:g} s"))
+
+    def _refuse(self, error: RequestError) -> None:
+        """Say what is wrong, if no answer has begun, and close."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            told, reason = error.response, HTTPStatus(error.status_code).phrase.encode()
+            headers = [*told.raw_headers, (b"connection", b"close")]
+            head = h11.Response(status_code=error.status_code, headers=headers, reason=reason)
+            for event in (head, h11.Data(data=bytes(told.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
 
 
 def bound_socket(address: Address) -> socket.socket:
@@ -36,6 +179,8 @@ def run_app(app: object, listening: socket.socket, address: Address, what: str, 
 
     `passes_on` says that answers are another server's: their headers are left alone, and what breaks off breaks off.
     """
+    if passes_on:
+        sys.setswitchinterval(_SWITCH_S)
     server = uvicorn.Server(server_config(app, address.drain_s, passes_on=passes_on))
     host = f"[{address.host}]" if ":" in address.host else address.host
     tell(f"{what} at http://{host}:{listening.getsockname()[1]}")
@@ -68,3 +213,10 @@ def server_config(app: object, drain_s: float, *, passes_on: bool = False, patie
         server_header=False,
         date_header=not passes_on,
     )
+
+
+def allow_many() -> None:
+    """Let this process hold as many connections as the system allows; many systems say 1,024 unless asked."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS names no bound and refuses to have none: then its own stays
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

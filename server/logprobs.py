@@ -5,13 +5,13 @@ its logits, as vLLM's `raw_logprobs`. Letters: V vocabulary.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..runtime.tokenizers import REPLACEMENT, Pieces
 
@@ -42,9 +42,10 @@ class TokenTexts:
     """What tokens are by themselves: their text, and their bytes, which may be a part of a character."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._pieces = tokenizer, Pieces(tokenizer)
+        self._tokenizer, self.pieces = tokenizer, Pieces(tokenizer)
         self._added = {token: str(one.content) for token, one in tokenizer.get_added_tokens_decoder().items()}
-        self._by_byte = _bytes_of_letters() if "ByteLevel" in json.dumps(_decoder(tokenizer)) else {}
+        is_by_byte = "ByteLevel" in json.dumps(_decoder(tokenizer))
+        self._by_byte = {letter: byte for byte, letter in bytes_to_unicode().items()} if is_by_byte else {}
         self._lead = tokenizer.encode("a", add_special_tokens=False).ids  # a decoder drops the space of a first token
 
     def bytes_of(self, token: int) -> bytes | None:
@@ -56,7 +57,7 @@ class TokenTexts:
             return bytes(self._by_byte[letter] for letter in written)
         if written is not None and len(written) == 6 and written.startswith("<0x") and written.endswith(">"):
             return bytes.fromhex(written[3:5])
-        text = self._pieces.text([*self._lead, token])[len(self._pieces.text(self._lead)) :]
+        text = self.pieces.text([*self._lead, token])[len(self.pieces.text(self._lead)) :]
         return None if REPLACEMENT in text else text.encode()
 
     def text_of(self, token: int) -> str:
@@ -106,12 +107,3 @@ def of_chat(texts: TokenTexts, told: Sequence[TokenLogprob]) -> dict[str, Any]:
 
 def _decoder(tokenizer: Tokenizer) -> object:
     return json.loads(tokenizer.to_str()).get("decoder")
-
-
-@cache
-def _bytes_of_letters() -> Mapping[str, int]:
-    """The byte that each letter of a byte-level vocabulary stands for (Radford et al. 2019, GPT-2's encoder)."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    found = {chr(byte): byte for byte in shown}
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return found | {chr(256 + place): byte for place, byte in enumerate(hidden)}

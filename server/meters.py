@@ -24,13 +24,13 @@ class Meters:
 
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
-        self._model = model
-        self._running, self._waiting = (
+        self.model = model
+        self.running, self.waiting = (
             self._gauge(f"vllm:num_requests_{what}", f"Requests {words}.", "policy")
             for what, words in (("running", "in the batch"), ("waiting", "that wait for admission"))
         )
-        self._used = self._gauge("vllm:kv_cache_usage_perc", "Share of the target's blocks in use, 0 to 1.", "policy")
-        self._preemptions = self._counter("vllm:num_preemptions", "Requests preempted for lack of blocks.")
+        self.used = self._gauge("vllm:kv_cache_usage_perc", "Share of the target's blocks in use, 0 to 1.", "policy")
+        self.preemptions = self._counter("vllm:num_preemptions", "Requests preempted for lack of blocks.")
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts of requests that ended.")
         self._generated = self._counter("vllm:generation_tokens", "Tokens of answers.")
         self._ended = self._counter("vllm:request_success", "Requests that ended, by reason.", "finished_reason")
@@ -72,15 +72,15 @@ class Meters:
         """The target judged `drafted` tokens of a request and kept `accepted`."""
         if not drafted:
             return
-        self._drafts.labels(self._model).inc()
-        self._drafted.labels(self._model).inc(drafted)
-        self._accepted.labels(self._model).inc(accepted)
+        self._drafts.labels(self.model).inc()
+        self._drafted.labels(self.model).inc(drafted)
+        self._accepted.labels(self.model).inc(accepted)
         for place in range(accepted):
-            self._by_place.labels(self._model, str(place)).inc()
+            self._by_place.labels(self.model, str(place)).inc()
 
     def ended(self, job: Job, end: End) -> None:
         """A request ended."""
-        model = self._model
+        model = self.model
         if not end.reason:
             self._failed.labels(model, "abort" if end.left else "error").inc()
             return
@@ -94,20 +94,6 @@ class Meters:
         if len(job.tokens) > 1:
             decoding_s = (job.ended_at_ps - job.first_token_at_ps) / PS_PER_S
             self._tpot.labels(model).observe(decoding_s / (len(job.tokens) - 1))
-
-    def preempted(self) -> None:
-        """A request was preempted."""
-        self._preemptions.labels(self._model).inc()
-
-    def holds(self, policy: str, running: int, waiting: int, used_share: float) -> None:
-        """What a replica holds from now on."""
-        self._running.labels(self._model, policy).set(running)
-        self._waiting.labels(self._model, policy).set(waiting)
-        self._used.labels(self._model, policy).set(used_share)
-
-    def member(self, counter: Counter, policy: str, member: str, amount: float) -> None:
-        """Count what a member did."""
-        counter.labels(self._model, policy, member).inc(amount)
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
         return Counter(name, words, ("model_name", *labels), registry=self.registry)
@@ -124,7 +110,7 @@ class _LiveRecorder(ServingRecorder):
 
     def __init__(self, meters: Meters, policy: str, members: Sequence[str], num_blocks: int) -> None:
         super().__init__(members, {policy: [None] * len(members)})
-        self._meters, self._policy, self._num_blocks = meters, policy, num_blocks
+        self._meters, self._model, self._policy, self._num_blocks = meters, meters.model, policy, num_blocks
         self._serial = -1
 
     def arrived(self, arrival: Arrival, replica: int) -> int:
@@ -144,17 +130,20 @@ class _LiveRecorder(ServingRecorder):
         """Nothing: see the class."""
 
     def preempted(self, serial: int, at_ps: int) -> None:
-        self._meters.preempted()
+        self._meters.preemptions.labels(self._model).inc()
 
     def judged(self, level: int, drafted: int, accepted: int, own: int, rows: int) -> None:
-        member = self._members[level]
-        self._meters.member(self._meters.drafted_of, self._policy, member, drafted)
-        self._meters.member(self._meters.accepted_of, self._policy, member, accepted)
+        self._meters.drafted_of.labels(*self._of(level)).inc(drafted)
+        self._meters.accepted_of.labels(*self._of(level)).inc(accepted)
 
     def state(self, replica: int, at_ps: int, running: int, waiting: int, used_blocks: Sequence[int]) -> None:
-        self._meters.holds(self._policy, running, waiting, used_blocks[-1] / self._num_blocks)
+        self._meters.running.labels(self._model, self._policy).set(running)
+        self._meters.waiting.labels(self._model, self._policy).set(waiting)
+        self._meters.used.labels(self._model, self._policy).set(used_blocks[-1] / self._num_blocks)
 
     def busy(self, replica: int, level: int, duration_ps: int, forwards: int = 1) -> None:
-        member = self._members[level]
-        self._meters.member(self._meters.busy_of, self._policy, member, duration_ps / PS_PER_S)
-        self._meters.member(self._meters.forwards_of, self._policy, member, forwards)
+        self._meters.busy_of.labels(*self._of(level)).inc(duration_ps / PS_PER_S)
+        self._meters.forwards_of.labels(*self._of(level)).inc(forwards)
+
+    def _of(self, level: int) -> tuple[str, str, str]:
+        return self._model, self._policy, self._members[level]

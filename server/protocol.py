@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
 from ..traces.meta import LOWEST_TEMPERATURE, Sampling
 
@@ -44,8 +46,8 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class RequestError(Exception):
-    """A request that is not answered. `body` is what is sent; `status` the HTTP status.
+class RequestError(HTTPException):
+    """A request that is not answered; `response` is what is sent.
 
     Args:
         status: of HTTP, 400 to 599.
@@ -65,17 +67,15 @@ class RequestError(Exception):
         retry_after_s: int | None = None,
     ) -> None:
         message = message.encode("utf-8", "replace").decode()  # what was sent may hold half a surrogate pair
-        super().__init__(message)
-        self.status, self.retry_after_s = status, retry_after_s
+        super().__init__(status, message, None if retry_after_s is None else {"Retry-After": str(retry_after_s)})
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
-        self.body = {
-            "error": {
-                "message": message,
-                "type": kind if status < 500 else "server_error",
-                "param": param,
-                "code": code,
-            }
-        }
+        told = {"message": message, "type": kind if status < 500 else "server_error", "param": param, "code": code}
+        self.body = {"error": told}
+
+    @property
+    def response(self) -> JSONResponse:
+        """In OpenAI's shape of errors."""
+        return JSONResponse(self.body, self.status_code, self.headers)
 
 
 class StreamOptions(BaseModel):

@@ -5,15 +5,12 @@ answers say is read by `proxy_record.py`, later. Needs no torch.
 """
 
 import asyncio
-import hmac
-import json
 import ssl
-import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, closing, suppress
 from errno import ECONNRESET
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import h11
@@ -21,14 +18,11 @@ import h11
 from ..base.errors import ArgumentError, counted, one_line_of
 from ..base.terminal import tell
 from ..observing.server import Endpoint, model_of
-from .listening import bound_socket, run_app
+from .listening import Receive, Scope, Send, bearer_of, bound_socket, bounded, check_head, run_app, until_left
 from .options import Address, ProxyOptions, RecordingOptions
 from .protocol import RequestError
 from .proxy_record import Passed, ProxyRecorder
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 # Of one connection, not of what passes through it (RFC 9110, 7.6.1); our own client and server write theirs.
@@ -42,7 +36,6 @@ _CONNECT_S, _ASK_S = 10.0, 5.0
 _PIECE = 2**16
 _KEEP_S = 1.0  # shorter than any known server keeps an idle connection: none closes as a request is sent on it
 _LOOK_S = 0.02  # from a look at the event loop's lateness to the next
-_SWITCH_S = 0.0005  # that a thread which reads answers may keep the event loop waiting; Python's own are 5 ms
 
 
 class Proxy:
@@ -60,9 +53,7 @@ class Proxy:
     ) -> None:
         self.recorder, self._options = recorder, options
         self._upstream = Upstream(endpoint.url, options.timeout_s)
-        self._wanted = None if api_key is None else f"Bearer {api_key}".encode()
-        key = options.upstream_key
-        self._given = None if key is None else (b"authorization", f"Bearer {key}".encode())
+        self._wanted, self._given = bearer_of(api_key), bearer_of(options.upstream_key)
         self._num_open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,28 +65,24 @@ class Proxy:
         try:
             body = await self._admitted(scope, receive)
         except RequestError as error:
-            self._num_open -= 1
-            self.recorder.leave_out(f"refused by the proxy with status {error.status}")
-            await _refuse(error, send)
-            return
-        try:
-            await self._answer(scope, body, receive, send)
-        except RequestError as error:
-            await _refuse(error, send)
+            self.recorder.leave_out(f"refused by the proxy with status {error.status_code}")
+            await error.response(scope, receive, send)
+        else:
+            try:
+                await self._answer(scope, body, receive, send)
+            except RequestError as error:
+                await error.response(scope, receive, send)
         finally:
             self._num_open -= 1
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Look after the event loop from the start to the end; then write what is left."""
-        switch_s = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCH_S)
         await receive()
         looking = asyncio.ensure_future(self._look())
         await send({"type": "lifespan.startup.complete"})
         await receive()
         looking.cancel()
         await self._upstream.close()
-        sys.setswitchinterval(switch_s)
         await asyncio.to_thread(self.recorder.close)
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -111,12 +98,11 @@ class Proxy:
         if self._num_open > self._options.max_open:
             message = f"{counted(self._options.max_open, 'request')} are under way already; come again"
             raise RequestError(429, message, code="too_many_requests", retry_after_s=1)
-        given = dict(scope["headers"])
-        if self._wanted is not None and not hmac.compare_digest(given.get(b"authorization", b""), self._wanted):
-            raise RequestError(401, "the key in Authorization is wrong or missing", code="invalid_api_key")
+        most_bytes = self._options.max_body_kib * 1024
+        check_head(scope, self._wanted, most_bytes)
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                return await self._body(given, receive)
+                return await _body(bounded(receive, most_bytes))
         except TimeoutError:
             raise RequestError(408, f"the body did not come within {self._options.timeout_s:g} s") from None
 
@@ -125,7 +111,7 @@ class Proxy:
         request = self._request(scope, body)
         passed = self.recorder.began(scope["method"], scope["path"], body)
         passing = asyncio.ensure_future(self._pass(request, body, passed, send))
-        leaving = asyncio.ensure_future(_until_left(receive))
+        leaving = asyncio.ensure_future(until_left(receive))
         try:
             await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if passing.done():
@@ -141,27 +127,11 @@ class Proxy:
             if passed is not None:
                 self.recorder.ended(passed)
 
-    async def _body(self, given: dict[bytes, bytes], receive: Receive) -> bytes:
-        """All of a request's body; raises RequestError for one that is too long, or whose client left."""
-        most = self._options.max_body_kib * 1024
-        parts, num_bytes = [], int(given.get(b"content-length", b"0"))
-        more, num_read = True, 0
-        while more:
-            if max(num_bytes, num_read) > most:
-                raise RequestError(413, f"the body must be at most {most:,} bytes", code="body_too_long")
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise RequestError(499, "the client has left")
-            parts.append(message.get("body", b""))
-            num_read += len(parts[-1])
-            more = message.get("more_body", False)
-        return b"".join(parts)
-
     def _request(self, scope: Scope, body: bytes) -> h11.Request:
         headers = _passed_on(scope["headers"], _OF_REQUESTS)
         if self._wanted is not None:  # the client's key was ours
             headers = [one for one in headers if one[0].lower() != b"authorization"]
-            headers += [] if self._given is None else [self._given]
+            headers += [] if self._given is None else [(b"authorization", self._given)]
         if body or scope["method"] in _WITH_BODY:
             headers = [*headers, (b"content-length", str(len(body)).encode())]
         target = self._upstream.path + scope["raw_path"]
@@ -191,7 +161,7 @@ class Proxy:
         except (OSError, h11.ProtocolError) as error:
             failed = _failure(error, self._options.timeout_s)
             if passed is not None:
-                passed.failed = str(failed)
+                passed.failed = failed.detail
             if not has_begun:
                 raise failed from None
 
@@ -302,19 +272,16 @@ def _texts(head: h11.Response) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
 
 
-async def _until_left(receive: Receive) -> None:
-    """Return when the client is gone; its request was read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _refuse(error: RequestError, send: Send) -> None:
-    body = json.dumps(error.body).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if error.retry_after_s is not None:
-        headers.append((b"retry-after", str(error.retry_after_s).encode()))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _body(receive: Receive) -> bytes:
+    """All of a request's body; raises RequestError if its client left."""
+    parts, more = [], True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestError(499, "the client has left")
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(parts)
 
 
 def make_proxy(url: str, options: ProxyOptions, recording: RecordingOptions, *, api_key: str | None = None) -> Proxy:

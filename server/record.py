@@ -13,14 +13,13 @@ has ended too.
 """
 
 import json
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from ..base.errors import ArgumentError, repeated
-from ..base.files import write_whole
+from ..base.errors import ArgumentError, one_line_of, repeated
+from ..base.files import as_file_name, write_whole
 from ..base.terminal import tell
 from ..sim.serving.limits import EngineLimits
 from ..traces.workloads.arrival import PS_PER_S
@@ -37,7 +36,7 @@ Row = dict[str, Any]
 
 def responses_folder(policy: str) -> str:
     """Where responses under a policy stand."""
-    return f"responses-{re.sub(r'[^A-Za-z0-9._+-]+', '-', policy).strip('-')}"
+    return f"responses-{as_file_name(policy)}"
 
 
 class TrafficFiles:
@@ -151,17 +150,18 @@ class TrafficRecorder:
         asked: where, and how much.
         policies: that are served.
         limits: of the engine, the same under each policy.
+        served: what is known of the server, in one line.
 
     Raises:
         ArgumentError: a folder that is there already, or policies whose folders would have one name.
         OSError: it cannot be made.
     """
 
-    def __init__(self, asked: RecordingOptions, policies: Sequence[str], limits: EngineLimits) -> None:
+    def __init__(self, asked: RecordingOptions, policies: Sequence[str], limits: EngineLimits, *, served: str) -> None:
         if twice := repeated(map(responses_folder, policies)):
             raise ArgumentError(f"`record` needs policies whose folders differ, got {twice[0]} for two")
         self.files, self._record_hashes = TrafficFiles(asked), asked.record_hashes
-        write_whole(self.files.folder / CLUSTER, _cluster(limits))
+        write_whole(self.files.folder / CLUSTER, f"# {one_line_of(served, 400)}\n{_cluster(limits)}")
         self.files.start()
 
     def began(self, job: "Job") -> None:

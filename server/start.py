@@ -9,8 +9,8 @@ from threading import Event
 
 import torch
 
-from ..base.errors import ArgumentError, repeated
-from ..base.files import pool_path
+from ..base.errors import ArgumentError, counted, repeated
+from ..base.files import pool_path, processor
 from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..policies.about import about_of
@@ -26,10 +26,9 @@ from ..studies.decode import load_pool
 from ..studies.setting import OUR_POLICIES, NamedPolicy, named_policy
 from ..traces.meta import Sampling
 from .app import Service, make_app
-from .connections import allow_many
 from .engine import End, Job, LiveEngine, LiveReplica
 from .follow import Following
-from .listening import run_app
+from .listening import allow_many, run_app
 from .meters import Meters
 from .options import Address, EngineOptions, FollowOptions, RecordingOptions, RequestLimits
 from .record import TrafficRecorder
@@ -110,7 +109,7 @@ def make_service(
     template = _chat_template(asked.pool)
     recorder = None
     if recording is not None and recording.record is not None:
-        recorder = TrafficRecorder(recording, asked.policies, bounds)
+        recorder = TrafficRecorder(recording, asked.policies, bounds, served=_served(models, asked))
     return Service(
         models,
         template=template,
@@ -123,6 +122,13 @@ def make_service(
         num_running=asked.engine.max_batch * len(named),
         limits=limits,
     )
+
+
+def _served(models: ModelPool, asked: ServedPool) -> str:
+    """What is known of the server, for whoever finds its recording."""
+    devices = {str(member.model.device) for member in models.members if member.model is not None}
+    on = f"{', '.join(sorted(devices))} of {processor()}, {counted(asked.threads, 'thread')}"
+    return f"pool {models.name} on {on}, under {', '.join(asked.policies)}"
 
 
 def _following(

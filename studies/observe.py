@@ -4,7 +4,7 @@ Each request of the workload gets a prompt of its tag, all of them in turn, in a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -82,6 +82,11 @@ class Observed(Printed):
         """Whether it was stopped by Ctrl-C, or an order to end."""
         return self.run.meta.stopped == INTERRUPTED
 
+    @property
+    def answered(self) -> tuple[int, int]:
+        """(requests that finished, all of them)."""
+        return self.figures.finished, self.figures.requests
+
     def write(self, path: str | Path) -> None:
         """Write the folder of the run; raises ValueError if it exists."""
         write_observed(self.run, Path(path))
@@ -128,7 +133,7 @@ class Asking:
     ignore_eos: bool = opt(False, "Ask for answers as long as the workload says (vLLM, SGLang, llama.cpp's server).")
     extra_body: str | Mapping[str, Any] | None = opt(
         None,
-        'Further fields of every request, a JSON object, as \'{"policy": "draft:4/target"}\' for paceline serve.',
+        "Further fields of every request, a JSON object, as '{\"top_p\": 0.9}'.",
         metavar="JSON",
     )
     usage: bool = opt(True, "Ask for counts of tokens at the end of each stream.", flag="--usage/--no-usage")
@@ -162,6 +167,14 @@ class Asking:
         if not isinstance(found, dict):
             raise ArgumentError(f"`extra_body` must be a JSON object, got {kind_of_json(found)}")
         return found
+
+    def under(self, policy: str | None = None) -> "Asking":
+        """The same, with the field `policy` of paceline serve; raises ArgumentError if it is there already."""
+        if policy is None:
+            return self
+        if "policy" in self.extra:
+            raise ArgumentError("`extra_body` must leave out policy, which `policy` sends")
+        return replace(self, extra_body={**self.extra, "policy": policy})
 
     def body(self, model: str, text: str, max_tokens: int, seed: int) -> dict[str, Any]:
         """What is posted for a prompt."""

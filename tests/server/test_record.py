@@ -61,7 +61,9 @@ def test_what_is_recorded_is_what_was_served(models, prompts, tmp_path):
         assert rounds.start[0] == 1
     alone = read_recording("vllm-detailed", [folder / responses_folder("plain")])
     assert all(not request.rounds for request in alone.requests)
-    cluster = tomllib.loads((folder / "cluster.toml").read_text())["replicas"][0]
+    said = (folder / "cluster.toml").read_text()
+    assert said.startswith("# pool pico on cpu of ")
+    cluster = tomllib.loads(said)["replicas"][0]
     assert (cluster["max_num_seqs"], cluster["kv_blocks"]) == (8, 8 * 32)
     assert cluster["cost"] == "fitted.json"  # so that nothing is simulated with the seconds of the device
 
@@ -82,9 +84,9 @@ def test_hashes_alone_are_kept_where_asked_and_a_cap_is_one(models, prompts, tmp
 
 def test_a_folder_that_exists_and_folders_of_one_name_are_refused(models, tmp_path):
     with pytest.raises(ArgumentError, match="must name a new folder"):
-        TrafficRecorder(RecordingOptions(record=tmp_path), ["plain"], None)
+        TrafficRecorder(RecordingOptions(record=tmp_path), ["plain"], None, served="")
     with pytest.raises(ArgumentError, match="policies whose folders differ"):
-        TrafficRecorder(RecordingOptions(record=tmp_path / "new"), ["a:1/b", "a-1-b"], None)
+        TrafficRecorder(RecordingOptions(record=tmp_path / "new"), ["a:1/b", "a-1-b"], None, served="")
     assert not (tmp_path / "new").exists()
     with pytest.raises(ArgumentError, match="go with `record`"):
         RecordingOptions(record_hashes=True)

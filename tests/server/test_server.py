@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import pytest
 from paceline.base.errors import ArgumentError
@@ -241,6 +243,30 @@ def test_beyond_the_queue_a_request_is_told_to_come_again(models, prompts):
         assert early.result().status == 200
         assert client.complete(prompts[0]).status == 200
         assert client.complete("a", max_tokens=201).error["param"] == "max_tokens"
+
+
+def test_a_request_has_a_place_from_when_it_came_whole_and_is_refused_before(models, prompts):
+    asked = json.dumps({"model": "pico", "prompt": prompts[0], "max_tokens": 60, "ignore_eos": True, "n": 2}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(asked)}\r\n\r\n".encode()
+    limits = RequestLimits(max_queue=0)
+    with serving(models, limits=limits, policies=["plain"], max_batch=2) as client, ExitStack() as stack:
+        address = ("127.0.0.1", client.port)
+        slow = [stack.enter_context(closing(socket.create_connection(address, timeout=30))) for _ in range(4)]
+        for one in slow[:3]:
+            one.sendall(head + asked[:1])
+        assert client.complete(prompts[0]).status == 200  # nobody waits for those who do not go on
+        slow[0].sendall(asked[1:])
+        until(lambda: client.service.engine.num_open == 2)
+        slow[3].sendall(head)  # and no more
+        assert slow[3].recv(12) == b"HTTP/1.1 429"
+        slow[1].sendall(asked[1:])
+        assert slow[1].recv(12) == b"HTTP/1.1 429"
+        assert client.get("/v1/models").status == client.get("/health").status == 200
+        assert slow[0].recv(12) == b"HTTP/1.1 200"
+        assert client.post("/v1/completions", b"{").status == 400
+        assert client.post("/v1/completions", {"model": "x", "prompt": "a"}).status == 404
+        until(lambda: not client.service._arriving)
 
 
 def test_the_key_guards_v1_and_bodies_are_bounded(models):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runtime.stop_strings import TextStream, make_ending, text_before_stop
+from paceline.runtime.tokenizers import Pieces
 
 from .trained_tokenizers import FAMILIES, byte_level, token_sequences, unigram
 
@@ -105,7 +106,7 @@ def test_what_ends_nothing_and_what_cannot_be_found():
 def test_joined_it_is_the_text_of_all_tokens(family, data):
     tokenizer = FAMILIES[family]()
     tokens = data.draw(token_sequences(tokenizer, max_size=30))
-    stream = TextStream(tokenizer)
+    stream = TextStream(Pieces(tokenizer))
     parts = [stream.push(token) for token in tokens]
     assert "".join(parts) + stream.rest() == tokenizer.decode(tokens)
     assert stream.rest() == ""
@@ -115,7 +116,7 @@ def test_joined_it_is_the_text_of_all_tokens(family, data):
 def test_words_come_with_their_tokens(family):
     tokenizer = FAMILIES[family]()
     tokens = tokenizer.encode("the fox keeps a line", add_special_tokens=False).ids
-    stream = TextStream(tokenizer)
+    stream = TextStream(Pieces(tokenizer))
     for index, token in enumerate(tokens):
         part = stream.push(token)
         assert part == tokenizer.decode(tokens[: index + 1])[len(tokenizer.decode(tokens[:index])) :]
@@ -123,7 +124,7 @@ def test_words_come_with_their_tokens(family):
 
 def streamed(tokenizer, text, *, cut=None):
     """What comes with each token, and at the end."""
-    stream = TextStream(tokenizer)
+    stream = TextStream(Pieces(tokenizer))
     parts = [stream.push(token) for token in tokenizer.encode(text, add_special_tokens=False).ids[:cut]]
     return [*parts, stream.rest()]
 
@@ -139,7 +140,7 @@ def test_characters_come_when_they_are_whole():
 
 def test_it_holds_few_tokens():
     tokenizer = byte_level(600)
-    stream = TextStream(tokenizer)
+    stream = TextStream(Pieces(tokenizer))
     for token in tokenizer.encode("the naïve fox 日本 " * 50).ids:
         stream.push(token)
         assert len(stream._ids) <= 10

@@ -1,0 +1,220 @@
+"""What `paceline observe --policy A --policy B` does: measure policies of one server in turns, and what each gains.
+
+A machine's pace changes from minute to minute. So each turn measures every policy with the same arrivals and prompts,
+every other turn in reverse order, and a gain is of runs of one turn. Over turns, gains tell how sure they are.
+Letters: P policies, T turns.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..base.errors import ArgumentError, check_within, repeated
+from ..base.files import as_file_name
+from ..reports.intervals import Interval, mean_interval
+from ..reports.observed import ObservedFigures
+from ..reports.tables import Grid, Printed, flat_rows, shown, table
+from ..runs.observed import ObservedRun
+from ..runtime.prompts import Prompt
+from ..traces.workloads import WorkloadOptions
+from .observe import Asking, Observed, observe
+
+MOST_TURNS = 100
+MOST_APART = 0.25  # from turn to turn; a profile says the same of seconds that vary by more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ObservedTurns(Printed):
+    """Runs of one server under several policies; prints as `paceline observe` with several `--policy` does.
+
+    Attributes:
+        policies: P of them, unlike each other; gains are over the first one.
+        turns: T of them, each a run by policy; the last one may lack some if it was interrupted.
+    """
+
+    policies: tuple[str, ...]
+    turns: tuple[Mapping[str, Observed], ...]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped by Ctrl-C, or an order to end."""
+        return any(run.interrupted for turn in self.turns for run in turn.values())
+
+    @property
+    def answered(self) -> tuple[int, int]:
+        """(requests that finished, all of them), over all runs."""
+        figures = [run.figures for turn in self.turns for run in turn.values()]
+        return sum(one.finished for one in figures), sum(one.requests for one in figures)
+
+    def of(self, policy: str) -> list[ObservedFigures]:
+        """Its figures, turn by turn."""
+        return [turn[policy].figures for turn in self.turns if policy in turn]
+
+    def gains(self, policy: str) -> list[float]:
+        """Of each turn, mean E2E under the first policy over that under this one, of requests that both answered."""
+        first = self.policies[0]
+        pairs = [(turn[first].run, turn[policy].run) for turn in self.turns if {first, policy} <= turn.keys()]
+        return [gain for pair in pairs if (gain := _gain(*pair)) is not None]
+
+    def gain(self, policy: str) -> Interval | None:
+        """Geometric mean over turns and its 95% interval, by Student's t over logarithms; None of one turn."""
+        logs = [log(gain) for gain in self.gains(policy)]
+        if len(logs) < 2:
+            return None
+        found = mean_interval(logs)
+        return Interval(mean=exp(found.mean), low=exp(found.low), high=exp(found.high))
+
+    @property
+    def apart(self) -> float | None:
+        """How much slower the slowest turn was than the fastest, by the median TPOT of a policy, of all the most."""
+        found = []
+        for policy in self.policies:
+            paces = [one.tpot_s.p50 for one in self.of(policy) if one.tpot_s is not None and one.tpot_s.p50 > 0]
+            if len(paces) > 1:
+                found.append(max(paces) / min(paces) - 1)
+        return max(found, default=None)
+
+    def tables(self) -> Sequence[Grid]:
+        """A row for each policy: means over turns, and its gain in each turn and over all."""
+        return [table(map(self._row, self.policies), texts=("95%", "gains of turns"), title="observed in turns")]
+
+    def lines(self) -> Sequence[str]:
+        """What the gain is, and whether the machine was quiet enough for it to mean anything."""
+        first = self.policies[0]
+        lines = [
+            f"gain: mean E2E under {first} over that under the policy, same requests; 95%: interval over turns",
+            *(line for policy in self.policies[1:] if (line := self._verdict(policy))),
+        ]
+        if self.apart is None:
+            lines.append("one turn does not tell how much the machine's pace changes: --turns 3 does")
+        elif self.apart > MOST_APART:
+            lines.append(
+                f"too busy a machine: from turn to turn the same policy's TPOT differed by {self.apart:.0%}. These "
+                "gains mean little; end what else runs, or send less"
+            )
+        else:
+            lines.append(f"from turn to turn the same policy's TPOT differed by {self.apart:.0%} at most")
+        if self.interrupted:
+            lines.append("partial, interrupted")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/observing.md)."""
+        rows = [
+            {
+                "policy": policy,
+                "gain": None if (gain := self.gain(policy)) is None else asdict(gain),
+                "gains": self.gains(policy),
+                "turns": [figures.to_json() for figures in self.of(policy)],
+            }
+            for policy in self.policies
+        ]
+        return {"policies": rows, "tpot_apart": self.apart, "interrupted": self.interrupted}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each run, turn by turn."""
+        return flat_rows(
+            [
+                {"policy": policy, "turn": number, **run.figures.to_json()}
+                for number, turn in enumerate(self.turns, start=1)
+                for policy, run in turn.items()
+            ]
+        )
+
+    def _row(self, policy: str) -> dict[str, str]:
+        is_first, figures = policy == self.policies[0], self.of(policy)
+        means = {}
+        for name in ("ttft_s", "tpot_s", "e2e_s"):
+            found = [spread.mean for one in figures if (spread := getattr(one, name)) is not None]
+            means[f"{name[:-2].upper()}, ms"] = shown(1e3 * fmean(found) if found else None, ",.1f", unknown="unknown")
+        gain = None if is_first else self.gain(policy)
+        return {
+            "policy": policy,
+            "finished": f"{sum(one.finished for one in figures):,} of {sum(one.requests for one in figures):,}",
+            **means,
+            "gain": "" if gain is None else f"{gain.mean:.2f}x",
+            "95%": "" if gain is None else f"{gain.low:.2f} to {gain.high:.2f}",
+            "gains of turns": "" if is_first else ", ".join(f"{one:.2f}" for one in self.gains(policy)),
+        }
+
+    def _verdict(self, policy: str) -> str:
+        gain, first = self.gain(policy), self.policies[0]
+        if gain is None:
+            return ""
+        if gain.low > 1:
+            return f"{policy} is sooner than {first}"
+        if gain.high < 1:
+            return f"{policy} is later than {first}"
+        return f"{policy} cannot be told apart from {first} in these turns"
+
+
+def _gain(ours: ObservedRun, theirs: ObservedRun) -> float | None:
+    """Mean E2E of ours over theirs, of requests that finished in both; None where none did."""
+    took = [
+        {one.request_id: one.ended_at_ps - one.sent_at_ps for one in run.finished if one.ended_at_ps is not None}
+        for run in (ours, theirs)
+    ]
+    both = took[0].keys() & took[1].keys()
+    return sum(took[0][name] for name in both) / sum(took[1][name] for name in both) if both else None
+
+
+def observe_in_turns(
+    url: str,
+    workload: str | Path,
+    prompts: str | Path | Sequence[Prompt | str],
+    *,
+    policies: Sequence[str],
+    turns: int = 3,
+    asking: Asking | None = None,
+    options: WorkloadOptions | None = None,
+    concurrency: int | None = None,
+    out: str | Path | None = None,
+) -> ObservedTurns:
+    """Measure policies of `paceline serve` in turns; turn t sends what `observe` sends with the seed of `options` + t.
+
+    Args:
+        url: as for `observe`, as all that is not said here.
+        workload: as for `observe`.
+        prompts: as for `observe`.
+        policies: two or more; each request names one in its field `policy`.
+        turns: 1 to 100.
+        asking: as for `observe`.
+        options: as for `observe`.
+        concurrency: as for `observe`.
+        out: new folder; POLICY-TURN within is a run as `observe` writes it, from when it ended.
+
+    Raises:
+        ValueError: as `observe`, at the first run that cannot be measured; those before it are kept.
+    """
+    asked, changes = asking or Asking(), options or WorkloadOptions()
+    if len(policies) < 2 or repeated(policies):
+        raise ArgumentError(f"`policies` must be two or more, unlike each other, got {', '.join(policies) or 'none'}")
+    if twice := repeated(map(as_file_name, policies)):
+        raise ArgumentError(f"`policies` must differ in more than signs, got {twice[0]} twice")
+    check_within("`turns`", turns, f"[1, {MOST_TURNS}]")
+    if out is not None and Path(out).exists():
+        raise ArgumentError(f"`out` must name a new folder, got {str(out)!r}")
+    measured: list[dict[str, Observed]] = []
+    for turn in range(turns):
+        measured.append({})
+        for policy in policies if turn % 2 == 0 else policies[::-1]:
+            found = observe(
+                url,
+                workload,
+                prompts,
+                asking=asked.under(policy),
+                options=replace(changes, seed=changes.seed + turn),
+                concurrency=concurrency,
+            )
+            if out is not None:
+                Path(out).mkdir(parents=True, exist_ok=True)
+                found.write(Path(out) / f"{as_file_name(policy)}-{turn + 1}")
+            measured[-1][policy] = found
+            if found.interrupted:
+                break
+        if any(found.interrupted for found in measured[-1].values()):
+            break
+    return ObservedTurns(policies=tuple(policies), turns=tuple(measured))

@@ -1,0 +1,108 @@
+"""`paceline observe` with several `--policy`: each turn sends both the same, and gains say how sure they are."""
+
+import json
+from itertools import groupby
+from math import isclose
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun, read_observed
+from paceline.studies.observe import shown_run
+from paceline.studies.observe_turns import MOST_APART, ObservedTurns
+
+from ..observing.fake_server import served
+from .command_line import done, refused
+from .test_observe import folder, observe  # noqa: F401 - a fixture
+
+BOTH = ("--policy", "plain", "--policy", "draft:4/target")
+
+
+@pytest.mark.usefixtures("folder")
+def test_policies_take_turns_and_have_the_same_requests_in_each(tmp_path):
+    with served() as server:
+        found = json.loads(done(*observe(server, *BOTH, "--turns", "2", "--seed", "5", "--out", "seen", "--json", "-")))
+        asked = [(body["policy"], body["seed"], body["prompt"]) for body in server.bodies]
+    runs = [(key, sorted(text for *_, text in rows)) for key, rows in groupby(asked, key=lambda one: one[:2])]
+    order = [("plain", 5), ("draft:4/target", 5), ("draft:4/target", 6), ("plain", 6)]
+    assert [key for key, _ in runs] == order
+    assert runs[0][1] == runs[1][1]
+    assert runs[2][1] == runs[3][1]
+    names = ("plain-1", "draft-4-target-1", "draft-4-target-2", "plain-2")
+    for name, (policy, seed) in zip(names, order, strict=True):
+        meta = read_observed(tmp_path / "seen" / name).meta
+        assert (meta.extra_body, meta.seed) == ({"policy": policy}, seed)
+    assert len(list((tmp_path / "seen").iterdir())) == 4
+    plain, draft = found["policies"]
+    means = [[turn["e2e_s"]["mean"] for turn in one["turns"]] for one in (plain, draft)]
+    assert draft["gains"] == pytest.approx([ours / theirs for ours, theirs in zip(*means, strict=True)])
+    assert draft["gain"]["low"] <= draft["gain"]["mean"] <= draft["gain"]["high"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--policy", "plain", "--turns", "2"), "--policy must be two or more, unlike each other, got plain"),
+        (BOTH[:2] * 2, "--policy must be two or more, unlike each other, got plain, plain"),
+        (("--policy", "a:1", "--policy", "a/1"), "--policy must differ in more than signs, got a-1 twice"),
+        ((*BOTH, "--extra-body", '{"policy": "x"}'), "--extra-body must leave out policy, which --policy sends"),
+        ((*BOTH[:2], "--extra-body", '{"policy": 1}'), "--extra-body must leave out policy, which --policy sends"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_in_turns_is_refused_before_anything_is_sent(options, message):
+    with served() as server:
+        assert refused(*observe(server, *options)) == message
+        assert server.bodies == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_one_policy_is_sent_with_each_request():
+    with served() as server:
+        done(*observe(server, "--policy", "plain"))
+    assert {body["policy"] for body in server.bodies} == {"plain"}
+
+
+def run_of(token_ms, slower):
+    """Five answers of ten tokens, at so many milliseconds a token, times `slower`."""
+    seen = []
+    for number in range(5):
+        first, step = round(1e9 * slower * (number + 1)), round(1e9 * slower * token_ms)
+        times = tuple(first + step * place for place in range(10))
+        told = {"prompt_tokens": 4, "output_tokens": 10, "outputs_at_ps": times, "ended_at_ps": times[-1]}
+        seen.append(
+            ObservedRequest(
+                request_id=str(number),
+                prompt_id="p",
+                asked_tokens=10,
+                due_at_ps=0,
+                sent_at_ps=0,
+                finish_reason="length",
+                **told,
+            )
+        )
+    about = {"url": "http://x", "model": "m", "endpoint": "/v1/completions", "workload": "w", "prompts": "p"}
+    return shown_run(ObservedRun(ObservedMeta(**about, loop="open", ended_at_ps=0), tuple(seen)))
+
+
+@given(
+    paces=st.lists(st.floats(0.5, 2), min_size=2, max_size=6),
+    token_ms=st.tuples(st.floats(1, 50), st.floats(1, 50)),
+)
+def test_a_pace_that_changes_between_turns_leaves_the_gain_and_is_told(paces, token_ms):
+    policies = ("plain", "other")
+    turns = tuple({name: run_of(each, pace) for name, each in zip(policies, token_ms, strict=True)} for pace in paces)
+    found = ObservedTurns(policies=policies, turns=turns)
+    gain = found.gain("other")
+    assert gain.low <= gain.mean <= gain.high
+    assert isclose(gain.mean, (3 + 9 * token_ms[0]) / (3 + 9 * token_ms[1]), rel_tol=1e-6)
+    assert isclose(gain.low, gain.high, rel_tol=1e-6)
+    assert isclose(found.apart, max(paces) / min(paces) - 1, rel_tol=1e-6, abs_tol=1e-6)
+    busy = [line for line in found.lines() if line.startswith("too busy a machine")]
+    assert bool(busy) == (found.apart > MOST_APART)
+
+
+def test_a_pace_that_changes_within_turns_widens_the_interval():
+    turns = tuple({"plain": run_of(8, pace), "other": run_of(4, 1.0)} for pace in (1.0, 1.6, 0.7))
+    gain = ObservedTurns(policies=("plain", "other"), turns=turns).gain("other")
+    assert gain.low < 1 < 75 / 39 < gain.high
