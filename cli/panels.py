@@ -65,7 +65,7 @@ class PanelledCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own, whose types are private
         """As typer does; raises `typer.BadParameter` for an option of one value that is given more often."""
         if not ctx.resilient_parsing:
-            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            given: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
             for option, times in Counter(given).items():
                 if times > 1 and option.param_type_name == "option" and not (option.multiple or option.is_flag):
                     raise typer.BadParameter(f"must be given once, got it {times} times", ctx=ctx, param=option)
