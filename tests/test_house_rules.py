@@ -53,6 +53,12 @@ def test_files_are_short():
     assert {path: length for path, length in lengths.items() if length > MOST_FILE_LINES} == {}
 
 
+def test_the_laboratory_is_imported_by_its_own_name():
+    """As `paceline.laboratory`, which an editable install finds too, its modules would be there twice."""
+    named = re.compile(r"^\s*(from|import) paceline\.laboratory\b|^from paceline import .*\blaboratory\b", re.MULTILINE)
+    assert {path.as_posix() for path, text in sources().items() if named.search(text)} == set()
+
+
 def test_folders_have_two_storeys():
     assert {path.as_posix() for path in package() if len(path.parts) > 3} == set()
     inner = Counter(path.parent for path in package() if len(path.parts) == 3)
