@@ -6,6 +6,7 @@ The set of exceptions shrinks only: what keeps the rule again has to leave it.
 """
 
 import ast
+import re
 from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
