@@ -32,6 +32,12 @@ def paceline(*args) -> Ran:
     return Ran(code, out.getvalue(), PROGRESS.sub("", err.getvalue()), err.getvalue())
 
 
+def with_own(usual, options) -> tuple:
+    """Options of a test, and before them the usual ones, names and values in turn, that it does not give itself."""
+    kept = [pair for pair in zip(usual[::2], usual[1::2], strict=True) if pair[0] not in options]
+    return (*(word for pair in kept for word in pair), *options)
+
+
 def done(*args) -> str:
     """What it printed; it must have gone well, and said nothing on the side."""
     ran = paceline(*args)

@@ -7,7 +7,7 @@ import pytest
 from paceline.runtime.pools.pool import ModelPool
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
-from .command_line import done, paceline, refused
+from .command_line import done, paceline, refused, with_own
 
 POOL = tiny_pool_of_four()
 COUPLED = ("--sampling", "coupled", "--temperature", "0.8", "--seed", "7")
@@ -92,7 +92,7 @@ def write_prompts(path, prompts):
 
 
 def on_models(command, *args):
-    return (command, "--prompts", "prompts.jsonl", "--max-new-tokens", "12", *args)
+    return (command, *with_own(("--prompts", "prompts.jsonl", "--max-new-tokens", "12"), args))
 
 
 def agree(*args):
@@ -225,7 +225,7 @@ def test_a_policy_may_name_the_tag_of_a_request_that_is_left_out():
 def test_a_recording_of_something_else(place, made, args, told):
     write_prompts(place / "more.jsonl", random_prompts(5, seed=2))
     write_prompts(place / "other.jsonl", random_prompts(4, seed=3))
-    assert told in refused(*agree("--policy", "plain", "--trace", made, *args))
+    assert told in refused(*agree("--policy", "plain", *with_own(("--trace", made), args)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from paceline.runs.observed import read_observed
 
 from ..observing.fake_server import Ways, served
-from .command_line import done, paceline, refused
+from .command_line import done, paceline, refused, with_own
 
 PROMPTS = [{"id": f"p{number}", "prompt": "one two three" + " more" * number} for number in range(3)]
 LOAD = ("--workload", "constant:rate=200,requests=4,prompt=9,output=5", "--tag", "")
@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def observe(server, *options):
-    return ("observe", server.url, "--prompts", "p.jsonl", *LOAD, *options)
+    return ("observe", server.url, *with_own(("--prompts", "p.jsonl", *LOAD), options))
 
 
 def test_a_run_is_what_the_server_did(folder):

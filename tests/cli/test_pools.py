@@ -16,7 +16,7 @@ from ..runtime.generation.chained_models import letters
 from ..runtime.pools.small_gguf import published_in
 from ..runtime.pools.window_pools import write_window_pool
 from ..tiny_models import tiny_pool_of_four
-from .command_line import done, paceline, refused
+from .command_line import done, paceline, refused, with_own
 
 
 def window_pool(folder, family, **options):
@@ -137,7 +137,7 @@ def pool(untrained, tmp_path):
 
 
 def search(pool, *options):
-    return ("pool", "search-slim", pool, "--max-new-tokens", 2, "--trials", 4, *options)
+    return ("pool", "search-slim", pool, *with_own(("--max-new-tokens", 2, "--trials", 4), options))
 
 
 def members(file: Path):

@@ -16,7 +16,7 @@ from paceline.traces.meta import Sampling
 
 from ..runtime.generation.chained_models import letters
 from ..runtime.pools.window_pools import write_window_pool
-from .command_line import done, paceline, refused
+from .command_line import done, paceline, refused, with_own
 
 pytestmark = pytest.mark.usefixtures("pool_loaded_once")
 
@@ -72,7 +72,7 @@ def place(tmp_path):
 
 
 def ran(*options):
-    return ("run", "--prompts", "prompts.jsonl", "--max-new-tokens", 6, *options)
+    return ("run", *with_own(("--prompts", "prompts.jsonl", "--max-new-tokens", 6), options))
 
 
 def data(*options):

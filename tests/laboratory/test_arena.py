@@ -8,7 +8,7 @@ from paceline.policies.by_name import PolicySpec
 from paceline_laboratory.arena import run as arena_run
 from paceline_laboratory.arena.play import BEST_STATIC, play
 
-from ..cli.command_line import paceline, refused
+from ..cli.command_line import paceline, refused, with_own
 from .arena.test_run import MINE, OneChain
 
 ONE = ("--cells", "pico/steep/batch-1", "--seeds", 1, "--jobs", 1)
@@ -91,7 +91,7 @@ def test_a_policy_in_a_file_joins_the_field_and_one_that_fails_ends_with_1(tmp_p
 def test_bad_input_is_told_in_one_line(tmp_path, args, says):
     (tmp_path / "split.toml").write_text('report = ["pico"]\n')
     (tmp_path / "figures").mkdir()
-    assert says in refused("arena", *ONE, *args)
+    assert says in refused("arena", *with_own(ONE, args))
 
 
 def test_the_leaderboard_is_a_page_with_a_figure_and_json(tmp_path):

@@ -11,7 +11,7 @@ from paceline.observing.server import ClientClock, Endpoint, Sent, ServerError, 
 from paceline.runs.observed import read_observed
 from paceline.traces.workloads.arrival import Arrival
 
-from ..cli.command_line import done, paceline, refused
+from ..cli.command_line import done, paceline, refused, with_own
 from .hostile_server import HEAD, forever, hostile, page, silence
 
 LONG_S = 300.0  # that a test would take if what it expects did not end it
@@ -150,7 +150,7 @@ def folder(tmp_path, monkeypatch):
 
 def observe(server, *options):
     load = ("--workload", "constant:rate=200,requests=3,prompt=9,output=5", "--tag", "")
-    return ("observe", server.url, "--prompts", "p.jsonl", *load, "--warmup", "0", *options)
+    return ("observe", server.url, *with_own(("--prompts", "p.jsonl", *load, "--warmup", "0"), options))
 
 
 def test_a_model_that_cannot_be_written_is_refused_before_anything_is_sent(folder):

@@ -121,11 +121,11 @@ class PricedModels(ModelsWorld):
 
     def verify(self, level, rows, chunks=(), fed=None):
         ran = super().verify(level, rows, chunks)
-        return ran._replace(duration_ps=self._charges.verified(level, rows, chunks)[-1])
+        return ran._replace(duration_ps=self._charges.verified(level, (*rows, *chunks))[-1])
 
     def catch_up(self, level, rows):
         super().catch_up(level, rows)
-        return self._charges.verified(level, (), rows)[-1]
+        return self._charges.verified(level, rows)[-1]
 
 
 POOL_OF_LOOP = served_worlds.loaded_pool(POOL)
