@@ -222,13 +222,13 @@ def test_what_cannot_be_asked_is_refused_and_nothing_is_written(folder):
         several = "--model must be given where a server lists several models or none, got one, two"
         assert refused(*observe(server, "--out", "run")) == several
         assert "(one, two), got 'three'" in refused(*observe(server, "--model", "three", "--out", "run"))
-        bare = observe(server, "--model", "one", "--out", "run")
-        assert refused(*bare, "--api-key-env", "NOT_THERE").endswith("that is set, got 'NOT_THERE'")
-        assert "--tag gives all requests one" in refused(*bare, "--tag", "code")
-        assert "--concurrency must be in [1, 4096], got 0" in refused(*bare, "--concurrency", "0")
+        bare = ("--model", "one", "--out", "run")
+        assert refused(*observe(server, *bare, "--api-key-env", "NOT_THERE")).endswith("is set, got 'NOT_THERE'")
+        assert "--tag gives all requests one" in refused(*observe(server, *bare, "--tag", "code"))
+        assert "--concurrency must be in [1, 4096], got 0" in refused(*observe(server, *bare, "--concurrency", "0"))
         assert server.bodies == []
         server.ways.fault = {0: "500"}
-        assert refused(*bare).endswith("/v1/completions: warm-up request 1: HTTP 500: out of memory")
+        assert refused(*observe(server, *bare)).endswith("/v1/completions: warm-up request 1: HTTP 500: out of memory")
     for url in ("localhost:8000", "ftp://a", "http://", "http://a:b"):
         assert "URL must be http://HOST:PORT" in refused("observe", url, *there)
     assert "must hold no name and no password" in refused("observe", "http://me:secret@h", *there)

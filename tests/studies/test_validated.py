@@ -117,7 +117,7 @@ class PricedModels(ModelsWorld):
         ran = super().draft(level, rows)
         if POOL_OF_LOOP.members[level].model_free:
             return ran._replace(duration_ps=self._charges.looked_up(len(rows)))
-        return ran._replace(duration_ps=self._charges.drafted(level, rows, ran.rows)[-1])
+        return ran._replace(duration_ps=self._charges.drafted(level, rows, ran.rows, fed)[-1])
 
     def verify(self, level, rows, chunks=(), fed=None):
         ran = super().verify(level, rows, chunks)
