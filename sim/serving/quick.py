@@ -1,8 +1,8 @@
-"""Operations as most are, each in one go: everybody decodes, blocks are there or to be had, and forwards are the cost.
+"""The usual operation in one pass: all requests decode, blocks are there or can be taken, forwards are the cost.
 
-Whatever is unusual for the replica (memory is short, somebody waits, a cache lacks more than the budget) is left to
-`Replica`, which carries out the same operation from the same state. What is asked for, and of which recording, is all
-the same. A row is answered at once where the recording has answered it before; to ask again changes nothing.
+Where memory is short, a request waits, or a cache lacks more than the budget, `Replica` carries out the same operation
+from the same state. Any policy and any recording will do. What the recording has answered before is read back; asking
+again would give the same.
 """
 
 from typing import Any

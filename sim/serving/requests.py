@@ -243,7 +243,7 @@ class ServedRequest(Session):
         return self.going_on(outcome) if outcome.done else outcome
 
     def wrote(self, judged: Judged, duration_s: float, num_rows: int) -> Outcome:
-        """As `judged` by the target, of a run of pending tokens: of all that a served step does it is done most."""
+        """As `judged` by the target, of a run of pending tokens; the part of a served step that runs most often."""
         step: Any = self.step
         if self.pool.feature_level is not None:
             return self.judged(step, self._target, judged, duration_s=duration_s, num_rows=num_rows)

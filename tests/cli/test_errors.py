@@ -71,7 +71,7 @@ def test_an_option_that_cannot_be(trace, option, value, told):
 def test_an_option_of_one_value_is_taken_once(trace, option, values):
     typed = [word for value in values for word in (option, value)]
     assert compare(trace, *typed).endswith(f"'{option}': must be given once, got it 2 times")
-    assert "must be given once" not in compare(trace, "--policy", "nope", "--policy", "nope2", "--json", "--json")
+    assert "must be given once" not in compare(trace, "--policy", "nope", "--policy", "nope2", "--by-tag", "--by-tag")
 
 
 def test_a_batch_larger_than_was_measured(trace):
