@@ -1,18 +1,25 @@
 """Weights of a GGUF file, written as transformers reads them: safetensors, config, tokenizer and chat template."""
 
+import json
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
-from gguf import GGUFReader
+from gguf import GGUFReader, TokenType
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from .loading import LOAD_ERRORS
-from .published import FetchError
+from .published import TOKENIZER, FetchError
 from .tokenizer_files import quiet_loading
+
+_OF_TOKENIZER = (
+    *(f"tokenizer.ggml.{name}" for name in ("model", "tokens", "token_type", "merges")),
+    *(f"tokenizer.ggml.{name}_token_id" for name in ("bos", "eos", "unknown", "padding")),
+    "tokenizer.chat_template",
+)
 
 
 def convert(gguf: Path, folder: Path, *, architecture: str) -> None:
@@ -25,14 +32,15 @@ def convert(gguf: Path, folder: Path, *, architecture: str) -> None:
         FetchError: a file that is cut short, no GGUF, or of another architecture.
         OSError: no room.
     """
-    found = _architecture(gguf)
+    fields = _fields(gguf)
+    found = fields.get("general.architecture")
     if found != architecture:
         raise FetchError(f"{gguf}: general.architecture must be {architecture}, got {found!r}")
+    tokenizer = _tokenizer(gguf, fields)
     try:
         # What transformers unpacks it shows on a bar of its own, whatever it is told.
         with quiet_loading(), redirect_stderr(StringIO()):
             where: dict[str, Any] = {"gguf_file": gguf.name, "trust_remote_code": False}
-            tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), **where)
             model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), dtype=torch.float32, **where)
     except LOAD_ERRORS as error:
         raise FetchError(f"{gguf}: cannot be read ({' '.join(str(error).split())})") from error
@@ -40,16 +48,69 @@ def convert(gguf: Path, folder: Path, *, architecture: str) -> None:
     model.config.__dict__.pop("quantization_config", None)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
-    GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    eos, pad = (fields[f"tokenizer.ggml.{name}_token_id"] for name in ("eos", "padding"))
+    GenerationConfig(eos_token_id=eos, pad_token_id=pad).save_pretrained(folder)
+    (folder / TOKENIZER).write_text(json.dumps(tokenizer, indent=2, ensure_ascii=False), encoding="utf-8")
+    _write_config_of_tokenizer(fields, folder)
     tied = set(model.all_tied_weights_keys)
     weights = {name: weight.contiguous() for name, weight in model.state_dict().items() if name not in tied}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _architecture(gguf: Path) -> object:
+def _fields(gguf: Path) -> dict[str, Any]:
     try:
-        field = GGUFReader(gguf).fields.get("general.architecture")
+        return {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
     except (ValueError, IndexError, OverflowError) as error:
         raise FetchError(f"{gguf}: must be a whole GGUF file ({' '.join(str(error).split())})") from None
-    return None if field is None else field.contents()
+
+
+def _tokenizer(gguf: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """The file of a byte-level BPE tokenizer, the same to the byte whatever transformers is installed.
+
+    A recording holds the hash of this file, and transformers' own conversion changes from release to release: that of
+    5.17 even takes another token for the end of a text.
+    """
+    missing = [name for name in _OF_TOKENIZER if name not in fields]
+    if missing:
+        raise FetchError(f"{gguf}: {missing[0]} must be there, got none")
+    if fields["tokenizer.ggml.model"] != "gpt2":
+        raise FetchError(f"{gguf}: tokenizer.ggml.model must be gpt2, got {fields['tokenizer.ggml.model']!r}")
+    tokens = fields["tokenizer.ggml.tokens"]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    one, two = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": tokens[number], **flags}
+            for number, of_kind in enumerate(fields["tokenizer.ggml.token_type"])
+            if of_kind == TokenType.CONTROL
+        ],
+        "normalizer": None,
+        "pre_tokenizer": bytes_only,
+        "post_processor": {"type": "TemplateProcessing", "single": [one], "pair": [one, two], "special_tokens": {}},
+        "decoder": bytes_only | {"add_prefix_space": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: number for number, token in enumerate(tokens)},
+            "merges": [pair.split(" ") for pair in fields["tokenizer.ggml.merges"]],
+        },
+    }
+
+
+def _write_config_of_tokenizer(fields: dict[str, Any], folder: Path) -> None:
+    tokens = fields["tokenizer.ggml.tokens"]
+    named = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+    config = {f"{ours}_token": tokens[fields[f"tokenizer.ggml.{theirs}_token_id"]] for ours, theirs in named.items()}
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(fields["tokenizer.chat_template"], encoding="utf-8")

