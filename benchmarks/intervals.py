@@ -4,7 +4,8 @@ python benchmarks/intervals.py [--samples 1000]
 
 Drawn: tokens by chance, seconds that chance stretches, tags that differ in what is gained. pico: requests of the
 shipped recording, whose true speed-up is that of all of them, drawn with replacement: so many of each tag, or as they
-come. Each kind of sample is read as it is by default, and with --fixed-mix. simulate: latencies of one run of Poisson
+come. Each kind of sample is read as it is by default, and with --fixed-mix. Sessions: five turns each, which gain
+nearly alike, drawn by session and, as if nobody had said so, by request. simulate: latencies of one run of Poisson
 arrivals; what is true is the mean over the runs of all seeds, a tenth as many as samples, and at least 10.
 """
 
@@ -45,6 +46,19 @@ def drawn(rng: np.random.Generator, count: int, num_tags: int, *, as_they_come: 
     return (shares(tag, tokens, ours_s), shares(tag, tokens, alone_s)), float(true)
 
 
+TURNS, OF_SESSIONS, OF_TURNS = 5, 0.4, 0.05  # and spreads of the logarithm of a gain: of sessions, of their turns
+
+
+def of_sessions(rng: np.random.Generator, sessions: int) -> tuple[Pair, float]:
+    """A sample of sessions, whose turns stand one after another, and the true speed-up of its population."""
+    tag, tokens = np.full(TURNS * sessions, "t", dtype=object), np.full(TURNS * sessions, 100.0)
+    alone_s = rng.uniform(5, 20, TURNS * sessions)
+    gain = np.repeat(rng.lognormal(0.0, OF_SESSIONS, sessions), TURNS)
+    ours_s = alone_s / gain * rng.lognormal(0.0, OF_TURNS, TURNS * sessions)
+    true = np.exp(-(OF_SESSIONS**2 + OF_TURNS**2) / 2)
+    return (shares(tag, tokens, ours_s), shares(tag, tokens, alone_s)), float(true)
+
+
 def recorded() -> Pair:
     """All requests of pico under a chain and alone, at batch 1."""
     recording = open_recording("pico")
@@ -67,12 +81,20 @@ def some(pair: Pair, rng: np.random.Generator, each: int | None, count: int) -> 
     return ours, alone
 
 
-def coverage(sample: Callable[[np.random.Generator], tuple[Pair, float]], samples: int, *, fixed_mix: bool) -> float:
-    """Share of intervals that hold what is true."""
+def coverage(
+    sample: Callable[[np.random.Generator], tuple[Pair, float]],
+    samples: int,
+    *,
+    turns: int = 1,
+    fixed_mix: bool = False,
+) -> float:
+    """Share of intervals that hold what is true; `turns` requests, one after another, are a session."""
     rng, held = np.random.default_rng(7), 0
     for _ in range(samples):
         (ours, alone), true = sample(rng)
-        interval = Resampled({"ours": [ours], "alone": [alone]}, fixed_mix=fixed_mix).rate_over("ours", "alone")
+        sessions = {name: str(place // turns) for place, name in enumerate(ours.request_id)}
+        found = Resampled({"ours": [ours], "alone": [alone]}, sessions=sessions, fixed_mix=fixed_mix)
+        interval = found.rate_over("ours", "alone")
         assert interval is not None
         held += interval.low <= true <= interval.high
     return held / samples
@@ -128,10 +150,17 @@ def main() -> None:
         add(f"pico, {each} of each tag", each * num_tags, lambda rng, e=each: (some(pair, rng, e, 0), true))
     for count in (10, 20, 40):
         add("pico, as they come", count, lambda rng, n=count: (some(pair, rng, None, n), true))
+    together = []
+    for sessions in (40, 20, 10):
+        held = [coverage(lambda rng, n=sessions: of_sessions(rng, n), samples, turns=turns) for turns in (TURNS, 1)]
+        shown = zip(("drawn by session", "drawn by request"), held, strict=True)
+        cells = [table_cell("sessions", sessions), table_cell("requests", TURNS * sessions)]
+        together.append([*cells, *(table_cell(name, share, digits=3) for name, share in shown)])
     seeds = max(samples // 10, 10)
     runs = [served(requests, rate, seeds) for requests, rate in ((60, 100), (300, 25), (300, 100), (300, 400))]
     tables = [
         table("95% intervals that hold the true speed-up", rows),
+        table("the same of sessions, whose turns are alike", together),
         table("intervals of simulate that hold the mean over seeds", runs),
     ]
     print_tables(console_of_output(), [one.grid() for one in tables])

@@ -28,7 +28,7 @@ from .panels import (
 )
 from .quality import Quality
 from .regret import Regret, regret_table
-from .resampled import LEAST_REQUESTS
+from .resampled import LEAST_UNITS
 from .run_table import quality_table, tree_remarks
 from .seconds_by_tag import ByTag, tag_table
 from .side_by_side import SideBySide, has_chance
@@ -110,13 +110,13 @@ def _ties(comparison: SideBySide, best: Summary, tied: Sequence[Summary]) -> Ite
 def _tied_by_requests(comparison: SideBySide, best: Summary, tied: Sequence[Summary]) -> str:
     names = _all_named(comparison, tied)
     resampled = comparison.resampled
-    enough = [] if resampled is None else [resampled.enough_requests(best.policy, row.policy) for row in tied]
+    enough = [] if resampled is None else [resampled.enough_units(best.policy, row.policy) for row in tied]
     known = [number for number in enough if number is not None]
     if resampled is None or not known:
         return f"{names} cannot be told apart from it: equally fast"
     would = "would do" if len(tied) == 1 else "would tell one of them apart"
-    here = counted(resampled.num_requests, "request")
-    return f"{names} cannot be told apart from it on these {here}; about {min(known):,} {would}"
+    many = f"{min(known):,}" + (" sessions" if resampled.units == "sessions" else "")
+    return f"{names} cannot be told apart from it on these {resampled.drawn_from}; about {many} {would}"
 
 
 def _all_named(comparison: SideBySide, rows: Iterable[Summary]) -> str:
@@ -420,13 +420,15 @@ def shared_remarks(
     if most_runs > 1:
         last = meta["seed"] + most_runs - 1
         parts.append(f"over seeds {meta['seed']} to {last} where chance has a part{chance}")
-    if intervals and any(_is_sure(comparison, row) for comparison, row in rows):
-        over = "±: 95% interval over requests" + (" of the same mix of tags" if meta.get("fixed_mix") else "")
+    drawn = next((one.resampled for one in found if one.resampled is not None), None)
+    if intervals and drawn is not None and any(_is_sure(comparison, row) for comparison, row in rows):
+        units = drawn.units if drawn.units == "requests" else f"{drawn.num_units:,} {drawn.units}"
+        over = f"±: 95% interval over {units}" + (" of the same mix of tags" if meta.get("fixed_mix") else "")
         remarks.append(", and ".join([over, *parts]))
     elif parts:
         remarks.append(f"means {', and '.join(parts)}")
-    if any(one.resampled is not None and not one.resampled.is_known for one in found):
-        remarks.append(f"fewer than {LEAST_REQUESTS} requests: how much others would differ is not known")
+    if drawn is not None and not drawn.is_known:
+        remarks.append(f"fewer than {LEAST_UNITS} {drawn.units}: how much others would differ is not known")
     if meta.get("seeds") == 1 and any(has_chance(row, shifted=shifted) for _, row in rows):
         remarks.append(ONE_SEED.format(meta["seed"]))
     return remarks
@@ -555,7 +557,13 @@ class Sweep(Pictured):
         unit, least = ("speed-up over the target alone", 1.0) if knows else ("output tokens/s", None)
         chains = {name: windows for name, windows in self.chains.items() if any(name in one for one in rows.values())}
         swept = SweptFigures(
-            chains=chains, batches=list(self.comparisons), figure=figure, best=best, unit=unit, least=least
+            chains=chains,
+            batches=list(self.comparisons),
+            figure=figure,
+            best=best,
+            unit=unit,
+            least=least,
+            bars=_bars(next(iter(self.comparisons.values()))),
         )
         return [Section(topic="policies", tables=tuple(self.tables()), panels=tuple(swept.panels()))]
 
@@ -596,6 +604,11 @@ class Sweep(Pictured):
             "best": row.policy == self.best(batch),
             **{name: figures[name] for name in kept},
         }
+
+
+def _bars(comparison: SideBySide) -> str:
+    units = "requests" if comparison.resampled is None else comparison.resampled.units
+    return f"bars: 95% interval over {units}"
 
 
 def sweep_table(sweep: Sweep) -> Grid:
@@ -743,7 +756,8 @@ class Comparison(Pictured):
         best = [self._called(row) for row in ranked if row.policy == self.best or row in tied]
         told = "filled: the best, and what cannot be told apart from it" if tied else "filled: the best"
         shown: dict[str, Any] = {"reference": 1.0, "unit": "x"} if knows else {"style": ",.1f"}
-        return ranking(f"{unit[:1].upper()}{unit[1:]}", figures, filled=best, told=told, **shown)
+        bars = _bars(self.runs)
+        return ranking(f"{unit[:1].upper()}{unit[1:]}", figures, filled=best, told=told, bars=bars, **shown)
 
     def headline(self) -> str:
         """What was replayed and how."""

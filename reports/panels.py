@@ -422,6 +422,7 @@ class SweptFigures:
     best: Mapping[int, str]  # chain by batch
     unit: str
     least: float | None  # below it a figure is a loss; None: nobody knows
+    bars: str  # what intervals are of
 
     def panels(self) -> list[AnyPanel]:
         """Windows by batch, or by the window of another member; chains that are no grid as a ranking."""
@@ -492,7 +493,7 @@ class SweptFigures:
             y=tuple(value for _, value, _ in known),
             error=tuple(halves) if sure else None,
         )
-        x_label = f"window of {member}, tokens" + f" ({INTERVAL})" * sure
+        x_label = f"window of {member}, tokens" + f" ({self.bars})" * sure
         return Panel(title=shape, x_label=x_label, y_label=self.unit, series=(series,))
 
     def _ranked(self, chains: Mapping[str, Windows], shape: str, batch: int) -> Ranking:
@@ -505,7 +506,8 @@ class SweptFigures:
             shown[name] = value, None if interval is None else interval.bounds
         best = [name for name in shown if name == self.best[batch]]
         title = f"{self.unit[:1].upper()}{self.unit[1:]}, {shape}{self._at(batch)}{more}"
-        return ranking(title, shown, filled=best, told="filled: the fastest of all chains", reference=self.least)
+        told = "filled: the fastest of all chains"
+        return ranking(title, shown, filled=best, told=told, bars=self.bars, reference=self.least)
 
 
 def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:

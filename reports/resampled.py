@@ -1,10 +1,12 @@
 """How sure a comparison is: a paired bootstrap over the requests, and over the seeds where chance has a part.
 
-Requests are drawn anew, the same ones for every policy, and so are the seeds of each policy. Where the mix of tags is
-held fixed they are drawn within their tags, and tags with one request are drawn together. Of n requests n - 1 are drawn
-and each weighs n / (n - 1), which keeps the variance right where n is small (Rao & Wu 1988, JASA 83). Percentiles are
-widened by Student's t over the normal one, since few requests know their own spread badly. Letters: N requests, R runs,
-B resamples.
+What is drawn is a *unit*: a session with all its requests, or a request that belongs to none. Turns of a conversation
+are like each other, so that drawn one by one they would know more than they do. Units are drawn anew, the same ones for
+every policy, and so are the seeds of each policy. Where the mix of tags is held fixed they are drawn within their tags
+(a session of several tags among those of the same ones), and what is alone in its tags is drawn together. Of n units
+n - 1 are drawn and each weighs n / (n - 1), which keeps the variance right where n is small (Rao & Wu 1988, JASA 83).
+Percentiles are widened by Student's t over the normal one, since few units know their own spread badly. Letters: N
+requests, U units, R runs, B resamples.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,13 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.errors import counted
 from ..runs.log import RunLog
 from .intervals import NORMAL, Interval, OverTags, t_quantile, two_digits_up
 from .seconds_by_tag import request_seconds
 
-LEAST_REQUESTS = 5  # of fewer nobody knows how much others would differ
-RESAMPLES, LEAST = 2000, 400  # of few requests, and of many, which need fewer
-MOST_DRAWN = 1 << 23  # requests in all resamples together, beyond LEAST
+LEAST_UNITS = 5  # of fewer nobody knows how much others would differ
+RESAMPLES, LEAST = 2000, 400  # of few units, and of many, which need fewer
+MOST_DRAWN = 1 << 23  # units in all resamples together, beyond LEAST
 _AT_ONCE = 1 << 20  # weights in memory
 
 Floats = NDArray[np.float64]
@@ -75,31 +78,57 @@ class RequestShares:
 class Resampled:
     """Figures of policies over resamples of the requests that they all ran.
 
+    Attributes:
+        num_units: U.
+
     Args:
         runs: by policy, one for each of its seeds, at least one; all of the same requests.
+        sessions: by request, the session that it belongs to; without those that belong to none.
         fixed_mix: whether other samples would have as many requests of each tag.
 
     Raises:
         ValueError: runs of different requests.
     """
 
-    def __init__(self, runs: Mapping[str, Sequence[RequestShares]], *, fixed_mix: bool = False) -> None:
+    def __init__(
+        self,
+        runs: Mapping[str, Sequence[RequestShares]],
+        *,
+        sessions: Mapping[str, str] | None = None,
+        fixed_mix: bool = False,
+    ) -> None:
         self._fixed_mix = fixed_mix
         self._runs = {policy: tuple(shares) for policy, shares in runs.items()}
         self._first = next(iter(self._runs.values()))[0]
         for policy, shares in self._runs.items():
             if any(not np.array_equal(one.request_id, self._first.request_id) for one in shares):
                 raise ValueError(f"runs must be of the same requests, {policy} had others")
+        places: dict[tuple[str, bool], int] = {}
+        named = [(sessions or {}).get(one) or "" for one in self._first.request_id]
+        ids = [(name or one, bool(name)) for name, one in zip(named, self._first.request_id, strict=True)]
+        self._unit = np.array([places.setdefault(one, len(places)) for one in ids], dtype=np.intp)  # `[N]`
+        self.num_units = len(places)
 
     @property
     def num_requests(self) -> int:
         """N."""
-        return len(self._first.request_id)
+        return len(self._unit)
+
+    @property
+    def units(self) -> str:
+        """What is drawn, in words: "requests", or "sessions" where some belong together."""
+        return "requests" if self.num_units == self.num_requests else "sessions"
+
+    @property
+    def drawn_from(self) -> str:
+        """How many there are, in words: "160 requests", "160 requests of 40 sessions"."""
+        requests = counted(self.num_requests, "request")
+        return requests if self.units == "requests" else f"{requests} of {counted(self.num_units, 'session')}"
 
     @property
     def is_known(self) -> bool:
-        """Whether there are requests enough to know anything; else all below is None."""
-        return self.num_requests >= LEAST_REQUESTS
+        """Whether there are units enough to know anything; else all below is None."""
+        return self.num_units >= LEAST_UNITS
 
     def rate(self, policy: str) -> Interval | None:
         """Output tokens per second."""
@@ -117,8 +146,8 @@ class Resampled:
         """Mean over requests of a request's tokens per second, over the same mean of another policy."""
         return self._interval(lambda: self._drawn[1], policy, other)
 
-    def enough_requests(self, policy: str, other: str) -> int | None:
-        """About so many requests like these would tell two policies apart; None where they are equally fast."""
+    def enough_units(self, policy: str, other: str) -> int | None:
+        """About so many units like these would tell two policies apart; None where they are equally fast."""
         interval = self.rate_over(policy, other)
         if interval is None or interval.mean <= 0 or interval.low <= 0:
             return None
@@ -126,7 +155,7 @@ class Resampled:
         towards = float(np.log(interval.mean / interval.low if gap > 0 else interval.high / interval.mean))
         if abs(gap) < 1e-9:
             return None
-        return two_digits_up(max(self.num_requests * (towards / gap) ** 2, self.num_requests + 1))
+        return two_digits_up(max(self.num_units * (towards / gap) ** 2, self.num_units + 1))
 
     def _interval(
         self, figures: "Callable[[], Mapping[str, _Drawn]]", policy: str, other: str | None
@@ -149,11 +178,14 @@ class Resampled:
 
     @cached_property
     def _strata(self) -> list[NDArray[np.intp]]:
-        """Places of the requests that are drawn together."""
+        """Places of the units that are drawn together."""
         if not self._fixed_mix:
-            return [np.arange(self.num_requests)]
-        tags = self._first.tag
-        places = [np.flatnonzero(tags == tag) for tag in sorted(set(tags.tolist()))]
+            return [np.arange(self.num_units)]
+        held: list[set[str]] = [set() for _ in range(self.num_units)]
+        for unit, tag in zip(self._unit.tolist(), self._first.tag.tolist(), strict=True):
+            held[unit].add(tag)
+        tags = [tuple(sorted(one)) for one in held]
+        places = [np.array([at for at, own in enumerate(tags) if own == tag]) for tag in sorted(set(tags))]
         several = [own for own in places if len(own) > 1]
         single = [own for own in places if len(own) == 1]
         if len(single) == 1 and several:
@@ -164,11 +196,17 @@ class Resampled:
 
     @cached_property
     def _widened(self) -> float:
-        return t_quantile(max(self.num_requests - len(self._strata), 1)) / NORMAL
+        return t_quantile(max(self.num_units - len(self._strata), 1)) / NORMAL
+
+    def _by_unit(self, values: NDArray[Any]) -> Floats:
+        """`[U, R]` sums of the requests of each unit, of `[N, R]`."""
+        sums = np.zeros((self.num_units, values.shape[1]))
+        np.add.at(sums, self._unit, values)
+        return sums
 
     def _weights(self) -> Iterator[Floats]:
-        """`[b, N]` of some resamples at a time; b adds up to B."""
-        rng, count = np.random.default_rng(0), self.num_requests
+        """`[b, U]` of some resamples at a time; b adds up to B."""
+        rng, count = np.random.default_rng(0), self.num_units
         left = min(RESAMPLES, max(LEAST, MOST_DRAWN // count))
         while left:
             rows = min(left, max(1, _AT_ONCE // count))
@@ -189,7 +227,7 @@ class Resampled:
             np.stack([getattr(one, name) for one in shares], axis=1) for name in ("tokens", "seconds", "speed")
         )
         known = np.isfinite(speeds)
-        speeds = np.where(known, speeds, 0.0)
+        tokens, seconds, speeds, known = map(self._by_unit, (tokens, seconds, np.where(known, speeds, 0.0), known))
         rates, means = [], []
         for weights in self._weights():
             rates.append(_product(weights, tokens) / _product(weights, seconds))
@@ -204,18 +242,25 @@ class Resampled:
         """By figure and policy."""
         shares = [one for runs in self._runs.values() for one in runs]
         tokens, seconds = (np.stack([getattr(one, name) for one in shares], axis=1) for name in ("tokens", "seconds"))
-        of_tags = [self._first.tag == tag for tag in sorted(set(self._first.tag.tolist()))]
+        of_tags = []  # of each tag the units that have requests of it, and `[units, R]` their tokens and seconds
+        for tag in sorted(set(self._first.tag.tolist())):
+            own = self._first.tag == tag
+            units = np.unique(self._unit[own])
+            of_tags.append((units, *(self._by_unit(one * own[:, None])[units] for one in (tokens, seconds))))
         found = {}
         for over in OverTags:
             with np.errstate(invalid="ignore", divide="ignore"):  # of a tag with one request none may be drawn
                 values = [
                     over_tags_of(
                         over,
-                        [_product(part[:, own], tokens[own]) / _product(part[:, own], seconds[own]) for own in of_tags],
+                        [
+                            _product(part[:, units], ours) / _product(part[:, units], took)
+                            for units, ours, took in of_tags
+                        ],
                     )
                     for part in self._weights()
                 ]
-            points = over_tags_of(over, [tokens[own].sum(0) / seconds[own].sum(0) for own in of_tags])
+            points = over_tags_of(over, [ours.sum(0) / took.sum(0) for _, ours, took in of_tags])
             found[over] = self._by_policy(points, np.concatenate(values))
         return found
 
@@ -246,6 +291,6 @@ def over_tags_of(over: OverTags, figures: Sequence[Floats]) -> Floats:
 
 
 def _product(weights: Floats, figures: NDArray[Any]) -> Floats:
-    """`[b, N]` times `[N, R]`. As a matrix product it would wake the threads of BLAS, which take longer than that."""
+    """`[b, U]` times `[U, R]`. As a matrix product it would wake the threads of BLAS, which take longer than that."""
     found: Floats = np.einsum("bn,nr->br", weights, figures)
     return found

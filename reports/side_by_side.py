@@ -127,7 +127,7 @@ class SideBySide:
 
 def has_chance(row: Summary, *, shifted: bool) -> bool:
     """Whether another seed may give another run; `shifted`: whether acceptance is, which is drawn by seed."""
-    return row.exact_share < 1 or (shifted and any(level.drafted for level in row.levels))
+    return row.drawn or (shifted and any(level.drafted for level in row.levels))
 
 
 def _bounds(interval: Interval | None) -> list[float] | None:

@@ -66,6 +66,7 @@ class Summary:
     target_calls_per_token: float
     wasted_tokens: int
     exact_share: float
+    drawn: bool
     reanchored: int
     divergent_tokens: int
     ttft_s: Spread
@@ -103,7 +104,8 @@ def summarise_run(log: RunLog) -> Summary:
         accepted_histogram=tuple(np.bincount(accepted).tolist()),
         target_calls_per_token=target_calls / tokens,
         wasted_tokens=int(steps["drafted"].sum() + steps["own"].sum()) - tokens,
-        exact_share=_exact_share(log),
+        exact_share=(exact_share := _exact_share(log)),
+        drawn=bool(log.meta.get("drawn", exact_share < 1)),
         reanchored=int(log.requests["reanchored"].sum()),
         divergent_tokens=int(log.requests["divergent_tokens"].sum()),
         ttft_s=_spread(ttft_s),

@@ -16,7 +16,7 @@ from .sandbox import CodeTests, read_tests
 
 UNTAGGED = "untagged"
 PROMPTS_FILE = "prompts.jsonl"  # a pool's own, beside its file
-_KEYS = ("id", "tag", "prompt", "answer", "check", "tests")
+_KEYS = ("id", "tag", "session", "prompt", "answer", "check", "tests")
 
 
 Check = Literal["text", "number"]
@@ -56,6 +56,7 @@ class Prompt:
 
     request_id: str  # unique in the file
     tag: str = UNTAGGED  # task or domain
+    session: str = ""  # of which it is a turn, as of a conversation; "" if of none
     text: str  # what the models continue, not empty
     answer: str | None = None  # what a right answer holds, or None; never shown to a model
     check: Check = "text"  # how an answer is compared with it (`is_right`)
@@ -132,6 +133,7 @@ def _prompt(path: Path, number: int, line: str) -> Prompt:
     return Prompt(
         request_id=request_id,
         tag=_text(path, number, fields, "tag") if "tag" in fields else UNTAGGED,
+        session=_text(path, number, fields, "session") if "session" in fields else "",
         text=_text(path, number, fields, "prompt", blank=True),
         **_right_one(path, number, fields),
     )

@@ -58,7 +58,9 @@ def prompt_lines(prompts: tuple[Prompt, ...]) -> str:
     """As a file that `read_prompts` reads."""
     rows = []
     for prompt in prompts:
-        row: dict[str, Any] = {"id": prompt.request_id, "tag": prompt.tag, "prompt": prompt.text}
+        row: dict[str, Any] = {"id": prompt.request_id, "tag": prompt.tag}
+        row |= {"session": prompt.session} if prompt.session else {}
+        row["prompt"] = prompt.text
         row |= {} if prompt.answer is None else {"answer": prompt.answer, "check": prompt.check}
         row |= {} if prompt.tests is None else {"tests": asdict(prompt.tests)}
         rows.append(json.dumps(row, ensure_ascii=False) + "\n")

@@ -147,7 +147,9 @@ class TrieTables(TablesByRequest):
         # Not for `agree`, whose recording would have to be as deep as the longest draft that they may ever choose.
         if self.num_free:
             names += ["ngram-model", "suffix"] if self.pool.target_level > self.num_free else ["suffix"]
-        self.default_policies = (*names, "specrouter") if self.pool.target_level > 0 else tuple(names)
+        if self.pool.target_level > 0:  # beside it what routing alone is worth, where there is anything to copy with
+            names += ["specrouter", "specrouter,without=copies"] if self.num_free else ["specrouter"]
+        self.default_policies = tuple(names)
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """See `ReplayTables`; a recording of contexts began in no way of its own."""

@@ -68,16 +68,20 @@ class Fallback:
     lies beyond: the outer half of the recorded distances of each request from the trunk, or all of a request's contexts
     where none is off the trunk. Draws are keyed by (seed, request, position, drafter, verifier): two policies that come
     to the same unknown meet the same luck (common random numbers).
+
+    Attributes:
+        num_draws: that it was asked for. Without any, another seed would have given the same run.
     """
 
     def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
         self._seed = seed
         self._fitted = _Fitted(trace)
+        self.num_draws = 0
 
     def reseeded(self, seed: int) -> "Fallback":
         """The same rates, fitted once for both, with draws of another seed."""
         other = copy(self)
-        other._seed = seed
+        other._seed, other.num_draws = seed, 0
         return other
 
     @property
@@ -87,6 +91,7 @@ class Fallback:
 
     def accepts(self, request_id: str, position: int, drafter: int, verifier: int) -> bool:
         """Whether `verifier` would write what `drafter` wrote at `position` (indices into `meta.models`)."""
+        self.num_draws += 1
         key = f"{self._seed}/{request_id}/{position}/{drafter}/{verifier}".encode()
         draw = int.from_bytes(blake2b(key, digest_size=8).digest(), "big") / 2.0**64
         return draw < float(self.rates[drafter, verifier])
@@ -120,6 +125,11 @@ class TrieAnswers:
         self._replayed: dict[str, Replayed] = {}
         self.num_reanchored: dict[str, int] = {}
         self._anchors: dict[str, dict[int, int]] = {}
+
+    @property
+    def num_draws(self) -> int:
+        """Answers that were drawn: modelled decisions that another seed may decide otherwise."""
+        return 0 if self._fallback is None else self._fallback.num_draws
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """See `RecordedAnswers`; a trie starts at its root."""

@@ -367,6 +367,8 @@ def run_world(scenario: Scenario, now_s: Callable[[], float]) -> RecordedWorld:
 def _logged(scenario: Scenario, policy: Policy, name: str, ledger: RunLedger, world: RecordedWorld) -> RunLog:
     meta = _meta(scenario, policy, name)
     log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
+    # Of contexts many modelled decisions need no draw; what is modelled of an imported recording is drawn.
+    meta["drawn"] = world.num_draws > 0 if isinstance(world, ReplayWorld) else bool(log.steps["modelled"].any())
     return with_quality(log, world.quality)
 
 

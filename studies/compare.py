@@ -6,7 +6,7 @@ Also what a comparison shows beside its table: figures by tag, regret against or
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
 from ..sim.simulate import simulate
-from ..traces.recording import Recording
+from ..traces.recording import Recording, sessions_of
 from .options import ComparisonOptions, SweepOptions, checked, takes
 from .setting import (
     NamedPolicy,
@@ -55,6 +55,7 @@ class PolicyRuns:
     by_request: Mapping[str, Sequence[RequestShares]]  # as `summaries`
     spent: Mapping[str, Spent]  # by the run at the first seed
     refused: Mapping[str, CostRangeError]  # policies whose seconds the cost does not know, and why
+    sessions: Mapping[str, str] = field(default_factory=dict)  # by request, of those that belong to one
 
     @property
     def known(self) -> list[str]:
@@ -80,7 +81,9 @@ class PolicyRuns:
             rows=tuple(row[0] for row in rows),
             repeats={name: tuple(row[1:]) for name, row in self.summaries.items()},
             resampled=Resampled(
-                {name: self.by_request[name] for name in self.summaries}, fixed_mix=bool(meta.get("fixed_mix"))
+                {name: self.by_request[name] for name in self.summaries},
+                sessions=self.sessions,
+                fixed_mix=bool(meta.get("fixed_mix")),
             ),
             ends=ends,
         )
@@ -155,7 +158,13 @@ def run_policies(
                 spent[policy.name] = went
         progress.advance_to(done_before + len(everyone))
     return PolicyRuns(
-        asked=asked, summaries=summaries, shares=shares, by_request=by_request, spent=spent, refused=refused
+        asked=asked,
+        summaries=summaries,
+        shares=shares,
+        by_request=by_request,
+        spent=spent,
+        refused=refused,
+        sessions=sessions_of(scenarios.recording.requests),
     )
 
 

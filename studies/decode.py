@@ -39,6 +39,7 @@ from ..runtime.sandbox import ProcessLimits, check_can_run
 from ..runtime.tasks import Score, Scorer, score_lines, scores_json
 from ..runtime.threads import Memory
 from ..traces.meta import GREEDY
+from ..traces.recording import sessions_of
 from .options import RunOptions, checked, takes
 from .setting import NamedPolicy, PoliciesGiven, PolicyGiven, ahead_remarks, batch_remarks, named_policies, named_policy
 
@@ -326,7 +327,7 @@ def _judged(found: Decoded, models: ModelPool, requests: Sequence[Prompt], alone
 # Rounds in which each policy answers.
 REPEATS = 3
 INTERVAL_CELL = "95%"
-INTERVAL = "95%: interval of the mean of that over requests and rounds"
+INTERVAL = "95%: interval of the mean of that over {} and rounds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -339,6 +340,7 @@ class DecodedByPolicy(Pictured):
     # likewise what each request wrote and took; none where no round was whole
     shares: tuple[tuple[RequestShares, ...], ...] = ()
     asked_rounds: int = 1  # rounds that there were to be
+    sessions: Mapping[str, str] = field(default_factory=dict)  # by request, of those that belong to one
 
     @property
     def num_rounds(self) -> int:
@@ -357,8 +359,12 @@ class DecodedByPolicy(Pictured):
         """
         if not self.shares:
             return None
-        resampled = Resampled({str(number): own for number, own in enumerate(zip(*self.shares, strict=True))})
-        return resampled.rate_over(str(place), "0")
+        return self._resampled.rate_over(str(place), "0")
+
+    @property
+    def _resampled(self) -> Resampled:
+        runs = {str(number): own for number, own in enumerate(zip(*self.shares, strict=True))}
+        return Resampled(runs, sessions=self.sessions)
 
     def tables(self) -> Sequence[Grid]:
         """A row a policy, and the texts beside the target's own where a policy is lossy."""
@@ -374,7 +380,7 @@ class DecodedByPolicy(Pictured):
         quality = quality_table([summary for _, summary in known if summary is not None])
         rounds = f"; medians of {counted(self.num_rounds, 'round')}" if self.num_rounds > 1 else ""
         title = f"{counted(self.runs[0].num_requests, 'prompt')}, each policy in turn{rounds}"
-        remarks = [INTERVAL] if any(INTERVAL_CELL in row for row in rows) else []
+        remarks = [INTERVAL.format(self._resampled.units)] if any(INTERVAL_CELL in row for row in rows) else []
         return [table(rows, title=title, remarks=remarks), *([] if quality is None else [quality])]
 
     def sections(self) -> Sequence[Section]:
@@ -483,7 +489,13 @@ def decode_each(
             break
         speeds.append(_speeds_of(again))
         shares.append(_shares_of(again))
-    return DecodedByPolicy(runs=tuple(first), speeds=tuple(speeds), shares=tuple(shares), asked_rounds=repeats)
+    return DecodedByPolicy(
+        runs=tuple(first),
+        speeds=tuple(speeds),
+        shares=tuple(shares),
+        asked_rounds=repeats,
+        sessions=sessions_of(prompts),
+    )
 
 
 def _answered(

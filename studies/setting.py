@@ -327,6 +327,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
             "notes": list(about.notes),
             "remarks": remarks_on(recording, batch=self.batch),
             "sampling": about.sampling,
+            "sessions": len({request.session for request in recording.requests if request.session}),
             "cost": first.cost.name,
             "hardware": "" if about.kind == "synthetic" or self.cost_name not in about.costs else about.hardware,
             "what_if": {

@@ -29,7 +29,7 @@ from ..reports.resampled import RequestShares, Resampled
 from ..reports.sweeps import Tuned, TunedHalf
 from ..runs.cells import CellFound, CellStore, CellWork, key_of
 from ..runs.workers import kept_processes, play_cells
-from ..traces.recording import Recording, by_tag
+from ..traces.recording import Recording, Request, by_session, by_tag
 from .compare import run_policies
 from .grids import inputs_of, texts_in
 from .options import TrialsOptions, TuneOptions, checked, takes
@@ -98,21 +98,26 @@ def sampled(recording: Recording, most: int, seed: int) -> Recording:
 def parted(recording: Recording, share: float, seed: int) -> tuple[Recording, Recording]:
     """(the requests that are tuned on, the others), each in the recorded order.
 
-    Of each tag about `share`, drawn, and of one with several requests at least one on each side.
+    Of each tag about `share`, drawn, and of one with several requests at least one on each side. A session stays whole,
+    or the half that is reported would have turns of sessions that were tuned on; one of several tags counts for these.
 
     Raises ArgumentError where one side has no request.
     """
     rng, tuned = np.random.default_rng(seed), set[str]()
-    for number, requests in enumerate(by_tag(recording.requests).values()):
-        count = len(requests)
+    by_tags: dict[tuple[str, ...], list[list[Request]]] = {}
+    for unit in by_session(recording.requests):
+        by_tags.setdefault(tuple(sorted({request.tag for request in unit})), []).append(unit)
+    for number, units in enumerate(by_tags.values()):
+        count = len(units)
         taken = min(max(round(share * count), 1), count - 1) if count > 1 else number % 2
-        tuned.update(requests[place].request_id for place in rng.permutation(count)[:taken].tolist())
+        tuned.update(one.request_id for place in rng.permutation(count)[:taken].tolist() for one in units[place])
     sides = [
         [one.request_id for one in recording.requests if (one.request_id in tuned) is own] for own in (True, False)
     ]
     if not all(sides):
         raise ArgumentError(
-            f"`recording` must have two requests at least, one to tune on, got {counted(len(tuned) or 1, 'request')}"
+            "`recording` must have two requests of different sessions at least, one to tune on, got "
+            f"{counted(len(recording.requests), 'request')}"
         )
     return recording[sides[0]], recording[sides[1]]
 
@@ -316,7 +321,8 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
     halves = []
     for name, scenarios in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
         runs = run_policies(scenarios, named_policies([best]), lossless=json.loads(setting)["lossless"])
-        resampled = Resampled(runs.by_request, fixed_mix=True)  # figures are over these tags, however often they come
+        # Figures are over these tags, however often they come.
+        resampled = Resampled(runs.by_request, sessions=runs.sessions, fixed_mix=True)
         halves.append(
             TunedHalf(
                 name=name,

@@ -100,6 +100,7 @@ def traces(draw, max_requests=3):
             TrieRequest(
                 request_id=request_id,
                 tag=draw(st.sampled_from(["math", "code", ""])),
+                session=draw(st.sampled_from(["", "s", "t"])),
                 prompt=tuple(draw(tokens)),
                 max_new_tokens=len(trie.trunk) - 1,
                 trie=trie,

@@ -198,12 +198,17 @@ def parquet_errors(path: Path) -> Iterator[None]:
         raise TraceFormatError(path, "content", "must be a Parquet file", str(error)) from None
 
 
-def read_table(path: Path, expected: str, schema: pa.Schema) -> pa.Table:
-    """A table of exactly this schema, without nulls, from a file of that hash; raises TraceFormatError."""
+def read_table(path: Path, expected: str, schema: pa.Schema, *, may_lack: str = "") -> pa.Table:
+    """A table of exactly this schema, without nulls, from a file of that hash; raises TraceFormatError.
+
+    The column `may_lack` need not be there: it is younger than the format.
+    """
     file = open_parquet(path, expected)
     with parquet_errors(path):
         table = file.read(use_threads=False)
         table.validate(full=True)
+    if may_lack and may_lack not in table.column_names:
+        schema = schema.remove(schema.get_field_index(may_lack))
     check_columns(path, table, schema)
     return table
 

@@ -67,6 +67,11 @@ class Request(Protocol):
         """Task or domain."""
         ...
 
+    @property
+    def session(self) -> str:
+        """Of which session it is a turn, as of a conversation; "" if of none, or if nobody says."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingSummary(Generic[Meta, Group]):
@@ -88,6 +93,20 @@ def by_tag(requests: Sequence[AnyRequest]) -> dict[str, list[AnyRequest]]:
     for request in requests:
         groups.setdefault(request.tag, []).append(request)
     return groups
+
+
+def sessions_of(requests: Iterable[Request]) -> dict[str, str]:
+    """By request, the session that it belongs to; without those that belong to none."""
+    return {request.request_id: request.session for request in requests if request.session}
+
+
+def by_session(requests: Iterable[AnyRequest]) -> list[list[AnyRequest]]:
+    """Requests of each session, and each of the others by itself, in order of first appearance."""
+    groups: dict[tuple[bool, str], list[AnyRequest]] = {}
+    for request in requests:
+        alone = not request.session
+        groups.setdefault((alone, request.request_id if alone else request.session), []).append(request)
+    return list(groups.values())
 
 
 def chosen(name: str, requests: Sequence[AnyRequest], ids: Iterable[str]) -> tuple[AnyRequest, ...]:

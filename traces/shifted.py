@@ -230,6 +230,7 @@ def _shifted_request(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int,
         prompt=record.prompt,
         max_new_tokens=record.max_new_tokens,
         num_nodes=record.num_nodes,
+        session=record.session,
         make=partial(_shifted_trie, meta, record, turnings, seed),
     )
 

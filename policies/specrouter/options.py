@@ -84,7 +84,8 @@ CHOICES = {
     "similarity": ("auto", "simscore", "argmax"),
 }
 # What `without` leaves out, to see what it is worth.
-INGREDIENTS = ("lookups", "answers", "optimism", "ease", "evidence")
+COPIES = ("lookups", "answers")  # what "copies" stands for
+INGREDIENTS = ("copies", *COPIES, "optimism", "ease", "evidence")
 EXPLORE, PROBE, FORM, STORE = 64, 16, "nested", 65_536  # where these options are left open
 
 
@@ -124,6 +125,9 @@ class RouterOptions:
         for name in self._left_out:
             if name not in INGREDIENTS:
                 raise ValueError(f"without must name {', '.join(INGREDIENTS[:-1])} or {INGREDIENTS[-1]}, got {name!r}")
+        left_out = set(self._left_out)
+        if left_out.issuperset(COPIES) or ("copies" in left_out and not left_out.isdisjoint(COPIES)):
+            raise ValueError(f"without must name copies in place of lookups and answers, got {self.without!r}")
         self._refuse_ignored()
 
     def _refuse_ignored(self) -> None:
@@ -134,7 +138,7 @@ class RouterOptions:
         if self.select == "batch" and not self.takes("optimism"):
             raise ValueError("without=optimism has no effect with select=batch")
         if self.store is not None and not self.takes("answers"):
-            raise ValueError(f"store has no effect with without=answers, got store={self.store}")
+            raise ValueError(f"store has no effect with without={self.without}, got store={self.store}")
 
     @property
     def explores(self) -> int:
@@ -153,7 +157,7 @@ class RouterOptions:
 
     def takes(self, ingredient: str) -> bool:
         """Whether an ingredient is not left out."""
-        return ingredient not in self._left_out
+        return ingredient not in self._left_out and not (ingredient in COPIES and "copies" in self._left_out)
 
     @property
     def _left_out(self) -> list[str]:

@@ -273,12 +273,12 @@ class SpecRouter:
         hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1; of a tag's own chain a
             share of it (`RouterConstants.tag_hysteresis`).
         store: tokens of earlier answers that are kept to copy from, 0 or >= 2; between half of them and all. None:
-            65,536. Not with without=answers.
+            65,536. Not with without=answers or without=copies.
         costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
         without: ingredients to leave out, `+` between them: "lookups" (no copies of a request's own text), "answers"
-            (none of earlier answers), "optimism" (what is little known gets no benefit of the doubt; not with
-            select=batch), "ease" (a tag's pairs tell nothing of each other), "evidence" (a token that several levels
-            kept counts for the last of them alone); "" leaves out none.
+            (none of earlier answers), "copies" (neither, which is routing alone), "optimism" (what is little known gets
+            no benefit of the doubt; not with select=batch), "ease" (a tag's pairs tell nothing of each other),
+            "evidence" (a token that several levels kept counts for the last of them alone); "" leaves out none.
 
     Raises:
         ValueError: an option out of range, or one that has no effect beside another.
@@ -327,7 +327,9 @@ class SpecRouter:
         self._requests: dict[str, _Request] = {}
         self._levels = {name: level for level, name in enumerate(pool.names)}
         self._target = pool.target
-        self._copies = Copies(pool, options, CONSTANTS) if pool.members[0].model_free else None
+        self._copies = (
+            Copies(pool, options, CONSTANTS) if pool.members[0].model_free and options.takes("copies") else None
+        )
         profiler = self.scheduler.knowledge.profiler
         self._timer = OperationTimer(profiler, pool.target_level)
         self._stated = profiler.stated

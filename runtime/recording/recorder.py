@@ -357,6 +357,7 @@ def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[T
                 prompt=tokens,
                 max_new_tokens=options.max_new_tokens,
                 trie=trie,
+                session=prompt.session,
             )
         )
     anywhere, on_trunk = (sum(counts) for counts in zip(*found, strict=True))
@@ -434,7 +435,7 @@ def _fingerprint(pool: ModelPool, requests: Requests, options: TrieOptions) -> s
         "sampling": options.sampling.model_dump(),
         "closure": options.closure.model_dump(),
         "max_new_tokens": options.max_new_tokens,
-        "prompts": [(prompt.request_id, prompt.tag, tokens) for prompt, tokens in requests],
+        "prompts": [(prompt.request_id, prompt.tag, prompt.session, tokens) for prompt, tokens in requests],
     }
     digest.update(json.dumps(said, sort_keys=True).encode())
     for member in _recorded(pool):

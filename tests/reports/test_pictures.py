@@ -90,6 +90,7 @@ def test_a_position_counts_the_rounds_that_kept_it():
                 "draft_acceptance_rate",
                 "rejection_rate",
                 "target_calls_per_token",
+                "drawn",
                 "wasted_tokens",
                 "exact_share",
                 "reanchored",

@@ -108,7 +108,7 @@ def test_policies_are_compared_on_the_same_requests():
     assert (twice.mean, twice.low, twice.high) == pytest.approx((2.0, 2.0, 2.0))
     assert found.speed_over("a", "b").bounds == pytest.approx((2.0, 2.0))
     assert found.rate_over("a", "a").bounds == (1.0, 1.0)
-    assert found.enough_requests("a", "a") is None
+    assert found.enough_units("a", "a") is None
 
 
 @pytest.mark.parametrize("fixed_mix", [True, False])
@@ -167,11 +167,58 @@ def test_how_many_requests_would_do():
             "b": [shares(tokens, tokens * 0.1)],
         })  # fmt: skip
 
-    enough = int(median([found(60).enough_requests("a", "b") for _ in range(40)]))
+    enough = int(median([found(60).enough_units("a", "b") for _ in range(40)]))
     told = {
         count: sum(found(count).rate_over("a", "b").low > 1 for _ in range(40)) for count in (enough // 4, 4 * enough)
     }
     assert told[enough // 4] < 20 < told[4 * enough]
+
+
+@pytest.mark.one_in(4)
+def test_turns_of_a_session_know_no_more_than_the_session():
+    """Of 40 sessions of five turns that gain alike. Drawn one by one, requests promise what few intervals hold."""
+    rng, runs, held = np.random.default_rng(7), 150, {"sessions": 0, "requests": 0}
+    for run in range(runs):
+        gain = np.repeat(rng.lognormal(0.0, 0.4, 40), 5)
+        alone = rng.uniform(5, 20, 200)
+        ours = shares(np.full(200, 100), alone / gain * rng.lognormal(0.0, 0.05, 200))
+        both = {"a": [ours], "b": [shares(np.full(200, 100), alone)]}
+        sessions = {name: f"s{place // 5}" for place, name in enumerate(ours.request_id)}
+        for found in (Resampled(both, sessions=sessions), Resampled(both))[: 1 if run % 5 else 2]:
+            interval = found.rate_over("a", "b")
+            held[found.units] += interval.low <= np.exp(-(0.4**2 + 0.05**2) / 2) <= interval.high
+    assert held["sessions"] / runs >= 0.92 - 2 * sqrt(0.92 * 0.08 / runs)
+    assert held["requests"] / (runs / 5) < 0.8
+
+
+@given(fixed_mix=st.booleans(), data=st.data())
+def test_sessions_of_one_request_each_are_requests(fixed_mix, data):
+    count = data.draw(st.integers(5, 12))
+    tags = data.draw(st.lists(st.sampled_from("ab"), min_size=count, max_size=count))
+    rng = np.random.default_rng(count)
+    runs = {name: [shares(rng.integers(20, 200, count), rng.uniform(1, 9, count), tags)] for name in ("ours", "alone")}
+    named = {name: f"of {name}" for name in data.draw(st.sets(st.sampled_from(list(runs["ours"][0].request_id))))}
+    one, other = Resampled(runs, fixed_mix=fixed_mix), Resampled(runs, sessions=named, fixed_mix=fixed_mix)
+    assert other.units == "requests"
+    assert one.rate_over("ours", "alone") == other.rate_over("ours", "alone")
+    assert one.speed_over("ours", "alone") == other.speed_over("ours", "alone")
+
+
+def test_a_fixed_mix_draws_sessions_of_several_tags_among_their_like():
+    """Turns of the same two tags in every session: sessions are one stratum, and a tag is never left out."""
+    tags, ours = ["a", "b"] * 20, np.array([1.0, 3.0] * 20)
+    runs = {"x": [shares(np.full(40, 100), ours, tags)], "y": [shares(np.full(40, 100), np.full(40, 3.0), tags)]}
+    sessions = {name: f"s{place // 2}" for place, name in enumerate(runs["x"][0].request_id)}
+    found = Resampled(runs, sessions=sessions, fixed_mix=True)
+    assert found.drawn_from == "40 requests of 20 sessions"
+    assert found.rate_over("x", "y").bounds == pytest.approx((1.5, 1.5))
+
+
+def test_of_few_sessions_nobody_knows():
+    runs = {"draft": [shares([100] * 8, [0.5] * 8)], "plain": [shares([100] * 8, [1.0] * 8)]}
+    sessions = {name: f"s{place // 2}" for place, name in enumerate(runs["plain"][0].request_id)}
+    compared = replace(seeded(), resampled=Resampled(runs, sessions=sessions))
+    assert "fewer than 5 sessions: how much others would differ is not known" in first_table(compared)
 
 
 def test_runs_of_other_requests_are_not_paired():
@@ -192,7 +239,7 @@ def test_of_few_requests_nobody_knows():
 # -- a comparison
 def seeded(*further, baseline=100.0):
     """Of a policy that emitted 200 tokens/s at the first seed and `further` at others, on six requests alike."""
-    summary = replace(summarise_run(by_hand()), policy="draft", exact_share=0.5)
+    summary = replace(summarise_run(by_hand()), policy="draft", exact_share=0.5, drawn=True)
     row = replace(summary, output_tokens_per_s=200.0)
     repeats = tuple(replace(summary, output_tokens_per_s=speed) for speed in further)
     alone = None if baseline is None else replace(summary, policy="plain", output_tokens_per_s=baseline)
@@ -709,7 +756,7 @@ def test_two_that_the_requests_do_not_tell_apart():
         "plain": [shares(tokens, [1.25] * 8)],
     }
     compared = SideBySide(meta={}, baseline=PLAIN, rows=(second, first), resampled=Resampled(runs))
-    number = compared.resampled.enough_requests("adaptive", "draft:4/target")
+    number = compared.resampled.enough_units("adaptive", "draft:4/target")
     assert 8 < number < 10_000
     assert conclusion(compared).startswith(
         "best: adaptive, 2.00x; draft:4/target (1.96x) cannot be told apart from it on these 8 requests; "

@@ -51,6 +51,7 @@ def test_every_field_by_hand():
         wasted_tokens=1,  # 5 drafted, 4 of them in the answer
         # 5 drafted, 3 + 2 judged up to the refused one, 3 own, 1 way back to the trunk; 1 modelled, and the way back
         exact_share=1 - 2 / 14,
+        drawn=True,
         reanchored=1,
         divergent_tokens=2,
         ttft_s=Spread(mean=1.375, p50=1.375, p90=1.875, p95=1.9375, p99=1.9875),  # 2.0 and 0.75

@@ -54,7 +54,7 @@ def test_reads_in_file_order_with_defaults(read, tmp_path):
         # What stands beside a prompt.
         ('"tag": ""', "line 1, tag: must be a string that is not empty, got ''"),
         ('"answer": null', "line 1, answer: must be a string that is not empty, got None"),
-        ('"label": 1', "line 1: keys must be among id, tag, prompt, answer, check, tests, got 'label'"),
+        ('"label": 1', "line 1: keys must be among id, tag, session, prompt, answer, check, tests, got 'label'"),
         ('"check": "tests", "answer": "1"', "line 1, check: must be one of text, number, got"),
         ('"check": "number"', "line 1, check: may stand only beside answer, got 'number'"),
         ('"check": "number", "answer": "many"', "line 1, answer: must hold a number, as check"),

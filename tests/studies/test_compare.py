@@ -1,6 +1,7 @@
 """Comparisons as a notebook calls them: the same figures as the command line, whatever way they are asked."""
 
 import re
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
@@ -299,3 +300,38 @@ def test_chance_and_orders_are_joined(recording):
 def test_orders_out_of_range_are_refused(recording, orders):
     with pytest.raises(ArgumentError, match=rf"`orders` must be in \[1, 1000\], got {orders}"):
         compare(recording, CHAINS, orders=orders)
+
+
+def test_one_run_where_nothing_is_drawn():
+    """Modelled decisions need no draw where the target alone judges: then another seed gives the same run."""
+    recording, router = open_recording("smollm2").of_tags("code"), "specrouter,without=copies"
+    rows = {row["policy"]: row for row in compare(recording, ["confident", router], seeds=2).to_dicts()}
+    assert 0 < rows["confident"]["exact_share"] < 1
+    assert [(rows[name]["drawn"], rows[name]["seeds"]) for name in ("confident", router)] == [(False, 1), (True, 2)]
+    (other,) = (row for row in compare(recording, ["confident"], seed=1).to_dicts() if row["policy"] == "confident")
+    over_best = ("of_best", "of_best_ci")
+    assert {k: v for k, v in other.items() if k not in over_best} == {
+        k: v for k, v in rows["confident"].items() if k not in over_best
+    }
+
+
+def test_turns_of_a_session_are_drawn_together():
+    """The wider interval of the sessions, the footnote and the last line that say so, and the keys of the JSON."""
+    pico = open_recording()
+    turns = replace(pico, requests=tuple(replace(one, session=one.tag) for one in pico.requests))
+    policies = ["draft:4/target", "draft:5/target"]
+    found, apart = compare(turns, policies), compare(pico, policies)
+    row = found.runs.rows[0]
+    assert found.runs.speed_up(row) == apart.runs.speed_up(row)
+    assert found.runs.speed_up_interval(row).half_width > 1.2 * apart.runs.speed_up_interval(row).half_width
+    assert (found.meta["sessions"], apart.meta["sessions"]) == (6, 0)
+    assert "±: 95% interval over 6 sessions" in found.tables()[0].remarks
+    assert "on these 60 requests of 6 sessions; about " in found.lines()[0]
+    assert " sessions would do" in found.lines()[0]
+
+
+def test_the_default_set_tells_routing_from_copying(recording):
+    names = [row.policy for row in compare(open_recording()).runs.rows]
+    assert names[-2:] == ["specrouter", "specrouter,without=copies"]
+    assert "suffix" in names
+    assert "specrouter,without=copies" not in [row.policy for row in compare(recording).runs.rows], "nothing to copy"

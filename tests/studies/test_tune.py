@@ -1,11 +1,14 @@
 """Tuning: the optimum is found where it is known, figures are of requests that had no part, and a search goes on."""
 
+from dataclasses import replace
 from math import isclose
 from statistics import fmean
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.policies.ranges import policy_ranges
 from paceline.reports.intervals import OverTags
@@ -180,8 +183,20 @@ def test_of_few_requests_nobody_knows_how_sure_the_figure_is(tmp_path):
 
 def test_one_request_cannot_be_parted():
     recording = open_recording()
-    with pytest.raises(ArgumentError, match="must have two requests at least"):
+    with pytest.raises(ArgumentError, match="must have two requests of different sessions at least"):
         parted(recording[recording.requests[0].request_id], 0.5, 0)
+
+
+@given(sessions=st.lists(st.sampled_from(["", *"abcdef"]), min_size=4, max_size=20), seed=st.integers(0, 9))
+def test_sessions_stay_whole_where_halves_are_made(sessions, seed):
+    pico = open_recording()
+    requests = [replace(one, session=name) for one, name in zip(pico.requests, sessions, strict=False)]
+    if len({one.session or one.request_id for one in requests}) < 2:
+        return
+    halves = parted(replace(pico, requests=tuple(requests)), 0.5, seed)
+    assert sum(len(half.requests) for half in halves) == len(requests)
+    first, second = ({one.session for one in half.requests if one.session} for half in halves)
+    assert not first & second
 
 
 @pytest.mark.parametrize(

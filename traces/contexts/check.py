@@ -104,7 +104,7 @@ def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -
     if not requests:
         raise TraceFormatError(path / REQUESTS, "id", "must name at least one request", [])
     seen: set[str] = set()
-    for request_id, _, prompt, max_new_tokens, num_nodes in requests:
+    for request_id, _, prompt, max_new_tokens, num_nodes, _ in requests:
         if request_id in seen:
             raise TraceFormatError(path / REQUESTS, "id", "must be unique", request_id)
         seen.add(request_id)

@@ -160,12 +160,15 @@ class RequestRow(NamedTuple):
     prompt: NDArray[np.int64]
     max_new_tokens: int
     num_nodes: int
+    session: str = ""
 
 
 def request_rows(requests: Iterable[TrieRequest]) -> list[RequestRow]:
     """The requests of a recording as they are stored."""
     return [
-        RequestRow(one.request_id, one.tag, np.array(one.prompt, np.int64), one.max_new_tokens, one.num_nodes)
+        RequestRow(
+            one.request_id, one.tag, np.array(one.prompt, np.int64), one.max_new_tokens, one.num_nodes, one.session
+        )
         for one in requests
     ]
 
@@ -271,8 +274,11 @@ REQUEST_SCHEMA = pa.schema(
         pa.field("prompt", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False),
         pa.field("max_new_tokens", pa.int32(), nullable=False),
         pa.field("num_nodes", pa.int32(), nullable=False),
+        pa.field("session", pa.string(), nullable=False),
     ]
 )
+# Of recordings without sessions.
+SINGLE_SCHEMA = REQUEST_SCHEMA.remove(REQUEST_SCHEMA.get_field_index("session"))
 
 
 @contextmanager
@@ -300,9 +306,10 @@ def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
 
 
 def to_request_table(requests: Sequence[RequestRow]) -> pa.Table:
-    """The table of validated requests."""
-    columns = zip(zip(*requests, strict=True), REQUEST_SCHEMA, strict=True)
-    return pa.table([pa.array(values, type=field.type) for values, field in columns], schema=REQUEST_SCHEMA)
+    """The table of validated requests; without a column of sessions where there are none."""
+    schema = REQUEST_SCHEMA if any(row.session for row in requests) else SINGLE_SCHEMA
+    columns = zip(schema, zip(*requests, strict=True), strict=False)
+    return pa.table([pa.array(values, type=field.type) for field, values in columns], schema=schema)
 
 
 def from_request_table(table: pa.Table) -> list[RequestRow]:
@@ -314,7 +321,10 @@ def from_request_table(table: pa.Table) -> list[RequestRow]:
     tokens = prompts.values.to_numpy()[first:last].astype(np.int64)
     known = table.drop_columns(["prompt"]).to_pydict()
     prompt = np.split(tokens, offsets[1:-1] - first)
-    return list(map(RequestRow, known["id"], known["tag"], prompt, known["max_new_tokens"], known["num_nodes"]))
+    sessions = known.get("session", [""] * len(prompt))
+    return list(
+        map(RequestRow, known["id"], known["tag"], prompt, known["max_new_tokens"], known["num_nodes"], sessions)
+    )
 
 
 def node_schema(meta: TrieMeta, path: Path) -> pa.Schema:

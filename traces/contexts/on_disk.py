@@ -190,6 +190,7 @@ class StoredRequests(Sequence[TrieRequest]):
             prompt=tuple(row.prompt.tolist()),
             max_new_tokens=row.max_new_tokens,
             num_nodes=row.num_nodes,
+            session=row.session,
             make=partial(self._nodes.trie, place),
         )
 
@@ -204,8 +205,9 @@ def write_trace(trace: TrieRecording, path: Path) -> None:
     requests = request_rows(trace.requests)
     check_requests(requests, trace.meta, path)
     with whole_folder(path) as unfinished:
-        with parquet_writer(unfinished / REQUESTS, REQUEST_SCHEMA) as writer:
-            writer.write_table(to_request_table(requests))
+        table = to_request_table(requests)
+        with parquet_writer(unfinished / REQUESTS, table.schema) as writer:
+            writer.write_table(table)
         _write_nodes(trace, requests, path, unfinished / NODES)
         _FOLDER.write_meta(unfinished, trace.meta)
 
@@ -234,6 +236,6 @@ def read_trace(path: Path) -> TrieRecording:
         )
         raise TraceFormatError(path, "kind", f"{rule} takes it", IMPORTED)
     meta, sha256 = _FOLDER.read_meta(path)
-    rows = from_request_table(read_table(path / REQUESTS, sha256[REQUESTS], REQUEST_SCHEMA))
+    rows = from_request_table(read_table(path / REQUESTS, sha256[REQUESTS], REQUEST_SCHEMA, may_lack="session"))
     check_requests(rows, meta, path)
     return TrieRecording(meta=meta, requests=StoredRequests(rows, StoredNodes(path, meta, rows, sha256[NODES])))

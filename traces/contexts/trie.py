@@ -162,6 +162,7 @@ class TrieRequest:
     prompt: tuple[int, ...]  # token ids, at least one
     max_new_tokens: int  # the budget the trunk was recorded with, >= 1
     trie: Trie  # its contexts
+    session: str = ""  # of which it is a turn; "" if of none
 
     @property
     def num_nodes(self) -> int:
@@ -263,11 +264,12 @@ class LazyRequest(TrieRequest):
         max_new_tokens: int,
         num_nodes: int,
         make: Callable[[], Trie],
+        session: str = "",
     ) -> Self:
         """A request whose trie of `num_nodes` contexts is what `make` gives; else as in `TrieRequest`."""
         request = cls.__new__(cls)
         values = {"request_id": request_id, "tag": tag, "prompt": prompt, "max_new_tokens": max_new_tokens}
-        for name, value in {**values, "_num_nodes": num_nodes, "_make": make}.items():
+        for name, value in {**values, "session": session, "_num_nodes": num_nodes, "_make": make}.items():
             object.__setattr__(request, name, value)  # it is frozen
         return request
 

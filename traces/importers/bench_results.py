@@ -21,6 +21,7 @@ request without them whether it ran without speculation: it is left out, and cou
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -283,7 +284,10 @@ def _record(file: Responses, line: Fields) -> list[RoundsRequest]:
     request_id = about.text(name)
     file.ongoing.request(about, name, request_id)
     usage = Fields(line.place, counts, found.prefix)
-    return file.answered(_request(file, _dense(found), usage, request_id))
+    request = _request(file, _dense(found), usage, request_id)
+    if request is not None and name != "session_num" and "session_num" in about:
+        request = replace(request, session=about.text("session_num"))
+    return file.answered(request)
 
 
 def _dense(found: Fields) -> Fields:

@@ -92,8 +92,11 @@ def _request_of_methods(told: list[RoundsRequest]) -> RoundsRequest:
         for field in ("num_tokens", "rounds", "wall_s", "prefill_s")
     }
     tag = next((answer.tag for answer in told if answer.tag), "")
+    session = next((answer.session for answer in told if answer.session), "")
     prompt_tokens = next((answer.prompt_tokens for answer in told if answer.prompt_tokens), 0)
-    return RoundsRequest(request_id=told[0].request_id, tag=tag, prompt_tokens=prompt_tokens, **by_method)
+    return RoundsRequest(
+        request_id=told[0].request_id, tag=tag, session=session, prompt_tokens=prompt_tokens, **by_method
+    )
 
 
 # What counts the speculation of a whole request, whatever it answered.

@@ -65,6 +65,7 @@ class _Asked:
 
     request_id: str
     tag: str
+    session: str  # the question
     model_id: str
     num_tokens: int
 
@@ -142,6 +143,7 @@ def _asked(path: Path) -> Iterator[_Asked]:
             yield _Asked(
                 request_id=f"{question}/{turn + 1}",
                 tag=line.text("category", default=""),
+                session=question,
                 model_id=line.text("model_id", default=""),
                 num_tokens=int(num_tokens),
             )
@@ -175,6 +177,7 @@ def _eagle_answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> 
     return RoundsRequest(
         request_id=asked.request_id,
         tag=asked.tag,
+        session=asked.session,
         num_tokens={name: length},
         rounds={name: rounds},
         wall_s={name: turn.wall_s},
@@ -250,6 +253,7 @@ _LENGTHS = ("accept_lengths", "accept_lengths:")
 class _Turn:
     request_id: str  # question and turn, and of further samples (choices after the first) which it is, from 1
     tag: str  # category of the question
+    session: str  # the question, whose turns and samples belong together
     fields: Fields  # where it stood
     num_steps: int  # of the answer
     # `[R]` tokens of each step, the target's own included, >= 1; None if only their mean is known
@@ -320,6 +324,7 @@ def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]
         _Turn(
             request_id=f"{question}/{turn + 1}" + (f"/{sample}" if sample else ""),
             tag=tag,
+            session=question,
             fields=choice,
             num_steps=int(steps[turn]),
             emitted=None if lengths is None else lengths[turn],
@@ -380,7 +385,12 @@ def _spec_bench_answer(ongoing: Ongoing, name: str, turn: _Turn) -> RoundsReques
         )
     wall_s = {} if isnan(turn.wall_s) else {name: turn.wall_s}
     return RoundsRequest(
-        request_id=turn.request_id, tag=turn.tag, num_tokens={name: length}, rounds=rounds, wall_s=wall_s
+        request_id=turn.request_id,
+        tag=turn.tag,
+        session=turn.session,
+        num_tokens={name: length},
+        rounds=rounds,
+        wall_s=wall_s,
     )
 
 

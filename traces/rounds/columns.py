@@ -35,6 +35,7 @@ class RoundsColumns:
 
     request_id: Sequence[str]  # [Q]
     tag: Sequence[str]  # [Q]
+    session: Sequence[str]  # [Q]
     prompt_tokens: NDArray[np.int64]  # [Q]
     prompt: NDArray[np.int64]  # token ids of all requests, one after another
     num_prompt: NDArray[np.int64]  # [Q] of them, how many of each request
@@ -64,6 +65,7 @@ def gather(requests: Sequence[RoundsRequest], path: Path) -> RoundsColumns:
     return RoundsColumns(
         request_id=[request.request_id for request in requests],
         tag=[request.tag for request in requests],
+        session=[request.session for request in requests],
         prompt_tokens=_numbers([request.prompt_tokens for request in requests]),
         prompt=_numbers([token for request in requests for token in request.prompt]),
         num_prompt=_numbers([len(request.prompt) for request in requests]),
@@ -128,6 +130,7 @@ def rounds_requests(columns: RoundsColumns) -> Iterator[RoundsRequest]:
         yield RoundsRequest(
             request_id=columns.request_id[row],
             tag=columns.tag[row],
+            session=columns.session[row],
             prompt_tokens=int(columns.prompt_tokens[row]),
             num_tokens=dict(zip(names, columns.num_tokens[methods].tolist(), strict=True)),
             rounds=dict(zip(columns.drafters[drafters], rounds[drafters], strict=True)),
@@ -190,6 +193,7 @@ ROUNDS_REQUEST_SCHEMA = pa.schema(
         pa.field("prefill_s", _list_of(pa.float64(), nullable=True), nullable=False),
         pa.field("drafters", _list_of(pa.string()), nullable=False),
         pa.field("num_rounds", _list_of(pa.int32()), nullable=False),
+        pa.field("session", pa.string(), nullable=False),
     ]
 )
 ROUNDS_SCHEMA = pa.schema(
@@ -230,6 +234,7 @@ def request_arrays(table: pa.Table) -> dict[str, Any]:
     found: dict[str, Any] = {
         "request_id": table.column("id").to_pylist(),
         "tag": table.column("tag").to_pylist(),
+        "session": table.column("session").to_pylist() if "session" in table.column_names else [""] * len(table),
         "prompt_tokens": table.column("prompt_tokens").to_numpy().astype(np.int64),
     }
     for count, names in LISTS.items():

@@ -120,11 +120,11 @@ def _requests_of(columns: RoundsColumns, path: Path) -> pa.Table:
         return request_table(columns)
     except UnicodeEncodeError as error:
         rule = "must be text that UTF-8 can hold"
-        raise TraceFormatError(path / REQUESTS, "id, tag or name", rule, error.object) from None
+        raise TraceFormatError(path / REQUESTS, "id, tag, session or name", rule, error.object) from None
 
 
 def _read_requests(path: Path, sha256: str) -> dict[str, Any]:
-    table = read_table(path, sha256, ROUNDS_REQUEST_SCHEMA)
+    table = read_table(path, sha256, ROUNDS_REQUEST_SCHEMA, may_lack="session")
     odd = misaligned(table)
     if odd is not None:
         name, partner, row = odd

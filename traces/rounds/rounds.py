@@ -192,6 +192,7 @@ class RoundsRequest:
     prefill_s: Mapping[str, float] = field(default_factory=dict)
     prompt: tuple[int, ...] = ()  # token ids, empty if unknown
     output: tuple[int, ...] = ()  # token ids of the target's text, empty if unknown
+    session: str = ""  # of which it is a turn; "" if of none, or if nobody says
 
     def length(self, method: str) -> int:
         """Output tokens under `method`; one that never ran here writes what the target alone, or the first one, did."""

@@ -44,6 +44,7 @@ def _requests(draw, request_id, drafters, names):
     return RoundsRequest(
         request_id=request_id,
         tag=draw(st.sampled_from(["", "math", "Übersetzung"])),
+        session=draw(st.sampled_from(["", "s", "t"])),
         prompt_tokens=len(prompt) or draw(st.integers(0, 9)),
         num_tokens=num_tokens,
         rounds={name: draw(rounds(num_tokens.get(name, length), window)) for name, window in ran.items()},
