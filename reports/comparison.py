@@ -625,7 +625,7 @@ def sweep_table(sweep: Sweep) -> Grid:
             for chain in sweep.chains
         ],
         title=comparison_title(sweep.meta, next(iter(sweep.comparisons.values()))),
-        remarks=[said, *shared_remarks(sweep.meta, sweep.comparisons.values(), intervals=False)],
+        remarks=[said, *_modelled(sweep), *shared_remarks(sweep.meta, sweep.comparisons.values(), intervals=False)],
         bold={
             (row, column)
             for row, chain in enumerate(sweep.chains)
@@ -633,6 +633,15 @@ def sweep_table(sweep: Sweep) -> Grid:
             if chain == name
         },
     )
+
+
+def _modelled(sweep: Sweep) -> Iterator[str]:
+    """What no cell shows: how much of the chains was drawn."""
+    rows = [row for comparison in sweep.comparisons.values() for row in comparison.rows if row.exact_share < 1]
+    if rows:
+        least = min(rows, key=lambda row: row.exact_share)
+        chains = counted(len({row.policy for row in rows}), "chain")
+        yield f"part of {chains} was modelled; the least exact share is {_share(least.exact_share)} ({least.policy})"
 
 
 def _cell(sweep: Sweep, chain: str, batch: int) -> str:

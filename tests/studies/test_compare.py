@@ -257,6 +257,15 @@ def test_chains_of_a_sweep_are_texts(recording, chains):
         sweep(recording, chains)
 
 
+def test_a_sweep_says_how_much_of_its_chains_was_modelled():
+    pico = open_recording().of_tags("dialogue", "math")
+    within, beyond = (sweep(pico, f"draft:2..3/mid:{window}/target", seeds=1) for window in (4, 20))
+    assert not any("modelled" in remark for remark in within.tables()[0].remarks)
+    least = min(beyond.to_dicts(), key=lambda row: row["exact_share"])
+    assert least["exact_share"] < 1
+    assert any(remark.endswith(f"({least['policy']})") for remark in beyond.tables()[0].remarks)
+
+
 def figures(found):
     told = {"seeds", "orders", "of_best", "of_best_ci"}
     return {row["policy"]: {name: row[name] for name in row if name not in told} for row in found.to_dicts()}
