@@ -43,7 +43,7 @@ echo "== what was recorded becomes a recording; seconds are fitted to the runs a
     --calibrate "$OUT/drafts/draft-4-target-1" --calibrate "$OUT/drafts/draft-4-target-3" --calibrate "$OUT/drafts/plain-3" \
     --cluster "$OUT/drafts.traffic/cluster.toml" --write-cost "$OUT/drafts.traffic/fitted.json" || [ $? -eq 1 ]
 
-echo "== choose: which draft length answers this traffic soonest"
+echo "== choose: which draft length answers this traffic fastest"
 "$PACELINE" compare --trace "$OUT/served.trace" --workload "$OUT/drafts.traffic/workload" \
     --cluster "$OUT/drafts.traffic/cluster.toml" \
     --policy plain --policy draft:1/target --policy draft:2/target --policy draft:3/target --policy draft:4/target \
