@@ -122,11 +122,11 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
     lines += _at_rates((best.rate, _alike(best)) for best in found)
     for (policy, open_to, seeds), of_rates in groupby(found, key=lambda best: (best.policy, best.open_to, best.seeds)):
         if open_to:
-            same = list(of_rates)
-            enough = [best.enough for best in same if best.enough is not None]
-            most = max(enough) if len(enough) == len(same) else None
+            bests = list(of_rates)
+            enough = [best.enough for best in bests if best.enough is not None]
+            most = max(enough) if len(enough) == len(bests) else None
             told = not_told_apart(open_to, policy, seeds=seeds, enough=most)
-            lines.append(f"{_span([best.rate for best in same])} {told}")
+            lines.append(f"{_span([best.rate for best in bests])} {told}")
     return [*lines, *_at_rates((best.rate, _open_by_cost(best)) for best in found)]
 
 

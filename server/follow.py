@@ -30,7 +30,6 @@ from ..decoding.pool import Pool
 from ..policies.chain_text import BASELINE, parse_chain
 from ..reports.intervals import Interval, mean_interval
 from ..sim.serving.cluster_file import read_cluster_file
-from ..traces.workloads.arrival import PS_PER_S
 from .options import FollowOptions
 from .record import WORKLOAD, responses_folder
 
@@ -147,8 +146,8 @@ class Follower:
             if choice not in ("", "0"):
                 return
             del trial.arms[request_id]
-            if end.reason and job.ended_at_ps is not None:  # else the other one of the pair says nothing
-                trial.note(pair, mine, (job.ended_at_ps - job.arrived_at_ps) / PS_PER_S / len(job.tokens))
+            if end.reason:  # else the other one of the pair says nothing
+                trial.note(pair, mine, job.e2e_s / len(job.tokens))
 
     def look(self, now_s: float) -> None:
         """Judge a trial that is over, or simulate and begin one, if it is time."""

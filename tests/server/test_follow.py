@@ -51,9 +51,7 @@ class World:
         tokens = self.random.randint(1, 50)
         drift = 1 + 0.5 * (self.count // 30 % 2)
         took_s = tokens * seconds_of[policy] * drift * exp(self.random.gauss(0, 0.4))
-        job = SimpleNamespace(
-            request_id=name + choice, arrived_at_ps=0, ended_at_ps=round(1e12 * took_s), tokens=[0] * tokens
-        )
+        job = SimpleNamespace(request_id=name + choice, e2e_s=took_s, tokens=[0] * tokens)
         self.follower.ended(job, end(policy) if end else End("length"))
         return policy
 
