@@ -5,8 +5,8 @@ python benchmarks/server.py [overhead] [clients] [soak] [--pool pico] [--policy 
 overhead: processor seconds per token of the server's process at batch 8, over those of `decode` for the same prompts
 in this process; in turns, medians. Clients stream, and the processor time that they take is not counted.
 clients: --clients streams at a time for --clients-s seconds; every answer must be whole, or the stated 429.
-soak: --soak-clients for --soak-s seconds, of mixed traffic (streams, whole answers, clients that leave, bad requests) with --record; the
-memory of the server after a tenth, at half and at the end, and what the server still holds when all have gone.
+soak: --soak-clients for --soak-s seconds of mixed traffic (streams, whole answers, clients that leave, bad requests)
+with --record; the memory of the server after a tenth, at half and at the end, and what it holds when all have gone.
 """
 
 import asyncio
