@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from inspect import Parameter, cleandoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
+from .errors import check_least, check_within
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -59,6 +61,18 @@ def declared(record: Callable[..., object]) -> dict[str, tuple[Parameter, Opt | 
     """The fields of a dataclass by name, each as a parameter, with what is said of it."""
     said = {one.name: one.metadata.get(_OPT) for one in fields(cast("type[DataclassInstance]", record))}
     return {name: (found, said[name]) for name, found in signature(record).parameters.items()}
+
+
+def check_bounds(record: "DataclassInstance") -> None:
+    """Raise ArgumentError for the first number that is less than its option's `least`, or more than its `most`."""
+    for one in fields(record):
+        said, value = one.metadata.get(_OPT), getattr(record, one.name)
+        if said is None or value is None or said.least is None:
+            continue
+        if said.most is None:
+            check_least(f"`{one.name}`", value, said.least)
+        else:
+            check_within(f"`{one.name}`", value, f"[{said.least}, {said.most}]")
 
 
 def given(record: "DataclassInstance") -> dict[str, Any]:

@@ -5,8 +5,8 @@ python benchmarks/server.py [overhead] [clients] [soak] [--pool pico] [--policy 
 overhead: processor seconds per token of the server's process at batch 8, over those of `decode` for the same prompts
 in this process; in turns, medians. Clients stream, and the processor time that they take is not counted.
 clients: --clients streams at a time for --clients-s seconds; every answer must be whole, or the stated 429.
-soak: --soak-s seconds of mixed traffic (streams, whole answers, clients that leave, bad requests) with --record; the
-memory of the server after a tenth, at half and at the end, and what the server still holds when all have gone.
+soak: --soak-clients for --soak-s seconds of mixed traffic (streams, whole answers, clients that leave, bad requests)
+with --record; the memory of the server after a tenth, at half and at the end, and what it holds when all have gone.
 """
 
 import asyncio
@@ -208,7 +208,7 @@ async def drained(server: Server) -> dict[str, float]:
     return held
 
 
-async def soak(pool: str, policy: str, seconds: float) -> list[list[Cell]]:
+async def soak(pool: str, policy: str, count: int, seconds: float) -> list[list[Cell]]:
     """Memory of a server under mixed traffic, and what it holds when all have gone."""
     texts = [prompt.text for prompt in read_prompts(pool_path(pool) / "prompts.jsonl")]
     chance, found, memory = random.Random(0), Counter[str](), list[tuple[float, float]]()
@@ -238,7 +238,7 @@ async def soak(pool: str, policy: str, seconds: float) -> list[list[Cell]]:
         more = ["--record", str(Path(folder) / "traffic"), "--record-every", "5"]
         async with serving(pool, policy, *more) as server:
             begun_s = time.monotonic()
-            await asyncio.gather(watch(server), *(client(server) for _ in range(2 * BATCH)))
+            await asyncio.gather(watch(server), *(client(server) for _ in range(count)))
             held = await drained(server)
             memory.append((seconds, server.memory_mib()))
     start, middle = (median(mib for at_s, mib in memory if low <= at_s / seconds <= high) for low, high in SHARES)
@@ -271,6 +271,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--clients-s", type=float, default=60.0)
+    parser.add_argument("--soak-clients", type=int, default=2 * BATCH)
     parser.add_argument("--soak-s", type=float, default=600.0)
     options = parser.parse_args()
     load = f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the start"
@@ -282,7 +283,7 @@ def main() -> None:
             "many clients", asyncio.run(clients(options.pool, options.policy, options.clients, options.clients_s)), load
         )
     if "soak" in options.parts:
-        show("soak", asyncio.run(soak(options.pool, options.policy, options.soak_s)), load)
+        show("soak", asyncio.run(soak(options.pool, options.policy, options.soak_clients, options.soak_s)), load)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def recommend(
 ) -> None:
     """Find the best draft length at each number of running requests, and print the setting to paste.
 
-    With --workload: of those that keep --slo at --rate, the one that serves requests soonest. Speculation switched off
+    With --workload: of those that keep --slo at --rate, the one that serves requests fastest. Speculation switched off
     is always a candidate. The choice is made on one half of the requests and its gain is that of the other half. Where
     requests or cost do not tell drafting from none, no setting is named, but what to measure.
     """

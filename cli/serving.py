@@ -171,7 +171,7 @@ def observe(
         named |= {"policies": policy or (), "turns": turns or 3}
         found = observe_in_turns(url, workload, prompts, asking=asking, **named)
     else:
-        found = drive_server(url, workload, prompts, asking=asking.under(*(policy or ())), **named)
+        found = drive_server(url, workload, prompts, asking=asking, policy=policy[0] if policy else None, **named)
     show(json, found)
     finished, requests = found.answered
     if found.interrupted:

@@ -4,11 +4,11 @@
 #     sh examples/loop.sh FOLDER
 #
 # FOLDER is made; all that is measured stays there. Variables: PACELINE (the command), POOL, PROMPTS, RATE (arrivals a
-# second), REQUESTS, TOKENS (longest answer), TURNS (3 or more), PORT, OBSERVE (more options of `observe`, as --chat).
+# second), REQUESTS, TOKENS (longest answer), TURNS (4 or more), PORT, OBSERVE (more options of `observe`, as --chat).
 set -eu
 OUT=${1:?usage: sh examples/loop.sh FOLDER}
-PACELINE=${PACELINE:-paceline} POOL=${POOL:-pico} PORT=${PORT:-8000} TURNS=${TURNS:-3}
-PROMPTS=${PROMPTS:-pools/pico/prompts.jsonl} RATE=${RATE:-2} REQUESTS=${REQUESTS:-40} TOKENS=${TOKENS:-48} OBSERVE=${OBSERVE:-}
+PACELINE=${PACELINE:-paceline} POOL=${POOL:-pico} PORT=${PORT:-8000} TURNS=${TURNS:-6}
+PROMPTS=${PROMPTS:-pools/pico/prompts.jsonl} RATE=${RATE:-2} REQUESTS=${REQUESTS:-20} TOKENS=${TOKENS:-48} OBSERVE=${OBSERVE:-}
 export OMP_NUM_THREADS=1
 mkdir "$OUT"
 server=''
@@ -39,11 +39,11 @@ measure drafts draft:4/target
 echo "== what was recorded becomes a recording; seconds are fitted to the runs around one, and held against that one"
 "$PACELINE" trace import auto "$OUT/drafts.traffic/responses-draft-4-target" \
     --drafter responses-draft-4-target=draft --token-drafter draft --out "$OUT/served.trace"
-"$PACELINE" validate --observed "$OUT/drafts/draft-4-target-2" --calibrate "$OUT/drafts/plain-1" \
-    --calibrate "$OUT/drafts/draft-4-target-1" --calibrate "$OUT/drafts/draft-4-target-3" --calibrate "$OUT/drafts/plain-3" \
+"$PACELINE" validate --observed "$OUT/drafts/draft-4-target-3" --calibrate "$OUT/drafts/plain-2" \
+    --calibrate "$OUT/drafts/draft-4-target-2" --calibrate "$OUT/drafts/draft-4-target-4" --calibrate "$OUT/drafts/plain-4" \
     --cluster "$OUT/drafts.traffic/cluster.toml" --write-cost "$OUT/drafts.traffic/fitted.json" || [ $? -eq 1 ]
 
-echo "== choose: which draft length answers this traffic soonest"
+echo "== choose: which draft length answers this traffic fastest"
 "$PACELINE" compare --trace "$OUT/served.trace" --workload "$OUT/drafts.traffic/workload" \
     --cluster "$OUT/drafts.traffic/cluster.toml" \
     --policy plain --policy draft:1/target --policy draft:2/target --policy draft:3/target --policy draft:4/target \

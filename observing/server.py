@@ -6,7 +6,7 @@ Times are whole picoseconds since the beginning of a run, as all serving logs ha
 import json
 import socket
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from errno import ECONNABORTED
@@ -485,27 +485,44 @@ _LONGEST = 500  # characters of a name
 _SHOWN = 20  # models, in an error
 
 
-def model_of(endpoint: Endpoint, asked: str | None) -> str:
+def model_of(endpoint: Endpoint, asked: str | None, *, policies: Sequence[str] = ()) -> str:
     """The model's name as requests give it: the one that was asked for, or the only one that the server lists.
 
-    Raises ServerError for a server that cannot be reached, or lists no models though none was named, and ArgumentError
-    for a model that it does not list, none where it lists several, or a name that is no name.
+    Args:
+        endpoint: the server.
+        asked: by whoever measures; None: whatever it lists.
+        policies: that requests will name, as only `paceline serve` understands it.
+
+    Raises:
+        ServerError: the server cannot be reached, or lists no models though none was named.
+        ArgumentError: a model or a policy that it does not list, no model where it lists several, a name that is none.
     """
     try:
         listed = _listed(endpoint)
     except RefusedError:
         if asked is None:
             raise
-        listed = []
+        listed = {}
+    name = _checked(_only(endpoint, list(listed), asked))
+    served = listed.get(name, ())
+    if policies and not served:
+        raise ArgumentError(f"`policy` goes with paceline serve, {endpoint.url} lists no policies, got {policies[0]}")
+    for policy in policies:
+        if policy not in served:
+            raise ArgumentError(f"`policy` must be one that {endpoint.url} serves ({', '.join(served)}), got {policy}")
+    return name
+
+
+def _only(endpoint: Endpoint, listed: Sequence[str], asked: str | None) -> str:
     shown = ", ".join(listed[:_SHOWN]) or "none"
     shown += f" and {len(listed) - _SHOWN:,} more" if len(listed) > _SHOWN else ""
     if asked is None:
         if len(listed) != 1:
             raise ArgumentError(f"`model` must be given where a server lists several models or none, got {shown}")
-        return _checked(listed[0])
+        return listed[0]
     if listed and asked not in listed:
         raise ArgumentError(f"`model` must be one that {endpoint.url} lists ({shown}), got {asked!r}")
-    return _checked(asked)
+    return asked
 
 
 def _checked(name: str) -> str:
@@ -517,7 +534,8 @@ def _checked(name: str) -> str:
     return name
 
 
-def _listed(endpoint: Endpoint) -> list[str]:
+def _listed(endpoint: Endpoint) -> dict[str, Sequence[str]]:
+    """Models, and the policies of each; only `paceline serve` lists those."""
     text = endpoint.page("/v1/models")
     try:
         content = decode_json(text.encode("utf-8"))
@@ -526,4 +544,9 @@ def _listed(endpoint: Endpoint) -> list[str]:
     data = content.get("data") if isinstance(content, dict) else None
     if not isinstance(data, list):
         raise ServerError(f"{endpoint.url}/v1/models: must be a list of models, got {one_line_of(text, 60)!r}")
-    return [one["id"] for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]
+    models = [one for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]
+    return {one["id"]: _names(one.get("policies")) for one in models}
+
+
+def _names(listed: object) -> list[str]:
+    return [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []

@@ -3,7 +3,7 @@
 Policies at one rate meet the same requests at the same seed, so their figures are compared seed by seed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import fmean
@@ -66,6 +66,11 @@ class Best:
     seeds: int = 1  # that they were compared at
     enough: int | None = None  # seeds that would tell one of `tied` apart, about
 
+    @property
+    def open_to(self) -> tuple[str, ...]:
+        """Those that more seeds would tell apart from it."""
+        return tuple(policy for policy in self.tied if policy not in self.same)
+
 
 def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
     """The best of the policies that were run at a rate; None where a figure of one is not known.
@@ -114,16 +119,31 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
                 f"between {_rate(low.rate)} and {_rate(high.rate)} the best policy changes from {low.policy} to "
                 f"{high.policy}"
             )
-    for best in found:
-        if best.same:
-            lines.append(f"{_span([best.rate])} {_list(best.same, 'and')} did exactly as well as {best.policy}")
-        if open_to := [policy for policy in best.tied if policy not in best.same]:
-            told = not_told_apart(open_to, best.policy, seeds=best.seeds, enough=best.enough)
-            lines.append(f"{_span([best.rate])} {told}")
-        if best.by_cost and best.policy != BASELINE:
-            names = _list(best.by_cost, "and")
-            lines.append(f"{_span([best.rate])} {names} cannot be told apart from {best.policy} by this cost")
-    return lines
+    lines += _at_rates((best.rate, _alike(best)) for best in found)
+    for (policy, open_to, seeds), of_rates in groupby(found, key=lambda best: (best.policy, best.open_to, best.seeds)):
+        if open_to:
+            bests = list(of_rates)
+            enough = [best.enough for best in bests if best.enough is not None]
+            most = max(enough) if len(enough) == len(bests) else None
+            told = not_told_apart(open_to, policy, seeds=seeds, enough=most)
+            lines.append(f"{_span([best.rate for best in bests])} {told}")
+    return [*lines, *_at_rates((best.rate, _open_by_cost(best)) for best in found)]
+
+
+def _alike(best: Best) -> str:
+    return f"{_list(best.same, 'and')} did exactly as well as {best.policy}" if best.same else ""
+
+
+def _open_by_cost(best: Best) -> str:
+    if not best.by_cost or best.policy == BASELINE:
+        return ""
+    return f"{_list(best.by_cost, 'and')} cannot be told apart from {best.policy} by this cost"
+
+
+def _at_rates(said: Iterable[tuple[float | None, str]]) -> list[str]:
+    """A line for what is said at neighbouring rates; "" is nothing."""
+    found = [(text, [rate for rate, _ in same]) for text, same in groupby(said, key=lambda one: one[1])]
+    return [f"{_span(rates)} {text}" for text, rates in found if text]
 
 
 def not_told_apart(policies: Sequence[str], best: str, *, seeds: int, enough: int | None) -> str:
@@ -279,11 +299,12 @@ class LoadComparison(Pictured):
         """Who is best where."""
         several = any(len(one.rows) > 1 for one in self.rates)
         lines = in_words(self.best, self.aim) if several else []
-        for one in self.rates:
-            if open_to := one.gain_open:
-                told = "cannot be told apart from the target alone by this cost"
-                lines.append(f"{_span([one.rate])} {_list(open_to, 'and')} {told}")
-        return lines
+        told = {best.rate: best.policy for best in self.best if BASELINE in best.by_cost} if several else {}
+        for_what = "cannot be told apart from the target alone by this cost"
+        open_to = [(one.rate, [name for name in one.gain_open if name != told.get(one.rate)]) for one in self.rates]
+        return lines + _at_rates(
+            (rate, f"{_list(names, 'and')} {for_what}" if names else "") for rate, names in open_to
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving.md)."""
@@ -430,7 +451,7 @@ class LoadComparison(Pictured):
 
     def _title(self) -> str:
         parts = [f"workload {self.meta['workload']}", f"cluster {self.meta['cluster']}", f"trace {self.meta['trace']}"]
-        parts += what_was_asked(self.meta["setting"])
+        parts += what_was_asked(self.meta["setting"], self.meta["cluster"])
         return "; ".join([*parts, *filter(None, [self.promised.in_words()])])
 
     def _remarks(self) -> list[str]:

@@ -120,7 +120,7 @@ class HighestRates(Printed):
     def tables(self) -> Sequence[Grid]:
         """One row per policy."""
         title = [f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")]
-        title += [*what_was_asked(self.meta["setting"]), ", ".join(map(str, self.limits))]
+        title += [*what_was_asked(self.meta["setting"], self.meta["cluster"]), ", ".join(map(str, self.limits))]
         remarks = list(self.remarks)
         if any(len(row.by_seed) > 1 for row in self.rows):
             remarks.append(

@@ -1,4 +1,4 @@
-"""A decision under load: which draft length serves a workload soonest and keeps what is asked of it, and what misses.
+"""A decision under load: which draft length serves a workload fastest and keeps what is asked of it, and what misses.
 
 Candidates are chosen on one half of the recorded requests; every figure here is of the other half.
 """
@@ -81,7 +81,10 @@ class RecommendationUnderLoad(Recommended):
     def headline(self) -> str:
         """What was served."""
         title = [f"{name} {self.meta[name]}" for name in ("workload", "cluster", "trace")]
-        title += [*([] if self.rate is None else [f"{self.rate:g} arrivals/s"]), *what_was_asked(self.meta["setting"])]
+        title += [
+            *([] if self.rate is None else [f"{self.rate:g} arrivals/s"]),
+            *what_was_asked(self.meta["setting"], self.meta["cluster"]),
+        ]
         return "; ".join([*title, *([", ".join(map(str, self.limits))] if self.limits else [])])
 
     def sections(self) -> Sequence[Section]:
@@ -166,11 +169,11 @@ class RecommendationUnderLoad(Recommended):
         own = next(one for one in self.candidates if one.policy == self.chosen)
         said = f"best: {self.chosen}" + (f" keeps {limits}" if self.limits else "")
         if own.over_plain is not None and self.chosen != "plain":
-            said += f"; {_ratio(own.over_plain.mean)}x as soon as the target alone"
+            said += f"; {_ratio(own.over_plain.mean)}x as fast as the target alone"
         if self.present is not None and self.present != self.chosen:
             now = next(one for one in self.candidates if one.policy == self.present)
             if now.row is not None and own.row is not None:
-                said += f", {_ratio(ratio_of(now.row, own.row).mean)}x as soon as the present {self.present}"
+                said += f", {_ratio(ratio_of(now.row, own.row).mean)}x as fast as the present {self.present}"
         if self.tied:
             said += f"; as good for all that these seeds tell: {', '.join(self.tied)}"
         return said + (f"; no setting is named: {self.open_because}" if self.open_because else "")
@@ -219,7 +222,7 @@ def _to_json(one: ServedCandidate) -> dict[str, Any]:
 
 
 def ratio_of(other: SeedRow, own: SeedRow) -> Interval:
-    """Mean time in the system of `other` over that of `own`, seed by seed: above 1 where `own` is sooner."""
+    """Mean time in the system of `other` over that of `own`, seed by seed: above 1 where `own` is faster."""
     pairs = paired(other.by_seed(IN_SYSTEM), own.by_seed(IN_SYSTEM))
     return geometric_interval([theirs / ours for theirs, ours in pairs])
 

@@ -367,11 +367,11 @@ def _ms(seconds: float | None) -> str:
     return "" if seconds is None else f"{1e3 * seconds:,.2f}"
 
 
-def what_was_asked(setting: Mapping[str, Any]) -> list[str]:
-    """Parts of a title, from the setting of a `ServingAbout`.
+def what_was_asked(setting: Mapping[str, Any], cluster: str) -> list[str]:
+    """Parts of a title, from the setting of a `ServingAbout` and the name of its cluster.
 
-    Empty where seconds, acceptance and tags are the cluster's, the recording's, the workload's. Changes of times and
-    lengths are not among them: the workload's notes count those.
+    Empty where seconds, acceptance and tags are those of the device that the cluster is called by, the recording's, the
+    workload's. Changes of times and lengths are not among them: the workload's notes count those.
     """
     found = []
     shifts: Mapping[str, float] = setting.get("shift_acceptance", {})
@@ -384,6 +384,8 @@ def what_was_asked(setting: Mapping[str, Any]) -> list[str]:
     seconds = []
     if "cost" in setting:
         seconds.append(f"cost {setting['cost']}")
+    elif set(own := [one["cost"] for one in setting.get("replicas", {}).values()]) - {cluster, f"{cluster} (vllm)"}:
+        seconds.append(f"seconds of {', '.join(dict.fromkeys(own))}")
     shares: Mapping[str, float] = setting.get("efficiency", {})
     seconds += [f"{name} {share:g}" for name, share in shares.items()]
     if "tensor_parallel" in setting:
@@ -585,7 +587,7 @@ class ServingReport(Pictured):
         same = {name: {getattr(row.about, name) for row in self.rows} for name in ("workload", "cluster")}
         parts = [f"{name} {getattr(about, name)}" for name, values in same.items() if len(values) == 1]
         if self._asked_alike:
-            parts += what_was_asked(about.setting)
+            parts += what_was_asked(about.setting, about.cluster)
         durations = sorted(run.metrics.duration_s for row in self.rows for run in row.runs)
         parts.append(
             f"{durations[0]:,.3f} s" if len(durations) == 1 else f"{durations[0]:,.3f} to {durations[-1]:,.3f} s"
@@ -595,7 +597,7 @@ class ServingReport(Pictured):
     @property
     def _asked_alike(self) -> bool:
         """Whether the title can say what was asked of all runs."""
-        return len({str(what_was_asked(row.about.setting)) for row in self.rows}) == 1
+        return len({str(what_was_asked(row.about.setting, row.about.cluster)) for row in self.rows}) == 1
 
     def _remarks(self) -> list[str]:
         runs = [run for row in self.rows for run in row.runs]
@@ -604,7 +606,8 @@ class ServingReport(Pictured):
         remarks = list(common)
         for run, own in zip(runs, notes, strict=True):
             metrics = run.metrics
-            asked = [] if self._asked_alike else what_was_asked(run.meta.about.setting)
+            about = run.meta.about
+            asked = [] if self._asked_alike else what_was_asked(about.setting, about.cluster)
             remarks += [f"{run.folder}: {note}" for note in (*asked, *own) if note not in common]
             left_out = [
                 *([f"{metrics.unfinished:,} unfinished"] if metrics.unfinished else []),

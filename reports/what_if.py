@@ -82,7 +82,10 @@ class WhatIf(Printed):
     def tables(self) -> Sequence[Grid]:
         """The run without changes, then the ratio of each figure to it."""
         title = [f"{name} {self.meta[name]}" for name in ("workload", "policy", "cluster", "trace")]
-        title += [*what_was_asked(self.meta["setting"]), *filter(None, [self.promised.in_words()])]
+        title += [
+            *what_was_asked(self.meta["setting"], self.meta["cluster"]),
+            *filter(None, [self.promised.in_words()]),
+        ]
         remarks = list(self.remarks)
         if len(self.base.runs) > 1:
             remarks.append("±, and in brackets: 95% interval over seeds; at one seed all met the same requests")

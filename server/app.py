@@ -21,7 +21,7 @@ from ..runtime.stop_strings import make_ending
 from .answers import Answers, Asked
 from .engine import Job, LiveEngine
 from .follow import Following
-from .listening import Receive, Scope, Send, bearer_of, bounded, check_head, until_left
+from .listening import Receive, Scope, Send, bearer_of, bounded, check_head, unless_left
 from .logprobs import TokenTexts
 from .meters import Meters
 from .options import RequestLimits
@@ -273,15 +273,9 @@ async def _answered(service: Service, asked: Asked, request: Request) -> Respons
     answers = await service.answers(asked, request.scope[_PLACE])
     if asked.stream:
         return _Streamed(answers)
-    left, whole = asyncio.ensure_future(until_left(request.receive)), asyncio.ensure_future(answers.whole())
     try:
-        await asyncio.wait({left, whole}, return_when=asyncio.FIRST_COMPLETED)
-        if not whole.done():
-            raise RequestError(499, "the client has left")
-        return JSONResponse(whole.result())
+        return JSONResponse(await unless_left(request.receive, answers.whole()))
     finally:
-        left.cancel()
-        whole.cancel()
         answers.close()
 
 

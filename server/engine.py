@@ -23,7 +23,6 @@ from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.request_text import Ending
 from ..decoding.results import Deferred, Drafted, Failed, Judged
-from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Verify
 from ..runs.recorder import ServingRecorder
@@ -45,7 +44,7 @@ from ..sim.serving.replica import ReplicaSpec, ServedFrom
 from ..sim.serving.requests import READS, AnswerLengths, DrawnRequests, ServedRequest
 from ..sim.serving.world import Fed, Ran
 from ..traces.meta import Sampling
-from ..traces.workloads.arrival import Arrival
+from ..traces.workloads.arrival import PS_PER_S, Arrival
 from .logprobs import TokenLogprob, told_of
 
 _PS_PER_NS = 1000
@@ -85,6 +84,18 @@ class Job:
     steps: list[tuple[int, int]] = field(default_factory=list)  # (drafted, accepted) of each step of the target
     num_top: int | None = None  # likeliest tokens that are told beside each token's log-probability; None: nothing is
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of `tokens`, where they are told
+
+    @property
+    def ttft_s(self) -> float:
+        """From its arrival to its first token, which came."""
+        assert self.first_token_at_ps is not None
+        return (self.first_token_at_ps - self.arrived_at_ps) / PS_PER_S
+
+    @property
+    def e2e_s(self) -> float:
+        """From its arrival to its end, which came."""
+        assert self.ended_at_ps is not None
+        return (self.ended_at_ps - self.arrived_at_ps) / PS_PER_S
 
 
 class LiveRequest(ServedRequest):
@@ -196,22 +207,8 @@ class LiveWorld:
         self._sampler, self._stepped = sampler, stepped
         self._models = models
         self._target = len(models.pool.members) - 1
-
-    def open(self, session: Session) -> None:
-        """See `World`."""
-        self._models.open(session)
-
-    def close(self, session: Session) -> None:
-        """See `World`."""
-        self._models.close(session)
-
-    def put_back(self, session: Session) -> None:
-        """See `EngineWorld`."""
-        self._models.put_back(session)
-
-    def signal(self, session: Session, index: int) -> Signal:
-        """See `World`."""
-        return self._models.signal(session, index)
+        self.open, self.close = models.open, models.close
+        self.put_back, self.signal = models.put_back, models.signal
 
     def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> Ran:
         """See `EngineWorld`; raises MemoryError where the device has no room."""

@@ -1,11 +1,11 @@
-"""`serve --follow`: try another of the served policies where the last traffic, simulated, says that it is sooner.
+"""`serve --follow`: try another of the served policies where the last traffic, simulated, says that it is faster.
 
-Each period, what was recorded is simulated under every served policy. If one is told to be sooner than the policy that
-is followed, it is tried: requests that name no policy come in pairs, in order of arrival, and a hash of the first one's
-id says which of the two is answered under the candidate. Both arms have half of the requests and, as the engine gives
-replicas that wait equal shares of the machine's time, half of the machine: other shares would compare batches of other
-sizes. The number of pairs is fixed before: when all are answered, the candidate is kept if the 95% interval of its
-measured gain lies above 1, and rolled back otherwise. What fails changes nothing.
+Each period, what was recorded is simulated under every served policy. If one is predicted to be faster than the policy
+that is followed, it is tried: requests that name no policy come in pairs, in order of arrival, and a hash of the first
+one's id says which of the two is answered under the candidate. Both arms have half of the requests and, as the engine
+gives replicas that wait equal shares of the machine's time, half of the machine: other shares would compare batches of
+other sizes. The number of pairs is fixed before: when all are answered, the candidate is kept if the 95% interval of
+its measured gain lies above 1, and rolled back otherwise. What fails changes nothing.
 """
 
 import json
@@ -30,7 +30,6 @@ from ..decoding.pool import Pool
 from ..policies.chain_text import BASELINE, parse_chain
 from ..reports.intervals import Interval, mean_interval
 from ..sim.serving.cluster_file import read_cluster_file
-from ..traces.workloads.arrival import PS_PER_S
 from .options import FollowOptions
 from .record import WORKLOAD, responses_folder
 
@@ -52,7 +51,7 @@ _LOOK_S = 1.0
 class Prediction:
     """What the last traffic, simulated under every served policy, says."""
 
-    soonest: str  # the policy with the least mean time in the system
+    fastest: str  # the policy with the least mean time in the system
     gain: float  # that time under the policy that is followed, over it; > 0
     tied: tuple[str, ...]  # policies that cannot be told apart from it, by the seeds or by the cost
     about: Mapping[str, Any] = field(default_factory=dict)  # of the simulation, for the log
@@ -147,8 +146,8 @@ class Follower:
             if choice not in ("", "0"):
                 return
             del trial.arms[request_id]
-            if end.reason and job.ended_at_ps is not None:  # else the other one of the pair says nothing
-                trial.note(pair, mine, (job.ended_at_ps - job.arrived_at_ps) / PS_PER_S / len(job.tokens))
+            if end.reason:  # else the other one of the pair says nothing
+                trial.note(pair, mine, job.e2e_s / len(job.tokens))
 
     def look(self, now_s: float) -> None:
         """Judge a trial that is over, or simulate and begin one, if it is time."""
@@ -167,15 +166,15 @@ class Follower:
         except Exception as error:  # noqa: BLE001 - whatever a simulation meets, the server goes on as it was
             self._note("not simulated", why=one_line_of(str(error) or type(error).__name__, 300))
             return
-        told = {"soonest": found.soonest, "predicted_gain": found.gain, "tied": list(found.tied), **found.about}
-        if found.soonest == self.current or self.current in found.tied or found.gain <= 1:
-            self._note("simulated", then="nothing is told to be sooner", **told)
-        elif self._rests_until_s.get(found.soonest, now_s) > now_s:
-            self._note("simulated", then=f"{found.soonest} was rolled back a while ago", **told)
+        told = {"fastest": found.fastest, "predicted_gain": found.gain, "tied": list(found.tied), **found.about}
+        if found.fastest == self.current or self.current in found.tied or found.gain <= 1:
+            self._note("simulated", then="nothing is predicted to be faster", **told)
+        elif self._rests_until_s.get(found.fastest, now_s) > now_s:
+            self._note("simulated", then=f"{found.fastest} was rolled back a while ago", **told)
         else:
-            self._note("simulated", then=f"{found.soonest} is tried", **told)
+            self._note("simulated", then=f"{found.fastest} is tried", **told)
             with self._lock:
-                self._trial = _Trial(policy=found.soonest, began_at_s=now_s, num_pairs=self._options.follow_pairs)
+                self._trial = _Trial(policy=found.fastest, began_at_s=now_s, num_pairs=self._options.follow_pairs)
 
     def _judge(self, trial: _Trial, now_s: float) -> None:
         every_s = self._options.follow_every_s
@@ -291,7 +290,7 @@ class LastTraffic:
         told = json.loads(predicted.read_text(encoding="utf-8"))
         best, gains = told["best"][0], {row["policy"]: row["gain"] for row in told["rows"]}
         return Prediction(
-            soonest=best["policy"],
+            fastest=best["policy"],
             gain=gains[best["policy"]] / gains[current],
             tied=(*best["tied"], *best["tied_by_cost"]),
             about={"arrivals": len(arrivals), "answers": len(rounds)},

@@ -9,10 +9,10 @@ import ipaddress
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import h11
 import uvicorn
@@ -26,6 +26,7 @@ from .protocol import RequestError
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Value = TypeVar("Value")
 
 MOST_HEAD_BYTES = 16 * 1024
 _SWITCH_S = 0.0005  # that a thread which reads answers may keep the event loop waiting; Python's own are 5 ms
@@ -61,10 +62,35 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
     return received
 
 
-async def until_left(receive: Receive) -> None:
-    """Return when the client is gone; its request was read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class LeftError(RequestError):
+    """Nobody waits for the answer any more."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "the client has left")
+
+
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, Value]) -> Value:
+    """What the work gives; where the client leaves first, its request being read, the work ends and this raises.
+
+    Raises:
+        LeftError: the client left.
+    """
+
+    async def leaves() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(leaves())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise LeftError
+        return working.result()
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
 
 
 def _too_long(most_bytes: int) -> RequestError:

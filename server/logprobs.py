@@ -44,7 +44,7 @@ class TokenTexts:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self.pieces = tokenizer, Pieces(tokenizer)
         self._added = {token: str(one.content) for token, one in tokenizer.get_added_tokens_decoder().items()}
-        is_by_byte = "ByteLevel" in json.dumps(_decoder(tokenizer))
+        is_by_byte = "ByteLevel" in json.dumps(json.loads(tokenizer.to_str()).get("decoder"))
         self._by_byte = {letter: byte for byte, letter in bytes_to_unicode().items()} if is_by_byte else {}
         self._lead = tokenizer.encode("a", add_special_tokens=False).ids  # a decoder drops the space of a first token
 
@@ -103,7 +103,3 @@ def of_chat(texts: TokenTexts, told: Sequence[TokenLogprob]) -> dict[str, Any]:
         for one in told
     ]
     return {"content": content, "refusal": None}
-
-
-def _decoder(tokenizer: Tokenizer) -> object:
-    return json.loads(tokenizer.to_str()).get("decoder")

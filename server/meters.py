@@ -84,16 +84,13 @@ class Meters:
         if not end.reason:
             self._failed.labels(model, "abort" if end.left else "error").inc()
             return
-        assert job.ended_at_ps is not None
-        assert job.first_token_at_ps is not None
         self._prompt_tokens.labels(model).inc(len(job.prompt))
         self._generated.labels(model).inc(len(job.tokens))
         self._ended.labels(model, "length" if end.reason == "length" else "stop").inc()
-        self._ttft.labels(model).observe((job.first_token_at_ps - job.arrived_at_ps) / PS_PER_S)
-        self._e2e.labels(model).observe((job.ended_at_ps - job.arrived_at_ps) / PS_PER_S)
+        self._ttft.labels(model).observe(job.ttft_s)
+        self._e2e.labels(model).observe(job.e2e_s)
         if len(job.tokens) > 1:
-            decoding_s = (job.ended_at_ps - job.first_token_at_ps) / PS_PER_S
-            self._tpot.labels(model).observe(decoding_s / (len(job.tokens) - 1))
+            self._tpot.labels(model).observe((job.e2e_s - job.ttft_s) / (len(job.tokens) - 1))
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
         return Counter(name, words, ("model_name", *labels), registry=self.registry)
@@ -117,17 +114,10 @@ class _LiveRecorder(ServingRecorder):
         self._serial += 1
         return self._serial
 
-    def scheduled(self, serial: int, at_ps: int, cached_tokens: Sequence[int]) -> None:
+    def _kept(self, *_: object, **__: object) -> None:
         """Nothing: see the class."""
 
-    def first_token(self, serial: int, at_ps: int) -> None:
-        """Nothing: see the class."""
-
-    def finished(self, serial: int, at_ps: int) -> None:
-        """Nothing: see the class."""
-
-    def gaps(self, first_ps: int, increment_ps: int, count: int, rows: int) -> None:
-        """Nothing: see the class."""
+    scheduled = first_token = finished = gaps = _kept
 
     def preempted(self, serial: int, at_ps: int) -> None:
         self._meters.preemptions.labels(self._model).inc()

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.errors import ArgumentError, check_least, check_within
-from ..base.options import Secret, given, key_opt, opt
+from ..base.errors import ArgumentError, check_within
+from ..base.options import Secret, check_bounds, given, key_opt, opt
 
 MOST_PORT = 65535
 
@@ -23,7 +23,7 @@ class Address:
     )
 
     def __post_init__(self) -> None:
-        check_within("`port`", self.port, f"[0, {MOST_PORT}]")
+        check_bounds(self)
         check_within("`drain_s`", self.drain_s, "[0, 1e6]")
 
 
@@ -43,9 +43,7 @@ class EngineOptions:
     )
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "token_budget", "kv_blocks"):
-            if getattr(self, name) is not None:
-                check_least(f"`{name}`", getattr(self, name), 1)
+        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +56,8 @@ class RequestLimits:
     timeout_s: float = opt(600.0, "Most seconds from a request to its last token.", flag="--timeout-seconds")
 
     def __post_init__(self) -> None:
-        check_least("`max_queue`", self.max_queue, 0)
-        check_least("`max_body_kib`", self.max_body_kib, 1)
+        check_bounds(self)
         check_within("`timeout_s`", self.timeout_s, "(0, 1e6]")
-        if self.max_tokens is not None:
-            check_least("`max_tokens`", self.max_tokens, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +75,8 @@ class RecordingOptions:
     record_mib: int = opt(1024, "With --record: MiB on disk at most; then nothing more is kept.", least=1)
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         check_within("`record_every_s`", self.record_every_s, "[0.01, 1e6]")
-        check_least("`record_mib`", self.record_mib, 1)
         if self.record is None and given(self):
             raise ArgumentError("`record_hashes`, `record_every_s` and `record_mib` go with `record`")
 
@@ -102,8 +97,8 @@ class FollowOptions:
     follow_pairs: int = opt(200, "With --follow: pairs of requests that a policy is tried on.", least=40)
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         check_within("`follow_every_s`", self.follow_every_s, "[1, 1e6]")
-        check_least("`follow_pairs`", self.follow_pairs, 40)
         if self.follow is None and given(self):
             raise ArgumentError("`follow_every_s` and `follow_pairs` go with `follow`")
 
@@ -136,6 +131,5 @@ class ProxyOptions:
     )
 
     def __post_init__(self) -> None:
-        check_least("`max_open`", self.max_open, 1)
-        check_least("`max_body_kib`", self.max_body_kib, 1)
+        check_bounds(self)
         check_within("`timeout_s`", self.timeout_s, "(0, 1e6]")

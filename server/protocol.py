@@ -7,7 +7,16 @@ option is taken and ignored. vLLM's `top_k` and `ignore_eos` are known; `policy`
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -21,28 +30,30 @@ MOST_CHOICES, MOST_STOPS, MOST_MESSAGES = 16, 16, 1024
 _MOST_SEED = 2**63 - 1
 _DEFAULT_TOKENS = 16  # of /v1/completions, as OpenAI and vLLM have it
 Number = StrictInt | StrictFloat
+
+
+def _utf8(text: str) -> str:
+    """Raise ValueError for a text that is no UTF-8: JSON can spell half of a surrogate pair."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError("must be UTF-8, and has half of a surrogate pair")
+    return text
+
+
+Utf8 = Annotated[str, AfterValidator(_utf8)]
 # Fields of OpenAI's protocol, and of vLLM's that its own benchmark sends, that change answers in ways that this server
-# does not know, with the values that ask for nothing: those are taken.
-_NOTHING: Mapping[str, tuple[object, ...]] = {
-    "audio": (None,),
-    "best_of": (None,),
-    "echo": (None, False),
-    "frequency_penalty": (None, 0),
-    "function_call": (None,),
-    "functions": (None,),
-    "logit_bias": (None, {}),
-    "min_p": (None, 0),
-    "modalities": (None, ["text"]),
-    "parallel_tool_calls": (None,),
-    "prediction": (None,),
-    "presence_penalty": (None, 0),
-    "reasoning_effort": (None,),
-    "repetition_penalty": (None, 1),
-    "response_format": (None, {"type": "text"}),
-    "suffix": (None, ""),
-    "tool_choice": (None, "none"),
-    "tools": (None, []),
-    "top_logprobs": (None, 0),
+# does not know, with the values that ask for nothing: those are taken, and so is null.
+_NOTHING: Mapping[str, object] = {
+    **dict.fromkeys(("audio", "best_of", "function_call", "functions", "parallel_tool_calls", "prediction")),
+    **dict.fromkeys(("frequency_penalty", "min_p", "presence_penalty", "top_logprobs"), 0),
+    "echo": False,
+    "logit_bias": {},
+    "modalities": ["text"],
+    "reasoning_effort": None,
+    "repetition_penalty": 1,
+    "response_format": {"type": "text"},
+    "suffix": "",
+    "tool_choice": "none",
+    "tools": [],
 }
 
 
@@ -102,7 +113,7 @@ class _Asked(BaseModel):
     seed: int | None = Field(
         default=None, ge=0, le=_MOST_SEED, description="Answer i is what `paceline run --seed` writes for prompt i."
     )
-    stop: str | list[str] | None = Field(default=None, description="Texts that end an answer and are not part of it.")
+    stop: Utf8 | list[Utf8] | None = Field(default=None, description="Texts that end an answer and are not part of it.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool = Field(default=False, description="Go on after an end-of-sequence token (vLLM).")
@@ -119,8 +130,9 @@ class _Asked(BaseModel):
             return values
         unknown = {name: nothing for name, nothing in _NOTHING.items() if name not in cls.model_fields}
         for name, nothing in unknown.items():
-            if name in values and not any(values[name] == one and _alike(values[name], one) for one in nothing):
-                raise PydanticCustomError("unsupported", "{field} is not supported here", {"field": name})
+            value = values.get(name)
+            if value is not None and not (value == nothing and _alike(value, nothing)):
+                raise _wrong(name, "is not supported here")
         return {name: value for name, value in values.items() if name not in unknown}
 
     @field_validator("temperature")
@@ -136,16 +148,14 @@ class _Asked(BaseModel):
         texts = [value] if isinstance(value, str) else value or []
         if len(texts) > MOST_STOPS:
             raise ValueError(f"must hold at most {MOST_STOPS} texts")
-        for text in texts:
-            check_text(text)
-            if not text or "\ufffd" in text:
-                raise ValueError("must hold no empty text and no U+FFFD")
+        if any(not text or "\ufffd" in text for text in texts):
+            raise ValueError("must hold no empty text and no U+FFFD")
         return value
 
     @model_validator(mode="after")
     def _streams(self) -> "_Asked":
         if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("unsupported", "{field} goes with stream: true", {"field": "stream_options"})
+            raise _wrong("stream_options", "goes with stream: true")
         return self
 
     @property
@@ -173,7 +183,7 @@ class _Asked(BaseModel):
 class CompletionRequest(_Asked):
     """Of /v1/completions."""
 
-    prompt: str | list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(
+    prompt: Utf8 | list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(
         description="A text, or the token ids of one. Several prompts are several requests."
     )
     logprobs: int | None = Field(
@@ -182,13 +192,6 @@ class CompletionRequest(_Asked):
         le=MOST_TOP,
         description=f"Tell each token's log-probability, and so many of the likeliest tokens: {_LAW}.",
     )
-
-    @field_validator("prompt")
-    @classmethod
-    def _utf8(cls, value: str | list[int]) -> str | list[int]:
-        if isinstance(value, str):
-            check_text(value)
-        return value
 
     @property
     def num_top(self) -> int | None:
@@ -206,7 +209,7 @@ class TextPart(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["text"]
-    text: str
+    text: Utf8
 
 
 class Message(BaseModel):
@@ -215,7 +218,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: Utf8 | list[TextPart]
 
     @property
     def text(self) -> str:
@@ -233,23 +236,12 @@ class ChatRequest(_Asked):
         default=None, ge=0, le=MOST_TOP, description="Of logprobs: tell so many of the likeliest tokens as well."
     )
 
-    @field_validator("messages")
-    @classmethod
-    def _utf8(cls, value: list[Message]) -> list[Message]:
-        for message in value:
-            check_text(message.text)
-        return value
-
     @model_validator(mode="after")
-    def _one_limit(self) -> "ChatRequest":
+    def _goes_together(self) -> "ChatRequest":
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise PydanticCustomError("twice", "{field} stands beside max_tokens", {"field": "max_completion_tokens"})
-        return self
-
-    @model_validator(mode="after")
-    def _asks_for_logprobs(self) -> "ChatRequest":
+            raise _wrong("max_completion_tokens", "stands beside max_tokens")
         if self.top_logprobs and not self.logprobs:
-            raise PydanticCustomError("unsupported", "{field} goes with logprobs: true", {"field": "top_logprobs"})
+            raise _wrong("top_logprobs", "goes with logprobs: true")
         return self
 
     @property
@@ -267,10 +259,8 @@ def _alike(value: object, other: object) -> bool:
     return isinstance(value, bool) == isinstance(other, bool)
 
 
-def check_text(text: str) -> None:
-    """Raise ValueError for a text that is no UTF-8: JSON can spell half of a surrogate pair."""
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("must be UTF-8, and has half of a surrogate pair")
+def _wrong(field: str, rule: str) -> PydanticCustomError:
+    return PydanticCustomError("unsupported", "{field} {rule}", {"field": field, "rule": rule})
 
 
 def error_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:

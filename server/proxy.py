@@ -18,7 +18,18 @@ import h11
 from ..base.errors import ArgumentError, counted, one_line_of
 from ..base.terminal import tell
 from ..observing.server import Endpoint, model_of
-from .listening import Receive, Scope, Send, bearer_of, bound_socket, bounded, check_head, run_app, until_left
+from .listening import (
+    LeftError,
+    Receive,
+    Scope,
+    Send,
+    bearer_of,
+    bound_socket,
+    bounded,
+    check_head,
+    run_app,
+    unless_left,
+)
 from .options import Address, ProxyOptions, RecordingOptions
 from .protocol import RequestError
 from .proxy_record import Passed, ProxyRecorder
@@ -110,20 +121,14 @@ class Proxy:
         """Pass a request on, and its answer back, unless its client leaves."""
         request = self._request(scope, body)
         passed = self.recorder.began(scope["method"], scope["path"], body)
-        passing = asyncio.ensure_future(self._pass(request, body, passed, send))
-        leaving = asyncio.ensure_future(until_left(receive))
         try:
-            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if passing.done():
-                passing.result()
+            await unless_left(receive, self._pass(request, body, passed, send))
+        except (LeftError, asyncio.CancelledError) as error:
+            if passed is not None:
+                passed.left = True
+            if not isinstance(error, LeftError):
+                raise
         finally:
-            leaving.cancel()
-            if not passing.done():
-                passing.cancel()
-                with suppress(asyncio.CancelledError, RequestError):
-                    await passing
-                if passed is not None:
-                    passed.left = True
             if passed is not None:
                 self.recorder.ended(passed)
 
@@ -278,7 +283,7 @@ async def _body(receive: Receive) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise RequestError(499, "the client has left")
+            raise LeftError
         parts.append(message.get("body", b""))
         more = message.get("more_body", False)
     return b"".join(parts)

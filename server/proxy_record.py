@@ -12,6 +12,7 @@ Answers are read once they have ended, in a thread of their own: whoever passes 
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -59,21 +60,20 @@ class Delays:
     _FINE = 50  # buckets for each factor of e
 
     def __init__(self) -> None:
-        self._counts = [0] * (self._FINE * 28)  # up to some 20 minutes
-        self.count, self._most_ns = 0, 0
+        self._counts = Counter[int]()  # by bucket
+        self._most_ns = 0
 
     def note(self, span_ns: int) -> None:
         """One more, nanoseconds."""
-        self._counts[min(len(self._counts) - 1, int(log(max(1, span_ns)) * self._FINE))] += 1
-        self.count += 1
+        self._counts[int(log(max(1, span_ns)) * self._FINE)] += 1
         self._most_ns = max(self._most_ns, span_ns)
 
     def seconds_at(self, share: float) -> float:
         """Such a share of them, in (0, 1], took so long at most; 0 where there is none."""
-        left = share * self.count
-        for place, number in enumerate(self._counts):
-            left -= number
-            if number and left <= 0:
+        left = share * self._counts.total()
+        for place in sorted(self._counts):
+            left -= self._counts[place]
+            if left <= 0:
                 return min(exp((place + 1) / self._FINE), self._most_ns) / 1e9
         return self._most_ns / 1e9
 
@@ -81,7 +81,7 @@ class Delays:
         """How many, and seconds."""
         shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
         found = {name: round(self.seconds_at(share), 9) for name, share in shares.items()}
-        return {"count": self.count, **found, "max": self._most_ns / 1e9}
+        return {"count": self._counts.total(), **found, "max": self._most_ns / 1e9}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

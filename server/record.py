@@ -184,8 +184,6 @@ class TrafficRecorder:
 
 
 def _response(job: "Job", end: "End") -> Row:
-    assert job.ended_at_ps is not None
-    assert job.first_token_at_ps is not None
     return {
         "id": job.request_id,
         "usage": usage_of(len(job.prompt), len(job.tokens)),
@@ -194,8 +192,8 @@ def _response(job: "Job", end: "End") -> Row:
         "finish_reason": end.reason or "abort",
         "sampling": job.sampling.words,
         "prompt_sha256": sha256(json.dumps(job.prompt).encode()).hexdigest(),
-        "ttft_s": (job.first_token_at_ps - job.arrived_at_ps) / PS_PER_S,
-        "e2e_s": (job.ended_at_ps - job.arrived_at_ps) / PS_PER_S,
+        "ttft_s": job.ttft_s,
+        "e2e_s": job.e2e_s,
     }
 
 

@@ -168,7 +168,7 @@ class Asking:
             raise ArgumentError(f"`extra_body` must be a JSON object, got {kind_of_json(found)}")
         return found
 
-    def under(self, policy: str | None = None) -> "Asking":
+    def under(self, policy: str | None) -> "Asking":
         """The same, with the field `policy` of paceline serve; raises ArgumentError if it is there already."""
         if policy is None:
             return self
@@ -192,6 +192,7 @@ def observe(
     *,
     asking: Asking | None = None,
     options: WorkloadOptions | None = None,
+    policy: str | None = None,
     concurrency: int | None = None,
     out: str | Path | None = None,
 ) -> Observed:
@@ -206,14 +207,15 @@ def observe(
         prompts: whose texts are sent, those of a request's tag in turn. Lengths of prompts are theirs.
         asking: how the server is asked; None: by default.
         options: what is done to the workload; their seed is also that of the prompts' order, and sent along.
+        policy: of `paceline serve`, which each request names; None: requests name none.
         concurrency: of a closed loop, 1 to 4096: so many at a time, whatever the workload's times. None: an open loop.
         out: new folder for the run.
 
     Raises:
-        ValueError: an argument that will not do, a server that cannot be reached, or has no such model, or fails a
-            warm-up request; one line. Nothing is written then.
+        ValueError: an argument that will not do, a server that cannot be reached, or has no such model or policy, or
+            fails a warm-up request; one line. Nothing is written then.
     """
-    asked, changes = asking or Asking(), options or WorkloadOptions()
+    asked, changes = (asking or Asking()).under(policy), options or WorkloadOptions()
     if concurrency is not None:
         check_within("`concurrency`", concurrency, f"[1, {_MOST_CONCURRENCY}]")
     opened = with_options(workload, changes, open_recording(None))
@@ -226,7 +228,8 @@ def observe(
     for arrival in arrivals:
         PromptsInTurn(texts, 0).next_for(arrival)
     endpoint = Endpoint(url, api_key=asked.api_key, timeout_s=asked.timeout_s)
-    run = _Run(endpoint, asked, model_of(endpoint, asked.model), texts, changes.seed)
+    model = model_of(endpoint, asked.model, policies=[] if policy is None else [policy])
+    run = _Run(endpoint, asked, model, texts, changes.seed)
     named = prompts if isinstance(prompts, str | Path) else counted(len(texts), "text")
     about = {"workload": str(workload), "prompts": str(named), "concurrency": concurrency}
     found = run.measured(opened.about, arrivals, about)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError, check_within, repeated
 from ..base.files import as_file_name
+from ..observing.server import Endpoint, model_of
 from ..reports.intervals import Interval, mean_interval
 from ..reports.observed import ObservedFigures
 from ..reports.tables import Grid, Printed, flat_rows, shown, table
@@ -145,9 +146,9 @@ class ObservedTurns(Printed):
         if gain is None:
             return ""
         if gain.low > 1:
-            return f"{policy} is sooner than {first}"
+            return f"{policy} is faster than {first}"
         if gain.high < 1:
-            return f"{policy} is later than {first}"
+            return f"{policy} is slower than {first}"
         return f"{policy} cannot be told apart from {first} in these turns"
 
 
@@ -187,7 +188,8 @@ def observe_in_turns(
         out: new folder; POLICY-TURN within is a run as `observe` writes it, from when it ended.
 
     Raises:
-        ValueError: as `observe`, at the first run that cannot be measured; those before it are kept.
+        ValueError: as `observe`, before anything is sent for a policy that the server does not have, else at the first
+            run that cannot be measured; those before it are kept.
     """
     asked, changes = asking or Asking(), options or WorkloadOptions()
     if len(policies) < 2 or repeated(policies):
@@ -197,6 +199,7 @@ def observe_in_turns(
     check_within("`turns`", turns, f"[1, {MOST_TURNS}]")
     if out is not None and Path(out).exists():
         raise ArgumentError(f"`out` must name a new folder, got {str(out)!r}")
+    model_of(Endpoint(url, api_key=asked.api_key, timeout_s=asked.timeout_s), asked.model, policies=policies)
     measured: list[dict[str, Observed]] = []
     for turn in range(turns):
         measured.append({})
@@ -205,8 +208,9 @@ def observe_in_turns(
                 url,
                 workload,
                 prompts,
-                asking=asked.under(policy),
+                asking=asked,
                 options=replace(changes, seed=changes.seed + turn),
+                policy=policy,
                 concurrency=concurrency,
             )
             if out is not None:

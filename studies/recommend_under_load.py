@@ -125,7 +125,7 @@ def recommend_under_load(
     cluster: str | Path,
     **options: Any,  # noqa: ANN401 - see `RecommendUnderLoadOptions`
 ) -> RecommendationUnderLoad:
-    """Which draft length serves a workload soonest and keeps a service level, how sure that is, and what to paste.
+    """Which draft length serves a workload fastest and keeps a service level, how sure that is, and what to paste.
 
     Args:
         recording: that acceptance is drawn from, request by request; None: the default one.
@@ -340,11 +340,11 @@ def _chosen(
         return _Choice(policy=best, tied=tied, open_because=BARE, by_cost=True)
     rivals = [BASELINE] if best != BASELINE else ranked[1:]
     for name in rivals:
-        is_sooner = [_soonest((best, name), end) == name for end in (other, *ends)]
-        if all(is_sooner):
-            why = f"on the other half of the requests {name} is sooner than {best}"
+        is_faster = [_fastest((best, name), end) == name for end in (other, *ends)]
+        if all(is_faster):
+            why = f"on the other half of the requests {name} is faster than {best}"
             return _Choice(policy=best, tied=tied, open_because=why)
-        if any(is_sooner):
+        if any(is_faster):
             why = f"the cost does not tell {best} from {name}"
             return _Choice(policy=best, tied=tied, open_because=why, by_cost=True)
     return _Choice(policy=best, tied=tied)
@@ -356,7 +356,7 @@ def _at_slow_end(question: _Question, policy: str | None, ends: Sequence[_Served
     return "" if row is None else missed(row, question.limits)
 
 
-def _soonest(names: tuple[str, str], served: _Served) -> str:
+def _fastest(names: tuple[str, str], served: _Served) -> str:
     """The one with the least time in the system; the first of equal ones, and of those without a run."""
     return min(names, key=lambda name: _seconds(served.rows.get(name)))
 
@@ -436,7 +436,7 @@ def _highest(question: _Question, policy: str) -> HighestKept:
 
 
 def _crossing(question: _Question, chosen: str | None, candidates: Sequence[ServedCandidate]) -> PaysUpTo | None:
-    """Up to which rate the choice, or else the best that drafts, is sooner than the target alone."""
+    """Up to which rate the choice, or else the best that drafts, is faster than the target alone."""
     drafting = [one.policy for one in candidates if one.policy != BASELINE and one.row is not None]
     best = chosen if chosen not in (None, BASELINE) else next(iter(drafting), None)
     if not question.limits or best is None:

@@ -11,16 +11,17 @@ from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun, r
 from paceline.studies.observe import shown_run
 from paceline.studies.observe_turns import MOST_APART, ObservedTurns
 
-from ..observing.fake_server import served
+from ..observing.fake_server import Ways, served
 from .command_line import done, refused
 from .test_observe import folder, observe  # noqa: F401 - a fixture
 
 BOTH = ("--policy", "plain", "--policy", "draft:4/target")
+SERVES_BOTH = Ways(policies=("plain", "draft:4/target"))
 
 
 @pytest.mark.usefixtures("folder")
 def test_policies_take_turns_and_have_the_same_requests_in_each(tmp_path):
-    with served() as server:
+    with served(SERVES_BOTH) as server:
         found = json.loads(done(*observe(server, *BOTH, "--turns", "2", "--seed", "5", "--out", "seen", "--json", "-")))
         asked = [(body["policy"], body["seed"], body["prompt"]) for body in server.bodies]
     runs = [(key, sorted(text for *_, text in rows)) for key, rows in groupby(asked, key=lambda one: one[:2])]
@@ -48,17 +49,28 @@ def test_policies_take_turns_and_have_the_same_requests_in_each(tmp_path):
         (("--policy", "a:1", "--policy", "a/1"), "--policy must differ in more than signs, got a-1 twice"),
         ((*BOTH, "--extra-body", '{"policy": "x"}'), "--extra-body must leave out policy, which --policy sends"),
         ((*BOTH[:2], "--extra-body", '{"policy": 1}'), "--extra-body must leave out policy, which --policy sends"),
+        ((*BOTH, "--policy", "mid"), "--policy must be one that URL serves (plain, draft:4/target), got mid"),
+        (("--policy", "mid"), "--policy must be one that URL serves (plain, draft:4/target), got mid"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_in_turns_is_refused_before_anything_is_sent(options, message):
+    with served(SERVES_BOTH) as server:
+        assert refused(*observe(server, *options)) == message.replace("URL", server.url)
+        assert server.bodies == []
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("asked", [BOTH, BOTH[:2], ("--model", "tiny", *BOTH)])
+def test_a_server_that_knows_no_policies_would_take_one_and_ignore_it(asked):
     with served() as server:
-        assert refused(*observe(server, *options)) == message
+        told = f"--policy goes with paceline serve, {server.url} lists no policies, got plain"
+        assert refused(*observe(server, *asked)) == told
         assert server.bodies == []
 
 
 @pytest.mark.usefixtures("folder")
 def test_one_policy_is_sent_with_each_request():
-    with served() as server:
+    with served(SERVES_BOTH) as server:
         done(*observe(server, "--policy", "plain"))
     assert {body["policy"] for body in server.bodies} == {"plain"}
 

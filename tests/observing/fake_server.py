@@ -26,6 +26,7 @@ class Ways:
         tokenizer: whether /tokenize answers.
         tokenized: what /tokenize answers instead of a count, in turn; the last one stays. Empty: a count.
         models: that are listed.
+        policies: that are listed of each model; None: the server knows none.
         one_at_a_time: whether requests wait for each other.
     """
 
@@ -41,6 +42,7 @@ class Ways:
     tokenizer: bool = False
     tokenized: list = field(default_factory=list)
     models: tuple[str, ...] = (MODEL,)
+    policies: tuple[str, ...] | None = None
     one_at_a_time: bool = False
 
 
@@ -86,7 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         seen = self.server.seen
         if self.path == "/v1/models":
-            self._page(200, json.dumps({"data": [{"id": name} for name in seen.ways.models]}))
+            served = {} if seen.ways.policies is None else {"policies": seen.ways.policies}
+            self._page(200, json.dumps({"data": [{"id": name, **served} for name in seen.ways.models]}))
         elif self.path == "/metrics" and seen.ways.metrics:
             page = seen.ways.metrics[min(seen.pages, len(seen.ways.metrics) - 1)]
             seen.pages += 1

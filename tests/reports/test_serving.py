@@ -13,7 +13,7 @@ from paceline.reports.intervals import enough_values, mean_interval
 from paceline.reports.load import GOODPUT, IN_SYSTEM, Best, best_at, in_words, less
 from paceline.reports.sections import latency_intervals
 from paceline.reports.serving import Promises, ServiceLevels, gap_percentiles, metrics_of
-from paceline.reports.serving_tables import MeasuredRun, SeedRow
+from paceline.reports.serving_tables import MeasuredRun, SeedRow, what_was_asked
 from paceline.reports.summary import Spread
 from paceline.runs.recorder import ServingRecorder
 from paceline.runs.serving import GAP_FIELDS, ServingAbout, total_gaps, total_ps
@@ -343,6 +343,36 @@ def test_what_chance_leaves_open_is_said():
     )
     (_, said) = in_words([Best(rate=4.0, policy="a", tied=("b",), seeds=3, enough=12)], IN_SYSTEM)
     assert said == "at 4 arrivals/s b cannot be told apart from a on these 3 seeds; about 12 would do"
+
+
+def test_what_holds_at_neighbouring_rates_is_said_once():
+    tied, costs = {"tied": ("b",), "seeds": 3}, {"tied": (), "by_cost": ("c",)}
+    found = [Best(rate=rate, policy="a", enough=enough, **tied) for rate, enough in ((1.0, 4), (2.0, 12), (4.0, 7))]
+    assert in_words(found, IN_SYSTEM)[1:] == [
+        "from 1 to 4 arrivals/s b cannot be told apart from a on these 3 seeds; about 12 would do"
+    ]
+    apart = [found[0], Best(rate=2.0, policy="a", tied=()), found[2]]
+    assert [line.split(" b ")[0] for line in in_words(apart, IN_SYSTEM)[1:]] == ["at 1 arrivals/s", "at 4 arrivals/s"]
+    unknown = [found[0], replace(found[1], enough=None)]
+    assert in_words(unknown, IN_SYSTEM)[1:] == ["from 1 to 2 arrivals/s b cannot be told apart from a on these 3 seeds"]
+    costly = [Best(rate=rate, policy="a", **costs) for rate in (1.0, 2.0)]
+    assert in_words(costly, IN_SYSTEM)[1:] == ["from 1 to 2 arrivals/s c cannot be told apart from a by this cost"]
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ([], []),
+        (["h100"], []),
+        (["h100 (vllm)"], []),
+        (["h100 (sglang)"], ["seconds of h100 (sglang)"]),
+        (["fitted.json", "fitted.json", "mine (vllm)"], ["seconds of fitted.json, mine (vllm)"]),
+    ],
+)
+def test_a_title_says_whose_seconds_a_cluster_has_but_for_those_of_the_device_that_it_is_called_by(costs, said):
+    replicas = {str(number): {"cost": cost} for number, cost in enumerate(costs)}
+    assert what_was_asked({"replicas": replicas}, "h100") == said
+    assert what_was_asked({"replicas": replicas, "cost": "large.json"}, "h100") == ["cost large.json"]
 
 
 def test_what_is_equal_is_no_matter_of_chance():

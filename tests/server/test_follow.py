@@ -1,4 +1,4 @@
-"""A policy is tried where simulated traffic says so, and kept where it was truly sooner; nothing else changes it."""
+"""A policy is tried where simulated traffic says so, and kept where it was truly faster; nothing else changes it."""
 
 import json
 import random
@@ -30,7 +30,7 @@ class World:
     """A follower, with seconds of the test's own."""
 
     def __init__(self, prediction=None, seed=0):
-        self.found, self.lines = prediction or Prediction(soonest=TRIED, gain=1.3, tied=()), []
+        self.found, self.lines = prediction or Prediction(fastest=TRIED, gain=1.3, tied=()), []
         self.follower = Follower(POLICIES, POLICIES[2], OPTIONS, self.simulate, self.lines.append)
         self.random, self.now_s, self.count = random.Random(seed), 0.0, 0
         self.follower.look(self.now_s)
@@ -51,9 +51,7 @@ class World:
         tokens = self.random.randint(1, 50)
         drift = 1 + 0.5 * (self.count // 30 % 2)
         took_s = tokens * seconds_of[policy] * drift * exp(self.random.gauss(0, 0.4))
-        job = SimpleNamespace(
-            request_id=name + choice, arrived_at_ps=0, ended_at_ps=round(1e12 * took_s), tokens=[0] * tokens
-        )
+        job = SimpleNamespace(request_id=name + choice, e2e_s=took_s, tokens=[0] * tokens)
         self.follower.ended(job, end(policy) if end else End("length"))
         return policy
 
@@ -120,8 +118,8 @@ def test_what_is_slower_is_rolled_back_and_rests():
     [
         ValueError("a candidate failed"),
         KeyError("best"),
-        Prediction(soonest="plain", gain=1.0, tied=()),
-        Prediction(soonest=TRIED, gain=1.2, tied=("plain",)),
+        Prediction(fastest="plain", gain=1.0, tied=()),
+        Prediction(fastest=TRIED, gain=1.2, tied=("plain",)),
     ],
 )
 def test_a_simulation_that_fails_or_tells_nothing_apart_changes_nothing(found):

@@ -15,6 +15,7 @@ from paceline.runs.observed import read_run
 from paceline.traces.workloads import open_workload
 
 ROOT = Path(__file__).parents[2]
+TURNS = 4
 
 
 def free_port():
@@ -32,8 +33,9 @@ def test_the_loop_closes(tmp_path):
         "PACELINE": str(command),
         "PORT": str(port),
         "RATE": "2",
-        "REQUESTS": "12",
+        "REQUESTS": "8",
         "TOKENS": "24",
+        "TURNS": str(TURNS),
     }
     folder = tmp_path / "loop"
     asked = ["sh", "examples/loop.sh", str(folder)]
@@ -45,12 +47,12 @@ def test_the_loop_closes(tmp_path):
     (chosen,) = {path.name.rpartition("-")[0] for path in (folder / "chosen").iterdir()} - {"plain"}
     served = {}
     for name, policies in (("drafts", ("plain", "draft-4-target")), ("chosen", ("plain", chosen))):
-        for policy, turn in product(policies, (1, 2, 3)):
+        for policy, turn in product(policies, range(1, TURNS + 1)):
             run = read_run(folder / name / f"{policy}-{turn}")
             assert all(one.finished for one in run.requests)
             served.setdefault(turn, set()).add(sum(request.output_tokens for request in run.requests))
         arrivals = list(open_workload(folder / f"{name}.traffic" / "workload"))
-        assert len(arrivals) == 6 * (12 + 2)  # with what was sent to warm up
-    assert [len(counts) for counts in served.values()] == [1, 1, 1]  # the same prompts, and every chain is lossless
+        assert len(arrivals) == 2 * TURNS * (8 + 2)  # with what was sent to warm up
+    assert [len(counts) for counts in served.values()] == [1] * TURNS  # the same prompts, and every chain is lossless
     with pytest.raises(ValueError, match="cannot be reached"):
         Endpoint(f"http://127.0.0.1:{port}", api_key=None, timeout_s=5).page("/health")

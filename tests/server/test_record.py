@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -108,6 +110,7 @@ def test_a_server_that_is_killed_or_ended_leaves_whole_files(prompts, tmp_path, 
         asked = enumerate(prompts * 4)
         answers = [pool.submit(client.complete, text, stream=place % 2 == 0) for place, text in asked]
         until(lambda: any((folder / "workload").glob("*.jsonl")))
+        time.sleep(random.Random(number).random())  # within a file, a stream or a forward
         process.send_signal(ending)
     found = [one.result() for one in answers if not one.exception()]
     whole = {(one.events[0] if one.events else one.body)["id"] for one in found if one.status == 200}
@@ -116,6 +119,9 @@ def test_a_server_that_is_killed_or_ended_leaves_whole_files(prompts, tmp_path, 
     assert arrivals
     assert texts
     assert read_recording("auto", [folder / responses_folder(CHAIN)]).requests
+    for rows in (file.read_text() for file in folder.rglob("[!.]*.jsonl")):
+        assert rows.endswith("\n")
+        assert all(json.loads(line) for line in rows.splitlines())
     if ending == signal.SIGTERM:
         assert process.returncode == 0
         assert whole <= arrivals

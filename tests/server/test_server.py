@@ -412,6 +412,29 @@ def test_the_official_client_is_served(client, prompts):
     client.idle()
 
 
+def test_the_official_client_is_told_of_limits_and_keys_by_its_own_errors(models, prompts):
+    openai = pytest.importorskip("openai", reason="the official client is not installed")
+    limits, asked = RequestLimits(max_queue=0, max_tokens=300), {"model": "pico", "prompt": prompts[0]}
+    with serving(models, limits=limits, api_key="secret", policies=["plain"], max_batch=1) as client:
+        url = f"http://127.0.0.1:{client.port}/v1"
+        with openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger:
+            for ask in (stranger.models.list, lambda: stranger.completions.create(**asked)):
+                with pytest.raises(openai.AuthenticationError):
+                    ask()
+        with openai.OpenAI(base_url=url, api_key="secret", max_retries=0) as official:
+            for fields, message in (({"max_tokens": 301}, "at most 300"), ({"prompt": "a " * 900}, "must fit into")):
+                with pytest.raises(openai.BadRequestError, match=message) as told:
+                    official.completions.create(**{**asked, **fields})
+                assert told.value.param == "max_tokens"
+            with official.completions.create(**asked, max_tokens=300, stream=True) as stream:
+                next(iter(stream))
+                with pytest.raises(openai.RateLimitError) as told:
+                    official.completions.create(**asked)
+                assert (told.value.code, told.value.response.headers["retry-after"]) == ("queue_full", "1")
+            client.idle()
+            assert official.completions.create(**asked).choices[0].finish_reason
+
+
 @pytest.mark.slow
 def test_nothing_that_the_description_allows_is_an_error_of_the_server(client):
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")

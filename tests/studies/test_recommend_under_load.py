@@ -58,7 +58,7 @@ def test_the_choice_is_the_best_of_a_full_sweep(found, recording, asked):
     assert found.crossing is not None
     assert all(one.standing == "feasible" for one in found.candidates)
     assert all(one.highest.rate.mean > 2.0 for one in found.candidates), "each keeps the limits at this rate"
-    assert "x as soon as the present draft:1/target" in next(iter(found.lines()))
+    assert "x as fast as the present draft:1/target" in next(iter(found.lines()))
 
 
 @pytest.mark.slow
