@@ -164,7 +164,8 @@ class ProbedOp(NamedTuple):
     forwards: tuple[ProbedForward, ...]  # none of a model-free member
     beside_s: float  # from the end of the operation before it to its own, without forwards and without the policy
     decisions: int  # steps the policy was asked for meanwhile
-    policy_s: float  # what the policy took for them
+    policy_s: float  # what the policy took for them, and to learn of the operation before
+    num_running: int  # requests that ran when it was asked last
 
 
 class _WatchedForward(WrappedForward):
@@ -246,7 +247,10 @@ class ProbedWorld(TorchWorld):
         before, self._before = self._before, self._reading()
         now_s, decisions, policy_s = (now - then for now, then in zip(self._before, before, strict=True))
         beside_s = now_s - policy_s - sum(forward.seconds for forward in forwards)
-        self.ops.append(ProbedOp(kind, level, num_rows, num_tokens, forwards, beside_s, int(decisions), policy_s))
+        running = self._timed.num_running
+        self.ops.append(
+            ProbedOp(kind, level, num_rows, num_tokens, forwards, beside_s, int(decisions), policy_s, running)
+        )
 
 
 def probe(
