@@ -317,8 +317,9 @@ class Loop:
         self.load.context_tokens -= session.num_prompt + len(session.emitted)
 
     def _ask(self, session: Session) -> tuple[Step, int]:
-        self.load.now_s += self._each_s
-        self.decided_s += self._each_s
+        if self._each_s:
+            self.load.now_s += self._each_s
+            self.decided_s += self._each_s
         try:
             step = self._policy.decide(self._views[session.request_id])
         except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name

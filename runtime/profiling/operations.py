@@ -92,7 +92,8 @@ def measure_members(
 
 # Requests at a time that operations are watched with, and policies timed.
 _BATCHES = (1, 2, 3, 6, 12)
-_LEAST_REQUESTS = 4
+# Requests of a run at least, and for each that runs at a time: a batch stays full while others follow those that end.
+_LEAST_REQUESTS, _REQUESTS_EACH = 6, 2
 # Tokens of a request at most and at least; as many as watching all takes about so many seconds with, and timing again.
 _MOST_TOKENS, _LEAST_TOKENS, _SECONDS = 64, 8, 150.0
 _LOOKUP_CONTEXT, _LOOKUPS = 150, 200
@@ -186,7 +187,7 @@ def _watched(
     watched = []
     for batch in batches:
         for name, make in policies.items():
-            policy, some = make(), _several(prompts, max(_LEAST_REQUESTS, batch))
+            policy, some = make(), _several(prompts, _num_requests(batch))
             ops = probe(world, policy, some, name=name, batch=batch, max_new_tokens=tokens_each)
             watched.append(_Watched(type(policy).__name__, batch, ops))
             progress.advance()
@@ -194,11 +195,11 @@ def _watched(
 
 
 def _decided(runs: Sequence[_Watched]) -> dict[str, DecideSeconds]:
-    """Of each class, the mean over steps while as many requests ran as at a time; how it begins is left out."""
+    """Of each class, the mean over steps while a batch was full; how that begins is left out."""
     taken: dict[str, dict[int, list[ProbedOp]]] = defaultdict(lambda: defaultdict(list))
     for policy, batch, ops in runs:
-        warm = ops[int(_WARM_UP * len(ops)) :]
-        taken[policy][batch] += [op for op in warm if op.num_running == batch]
+        full = [op for op in ops if op.num_running == batch]
+        taken[policy][batch] += full[int(_WARM_UP * len(full)) :]
     found = {}
     for policy, by_batch in taken.items():
         totals = {
@@ -211,10 +212,14 @@ def _decided(runs: Sequence[_Watched]) -> dict[str, DecideSeconds]:
     return found
 
 
+def _num_requests(batch: int) -> int:
+    return max(_LEAST_REQUESTS, _REQUESTS_EACH * batch)
+
+
 def _tokens_each(measured: MeasuredMembers, policies: Mapping[str, MakePolicy], most: int) -> int:
     """Tokens of a request, fewer where models are slow, as if each of them ran once for every token; at most `most`."""
     token_s = sum(min(shape.seconds for shape in measured.even.of(name)) for name in measured.names)
-    rounds = max(1, len(policies)) * sum(max(_LEAST_REQUESTS, batch) / batch for batch in (1, *_BATCHES))
+    rounds = max(1, len(policies)) * sum(_num_requests(batch) / batch for batch in (1, *_BATCHES))
     return min(most, max(_LEAST_TOKENS, min(_MOST_TOKENS, int(_SECONDS / (token_s * rounds)))))
 
 
