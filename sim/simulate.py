@@ -383,6 +383,8 @@ def _logged(
 ) -> RunLog:
     """The log; `decided_s` is what all decisions took, None where each took the same."""
     meta = _meta(scenario, policy, name) | ({} if decided_s is None else {"policy_s": decided_s})
+    if isinstance(world, ReplayWorld) and world.beside_s is not None:
+        meta["beside_s"] = world.beside_s
     log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
     return with_quality(log, world.quality)
 

@@ -181,9 +181,14 @@ class Profiled(Printed):
         meta = self.profile.meta
         members = [self._member_row(member) for member in meta.members]
         operations = [
-            _operation_row(f"{kind} by {member.name}", member.beside(kind))
+            _operation_row(f"{words} by {member.name}", beside)
             for member in meta.members
-            for kind in ("draft", "verify")
+            for words, beside in (
+                ("draft", member.drafting),
+                ("draft with a stop", member.stopping),
+                ("verify", member.verifying),
+            )
+            if beside is not None
         ]
         operations.append(_operation_row("lookup", meta.lookup))
         pool = f"{'FORCED ' if meta.forced else ''}pool {meta.pool}"
@@ -380,6 +385,7 @@ def _meta(
                 in_decoding=operations.in_decoding[member.name],
                 drafting=operations.drafting[member.name],
                 verifying=operations.verifying[member.name],
+                stopping=operations.stopping.get(member.name),
                 shares=measured.shares[member.name],
             )
             for member in models.members

@@ -208,6 +208,8 @@ class ProfiledMember(Record):
     # What its operations cost beside their forwards.
     drafting: BesideForwards
     verifying: BesideForwards
+    # What drafts cost that end by what the drafter says of a token: that is worked out for each. None: as other drafts
+    stopping: BesideForwards | None = None
     # By other member, the share of this one's weights that are the other's as well, above 0 to 1.
     shares: dict[str, Share] = Field(default_factory=dict)
 
@@ -220,9 +222,11 @@ class ProfiledMember(Record):
             raise ValueError("must hold each number of new tokens once, right after another and after each time away")
         return cells
 
-    def beside(self, kind: Literal["draft", "verify"]) -> BesideForwards:
-        """What its operations of one kind cost beside their forwards."""
-        return self.drafting if kind == "draft" else self.verifying
+    def beside(self, kind: Literal["draft", "stop", "verify"]) -> BesideForwards:
+        """What its operations of one kind cost beside forwards; `stop` are drafts of which some row has a stop."""
+        if kind == "stop" and self.stopping is not None:
+            return self.stopping
+        return self.verifying if kind == "verify" else self.drafting
 
 
 class DecideSeconds(Record):

@@ -112,6 +112,7 @@ class Operations:
 
     drafting: dict[str, BesideForwards]  # by member, seconds beside forwards
     verifying: dict[str, BesideForwards]  # likewise
+    stopping: dict[str, BesideForwards]  # likewise, of drafts with a stop; none where no policy has any
     in_decoding: dict[str, InDecoding]  # by member, how much longer its forwards took than foreseen
     lookup: BesideForwards  # of drafts by prompt lookup, which have no forwards
     decide_s: dict[str, DecideSeconds]  # by the name of the policy's class
@@ -161,9 +162,11 @@ def measure_operations(
         watched = watched[len(chains) :]
         others = _watched(world, prompts, policies, _BATCHES, _tokens_each(measured, policies, most_tokens), progress)
     ops = [op for run in watched for op in run.ops]
+    stopped = [op for run in others for op in run.ops if op.stops]
     return Operations(
         drafting=_by_member(pool, [op for op in ops if op.kind == DRAFT and op.forwards]),
         verifying=_by_member(pool, [op for op in ops if op.kind == VERIFY]),
+        stopping=_by_member(pool, stopped) if stopped else {},
         in_decoding=longer_in_decoding(
             ops,
             [measured.forwards.get(member.name) for member in pool.members],

@@ -13,7 +13,8 @@ from ...base.errors import ArgumentError
 from ...traces.meta import DraftBlock
 from ...traces.profile import BatchShape, DecideSeconds
 
-Beside = Literal["draft", "verify"]
+# What an operation is to what it costs beside forwards: `stop` is a draft of which some row has a stop.
+Beside = Literal["draft", "stop", "verify"]
 
 # Seconds of one prompt lookup. Measured with benchmarks/lookup.py on contexts of 100 to 200 tokens.
 LOOKUP_S = 1.0e-5

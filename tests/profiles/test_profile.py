@@ -326,7 +326,7 @@ SECONDS = st.floats(1e-6, 1e-2)
 
 
 def op(num_rows, num_tokens, beside_s):
-    return ProbedOp(DRAFT, 0, num_rows, num_tokens, (), beside_s, 1, 0.0, num_rows)
+    return ProbedOp(DRAFT, 0, num_rows, num_tokens, (), beside_s, 1, 0.0, num_rows, stops=False)
 
 
 @given(per_op=SECONDS, per_row=SECONDS, per_token=SECONDS)

@@ -138,6 +138,7 @@ def test_a_profile_says_what_was_measured(made):
     for member in meta.members:
         assert member.drafting.seconds(3, 1, 3) > 0
         assert member.verifying.seconds(1, 1, 4) > 0
+        assert member.stopping.seconds(3, 1, 3) > 0
         assert member.reload.away_s == GRID.away_s
         assert {cell.away_s for cell in member.after_away} == {0.0, *GRID.away_s}
     assert meta.members[-1].shares.keys() == {"draft", "mid", "slim"}  # which are all made of its layers

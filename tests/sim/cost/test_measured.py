@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.base.files import FOLDER_VARIABLE, processor
+from paceline.decoding.results import DRAFT
 from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain
 from paceline.reports.summary import summarise_run
@@ -77,6 +78,27 @@ def test_every_operation_and_every_step_is_charged_for():
     total, without = (float(one.requests["finished_at_s"].max()) for one in (log, bare))
     assert total == pytest.approx(without + beside + decided)
     assert log.meta["decide_s"] == CHAIN.each_s(1)
+
+
+def test_drafts_with_a_stop_cost_what_was_measured_of_such_and_the_log_has_what_is_beside_forwards():
+    tables = TrieTables(make_trace(SyntheticSpec(models=NAMES, requests=3, tokens=20)))
+    known, stopping = matching(), BesideForwards(per_op_s=0.5, per_token_s=0.25)
+    members = tuple(member.model_copy(update={"stopping": stopping}) for member in known.meta.members)
+    stops = type(known)(meta=known.meta.model_copy(update={"members": members}), shapes=known.shapes)
+    for policy in ("draft:4/target", "confident"):
+        logs = [
+            simulate(Scenario(tables=tables, cost=cost_of(profile)), make_policy(policy, tables.pool), policy)
+            for profile in (known, stops)
+        ]
+        before_s, after_s = (log.meta["beside_s"] for log in logs)
+        drafts = logs[0].ops["kind"] == DRAFT
+        num_ops, tokens = int(drafts.sum()), int(logs[0].steps["drafted"].sum())
+        drafting = known.meta.members[0].drafting
+        more_s = stopping.seconds(0, 1, 0) * num_ops + stopping.per_token_s * tokens
+        less_s = drafting.seconds(0, 1, 0) * num_ops + drafting.per_token_s * tokens
+        assert after_s - before_s == pytest.approx(more_s - less_s if policy == "confident" else 0.0)
+        total_s, all_s = (float(log.ops["duration_s"].sum()) for log in logs)
+        assert all_s - total_s == pytest.approx(after_s - before_s)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 5])
