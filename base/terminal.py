@@ -131,13 +131,21 @@ class Progress:
         unit: what is counted, in the plural.
         done: of them before the stage begins, as a killed one left them.
         alike: whether units take about as long as each other; if not, nothing is said of the time that is left.
+        at_most: whether the stage may end before all units are done.
     """
 
     def __init__(
-        self, stage: str, total: int | None = None, *, unit: str = "", done: int = 0, alike: bool = True
+        self,
+        stage: str,
+        total: int | None = None,
+        *,
+        unit: str = "",
+        done: int = 0,
+        alike: bool = True,
+        at_most: bool = False,
     ) -> None:
         self._stage, self.total, self._unit = stage, total, unit
-        self._alike, self._note = alike, ""
+        self._alike, self._at_most, self._note = alike, at_most, ""
         self._has_told = False
         self._done: float = done
         self._done_before = done
@@ -210,7 +218,8 @@ class Progress:
         """How far it has come; empty where nothing is counted."""
         if self.total is None:
             return f"{int(self._done):,} {self._unit}".rstrip() if self._done else ""
-        return f"{int(self._done):,} of {self.total:,} {self._unit}".rstrip()
+        most = "at most " if self._at_most else ""
+        return f"{int(self._done):,} of {most}{self.total:,} {self._unit}".rstrip()
 
     @property
     def left(self) -> str:
@@ -224,7 +233,7 @@ class Progress:
         # A unit that takes longer than others did is thought to be nearly done.
         overdue_s = (now_s - self._started_at_s) / (newly_done + 1) * max(0, left - 1)
         left_s = max(left_s, overdue_s)
-        return f"about {in_words(left_s)} left"
+        return f"{'at most' if self._at_most else 'about'} {in_words(left_s)} left"
 
     def _tell(self) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_LINES):

@@ -3,8 +3,10 @@
 python benchmarks/recording.py [PROMPTS] [--pool pico] [--max-new-tokens 64] [--reach 4 8 16] [--run 8]
 
 A recorded token takes one of the target at batch 8, and as many of each member as there are contexts, all at the price
-of a token in a wide forward: that is the column `by the formula` (docs/pools-and-recordings.md). Seconds are the
-processor's, of one thread.
+of a token in a wide forward: that is the column `by the formula` (docs/pools-and-recordings.md). `one by one` are
+recordings of one request each; `same tokens` says in how many of them every context and every model's next token is
+that of the recording made together, `other values` how many of the other values differ (rounding in float32 depends on
+what is in a batch). Seconds are the processor's, of one thread.
 """
 
 import tempfile
@@ -12,14 +14,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from paceline.base.files import shipped
 from paceline.runtime.pools.pool import ModelPool
-from paceline.runtime.prompts import read_prompts
+from paceline.runtime.prompts import Prompt, read_prompts
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.recording.views import view
 from paceline.traces import Closure, Sampling
 from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.contexts.trie import Trie, arrays_of
 from paceline_laboratory.findings import table_cell
 from shared.report import parser_of, show
 
@@ -63,6 +67,18 @@ def context_s(pool: ModelPool) -> float:
     return total_s + min(processor_s(lambda: view(logits, sampling=GREEDY, noise=None)) for _ in range(3)) / 64
 
 
+def differing(one: Trie, other: Trie) -> tuple[int, int, int]:
+    """Of two tries, how many integers (contexts and next tokens) and how many floats differ, and how many these are."""
+    ours, theirs = arrays_of(one), arrays_of(other)
+    counts = {"i": 0, "f": 0}
+    for name, values in ours.items():
+        kind = "f" if values.dtype.kind == "f" else "i"
+        alike = values.shape == theirs[name].shape
+        same = alike and np.isclose(values, theirs[name], rtol=0, atol=0, equal_nan=kind == "f")
+        counts[kind] += int(values.size - np.sum(same))
+    return counts["i"], counts["f"], sum(values.size for values in ours.values() if values.dtype.kind == "f")
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("prompts", type=int, nargs="?", default=BATCH)
@@ -76,28 +92,39 @@ def main() -> None:
     chosen = every[:: max(1, len(every) // options.prompts)][: options.prompts]  # of every kind of text
     prompts = pool.tokens_of(chosen, options.max_new_tokens)
 
-    def recorded(closure: Closure, folder: str) -> TrieRecording:
-        name, tokens = Path(folder) / f"{closure.reach}.trace", options.max_new_tokens
-        return record(pool, chosen, sampling=GREEDY, closure=closure, max_new_tokens=tokens, out=name)
+    def recorded(closure: Closure, some: Sequence[Prompt]) -> TrieRecording:
+        tokens = options.max_new_tokens
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "a.trace"
+            return record(pool, some, sampling=GREEDY, closure=closure, max_new_tokens=tokens, out=out)
 
     decoded_s = min(processor_s(lambda: generate(pool, prompts, options.max_new_tokens)) for _ in range(2))
     each_s = context_s(pool)
     rows, read = [], sum(map(len, prompts))
-    with tempfile.TemporaryDirectory() as folder:
-        for reach in options.reach:
-            closure, found = Closure(kind="monotone", reach=reach, run=options.run), list[TrieRecording]()
-            taken_s = processor_s(lambda: found.append(recorded(closure, folder)))  # noqa: B023 - called here
-            tokens = sum(len(one.trie.trunk) - 1 for one in found[0].requests)
-            contexts = sum(one.trie.num_nodes for one in found[0].requests)
-            row = {
-                "reach": str(reach),
-                "contexts a token": f"{contexts / tokens:.1f}",
-                "generate(), ms a token": f"{1e3 * decoded_s / tokens:.1f}",
-                "record, ms a token": f"{1e3 * taken_s / tokens:.1f}",
-                "by the formula": f"{1e3 * (decoded_s + (read + contexts) * each_s) / tokens:.1f}",
-                "times generate()": f"{taken_s / decoded_s:.1f}",
-            }
-            rows.append([table_cell(name, value) for name, value in row.items()])
+    for reach in options.reach:
+        closure = Closure(kind="monotone", reach=reach, run=options.run)
+        found, alone = list[TrieRecording](), list[TrieRecording]()
+        taken_s = processor_s(lambda: found.append(recorded(closure, chosen)))  # noqa: B023 - called here, as below
+        alone_s = processor_s(lambda: alone.extend(recorded(closure, [one]) for one in chosen))  # noqa: B023
+        tries = [one.trie for one in found[0].requests]
+        tokens, contexts = (
+            sum(counts) for counts in zip(*((len(t.trunk) - 1, t.num_nodes) for t in tries), strict=True)
+        )
+        found_apart = [differing(one, other.requests[0].trie) for one, other in zip(tries, alone, strict=True)]
+        _, off, floats = (sum(counts) for counts in zip(*found_apart, strict=True))
+        same = sum(not integers for integers, _, _ in found_apart)
+        row = {
+            "reach": str(reach),
+            "contexts a token": f"{contexts / tokens:.1f}",
+            "generate(), ms a token": f"{1e3 * decoded_s / tokens:.1f}",
+            "record": f"{1e3 * taken_s / tokens:.1f}",
+            "by the formula": f"{1e3 * (decoded_s + (read + contexts) * each_s) / tokens:.1f}",
+            "one by one": f"{1e3 * alone_s / tokens:.1f}",
+            "times generate()": f"{taken_s / decoded_s:.1f}",
+            "same tokens": f"{same} of {len(tries)}",
+            "other values": f"{off / floats:.1%}",
+        }
+        rows.append([table_cell(name, value) for name, value in row.items()])
     show(f"{options.pool}, {len(chosen)} prompts, {options.max_new_tokens} new tokens, run {options.run}", rows)
 
 

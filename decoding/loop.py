@@ -6,7 +6,7 @@ Letter: B requests of one operation.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..base.errors import pass_interrupt
@@ -58,7 +58,8 @@ class Loop:
         name: of the policy, for errors.
         world: where sessions are opened and pending tokens read.
         ledger: told of every operation and step.
-        decide_s: seconds a decision takes, by which `next_op` moves the clock `load.now_s` on.
+        decide_s: seconds that a decision takes while so many requests run, by which `next_op` moves the clock
+            `load.now_s` on; None: none.
         view: what policies see of a request.
         by_hand: steps are given one at a time: `next_op` asks nobody again after a Commit, which is no operation.
 
@@ -66,6 +67,7 @@ class Loop:
         load: what policies see of the server. Whoever drives the loop sets `num_waiting`, the loop all else.
         finished, failed: requests that are done, and those that failed with their errors, for whoever drives the loop
             to take out.
+        decided_s: seconds that all decisions so far took.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Loop:
         name: str,
         world: World,
         ledger: Ledger,
-        decide_s: float = 0.0,
+        decide_s: Callable[[int], float] | None = None,
         view: type[Observation] = Observation,
         by_hand: bool = False,
     ) -> None:
@@ -88,7 +90,9 @@ class Loop:
         self._name = name
         self._world = world
         self._ledger = ledger
+        self.decided_s = 0.0
         self._decide_s = decide_s
+        self._each_s = 0.0  # a decision, in this turn
         self._view = view
         self._by_hand = by_hand
         self._ready: deque[Session] = deque()
@@ -150,6 +154,8 @@ class Loop:
         """
         self.load.now_s = now_s
         ready, waiting, prefills = self._ready, self._waiting, self._prefills
+        if self._decide_s is not None and ready:
+            self._each_s = self._decide_s(self.load.num_running)
         while ready:
             session = ready.popleft()
             step, level = self._ask(session)
@@ -311,7 +317,9 @@ class Loop:
         self.load.context_tokens -= session.num_prompt + len(session.emitted)
 
     def _ask(self, session: Session) -> tuple[Step, int]:
-        self.load.now_s += self._decide_s
+        if self._each_s:
+            self.load.now_s += self._each_s
+            self.decided_s += self._each_s
         try:
             step = self._policy.decide(self._views[session.request_id])
         except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name

@@ -140,19 +140,23 @@ class PricedSeconds:
 class TimedPolicy(WatchedPolicy):
     """Passes on to a policy, notes its steps, and adds up the `seconds` that its `decide` and `learn` take.
 
+    `decisions` counts the steps, and `num_running` is the number of requests that ran when it was asked last.
+
     Not by `Clock`, which waits for devices: that wait is not the policy's. What a policy asks of a pending token (its
     signal) is computed when asked for, and counts.
     """
 
     seconds = 0.0
     decisions = 0
+    num_running = 0
 
     def decide(self, seen: Observation) -> Step:
         """The policy's step."""
         start_s = perf_counter()
         step = self.wrapped.decide(seen)
-        self.decisions += 1
         self.seconds += perf_counter() - start_s
+        self.decisions += 1
+        self.num_running = seen.load.num_running
         self.watch.note(step)
         return step
 

@@ -31,10 +31,12 @@ Charged = tuple[list[Forward], float]  # what ran, and seconds of the whole oper
 class Charges:
     """Charges operations by their forwards, with catch-up, verification width and the rows still running.
 
-    `pool` has the members in level order.
+    `pool` has the members in level order. The attribute `beside_s` has the seconds so far that were no forward's, or
+    None where the cost knows of none.
     """
 
     def __init__(self, cost: CostModel, pool: Pool) -> None:
+        self.beside_s: float | None = None
         self._cost = cost
         self._names = pool.names
         self._reader = pool.feature_level
@@ -106,6 +108,7 @@ class OperationCharges(Charges):
 
     def __init__(self, cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -> None:
         super().__init__(cost, pool)
+        self.beside_s: float = 0.0
         self._charged_s = 0.0
         self._now_s = now_s or (lambda: self._charged_s)
         self._read = WeightsRead(cost.shares)
@@ -118,7 +121,8 @@ class OperationCharges(Charges):
 
     def lookup_s(self, num_rows: int) -> float:
         """See `Charges`."""
-        return self._charge(self._cost.lookups_s(num_rows))
+        seconds = self._cost.lookups_s(num_rows)
+        return self._charge(0.0, seconds)
 
     def check_trees(self, level: int) -> None:
         """See `Charges`; what was measured beside the forwards of drafts stands for what is beside those of trees."""
@@ -144,7 +148,8 @@ class OperationCharges(Charges):
                 )
                 seconds = self._cost.batch_s(self._names[level], shape, first=False)
                 forwards.append((shape.num_rows, shape.new_tokens, 1, seconds))
-        return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
+        kind: Beside = "stop" if any(step.stop is not None for _, step in items) else "draft"
+        return forwards, self._whole(kind, level, len(items), sum(len(row.tokens) for row in drafted), forwards)
 
     def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> Charged:
         """See `Charges`."""
@@ -184,9 +189,11 @@ class OperationCharges(Charges):
         forwards_s = sum(each_s for *_, each_s in forwards)
         if forwards:
             self._read.note(name, self._now_s() + forwards_s)
-        return self._charge(forwards_s + beside_s)
+        return self._charge(forwards_s, beside_s)
 
-    def _charge(self, seconds: float) -> float:
+    def _charge(self, forwards_s: float, beside_s: float) -> float:
+        self.beside_s += beside_s
+        seconds = forwards_s + beside_s
         self._charged_s += seconds
         return seconds
 

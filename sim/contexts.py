@@ -71,6 +71,11 @@ class ReplayWorld(TrieAnswers):
             prefill_before=prefill_before,
         )
 
+    @property
+    def beside_s(self) -> float | None:
+        """Seconds of operations so far that were no forward's; None with a cost that knows forwards alone."""
+        return self._charges.beside_s
+
     def share_prefixes(self, size: PrefixCacheSize) -> None:
         """Let every member have a prefix cache, before a request begins; of costs that know forwards alone."""
         self._charges = PrefixCharges(self._cost, self._pool, PoolPrefixes(size))

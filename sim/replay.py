@@ -116,7 +116,7 @@ class Replay:
             name=type(self).__name__,
             world=self._world,
             ledger=_Unwritten(),
-            decide_s=decide_s,
+            decide_s=(lambda _: decide_s) if decide_s else None,
             by_hand=True,
         )
         self._seconds = 0.0

@@ -27,6 +27,7 @@ from ..policies.about import about_of
 from ..policies.oracles import Foresight, ForwardSeconds
 from ..runs.log import RunLedger, RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
+from ..traces.profile import DecideSeconds
 from .closed_loops import ClosedLoop, WalkedRun, why_looped
 from .contexts import ReplayWorld, TrieTables
 from .cost.base import CostModel, CostRangeError
@@ -194,14 +195,14 @@ class Scenario:
         """How requests begin."""
         return self.tables.default_start if self.start is None else self.start
 
-    def seconds_to_decide(self, policy: Policy) -> float:
+    def seconds_to_decide(self, policy: Policy) -> DecideSeconds:
         """Seconds that a policy is charged for each step."""
         return seconds_to_decide(policy, self.cost, self.decide_s)
 
 
-def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) -> float:
+def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) -> DecideSeconds:
     """Seconds that a policy is charged for each step: those asked for, else what the cost knows of it, if anything."""
-    return cost.decide_s(type(policy).__name__) if asked_s is None else asked_s
+    return cost.decide_s(type(policy).__name__) if asked_s is None else DecideSeconds.of_step(asked_s)
 
 
 def simulate(
@@ -276,7 +277,7 @@ def _one_by_one(
     name: str,
     world: RecordedWorld,
     prefill_before: tuple[bool, ...],
-    decide_s: float,
+    decide_s: DecideSeconds,
 ) -> Quick | None:
     """Requests one after another, each walked from its start to its end."""
     tables, cost = scenario.tables, scenario.cost
@@ -287,7 +288,7 @@ def _one_by_one(
 
     def run(ledger: RunLedger, outputs: dict[str, list[int]] | None) -> bool:
         walked = WalkedRun(
-            policy=policy, name=name, tables=tables, world=world, cost=cost, decide_s=decide_s, ledger=ledger
+            policy=policy, name=name, tables=tables, world=world, cost=cost, decide_s=decide_s.each_s(1), ledger=ledger
         )
         return ClosedLoop(walked).run(prefill_before, outputs)
 
@@ -295,15 +296,15 @@ def _one_by_one(
 
 
 def _in_step(
-    scenario: Scenario, policy: Policy, world: RecordedWorld, prefill_before: tuple[bool, ...], decide_s: float
+    scenario: Scenario, policy: Policy, world: RecordedWorld, prefill_before: tuple[bool, ...], decide_s: DecideSeconds
 ) -> Quick | None:
     """Requests of an imported recording, those of a batch in step."""
     in_step = scenario.tables.in_step
-    if in_step is None or scenario.strict:
+    if in_step is None or scenario.strict or not decide_s.is_constant:
         return None
     asked = in_step.asked(
         policy, scenario.cost, batch=scenario.batch, seed=scenario.seed, prefill_before=prefill_before,
-        decide_s=decide_s,
+        decide_s=decide_s.each_s(1),
     )  # fmt: skip
     if asked is None:
         return None
@@ -328,7 +329,15 @@ def _looped(
     world = run_world(scenario, lambda: loop.load.now_s)
     ledger = RunLedger()
     decide_s = scenario.seconds_to_decide(policy)
-    loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=decide_s, view=view)
+    loop = Loop(
+        pool=recording.pool,
+        policy=policy,
+        name=name,
+        world=world,
+        ledger=ledger,
+        decide_s=None if decide_s.is_free else decide_s.each_s,
+        view=view,
+    )
     waiting = world.sessions(prefill_before)
 
     def admit(count: int, now_s: float) -> None:
@@ -351,7 +360,7 @@ def _looped(
     env.process(device_process(env, loop, world, on_finished=on_finished))
     with paused_collector():
         env.run()
-    return _logged(scenario, policy, name, ledger, world)
+    return _logged(scenario, policy, name, ledger, world, decided_s=None if decide_s.is_constant else loop.decided_s)
 
 
 def run_world(scenario: Scenario, now_s: Callable[[], float]) -> RecordedWorld:
@@ -364,8 +373,18 @@ def run_world(scenario: Scenario, now_s: Callable[[], float]) -> RecordedWorld:
     return world
 
 
-def _logged(scenario: Scenario, policy: Policy, name: str, ledger: RunLedger, world: RecordedWorld) -> RunLog:
-    meta = _meta(scenario, policy, name)
+def _logged(
+    scenario: Scenario,
+    policy: Policy,
+    name: str,
+    ledger: RunLedger,
+    world: RecordedWorld,
+    decided_s: float | None = None,
+) -> RunLog:
+    """The log; `decided_s` is what all decisions took, None where each took the same."""
+    meta = _meta(scenario, policy, name) | ({} if decided_s is None else {"policy_s": decided_s})
+    if isinstance(world, ReplayWorld) and world.beside_s is not None:
+        meta["beside_s"] = world.beside_s
     log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
     # Of contexts many modelled decisions need no draw; what is modelled of an imported recording is drawn.
     meta["drawn"] = world.num_draws > 0 if isinstance(world, ReplayWorld) else bool(log.steps["modelled"].any())
@@ -382,7 +401,7 @@ def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
         "cost": scenario.cost.name,
         "batch": scenario.batch,
         "seed": scenario.seed,
-        "decide_s": scenario.seconds_to_decide(policy),
+        "decide_s": scenario.seconds_to_decide(policy).each_s(scenario.batch),
         "start": scenario.begins.value,
         "devices": scenario.placement.name,
         "prefix_cache": None if scenario.prefixes is None else asdict(scenario.prefixes),

@@ -165,8 +165,8 @@ def calibrate(
         ArgumentError: fewer observed times than terms.
     """
     fit = _Fit(runs, [replayer_of(run) for run in runs])
-    with Progress("calibrating", unit="runs") as progress:
-        fit.on_tried, fit.on_searched = progress.advance, progress.note
+    with Progress("calibrating", fit.most_searches, unit="searches", at_most=True) as progress:
+        fit.on_searched = progress.advance
         found = fit.fitted()
     return replace(found, target=target)
 
@@ -199,10 +199,14 @@ class _Fit:
         self._is_first = (np.arange(len(self._observed)) % 2 == 0)[self._timed]  # `[N]` times to first tokens
         self._num_times = int(self._timed.sum())
         self._begin, self._alone = _begin(runs), _alone(runs)
+        self._more = [term for term in MORE if term.member == TARGET or len(self._lengths) > 1]
         self.tried = 0
-        self.on_tried: Callable[[], None] = lambda: None
-        self.on_searched: Callable[[str], None] = lambda words: None
-        self._num_searched = self._most_searched = 0
+        self.on_searched: Callable[[], None] = lambda: None
+
+    @property
+    def most_searches(self) -> int:
+        """The first and the last, and two for each further term, each time that one more is taken in."""
+        return 2 + len(self._more) * (len(self._more) + 1)
 
     def fitted(self) -> FittedSeconds:
         terms = [term for term in CORE if self._lengths or term.member == TARGET]
@@ -211,12 +215,9 @@ class _Fit:
                 f"`calibrate` has {counted(self._num_times, 'observed time')} for {len(terms)} terms "
                 f"({', '.join(map(str, terms))}): observe more requests"
             )
-        # The first and the last search, and two for each further term, each time that one more is taken in.
-        more = [term for term in MORE if term.member == TARGET or len(self._lengths) > 1]
-        self._num_searched, self._most_searched = 0, 2 + len(more) * (len(more) + 1)
         found = self._searched(terms, np.array([self._begin[term] for term in terms]), _MOVED)
         untold = [_one_length(self._lengths[0])] if len(self._lengths) == 1 else []
-        left = list(more)
+        left = list(self._more)
         while left and self._num_times > len(terms) + 1:
             tried = {term: self._grown(terms, found, term) for term in left}
             needed = [term for term, one in tried.items() if one.is_needed]
@@ -271,8 +272,6 @@ class _Fit:
 
     def _searched(self, terms: Sequence[Term], begin: Floats, moves: Sequence[float]) -> _Found:
         """The best of what full steps come to: a step may have to pass through worse, where requests change steps."""
-        self._num_searched += 1
-        self.on_searched(f"search {self._num_searched} of at most {self._most_searched}")
         best, least = begin, self._errors(terms, begin)
         for moved in moves:
             values, errors = best, least
@@ -285,7 +284,9 @@ class _Fit:
                     best, least = values, errors
                 if np.abs(values - before).sum() <= _STOPS * np.abs(values).sum():
                     break
-        return self._at(terms, best, least)
+        found = self._at(terms, best, least)
+        self.on_searched()
+        return found
 
     def _at(self, terms: Sequence[Term], values: Floats, errors: Floats, moved: float = _MOVED[-1]) -> _Found:
         slopes = []
@@ -303,7 +304,6 @@ class _Fit:
         simulated = []
         for run, replayer in zip(self._runs, self._replayers, strict=True):
             simulated.append(simulated_ps(run.requests, replayer.priced(cost).served(run.requests)).ravel())
-            self.on_tried()
         self.tried += 1
         both = np.maximum(np.concatenate(simulated), 1.0)[self._timed] / self._observed[self._timed]
         errors: Floats = np.log(both)

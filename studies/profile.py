@@ -3,9 +3,10 @@
 Operations are watched while prompts are decoded, or on a forced pool a recording's requests.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import torch
 
 from ..base.errors import ArgumentError, check_least, check_within, counted
 from ..base.files import pool_path, processor
-from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..policies.by_name import PolicySpec
 from ..policies.chain_text import default_policies
@@ -23,7 +23,13 @@ from ..runtime.forced import ForcedPool, ForcedProbedWorld, forced_recording
 from ..runtime.pools.members import LoadedMembers, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.profiling.forwards import ShapeGrid, measure_forwards, memory_floor
-from ..runtime.profiling.operations import MeasuredMembers, Operations, measure_members, measure_operations
+from ..runtime.profiling.operations import (
+    MakePolicy,
+    MeasuredMembers,
+    Operations,
+    measure_members,
+    measure_operations,
+)
 from ..runtime.profiling.probe import Journal, ProbedWorld, check_probed
 from ..runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
 from ..sim.contexts import TrieTables
@@ -33,6 +39,7 @@ from ..traces.meta import Sampling
 from ..traces.profile import (
     ENDING,
     BesideForwards,
+    DecideSeconds,
     Profile,
     ProfiledMember,
     ProfileMeta,
@@ -170,13 +177,18 @@ class Profiled(Printed):
         return [shape._asdict() for shape in self.profile.shapes]
 
     def tables(self) -> Sequence[Grid]:
-        """Members, then operations."""
+        """Members, operations, then policies."""
         meta = self.profile.meta
         members = [self._member_row(member) for member in meta.members]
         operations = [
-            _operation_row(f"{kind} by {member.name}", member.beside(kind))
+            _operation_row(f"{words} by {member.name}", beside)
             for member in meta.members
-            for kind in ("draft", "verify")
+            for words, beside in (
+                ("draft", member.drafting),
+                ("draft with a stop", member.stopping),
+                ("verify", member.verifying),
+            )
+            if beside is not None
         ]
         operations.append(_operation_row("lookup", meta.lookup))
         pool = f"{'FORCED ' if meta.forced else ''}pool {meta.pool}"
@@ -184,6 +196,10 @@ class Profiled(Printed):
         return [
             table(members, texts=("forward",), title=title),
             table(operations, title="beside forwards"),
+            table(
+                [_policy_row(name, meta.decide_s) for name in meta.decide_s],
+                title="deciding and learning, us a step of a request",
+            ),
         ]
 
     def lines(self) -> Sequence[str]:
@@ -197,9 +213,6 @@ class Profiled(Printed):
                 f"seconds of {unsteady} vary by more than {MOST_SPREAD:.0%} from one time to the next (spread): "
                 "something else keeps the machine busy; do not trust them, and profile a quiet machine"
             )
-        quickest, slowest = (pick(meta.decide_s, key=meta.decide_s.__getitem__) for pick in (min, max))
-        least, most = (f"{meta.decide_s[name] * 1e6:.0f} us ({name})" for name in (quickest, slowest))
-        lines.append(f"policies take {least} to {most} a step")
         found_by = "here" if self.out.parent == profiles_folder() else self.out
         if self.floor is not None:
             lines.append(self.floor)
@@ -268,7 +281,7 @@ def profile(
     watched = watched_requests(models, pool, prompts, recording, sampling)
     members = loaded_pool(models)
     chains = _built(watched_chains(members), members, watched)
-    timed = _built([*default_policies(members), *policies], members, watched)
+    timed = _timed(chains, _built(default_policies(members), members, watched), _built(policies, members, watched))
     forwards = {
         member.name: models.forward(level, "auto", share_weights=True)
         for level, member in enumerate(models.members)
@@ -324,14 +337,33 @@ def _operation_row(name: str, beside: BesideForwards) -> dict[str, str]:
     }
 
 
-def _built(names: Iterable[str], pool: Pool, watched: WatchedRequests) -> dict[str, Policy]:
-    """Policies by name; raises ValueError for one that cannot be made, or cannot be run on what is watched."""
-    built = {name: PolicySpec.parse(name).build(pool) for name in dict.fromkeys(names)}
+def _timed(
+    chains: Mapping[str, MakePolicy], usual: Mapping[str, MakePolicy], given: Mapping[str, MakePolicy]
+) -> dict[str, MakePolicy]:
+    """The policies given, and of the usual ones the first of each class that is neither among these nor a chain."""
+    known = {type(make()) for make in (*chains.values(), *given.values())}
+    timed: dict[str, MakePolicy] = {}
+    for name, make in usual.items():
+        if (kind := type(make())) not in known:
+            known.add(kind)
+            timed[name] = make
+    return {**timed, **given}
+
+
+def _policy_row(name: str, decide_s: Mapping[str, DecideSeconds]) -> dict[str, str]:
+    batches = sorted({batch for known in decide_s.values() for batch in known.batches})
+    of_batches = {f"{batch} running": f"{decide_s[name].each_s(batch) * 1e6:.1f}" for batch in batches}
+    return {"policy": name, **of_batches}
+
+
+def _built(names: Iterable[str], pool: Pool, watched: WatchedRequests) -> dict[str, MakePolicy]:
+    """What makes policies, by name; raises ValueError for one that cannot be made, or run on what is watched."""
+    makers: dict[str, MakePolicy] = {name: partial(PolicySpec.parse(name).build, pool) for name in dict.fromkeys(names)}
     forced = watched.world is not None
     where = "the recording" if forced else "the prompts"
-    for name, policy in built.items():
-        check_runnable(policy, name, forced=forced, tags=watched.tags, where=where)
-    return built
+    for name, make in makers.items():
+        check_runnable(make(), name, forced=forced, tags=watched.tags, where=where)
+    return makers
 
 
 def _meta(
@@ -353,6 +385,7 @@ def _meta(
                 in_decoding=operations.in_decoding[member.name],
                 drafting=operations.drafting[member.name],
                 verifying=operations.verifying[member.name],
+                stopping=operations.stopping.get(member.name),
                 shares=measured.shares[member.name],
             )
             for member in models.members

@@ -10,12 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-import numpy as np
-
 from ..base.errors import ArgumentError, counted, repeated
 from ..base.terminal import Progress, quiet, tell, tracked
 from ..decoding.legal_steps import Policy
-from ..decoding.results import DRAFT, TREE, VERIFY
 from ..decoding.seen import Start
 from ..policies.chain_text import default_policies
 from ..reports.tables import Grid, Printed
@@ -449,7 +446,7 @@ class _Job:
         middle = sorted(logs, key=total_s)[len(logs) // 2]
         seconds = tuple(total_s(log) for log in logs)
         measured_s = median(seconds)
-        forwards_s = float(simulated.ops["duration_s"].sum()) - _beside_s(simulated, self.cost)
+        forwards_s = float(simulated.ops["duration_s"].sum()) - simulated.meta.get("beside_s", 0.0)
         forwards_error = (forwards_s - middle.meta["phases"]["forward_s"]) / measured_s
         error = total_s(simulated) / measured_s - 1
         return Cell(
@@ -471,33 +468,6 @@ def _same_steps(one: _Ran, other: _Ran) -> bool:
     (our_tokens, ours), (their_tokens, theirs) = one, other
     found = compare_runs(ours, theirs, replayed_tokens=our_tokens, ran_tokens=their_tokens)
     return found.difference is None and found.left is None
-
-
-def _beside_s(log: RunLog, cost: CostModel) -> float:
-    """Seconds that a replay charged beside forwards."""
-    if not cost.knows_operations:
-        return 0.0
-    names = log.meta["members"]
-    total = 0.0
-    judged = {DRAFT: log.steps["drafted"], TREE: log.steps["drafted"], VERIFY: log.steps["judged"] + 1}
-    tokens = np.zeros(len(log.ops["kind"]))
-    for kind, counts in judged.items():
-        chosen = log.steps["kind"] == kind
-        np.add.at(tokens, log.steps["op"][chosen], counts[chosen])
-    for place, kind in enumerate(log.ops["kind"]):
-        num_rows, num_forwards = int(log.ops["num_rows"][place]), int(log.ops["num_forwards"][place])
-        name = names[log.ops["level"][place]]
-        if name not in cost.shares:  # a lookup, which has no model
-            total += cost.lookups_s(num_rows)
-            continue
-        total += cost.beside_s(
-            "verify" if kind == VERIFY else "draft",
-            name,
-            num_forwards=num_forwards,
-            num_rows=num_rows,
-            num_tokens=int(tokens[place]),
-        )
-    return total
 
 
 def _parts(trace: TrieRecording, tags: Sequence[str] | None, requests: int) -> list[TrieRecording]:

@@ -38,7 +38,7 @@ from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.world import TorchWorld
 from ..sim.contexts import TrieTables
-from ..sim.cost.base import CostModel
+from ..sim.cost.base import NOTHING_TO_DECIDE, CostModel
 from ..sim.recorded import RecordedAnswers
 from ..sim.serving.charges import to_ps
 from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
@@ -361,7 +361,7 @@ class ServedWorlds:
             cost=self._cost,
             limits=replica.limits,
             # With models, what passes between operations counts, and deciding is a part of it.
-            decide_s=seconds_to_decide(policy, self._cost, None) if make_world is None else 0.0,
+            decide_s=seconds_to_decide(policy, self._cost, None) if make_world is None else NOTHING_TO_DECIDE,
             make_world=make_world,
         )
 

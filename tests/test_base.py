@@ -216,6 +216,12 @@ def test_where_nobody_reads_it_goes_on(often):
     [
         ({"total": 12, "unit": "requests"}, 3, 41, "x: 3 of 12 requests, 41 s, about 2 min left"),
         ({"total": 12, "unit": "policies", "alike": False}, 11, 5, "x: 11 of 12 policies, 5 s"),
+        (
+            {"total": 12, "unit": "searches", "at_most": True},
+            6,
+            30,
+            "x: 6 of at most 12 searches, 30 s, at most 30 s left",
+        ),
         ({"total": 12, "done": 8}, 10, 30, "x: 10 of 12, 30 s, about 30 s left"),
         ({"total": 12, "done": 8}, 8, 30, "x: 8 of 12, 30 s"),
         ({"total": 12}, 12, 7300, "x: 12 of 12, 2.0 h"),

@@ -118,6 +118,7 @@ def _whole(value: object) -> object:
 
 
 Version = Annotated[Literal[1], BeforeValidator(_whole)]
+ProfileVersion = Annotated[Literal[2], BeforeValidator(_whole)]
 
 
 class Record(BaseModel):

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from math import inf, isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +21,7 @@ from pydantic import AwareDatetime, Field, ValidationError, field_validator, mod
 
 from ..base.files import kept_folder, whole_file
 from .errors import TraceFormatError
-from .meta import MOST_SECONDS, Record, Version
+from .meta import MOST_SECONDS, ProfileVersion, Record
 
 
 class BatchShape(NamedTuple):
@@ -208,6 +208,8 @@ class ProfiledMember(Record):
     # What its operations cost beside their forwards.
     drafting: BesideForwards
     verifying: BesideForwards
+    # What drafts cost that end by what the drafter says of a token: that is worked out for each. None: as other drafts
+    stopping: BesideForwards | None = None
     # By other member, the share of this one's weights that are the other's as well, above 0 to 1.
     shares: dict[str, Share] = Field(default_factory=dict)
 
@@ -220,9 +222,70 @@ class ProfiledMember(Record):
             raise ValueError("must hold each number of new tokens once, right after another and after each time away")
         return cells
 
-    def beside(self, kind: Literal["draft", "verify"]) -> BesideForwards:
-        """What its operations of one kind cost beside their forwards."""
-        return self.drafting if kind == "draft" else self.verifying
+    def beside(self, kind: Literal["draft", "stop", "verify"]) -> BesideForwards:
+        """What its operations of one kind cost beside forwards; `stop` are drafts of which some row has a stop."""
+        if kind == "stop" and self.stopping is not None:
+            return self.stopping
+        return self.verifying if kind == "verify" else self.drafting
+
+
+class DecideSeconds(Record):
+    """Seconds that a policy takes for steps, to decide and to learn, by the number of requests that run.
+
+    A policy is asked for one request after the other. What it works out once for all of them, and what it finds in the
+    processor's caches from the second one on, makes a step of many cheaper than as many steps of one.
+    """
+
+    # `[N]` requests that run: 1, and then ever more
+    batches: tuple[Annotated[int, Field(strict=True, ge=1)], ...] = Field(min_length=1)
+    # `[N]` of a step of each of these requests, all together
+    seconds: tuple[Annotated[float, Field(ge=0, le=MOST_SECONDS)], ...]
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.batches[0] != 1 or any(after <= before for before, after in pairwise(self.batches)):
+            raise ValueError(f"batches must begin with 1 and ascend, got {', '.join(map(str, self.batches))}")
+        if len(self.seconds) != len(self.batches):
+            raise ValueError(f"must have seconds for each of {len(self.batches)} batches, got {len(self.seconds)}")
+        return self
+
+    @classmethod
+    def of_step(cls, seconds: float) -> Self:
+        """The same for every step, however many requests run; seconds from 0 to 1e9."""
+        return cls(batches=(1,), seconds=(seconds,))
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether a step takes the same however many requests run."""
+        return len(self.batches) == 1
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no step takes any time."""
+        return not any(self.seconds)
+
+    def each_s(self, num_running: int) -> float:
+        """Seconds of a step of one request while so many run.
+
+        Between measured batches those of all together are linear; beyond the largest they grow in proportion.
+        """
+        batches, seconds = self.batches, self.seconds
+        right = bisect_left(batches, num_running)
+        if right == len(batches):
+            return seconds[-1] / batches[-1]
+        if not right or batches[right] == num_running:
+            return seconds[right] / batches[right]
+        below, above = batches[right - 1], batches[right]
+        share = (num_running - below) / (above - below)
+        return (seconds[right - 1] + share * (seconds[right] - seconds[right - 1])) / num_running
+
+
+def mean_to_decide(known: Iterable[DecideSeconds]) -> DecideSeconds:
+    """The mean of at least one, at every batch that one of them has."""
+    tables = list(known)
+    batches = sorted({batch for table in tables for batch in table.batches})
+    seconds = [batch * sum(table.each_s(batch) for table in tables) / len(tables) for batch in batches]
+    return DecideSeconds(batches=tuple(batches), seconds=tuple(seconds))
 
 
 class ProfileMeta(Record):
@@ -230,7 +293,7 @@ class ProfileMeta(Record):
 
     # Of the file.
     format: Literal["paceline-profile"] = "paceline-profile"
-    version: Version = 1
+    version: ProfileVersion = 2
     pool: str  # name of the pool
     forced: bool = False  # whether its models have random weights, and a recording decided what they accepted
     members: tuple[ProfiledMember, ...] = Field(min_length=1)  # that have a model, in level order
@@ -249,8 +312,18 @@ class ProfileMeta(Record):
     drift: float = Field(ge=0)  # relative change of a shape's seconds from the beginning to the end, median over shapes
     left_out: tuple[str, ...] = ()  # shapes that were asked for and not measured, in words
     lookup: BesideForwards  # what drafts by prompt lookup cost, the lookup among it
-    # Seconds that a policy takes for a step, deciding and learning, by the name of its class.
-    decide_s: dict[str, float]
+    decide_s: dict[str, DecideSeconds] = Field(min_length=1)  # what policies take, by the name of their class
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_today(cls, given: object) -> object:
+        """Version 1 had a number for a policy: seconds of a step while one request ran."""
+        if not isinstance(given, dict) or type(given.get("version")) is not int or given["version"] != 1:
+            return given
+        known = given.get("decide_s")
+        if isinstance(known, dict):
+            known = {name: {"batches": [1], "seconds": [seconds]} for name, seconds in known.items()}
+        return {**given, "version": 2, "decide_s": known}
 
     @property
     def hardware(self) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from transformers import PreTrainedModel
 
-from ...base.terminal import Progress, quiet
+from ...base.terminal import Progress
 from ...traces.profile import (
     MOST_JUDGED,
     AfterAway,
@@ -178,6 +178,7 @@ def measure_forwards(
     longest: int,
     repeats: int = 3,
     journal: Journal | None = None,
+    stage: str = "profiling forwards (stage 1 of 4)",
 ) -> MeasuredForwards:
     """Time every shape of the grid.
 
@@ -190,6 +191,7 @@ def measure_forwards(
         longest: context of the pool, in tokens.
         repeats: counted rounds, >= 3.
         journal: of what was measured before, which is not measured again, and of what is measured now; mutated.
+        stage: what its progress is called.
     """
     if repeats < 3:
         raise ValueError(f"repeats must be >= 3, got {repeats}")
@@ -199,7 +201,7 @@ def measure_forwards(
     groups = sorted({(rows, context) for rows, context, _ in asked})
     total = (repeats + 1) * len(groups)
     done = 0 if journal is None else min(len(journal), total)
-    with Progress("profiling forwards (stage 1 of 4)", total, unit="groups of shapes", done=done) as progress:
+    with Progress(stage, total, unit="groups of shapes", done=done) as progress:
         for number in range(repeats + 1):
             for rows, context in groups:
                 known = None if journal is None else journal.known(number, (rows, context))
@@ -374,19 +376,20 @@ def measure_after_away(
     away_s: Sequence[float],
     *,
     longest: int,
+    stage: str = "profiling reloads (stage 3 of 4)",
 ) -> dict[str, tuple[AfterAway, ...]]:
     """By member, a forward of each number of new tokens right after another, and after each time away.
 
     `shares` holds by member the others that read some of its weights: they do not run while these are away.
     `new_tokens` are of one row, >= 1, and `away_s` seconds, > 0, both strictly increasing. `longest` is the pool's
-    context, in tokens.
+    context, in tokens, and `stage` what its progress is called.
     """
     rows = {name: RowsHeld(forward, [_held(longest)]) for name, forward in forwards.items()}
     runs = {(name, count): rows[name].run_of([count])[1] for name in forwards for count in new_tokens}
     clock = Clock(forward.kv_shape.device for forward in forwards.values())
     singles = _by_seconds(clock, {name: runs[name, new_tokens[0]] for name in forwards})
     taken: dict[tuple[str, int, float], list[float]] = {}
-    with Progress("profiling reloads (stage 3 of 4)", REPEATS * len(runs), unit="shapes") as progress:
+    with Progress(stage, REPEATS * len(runs), unit="shapes") as progress:
         for _ in range(REPEATS):
             for (name, count), run in runs.items():
                 others = {other: one for other, one in singles.items() if other not in (name, *shares[name])}
@@ -509,8 +512,7 @@ def measure_again(
     then = _among(shapes, grid)
     longest = max(shape.context_tokens + shape.new_tokens for shape in then.values())
     repeats = max(_LEAST_REPEATS, min(_MOST_REPEATS, int(_SECONDS / _round_s(shapes, grid)) - 1))
-    with Progress("measuring some of the profile again"), quiet():
-        measured = measure_forwards(forwards, grid, longest=longest, repeats=repeats)
+    measured = measure_forwards(forwards, grid, longest=longest, repeats=repeats, stage="measuring forwards again")
     pairs: dict[str, list[tuple[MeasuredForward, MeasuredForward]]] = {name: [] for name in forwards}
     for now in measured.shapes:
         if now.key in then:
@@ -552,8 +554,8 @@ def measure_after_away_again(
 
     `shares` holds by member the others that read some of its weights; `longest` is the pool's context, in tokens.
     """
-    with Progress("measuring some of the profile again"), quiet():
-        found = measure_after_away(forwards, shares, *reference_times(then), longest=longest)
+    stage = "measuring reloads again"
+    found = measure_after_away(forwards, shares, *reference_times(then), longest=longest, stage=stage)
     before = {(name, cell.new_tokens, cell.away_s): cell for name, cells in then.items() for cell in cells}
     return {
         name: [

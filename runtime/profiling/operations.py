@@ -1,10 +1,11 @@
 """What operations cost beside their forwards, what policies take to decide, and all that is measured of members."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
+from typing import NamedTuple
 
 from ...base.terminal import Progress
 from ...decoding.legal_steps import Policy
@@ -14,6 +15,7 @@ from ...traces.meta import Sampling
 from ...traces.profile import (
     AfterAway,
     BesideForwards,
+    DecideSeconds,
     ForwardsInDecoding,
     InDecoding,
     ProfiledForwards,
@@ -88,15 +90,20 @@ def measure_members(
     )
 
 
-# Requests at a time that operations are watched with.
+# Requests at a time that operations are watched with, and policies timed.
 _BATCHES = (1, 2, 3, 6, 12)
-_LEAST_REQUESTS = 4
-# Tokens of a request at most and at least; as many as watching all takes about so many seconds with.
+# Requests of a run at least, and for each that runs at a time: a batch stays full while others follow those that end.
+_LEAST_REQUESTS, _REQUESTS_EACH = 6, 2
+# Tokens of a request at most and at least; as many as watching all takes about so many seconds with, and timing again.
 _MOST_TOKENS, _LEAST_TOKENS, _SECONDS = 64, 8, 150.0
 _LOOKUP_CONTEXT, _LOOKUPS = 150, 200
 
 # Operations that what is said of one member must rest on.
 _LEAST_SEEN = 40
+# The share of a run after which a policy has met what it works with: estimates, and its own code.
+_WARM_UP = 0.25
+
+MakePolicy = Callable[[], Policy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +112,26 @@ class Operations:
 
     drafting: dict[str, BesideForwards]  # by member, seconds beside forwards
     verifying: dict[str, BesideForwards]  # likewise
+    stopping: dict[str, BesideForwards]  # likewise, of drafts with a stop; none where no policy has any
     in_decoding: dict[str, InDecoding]  # by member, how much longer its forwards took than foreseen
     lookup: BesideForwards  # of drafts by prompt lookup, which have no forwards
-    decide_s: dict[str, float]  # by the name of the policy's class, seconds for a step
+    decide_s: dict[str, DecideSeconds]  # by the name of the policy's class
+
+
+class _Watched(NamedTuple):
+    """A run that was watched."""
+
+    policy: str  # the name of its class
+    batch: int  # requests running at a time
+    ops: list[ProbedOp]
 
 
 def measure_operations(
     pool: LoadedMembers,
     prompts: Sequence[Prompt],
     measured: MeasuredMembers,
-    chains: Mapping[str, Policy],
-    policies: Mapping[str, Policy],
+    chains: Mapping[str, MakePolicy],
+    policies: Mapping[str, MakePolicy],
     sampling: Sampling,
     *,
     world: ProbedWorld | None = None,
@@ -127,7 +143,7 @@ def measure_operations(
         prompts: some to decode, at least one; they are taken in turn.
         measured: of the members by themselves.
         chains: policies that together run every member, for the operations at several batches.
-        policies: those whose own seconds are wanted, by the name they will be looked up by.
+        policies: those whose own seconds are wanted as well.
         sampling: how tokens are chosen.
         world: where prompts are decoded; None makes one of the pool.
 
@@ -136,15 +152,21 @@ def measure_operations(
     """
     world = world or ProbedWorld(pool=pool, sampling=sampling)
     longest = max(session.num_prompt for session in world.sessions(_several(prompts, len(prompts)), 1))
-    tokens_each = min(_tokens_each(measured, len(chains)), pool.context_tokens - longest)
-    with Progress(
-        "profiling operations (stage 4 of 4)", (len(_BATCHES) + 1) * len(chains) + len(policies), unit="runs"
-    ) as progress:
-        ops = _watched(world, prompts, chains, tokens_each, progress)
-        decide_s = _decided(world, prompts, policies, tokens_each, progress)
+    most_tokens = pool.context_tokens - longest
+    total = (len(_BATCHES) + 1) * len(chains) + len(_BATCHES) * len(policies)
+    with Progress("profiling operations (stage 4 of 4)", total, unit="runs") as progress:
+        # A first round warms up.
+        watched = _watched(
+            world, prompts, chains, (1, *_BATCHES), _tokens_each(measured, chains, most_tokens), progress
+        )
+        watched = watched[len(chains) :]
+        others = _watched(world, prompts, policies, _BATCHES, _tokens_each(measured, policies, most_tokens), progress)
+    ops = [op for run in watched for op in run.ops]
+    stopped = [op for run in others for op in run.ops if op.stops]
     return Operations(
         drafting=_by_member(pool, [op for op in ops if op.kind == DRAFT and op.forwards]),
         verifying=_by_member(pool, [op for op in ops if op.kind == VERIFY]),
+        stopping=_by_member(pool, stopped) if stopped else {},
         in_decoding=longer_in_decoding(
             ops,
             [measured.forwards.get(member.name) for member in pool.members],
@@ -152,50 +174,63 @@ def measure_operations(
             WeightsRead(measured.shares),
         ),
         lookup=_lookups([op for op in ops if op.kind == DRAFT and not op.forwards]),
-        decide_s=decide_s,
+        decide_s=_decided([*watched, *others]),
     )
 
 
 def _watched(
-    world: ProbedWorld, prompts: Sequence[Prompt], chains: Mapping[str, Policy], tokens_each: int, progress: Progress
-) -> list[ProbedOp]:
-    """Operations of all chains at several batches; a first round warms up."""
-    ops: list[ProbedOp] = []
-    for place, batch in enumerate((1, *_BATCHES)):
-        for name, policy in chains.items():
-            some = _several(prompts, max(_LEAST_REQUESTS, batch))
-            seen = probe(world, policy, some, name=name, batch=batch, max_new_tokens=tokens_each)
-            if place:
-                ops += seen
+    world: ProbedWorld,
+    prompts: Sequence[Prompt],
+    policies: Mapping[str, MakePolicy],
+    batches: Sequence[int],
+    tokens_each: int,
+    progress: Progress,
+) -> list[_Watched]:
+    """Every policy at every batch, each time made anew: the answers are the same, and it may have kept some to copy."""
+    watched = []
+    for batch in batches:
+        for name, make in policies.items():
+            policy, some = make(), _several(prompts, _num_requests(batch))
+            ops = probe(world, policy, some, name=name, batch=batch, max_new_tokens=tokens_each)
+            watched.append(_Watched(type(policy).__name__, batch, ops))
             progress.advance()
-    return ops
+    return watched
 
 
-def _decided(
-    world: ProbedWorld, prompts: Sequence[Prompt], policies: Mapping[str, Policy], tokens_each: int, progress: Progress
-) -> dict[str, float]:
-    decided: dict[str, list[float]] = defaultdict(list)
-    some = _several(prompts, _LEAST_REQUESTS)
-    for name, policy in policies.items():
-        seen = probe(world, policy, some, name=name, batch=1, max_new_tokens=tokens_each)
-        decided[type(policy).__name__] += [op.policy_s / op.decisions for op in seen if op.decisions]
-        progress.advance()
-    return {name: sum(seconds) / len(seconds) for name, seconds in decided.items() if seconds}
+def _decided(runs: Sequence[_Watched]) -> dict[str, DecideSeconds]:
+    """Of each class, the mean over steps while a batch was full; how that begins is left out."""
+    taken: dict[str, dict[int, list[ProbedOp]]] = defaultdict(lambda: defaultdict(list))
+    for policy, batch, ops in runs:
+        full = [op for op in ops if op.num_running == batch]
+        taken[policy][batch] += full[int(_WARM_UP * len(full)) :]
+    found = {}
+    for policy, by_batch in taken.items():
+        totals = {
+            batch: batch * sum(op.policy_s for op in ops) / decisions
+            for batch, ops in by_batch.items()
+            if (decisions := sum(op.decisions for op in ops))
+        }
+        if totals:
+            found[policy] = DecideSeconds(batches=tuple(totals), seconds=tuple(totals.values()))
+    return found
 
 
-def _tokens_each(measured: MeasuredMembers, num_chains: int) -> int:
-    """Tokens of a request, fewer where models are slow, as if each of them ran once for every token."""
+def _num_requests(batch: int) -> int:
+    return max(_LEAST_REQUESTS, _REQUESTS_EACH * batch)
+
+
+def _tokens_each(measured: MeasuredMembers, policies: Mapping[str, MakePolicy], most: int) -> int:
+    """Tokens of a request, fewer where models are slow, as if each of them ran once for every token; at most `most`."""
     token_s = sum(min(shape.seconds for shape in measured.even.of(name)) for name in measured.names)
-    rounds = num_chains * sum(max(_LEAST_REQUESTS, batch) / batch for batch in (1, *_BATCHES))
-    return max(_LEAST_TOKENS, min(_MOST_TOKENS, int(_SECONDS / (token_s * rounds))))
+    rounds = max(1, len(policies)) * sum(_num_requests(batch) / batch for batch in (1, *_BATCHES))
+    return min(most, max(_LEAST_TOKENS, min(_MOST_TOKENS, int(_SECONDS / (token_s * rounds)))))
 
 
 def _several(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
-    """So many prompts, under ids of their own."""
-    return [
-        Prompt(request_id=str(place), tag=prompts[place % len(prompts)].tag, text=prompts[place % len(prompts)].text)
-        for place in range(count)
-    ]
+    """So many prompts, under ids of their own, from all over those given."""
+    apart = max(1, len(prompts) // count)
+    some = [prompts[place * apart % len(prompts)] for place in range(count)]
+    return [Prompt(request_id=str(place), tag=one.tag, text=one.text) for place, one in enumerate(some)]
 
 
 def _by_member(pool: LoadedMembers, ops: Sequence[ProbedOp]) -> dict[str, BesideForwards]:

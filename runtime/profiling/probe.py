@@ -164,7 +164,9 @@ class ProbedOp(NamedTuple):
     forwards: tuple[ProbedForward, ...]  # none of a model-free member
     beside_s: float  # from the end of the operation before it to its own, without forwards and without the policy
     decisions: int  # steps the policy was asked for meanwhile
-    policy_s: float  # what the policy took for them
+    policy_s: float  # what the policy took for them, and to learn of the operation before
+    num_running: int  # requests that ran when it was asked last
+    stops: bool  # whether it is a draft of which some row has a stop
 
 
 class _WatchedForward(WrappedForward):
@@ -214,7 +216,8 @@ class ProbedWorld(TorchWorld):
         """See `TorchWorld`."""
         results = super().draft(level, items)
         written = sum(len(row.tokens) for row in results.rows if isinstance(row, Drafted))
-        self._note(DRAFT, level, len(items), written, results)
+        stops = any(step.stop is not None for _, step in items)
+        self._note(DRAFT, level, len(items), written, results, stops=stops)
         return results
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
@@ -236,7 +239,14 @@ class ProbedWorld(TorchWorld):
         return self.clock.now_s(), self._timed.decisions, self._timed.seconds
 
     def _note(
-        self, kind: int, level: int, num_rows: int, num_tokens: int, results: DraftResults | VerifyResults
+        self,
+        kind: int,
+        level: int,
+        num_rows: int,
+        num_tokens: int,
+        results: DraftResults | VerifyResults,
+        *,
+        stops: bool = False,
     ) -> None:
         forwards = tuple(
             ProbedForward(level, shape, ended_s, seconds)
@@ -246,7 +256,10 @@ class ProbedWorld(TorchWorld):
         before, self._before = self._before, self._reading()
         now_s, decisions, policy_s = (now - then for now, then in zip(self._before, before, strict=True))
         beside_s = now_s - policy_s - sum(forward.seconds for forward in forwards)
-        self.ops.append(ProbedOp(kind, level, num_rows, num_tokens, forwards, beside_s, int(decisions), policy_s))
+        running = self._timed.num_running
+        self.ops.append(
+            ProbedOp(kind, level, num_rows, num_tokens, forwards, beside_s, int(decisions), policy_s, running, stops)
+        )
 
 
 def probe(

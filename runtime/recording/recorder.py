@@ -449,5 +449,7 @@ def _weight_samples(model: PreTrainedModel) -> Iterator[bytes]:
     """Name, shape and evenly spaced values of every weight."""
     for name, weight in model.named_parameters():
         yield f"{name} {tuple(weight.shape)}".encode()
-        flat = weight.detach().flatten()
-        yield flat[:: max(1, flat.numel() // _SAMPLED_WEIGHTS)].to("cpu", torch.float32).numpy().tobytes()
+        places = torch.arange(0, weight.numel(), max(1, weight.numel() // _SAMPLED_WEIGHTS), device=weight.device)
+        # Of a weight that is laid out otherwise to be multiplied quickly, flatten would copy the whole.
+        sample = weight.detach()[torch.unravel_index(places, weight.shape)]
+        yield sample.to("cpu", torch.float32).numpy().tobytes()

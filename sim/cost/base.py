@@ -11,12 +11,14 @@ from typing import Literal, NamedTuple
 
 from ...base.errors import ArgumentError
 from ...traces.meta import DraftBlock
-from ...traces.profile import BatchShape
+from ...traces.profile import BatchShape, DecideSeconds
 
-Beside = Literal["draft", "verify"]
+# What an operation is to what it costs beside forwards: `stop` is a draft of which some row has a stop.
+Beside = Literal["draft", "stop", "verify"]
 
 # Seconds of one prompt lookup. Measured with benchmarks/lookup.py on contexts of 100 to 200 tokens.
 LOOKUP_S = 1.0e-5
+NOTHING_TO_DECIDE = DecideSeconds.of_step(0.0)
 
 
 class DraftTerms(NamedTuple):
@@ -175,9 +177,9 @@ class CostModel:
         """
         return 0.0
 
-    def decide_s(self, policy: str) -> float:
+    def decide_s(self, policy: str) -> DecideSeconds:
         """Seconds that a policy, by the name of its class, takes for a step."""
-        return 0.0
+        return NOTHING_TO_DECIDE
 
 
 class ShapedCost(CostModel):

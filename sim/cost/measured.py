@@ -20,7 +20,18 @@ from ...base.terminal import tell
 from ...traces.contexts.meta import TrieMeta
 from ...traces.errors import TraceFormatError
 from ...traces.opening import by_form
-from ...traces.profile import CPU, ENDING, BatchShape, Profile, ProfileMeta, forwards_of, profiles_here, read_profile
+from ...traces.profile import (
+    CPU,
+    ENDING,
+    BatchShape,
+    DecideSeconds,
+    Profile,
+    ProfileMeta,
+    forwards_of,
+    mean_to_decide,
+    profiles_here,
+    read_profile,
+)
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED, RoundsRecording
 from ...traces.rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
@@ -79,13 +90,13 @@ class ProfiledCost(CostModel):
         """See `CostModel`."""
         return self._beside[kind, model].seconds(num_forwards, num_rows, num_tokens)
 
-    def decide_s(self, policy: str) -> float:
+    def decide_s(self, policy: str) -> DecideSeconds:
         """See `CostModel`; of a policy that was not measured the mean of those that were."""
         known = self._meta.decide_s
         if policy in known:
             return known[policy]
         self._unmeasured.add(policy)
-        return sum(known.values()) / len(known)
+        return mean_to_decide(known.values())
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""

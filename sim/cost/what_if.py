@@ -16,7 +16,7 @@ from enum import StrEnum
 from math import isinf
 
 from ...base.errors import check_within
-from ...traces.profile import BatchShape
+from ...traces.profile import BatchShape, DecideSeconds
 from ...traces.rounds.rounds import TARGET_ALONE
 from .base import Beside, ContextLine, CostModel, DraftTerms, RoundScale, WrappedCost
 from .roofline import RooflineCost
@@ -291,6 +291,6 @@ class ScaledCost(WrappedCost):
         """See `CostModel`."""
         return self._cost.beside_s(kind, model, num_forwards=num_forwards, num_rows=num_rows, num_tokens=num_tokens)
 
-    def decide_s(self, policy: str) -> float:
+    def decide_s(self, policy: str) -> DecideSeconds:
         """See `CostModel`."""
         return self._cost.decide_s(policy)

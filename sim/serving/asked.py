@@ -8,7 +8,7 @@ Operations that wait stand in **slots**: two for each member, its drafts and the
 first. The first slot that holds anybody runs next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, cast
 
 from ...base.errors import pass_interrupt
@@ -46,7 +46,8 @@ class AskedPolicy:
         policy: asked for every step; one object for all requests.
         name: of the policy, for errors.
         world: carries out what is asked for; reads what a drafter said of a pending token.
-        decide_s: seconds a decision takes, by which the clock `load.now_s` moves on.
+        decide_s: seconds that a decision takes while so many requests run, by which the clock `load.now_s` moves on;
+            None: none.
 
     Attributes:
         load: what the policy sees of the server. `num_waiting`, `now_s` and `free_kv_share` are set by the replica.
@@ -55,11 +56,14 @@ class AskedPolicy:
         num_modelled: decisions that were modelled rather than replayed.
         ready: requests that are asked next, in this order.
         learn: of the policy.
+        each_s: seconds of a decision when policies were asked last.
         idle: steps in a row that left a request as it was, by id.
         judged_sums: `[L]` rows, drafted tokens, accepted and own ones that a member judged; prefills apart.
     """
 
-    def __init__(self, pool: Pool, policy: Policy, name: str, world: EngineWorld, decide_s: float) -> None:
+    def __init__(
+        self, pool: Pool, policy: Policy, name: str, world: EngineWorld, decide_s: Callable[[int], float] | None
+    ) -> None:
         self.load = ServerLoad(len(pool.members))
         self.finished: list[ServedRequest] = []
         self.committed: list[ServedRequest] = []
@@ -70,6 +74,7 @@ class AskedPolicy:
         self._name = name
         self._world = world
         self._runs = members_run_by(policy)
+        self.each_s = 0.0
         self._decide_s = decide_s
         self._target = pool.target_level
         self.ready: list[ServedRequest] = []
@@ -131,13 +136,16 @@ class AskedPolicy:
         load.now_s = now_s
         ready = self.ready
         if ready:
-            decide, steps, decide_s = self._decide, self._steps, self._decide_s
+            decide, steps = self._decide, self._steps
+            if self._decide_s is not None:
+                self.each_s = self._decide_s(load.num_running)
+            each_s = self.each_s
             # As mostly all ask for the same: then nobody stands in a slot.
             rows: list[ServedRequest] = []
             same = -1 if self._num_queued else -2
             for request in ready:  # grows by those whose step is a Commit
-                if decide_s:
-                    load.now_s += decide_s
+                if each_s:
+                    load.now_s += each_s
                 try:
                     step = decide(request.view)
                 except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name

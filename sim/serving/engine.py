@@ -82,9 +82,11 @@ class Replica:
         self._has_caches = self._memory.has_caches
         self._first_blocks = first_blocks_of(self._memory.target, shared.unit_tokens)
         self._world = spec.world(pool, shared.answers, lambda: self._asked.load.now_s, lambda: self._memory.target)
-        self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
+        self._decides = not spec.decide_s.is_free
         self._budget = spec.limits.token_budget
-        self._asked = AskedPolicy(pool, spec.policy, spec.policy_name, self._world, spec.decide_s)
+        self._asked = AskedPolicy(
+            pool, spec.policy, spec.policy_name, self._world, spec.decide_s.each_s if self._decides else None
+        )
         self._scheduler = Scheduler(
             limits=spec.limits,
             asked=self._asked,
@@ -103,7 +105,7 @@ class Replica:
         self._runs_ahead = (
             isinstance(self._world, ServedWorld)
             and self._world.is_plain
-            and not spec.decide_s
+            and not self._decides
             and spec.role == Role.both
             and self._operations is None
         )
@@ -226,7 +228,7 @@ class Replica:
             UnrecordedContextError: strict, and a decision is not recorded.
             CostRangeError: an operation outside what the cost model knows.
         """
-        flights, asked, target, decide_ps = self._flights, self._asked, self._target, self._decide_ps
+        flights, asked, target, decides = self._flights, self._asked, self._target, self._decides
         next_op, quick = asked.next_op, self._quick
         while True:
             if flights is not None and (flights.is_under_way or self._goes_round()):
@@ -244,7 +246,7 @@ class Replica:
                 op, self._kept = self._kept, None
                 if op is None:
                     op = next_op(start_ps / PS_PER_S)
-                    if decide_ps:
+                    if decides:
                         start_ps += self._decided_ps(start_ps)
                 has_ended = bool(asked.committed) and self._has_ended(start_ps)
                 if self._told:
@@ -330,7 +332,8 @@ class Replica:
 
     def _decided_ps(self, start_ps: int) -> int:
         """What the decisions since an instant took, by the clock of the policy."""
-        return round((self._asked.load.now_s - start_ps / PS_PER_S) / self._decide_s) * self._decide_ps
+        each_s = self._asked.each_s
+        return round((self._asked.load.now_s - start_ps / PS_PER_S) / each_s) * to_ps(each_s) if each_s else 0
 
     def _note_moved(self, now_ps: int) -> None:
         if self._scheduler.has_moved:

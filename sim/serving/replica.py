@@ -9,8 +9,9 @@ from ...base.errors import check_within
 from ...decoding.legal_steps import Policy
 from ...decoding.pool import Pool
 from ...runs.recorder import ServingRecorder
+from ...traces.profile import DecideSeconds
 from ...traces.workloads.arrival import Arrival
-from ..cost.base import CostModel
+from ..cost.base import NOTHING_TO_DECIDE, CostModel
 from ..recorded import RecordedAnswers
 from ..rounds_once import SharedRounds
 from .charges import to_s
@@ -182,7 +183,7 @@ class ReplicaSpec:
         policy_name: for errors.
         cost: seconds.
         limits: of the batch, a step and the memory.
-        decide_s: seconds that the policy takes for a step, >= 0.
+        decide_s: seconds that the policy takes for a step.
         make_world: what answers and takes time instead; None: the recording answers, at the seconds of `cost`.
         role: what it does of a request.
     """
@@ -191,7 +192,7 @@ class ReplicaSpec:
     policy_name: str
     cost: CostModel
     limits: EngineLimits
-    decide_s: float = 0.0
+    decide_s: DecideSeconds = NOTHING_TO_DECIDE
     make_world: MakeWorld | None = None
     role: Role = Role.both
 

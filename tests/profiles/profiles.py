@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from paceline.traces.profile import (
     AfterAway,
     BesideForwards,
+    DecideSeconds,
     MeasuredForward,
     Profile,
     ProfiledMember,
@@ -15,6 +16,9 @@ from paceline.traces.profile import (
 )
 
 ROWS, NEW_TOKENS, CONTEXTS = (1, 2, 4), (1, 3, 9), (0, 50, 200)
+# The first takes the same for every request; the second much once, and little for each.
+CHAIN = DecideSeconds.of_step(1e-5)
+ADAPTIVE = DecideSeconds(batches=(1, 2, 4), seconds=(3e-5, 4e-5, 6e-5))
 NO_RELOAD = Reload(new_tokens=(1,), away_s=(1.0,), longer_s=((0.0,),))
 
 
@@ -66,7 +70,7 @@ def made_profile(*, names=("draft", "target"), processor="a processor", paramete
             "measured_at": datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
             "drift": 0.01,
             "lookup": BesideForwards(per_op_s=1e-5),
-            "decide_s": {"Chain": 1e-5, "Adaptive": 3e-5},
+            "decide_s": {"Chain": CHAIN, "Adaptive": ADAPTIVE},
             **changes,
         }
     )

@@ -1,5 +1,6 @@
 """A profile comes back as it was written, or is refused; it says what a forward takes, alone and in decoding; fits."""
 
+import json
 from dataclasses import replace
 from datetime import datetime
 from math import inf
@@ -18,6 +19,7 @@ from paceline.traces.errors import TraceFormatError
 from paceline.traces.profile import (
     AfterAway,
     BatchShape,
+    DecideSeconds,
     ForwardsInDecoding,
     InDecoding,
     Longer,
@@ -26,6 +28,7 @@ from paceline.traces.profile import (
     Reload,
     UnevenRows,
     WeightsRead,
+    mean_to_decide,
     profiles_here,
     read_profile,
     write_profile,
@@ -33,9 +36,13 @@ from paceline.traces.profile import (
 from pydantic import ValidationError
 
 from ..traces.making import with_cell
-from .profiles import CONTEXTS, NEW_TOKENS, NO_RELOAD, ROWS, made_member, made_profile, seconds_of
+from .profiles import ADAPTIVE, CHAIN, CONTEXTS, NEW_TOKENS, NO_RELOAD, ROWS, made_member, made_profile, seconds_of
 
 PROFILE = made_profile()
+
+
+def table_of(batches, seconds):
+    return {"batches": batches, "seconds": seconds}
 
 
 def test_a_profile_comes_back(tmp_path):
@@ -43,6 +50,68 @@ def test_a_profile_comes_back(tmp_path):
     write_profile(made_profile(), path)
     assert read_profile(path) == made_profile()
     assert list(path.parent.iterdir()) == [path]
+
+
+def header_of(table, **changes):
+    header = json.loads(table.schema.metadata[b"paceline"]) | changes
+    return table.replace_schema_metadata({"paceline": json.dumps(header)})
+
+
+def test_a_file_of_version_1_has_the_seconds_of_one_request_for_any_number(tmp_path):
+    path = tmp_path / "a.profile"
+    write_profile(made_profile(), path)
+    pq.write_table(header_of(pq.read_table(path), version=1, decide_s={"Chain": 1e-5, "Adaptive": 3e-5}), path)
+    found = read_profile(path)
+    assert found.meta.decide_s == {"Chain": CHAIN, "Adaptive": DecideSeconds.of_step(3e-5)}
+    assert found == made_profile(decide_s=found.meta.decide_s)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"version": 3}, "version: Input should be 2, got 3"),
+        ({"version": True}, "version: Value error, must be a whole number, got True"),
+        ({"version": 1}, "decide_s.Chain.seconds.0: Input should be a valid number"),
+        ({"version": 1, "decide_s": {"Chain": -1.0}}, "decide_s.Chain.seconds.0: Input should be greater than or"),
+        ({"decide_s": {}}, "decide_s: Dictionary should have at least 1 item"),
+        ({"decide_s": {"Chain": 1e-5}}, "decide_s.Chain: Input should be an object, got 1e-05"),
+        ({"decide_s": {"Chain": table_of((2, 4), (1.0, 2.0))}}, "decide_s.Chain: Value error, batches must begin with"),
+        ({"decide_s": {"Chain": table_of((1, 4, 4), (1.0, 2.0, 3.0))}}, "decide_s.Chain: Value error, batches must"),
+        ({"decide_s": {"Chain": table_of((1, 4), (1.0,))}}, "decide_s.Chain: Value error, must have seconds for each"),
+        ({"decide_s": {"Chain": table_of((1, 2.5), (1.0, 2.0))}}, "decide_s.Chain.batches.1: Input should be a valid"),
+        ({"decide_s": {"Chain": table_of((1, 4), (1.0, -2.0))}}, "decide_s.Chain.seconds.1: Input should be greater"),
+    ],
+)
+def test_seconds_to_decide_that_break_the_format(tmp_path, changes, says):
+    path = tmp_path / "a.profile"
+    write_profile(made_profile(), path)
+    pq.write_table(header_of(pq.read_table(path), **changes), path)
+    with pytest.raises(TraceFormatError) as caught:
+        read_profile(path)
+    assert str(caught.value).startswith(f"{path}: {says}")
+
+
+BATCHES = st.sets(st.integers(2, 64), max_size=4).map(lambda more: (1, *sorted(more)))
+
+
+@given(BATCHES, st.floats(0, 1), st.floats(0, 1), st.integers(1, 200))
+def test_a_part_for_the_step_and_a_part_for_the_request_come_out_between_batches(batches, once, each, num_running):
+    table = DecideSeconds(batches=batches, seconds=tuple(once + each * batch for batch in batches))
+    most = min(num_running, batches[-1])  # beyond, a step of all of them grows in proportion
+    assert table.each_s(num_running) == pytest.approx(once / most + each)
+    assert table.is_free == (once + each == 0)
+
+
+@given(st.floats(0, 1), st.integers(1, 200))
+def test_what_is_constant_is_so_to_the_bit(seconds, num_running):
+    assert DecideSeconds.of_step(seconds).each_s(num_running) == seconds
+    assert DecideSeconds.of_step(seconds).is_constant
+
+
+@given(st.integers(1, 9))
+def test_the_mean_is_that_of_each_batch(num_running):
+    expected = (CHAIN.each_s(num_running) + ADAPTIVE.each_s(num_running)) / 2
+    assert mean_to_decide([CHAIN, ADAPTIVE]).each_s(num_running) == pytest.approx(expected)
 
 
 def first_row(name, value):
@@ -257,7 +326,7 @@ SECONDS = st.floats(1e-6, 1e-2)
 
 
 def op(num_rows, num_tokens, beside_s):
-    return ProbedOp(DRAFT, 0, num_rows, num_tokens, (), beside_s, 1, 0.0)
+    return ProbedOp(DRAFT, 0, num_rows, num_tokens, (), beside_s, 1, 0.0, num_rows, stops=False)
 
 
 @given(per_op=SECONDS, per_row=SECONDS, per_token=SECONDS)

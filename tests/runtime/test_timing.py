@@ -205,7 +205,7 @@ class Probed:
         for new, total, taken_s in forwards:
             self.now_s += taken_s
             probed.append(ProbedForward(0, BatchShape(1, new, new, total), self.now_s, taken_s))
-        self.ops.append(ProbedOp(kind, 0, 1, 1, tuple(probed), 0.0, 1, 0.0))
+        self.ops.append(ProbedOp(kind, 0, 1, 1, tuple(probed), 0.0, 1, 0.0, 1, stops=False))
 
     def longer(self):
         alone = ProfiledForwards(PROFILE.of("draft"), PROFILE.meta.members[0].smooth)

@@ -261,7 +261,7 @@ def charges_of(cost, now_s=lambda: 0.0):
 def rows(*names, new=1, held=10, pending=0):
     """Items of an operation, of which only what is charged is there."""
     fed = {"feed": lambda level, verify: (new, held), "first_unjudged": lambda level: 0, "tokens": [0] * pending}
-    return [(SimpleNamespace(request_id=name, **fed), None) for name in names]
+    return [(SimpleNamespace(request_id=name, **fed), SimpleNamespace(stop=None)) for name in names]
 
 
 def drafted(*counts):

@@ -36,7 +36,7 @@ class Site:
     def __init__(self, policy, *admitted, decide_s=0.0):
         self.env, self.pool, self.ledger = simpy.Environment(), recorded_pool(TRACE), RunLedger()
         world = ReplayWorld(tables=TrieTables(TRACE), pool=self.pool, cost=easy_cost(TRACE), fallback=None)
-        told = {"name": policy, "world": world, "ledger": self.ledger, "decide_s": decide_s}
+        told = {"name": policy, "world": world, "ledger": self.ledger, "decide_s": (lambda _: decide_s)}
         self.loop = Loop(pool=self.pool, policy=make_policy(policy, self.pool), **told)
         self.world, self.finished = world, []
         for index in admitted:

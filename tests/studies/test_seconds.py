@@ -4,6 +4,7 @@ import json
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
@@ -15,12 +16,18 @@ import pytest
 import torch
 from paceline.base.errors import ArgumentError
 from paceline.base.files import FOLDER_VARIABLE
+from paceline.policies.by_name import PolicySpec
 from paceline.reports.recordings import trace_tables
+from paceline.reports.validation import total_s
+from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.profiling import forwards as forward_shapes
 from paceline.runtime.profiling.forwards import ShapeGrid, reference_grid, reference_times
 from paceline.runtime.profiling.operations import measure_members, measure_operations
 from paceline.runtime.prompts import Prompt
+from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostRangeError
+from paceline.sim.cost.measured import ProfiledCost
+from paceline.sim.simulate import Scenario, simulate
 from paceline.studies import profile_check as unfinished
 from paceline.studies.compare import compare
 from paceline.studies.profile import Profiled, profile
@@ -36,7 +43,7 @@ from paceline.studies.record import record
 from paceline.studies.validate import validate
 from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline.traces.meta import CostTable, Sampling
-from paceline.traces.profile import AfterAway, BesideForwards, Profile, read_profile, write_profile
+from paceline.traces.profile import AfterAway, BesideForwards, DecideSeconds, Profile, read_profile, write_profile
 
 from ..profiles.profiles import made_profile
 from ..runtime.forced.forced_pools import write_tiny_forced_pool
@@ -48,8 +55,8 @@ GRID = ShapeGrid(rows=(1, 4), new_tokens=(1, 6, 14), context_tokens=(0, 60), mos
 TIMED = ("profiling.forwards", "profiling.operations", "clock")
 # Operations are watched at few batches and on few tokens, forwards hardly settle, and little is measured again.
 FEW = {
-    "operations._BATCHES": (4,),
-    "operations._MOST_TOKENS": 16,
+    "operations._BATCHES": (1, 4),
+    "operations._MOST_TOKENS": 12,
     "forwards.SETTLING": 1,
     "forwards._MOST_REPEATS": 3,
 }
@@ -131,6 +138,7 @@ def test_a_profile_says_what_was_measured(made):
     for member in meta.members:
         assert member.drafting.seconds(3, 1, 3) > 0
         assert member.verifying.seconds(1, 1, 4) > 0
+        assert member.stopping.seconds(3, 1, 3) > 0
         assert member.reload.away_s == GRID.away_s
         assert {cell.away_s for cell in member.after_away} == {0.0, *GRID.away_s}
     assert meta.members[-1].shares.keys() == {"draft", "mid", "slim"}  # which are all made of its layers
@@ -167,6 +175,60 @@ def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
     assert 0 < found.repeatability.median_error < 5
     assert "measured runs are off from each other by" in found.lines()[-1]
     assert all(cell.error == pytest.approx(cell.forwards_error + cell.beside_error) for cell in found.cells)
+
+
+# Thinks for two milliseconds when the first request of a step asks, and for half a one for each.
+THINKS = """
+from time import process_time
+
+from paceline.policies import About, Verify
+
+
+class Thinks:
+    about = About(lossless=True)
+
+    def __init__(self, pool):
+        self._verify, self._asked_at_s = Verify(pool.target), -1.0
+
+    def decide(self, seen):
+        until_s = process_time() + 5e-4 + (seen.load.now_s != self._asked_at_s) * 2e-3
+        self._asked_at_s = seen.load.now_s
+        while process_time() < until_s:
+            pass
+        return self._verify
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_thinking_is_found_by_how_many_run_and_validated_closer_than_that_of_one(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.runtime.profiling.operations._BATCHES", (1, 4, 8))
+    (tmp_path / "thinks.py").write_text(THINKS)
+    thinks = f"{tmp_path / 'thinks.py'}:Thinks"
+    prompts = [replace(prompt, tag="a") for prompt in random_prompts(8, seed=3)]
+    members = made.beside[measure_members]
+    make = partial(PolicySpec.parse(thinks).build, loaded_pool(POOL))
+    table = measure_operations(POOL, prompts, members, {"thinks": make}, {}, Sampling(mode="greedy")).decide_s["Thinks"]
+    assert table.batches == (1, 4, 8)
+    assert table.seconds == pytest.approx((2.5e-3, 4e-3, 6e-3), rel=0.1)
+
+    trace = tmp_path / "b.trace"
+    record(POOL, prompts, trace, max_new_tokens=12, costs=False)
+    by_batch, of_one = (
+        replace(made.profile, meta=made.profile.meta.model_copy(update={"decide_s": {"Thinks": known}}))
+        for known in (table, DecideSeconds.of_step(table.each_s(1)))
+    )
+    write_profile(by_batch, tmp_path / "a.profile")
+    found = validate(POOL, prompts, trace, [thinks], cost=str(tmp_path / "a.profile"), batches=(1, 4, 8), runs=1)
+    cost, tables = (
+        ProfiledCost(of_one, "of one", [one.name for one in of_one.meta.members]),
+        TrieTables(read_trace(trace)),
+    )
+    for cell in found.cells:
+        log = simulate(Scenario(tables=tables, cost=cost, batch=cell.batch), make(), "thinks")
+        error = total_s(log) / cell.measured_s - 1
+        assert error == pytest.approx(cell.error) if cell.batch == 1 else abs(cell.error) < abs(error) / 2
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.base.files import FOLDER_VARIABLE, processor
+from paceline.decoding.results import DRAFT
 from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain
+from paceline.reports.summary import summarise_run
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostModel, CostRangeError
 from paceline.sim.cost.by_name import make_cost
 from paceline.sim.cost.measured import ProfiledCost, TimedCost, newest_here
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.profile import BatchShape, BesideForwards, write_profile
+from paceline.traces.profile import BatchShape, BesideForwards, DecideSeconds, write_profile
 
-from ...profiles.profiles import made_profile, seconds_of
+from ...profiles.profiles import ADAPTIVE, CHAIN, made_profile, seconds_of
 from .shapes import META, RECORDING, seconds
 from .timed_recordings import recording_of, request_of, rounds_of
 
@@ -72,19 +74,61 @@ def test_every_operation_and_every_step_is_charged_for():
         + verifies.sum() * verifying.seconds(0, 1, 0)
         + judged * verifying.per_token_s
     )
-    decided = (log.steps["prefill"] == 0).sum() * meta.decide_s["Chain"]
+    decided = (log.steps["prefill"] == 0).sum() * CHAIN.each_s(1)
     total, without = (float(one.requests["finished_at_s"].max()) for one in (log, bare))
     assert total == pytest.approx(without + beside + decided)
-    assert log.meta["decide_s"] == meta.decide_s["Chain"]
+    assert log.meta["decide_s"] == CHAIN.each_s(1)
+
+
+def test_drafts_with_a_stop_cost_what_was_measured_of_such_and_the_log_has_what_is_beside_forwards():
+    tables = TrieTables(make_trace(SyntheticSpec(models=NAMES, requests=3, tokens=20)))
+    known, stopping = matching(), BesideForwards(per_op_s=0.5, per_token_s=0.25)
+    members = tuple(member.model_copy(update={"stopping": stopping}) for member in known.meta.members)
+    stops = type(known)(meta=known.meta.model_copy(update={"members": members}), shapes=known.shapes)
+    for policy in ("draft:4/target", "confident"):
+        logs = [
+            simulate(Scenario(tables=tables, cost=cost_of(profile)), make_policy(policy, tables.pool), policy)
+            for profile in (known, stops)
+        ]
+        before_s, after_s = (log.meta["beside_s"] for log in logs)
+        drafts = logs[0].ops["kind"] == DRAFT
+        num_ops, tokens = int(drafts.sum()), int(logs[0].steps["drafted"].sum())
+        drafting = known.meta.members[0].drafting
+        more_s = stopping.seconds(0, 1, 0) * num_ops + stopping.per_token_s * tokens
+        less_s = drafting.seconds(0, 1, 0) * num_ops + drafting.per_token_s * tokens
+        assert after_s - before_s == pytest.approx(more_s - less_s if policy == "confident" else 0.0)
+        total_s, all_s = (float(log.ops["duration_s"].sum()) for log in logs)
+        assert all_s - total_s == pytest.approx(after_s - before_s)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5])
+def test_a_step_costs_as_much_deciding_as_so_many_running_requests_take(batch):
+    tables = TrieTables(make_trace(SyntheticSpec(models=NAMES, requests=8, tokens=30)))
+    free = cost_of(matching(decide_s={"Adaptive": DecideSeconds.of_step(0.0)}))
+    log, bare = (
+        simulate(Scenario(tables=tables, cost=cost, batch=batch), make_policy("adaptive", tables.pool), "adaptive")
+        for cost in (cost_of(), free)
+    )
+    # How many run when a step is decided: those whose requests have begun and not ended by then.
+    starts = log.ops["start_s"][log.steps["op"]]
+    begun, ended = (log.requests[name] for name in ("admitted_at_s", "finished_at_s"))
+    running = [int(((begun < at) & (ended >= at)).sum()) for at in starts[log.steps["prefill"] == 0].tolist()]
+    decided_s = sum(ADAPTIVE.each_s(min(batch, count)) for count in running)
+    assert log.meta["policy_s"] == pytest.approx(decided_s)
+    assert summarise_run(log).policy_s == log.meta["policy_s"]
+    total, without = (float(one.requests["finished_at_s"].max()) for one in (log, bare))
+    if batch == 1:  # requests that run together wait for each other's decisions
+        assert total == pytest.approx(without + decided_s)
+    assert log.meta["decide_s"] == ADAPTIVE.each_s(batch)
 
 
 def test_deciding_may_be_told_and_is_else_known_or_the_mean():
     tables = TrieTables(RECORDING)
     told = Scenario(tables=tables, cost=cost_of(), decide_s=0.0)
-    assert told.seconds_to_decide(make_policy("adaptive", tables.pool)) == 0.0
+    assert told.seconds_to_decide(make_policy("adaptive", tables.pool)).is_free
     known = Scenario(tables=tables, cost=cost_of())
-    assert known.seconds_to_decide(make_policy("adaptive", tables.pool)) == 3e-5
-    assert known.seconds_to_decide(make_policy("plain", tables.pool)) == pytest.approx(2e-5)
+    assert known.seconds_to_decide(make_policy("adaptive", tables.pool)) == ADAPTIVE
+    assert known.seconds_to_decide(make_policy("plain", tables.pool)).each_s(1) == pytest.approx(2e-5)
     assert any("deciding was not measured" in note for note in known.cost.notes())
 
 

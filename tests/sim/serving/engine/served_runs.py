@@ -118,11 +118,13 @@ class Run:
                 for index, own in enumerate(limits)
             },
         )
+        cost = cost or LineCost(tables)
         specs = [
             ReplicaSpec(
                 policy=make_policy(policy, tables.pool) if isinstance(policy, str) else policy(),
                 policy_name=str(policy),
-                cost=cost or LineCost(tables),
+                cost=cost,
+                decide_s=cost.decide_s(str(policy)),
                 limits=own,
                 role=role,
             )

@@ -5,6 +5,7 @@ from paceline.policies.by_name import make_policy
 from paceline.sim import Scenario, make_cost, simulate
 from paceline.sim.cost.base import DraftTerms
 from paceline.sim.serving.requests import DrawnRequests
+from paceline.traces.profile import DecideSeconds
 from paceline.traces.workloads.arrival import PS_PER_S, Arrival
 
 from .served_runs import LineCost, Run, drawn_as, limits_of, pico, whole_answers
@@ -68,6 +69,19 @@ class StopsCost(LineCost):
 @pytest.mark.parametrize("policy", ["confident", "draft:4/target"])
 def test_stops_are_charged_alike(policy, batch):
     check(policy, StopsCost(pico()), batch)
+
+
+class ThinkingCost(LineCost):
+    """Where a policy works something out once for all that run, and a little for each."""
+
+    def decide_s(self, policy):
+        return DecideSeconds(batches=(1, 2, COUNT), seconds=(3e-3, 4e-3, 10e-3))
+
+
+@pytest.mark.parametrize("batch", [1, COUNT])
+@pytest.mark.parametrize("policy", ["target", "draft:3/mid:6/target", "adaptive"])
+def test_thinking_is_charged_alike_by_how_many_run(policy, batch):
+    check(policy, ThinkingCost(pico()), batch)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
