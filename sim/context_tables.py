@@ -46,14 +46,27 @@ class SharedIntegers:
         return listed
 
 
+class Verdict(Judged):
+    """What the target says by exact match where nothing is pending, or what one member drafted from the trunk on.
+
+    Attributes:
+        written: tokens that it commits where there is room, the accepted ones and its own, up to one that ends the
+            text; not to be changed.
+        ends: whether the last one does.
+    """
+
+    written: list[int]
+    ends: bool
+
+
 class ChainDraft(Drafted):
     """The start of a chain as a draft.
 
     Attributes:
-        verdict: what the target says of it by exact match, where nothing else is pending; None: it is not recorded.
+        verdicts: what members said of it by exact match, by level; of the target where nothing else is pending.
     """
 
-    verdict: Judged | None = None
+    verdicts: dict[int, Judged]
 
 
 class WrittenChain:
@@ -73,7 +86,7 @@ class WrittenChain:
     def __init__(self, tokens: list[int], places: list[int], kept: int, tvd: tuple[float, ...], *, ends: bool) -> None:
         self.tokens, self.places, self.kept, self.tvd, self.ends = tokens, places, kept, tvd, ends
         self.drafts: dict[int, ChainDraft] = {}
-        self.verdicts: dict[int, Judged] = {}
+        self.verdicts: dict[int, Verdict] = {}
 
 
 class RequestTables:
@@ -91,10 +104,13 @@ class RequestTables:
         depths: at how many the drafter from the target's states is recorded, >= 1; 1 without one.
         further_next_token, further_child: `[depths - 1][N]` of it from depth 2 on.
         chains: `[L]` what `chain` knows, by node.
+        alone: what the target writes where nothing is pending, by node, once asked for.
+        eos: tokens that end a text.
     """
 
     __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "_written_by",
-                 "branches", "chains", "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
+                 "alone", "branches", "chains", "child", "depths", "entropy", "eos", "further_child",
+                 "further_entropy", "further_gap",
                  "further_next_log_prob", "further_next_token", "further_own_log_prob", "further_top_log_prob",
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
                  "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
@@ -142,6 +158,8 @@ class RequestTables:
         self.further_next_token: list[list[int]] = []
         self.further_child: list[list[int]] = []
         self.chains: list[dict[int, WrittenChain]] = [{} for _ in self.next_token]
+        self.alone: dict[int, Verdict] = {}
+        self.eos = frozenset(meta.eos_token_ids)
         if trie.features is not None:
             self.further_next_token = integers.to_list(trie.features.next_token)
             self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
@@ -202,18 +220,18 @@ class RequestTables:
             table[row // len(others)][others[row % len(others)]] = distances
         return table
 
-    def chain(self, level: int, node: int, count: int, eos: frozenset[int]) -> WrittenChain | None:
+    def chain(self, level: int, node: int, count: int) -> WrittenChain | None:
         """What a member writes from a node on, `count` >= 1 tokens or up to an end; None where some are not recorded.
 
         Kept for the next who asks: what is asked for is the start of it.
         """
         known = self.chains[level].get(node)
         if known is None or (len(known.tokens) < count and not known.ends):
-            known = self.chains[level][node] = self._written(level, node, count, eos)
+            known = self.chains[level][node] = self._written(level, node, count)
         return known if known.ends or len(known.tokens) >= count else None
 
-    def _written(self, level: int, node: int, count: int, eos: frozenset[int]) -> WrittenChain:
-        writes, child, target = self.next_token[level], self.child[level], self.child[-1]
+    def _written(self, level: int, node: int, count: int) -> WrittenChain:
+        writes, child, target, eos = self.next_token[level], self.child[level], self.child[-1], self.eos
         distances = self.tvd[-1][level]
         tokens: list[int] = []
         places: list[int] = []
@@ -234,10 +252,10 @@ class RequestTables:
     def drafted(self, chain: WrittenChain, node: int, count: int) -> ChainDraft:
         """A draft of the first tokens that a member writes from a node on, all if there are no more."""
         found = chain.drafts[count] = ChainDraft(chain.tokens[:count], chain.places[:count])
-        found.verdict = self.verdict(chain, node, len(found.tokens))
+        found.verdicts = {}
         return found
 
-    def verdict(self, chain: WrittenChain, node: int, count: int) -> Judged | None:
+    def verdict(self, chain: WrittenChain, node: int, count: int) -> Verdict | None:
         """What the target says of the first tokens that a member writes from a node on; None: it is not recorded."""
         kept, places, tvd = min(chain.kept, count), chain.places, chain.tvd
         place = places[kept - 1] if kept else node
@@ -246,7 +264,23 @@ class RequestTables:
             tvd = tvd[:count]
         elif own == chain.tokens[kept]:  # the target's own token as well, but what comes after it is not recorded
             return None
-        found = chain.verdicts[count] = Judged(kept, own, self.child[-1][place], tvd)
+        found = chain.verdicts[count] = self._verdict(chain.tokens[:kept], place, tvd)
+        return found
+
+    def writes_alone(self, node: int) -> Verdict:
+        """What the target writes at a node where nothing is pending."""
+        found = self.alone.get(node)
+        if found is None:
+            found = self.alone[node] = self._verdict([], node, ())
+        return found
+
+    def _verdict(self, accepted: list[int], place: int, tvd: tuple[float, ...]) -> Verdict:
+        """That of tokens of which the target accepts the first, up to a place."""
+        own, num_accepted = self.next_token[-1][place], len(accepted)
+        found = Verdict(num_accepted, own, self.child[-1][place], tvd)
+        if not (accepted and accepted[-1] in self.eos):
+            accepted.append(own)
+        found.written, found.ends = accepted, accepted[-1] in self.eos
         return found
 
     def signal(self, level: int, node: int) -> Signal:

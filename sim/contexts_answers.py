@@ -190,7 +190,7 @@ class TrieAnswers:
             found = chain.drafts.get(asked)
             if found is not None:
                 return found
-        chain = tables.chain(level, node, asked, self._eos)
+        chain = tables.chain(level, node, asked)
         return self._draft_slowly(session, step, level) if chain is None else tables.drafted(chain, node, asked)
 
     def _draft_slowly(self, session: Session, step: Draft, level: int) -> Drafted:
@@ -268,6 +268,8 @@ class TrieAnswers:
             return self._judge_slowly(session, step, level, first)
         next_token = tables.next_token[level]
         if not count:
+            if level == self._top:
+                return tables.writes_alone(node)
             return made(Judged, (0, next_token[node], tables.child[level][node], (), 0, (), None))
         distances, places = tables.tvd[level], session.places
         if first:

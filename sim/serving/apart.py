@@ -175,7 +175,7 @@ class Handovers:
     def close_books(self, until_ps: int) -> None:
         """Tell the recorder what it is told once: the run ends then."""
         for session in self._prefilled.values():
-            self._recorder.emitted(session.serial, session.num_noted)
+            self._recorder.emitted(session.serial, session.num_answer)
         held_ps = self._held_ps + sum(max(until_ps - one.prefilled_at_ps, 0) for one in self._held.values())
         self._recorder.transferred(self._link.totals(self._handed_over, held_ps, until_ps))
 

@@ -9,7 +9,7 @@ first. The first slot that holds anybody runs next.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from ...base.errors import pass_interrupt
 from ...decoding.legal_steps import Policy, breach, check_step, guard_progress, raised
@@ -34,7 +34,6 @@ class OutputBooks(Protocol):
 
     recorder: ServingRecorder
     num_emitted: int
-    num_cycled: int
     noted_ps: int
 
 
@@ -83,7 +82,8 @@ class AskedPolicy:
         self._steps: dict[int, tuple[Step, int, int]] = {}
         self._keeps = [not member.model_free for member in pool.members]
         self.idle: dict[str, int] = {}
-        self._by_level = [[level] * MOST_ROW for level in range(len(pool.members))]
+        self._by_level = [[[level] * count for count in range(MOST_ROW + 1)] for level in range(len(pool.members))]
+        self._reads_states = pool.feature_level is not None
 
     @property
     def between_rounds(self) -> bool:
@@ -115,7 +115,6 @@ class AskedPolicy:
                 self._slots[place] = [other for other in rows if other is not request]
                 self._num_queued -= 1
         request.drop_pending()
-        request.draft = None
         request.last = None
         self._forget(request)
 
@@ -143,6 +142,8 @@ class AskedPolicy:
             # As mostly all ask for the same: then nobody stands in a slot.
             rows: list[ServedRequest] = []
             same = -1 if self._num_queued else -2
+            latest: Step | None = None
+            slot = tokens = 0
             for request in ready:  # grows by those whose step is a Commit
                 if each_s:
                     load.now_s += each_s
@@ -150,21 +151,25 @@ class AskedPolicy:
                     step = decide(request.view)
                 except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
                     raise raised(self._name, request.request_id, None, "decide", error) from error
-                _, slot, tokens = steps.get(id(step)) or self._look_at(request, step)
+                if step is not latest:
+                    latest, slot, tokens = steps.get(id(step)) or self._look_at(request, step)
+                request.step, request.asked = step, tokens
                 if tokens > 0:
                     # With nothing pending there is no end that leaves no room.
                     room = request.room if request.tokens else request.budget - len(request.emitted)
                     if tokens > room:
                         if room < 1:
                             self._check(request, step)
-                        tokens = room
+                        request.asked = room
+                elif tokens == UNSURE:
+                    request.asked = 0
+                    request.first = first = request.first_unjudged(slot >> 1)
+                    if first and first == len(request.tokens):
+                        self._check(request, step)
                 elif tokens:
                     self._check(request, step)
-                    if tokens == COMMITS:
-                        self._commit(request, step)
-                        continue
-                    tokens = 0
-                request.step, request.asked = step, tokens
+                    self._commit(request, step)
+                    continue
                 if slot == same:
                     rows.append(request)
                 elif same == -2:
@@ -229,55 +234,62 @@ class AskedPolicy:
 
     def drafted(self, level: int, rows: list[ServedRequest], results: Sequence[Drafted], duration_s: float) -> None:
         """A draft has run."""
-        num_rows, keeps, learn, ready = len(rows), self._keeps[level], self.learn, self.ready
+        num_rows, keeps, learn, idle = len(rows), self._keeps[level], self.learn, self.idle
         many = self._by_level[level]
         for request, drafted in zip(rows, results):  # noqa: B905 - to be strict costs as much as the rest
-            tokens = drafted[0]
+            tokens, places, num_modelled, _ = drafted
             count = len(tokens)
-            by_level = many[:count] if count <= MOST_ROW else [level] * count
-            pending = request.tokens
-            request.draft = None if pending else drafted
-            pending += tokens
-            request.places += drafted[1]
-            request.drafters += by_level
-            request.judges += by_level
-            if keeps and count:
-                request.cached[level] = request.num_text + len(pending) - 1
+            by_level = many[count] if count <= MOST_ROW else [level] * count
+            if request.tokens:
+                request.keep_pending()
+                request.latest_at = len(request.tokens)
+                request.tokens += tokens
+                request.places += places
+                request.drafters += by_level
+                request.judges += by_level
+                if keeps and count:
+                    request.cached[level] = request.num_text + len(request.tokens) - 1
+            else:
+                request.draft, request.tokens, request.places, request.latest_at = drafted, tokens, places, 0
+                request.drafters = request.judges = by_level
+                if keeps and count:
+                    request.cached[level] = request.num_text + count - 1
+            request.latest = drafted
             request.last = outcome = made(
                 Outcome, (request.request_id, request.step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False, 0)
             )
-            if drafted[2]:
-                self.num_modelled += drafted[2]
+            if num_modelled:
+                self.num_modelled += num_modelled
             try:
                 learn(outcome)
             except BaseException as error:  # foreign code, as above
                 raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
             if not count:
-                guard_progress(self._policy, self._name, self.idle, outcome)
-            elif self.idle:
-                self.idle.pop(request.request_id, None)
-            ready.append(request)
+                guard_progress(self._policy, self._name, idle, outcome)
+            elif idle:
+                idle.pop(request.request_id, None)
+        self.ready += rows
 
     def judged(self, level: int, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float) -> None:
         """A verification by a member below the target has run."""
-        sums, num_rows = self.judged_sums[level], len(rows)
+        sums, num_rows, idle = self.judged_sums[level], len(rows), self.idle
         sums[0] += num_rows
         for request, judged in zip(rows, results):  # noqa: B905 - as above
-            step = cast(Verify, request.step)
-            outcome = request.judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)
-            sums[1] += outcome.num_judged
-            sums[2] += outcome.num_accepted
-            sums[3] += outcome.num_own
-            self.num_modelled += judged.num_modelled
+            outcome = request.endorsed(level, judged, duration_s, num_rows)
+            num_judged, num_own = outcome[3], outcome[5]
+            sums[1] += num_judged
+            sums[2] += outcome[4]
+            sums[3] += num_own
+            self.num_modelled += judged[4]
             try:
                 self.learn(outcome)
             except BaseException as error:  # foreign code, as above
-                raise raised(self._name, request.request_id, step, "learn", error) from error
-            if not (outcome.num_judged or outcome.num_own):
-                guard_progress(self._policy, self._name, self.idle, outcome)
-            elif self.idle:
-                self.idle.pop(request.request_id, None)
-            self.ready.append(request)
+                raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
+            if not (num_judged or num_own):
+                guard_progress(self._policy, self._name, idle, outcome)
+            elif idle:
+                idle.pop(request.request_id, None)
+        self.ready += rows
 
     def wrote(self, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float, num_rows: int,
               books: OutputBooks, at_ps: int) -> list[ServedRequest]:  # fmt: skip
@@ -286,46 +298,51 @@ class AskedPolicy:
         Returns:
             Requests with as many tokens as others of their sessions wait for; `books` know of all else.
         """
-        sums, learn, ready, idle = self.judged_sums[self._target], self.learn, self.ready, self.idle
-        count = latest_ps = written = 0
+        learn, reads, num_judged, num_accepted, num_own, written = self.learn, self._reads_states, 0, 0, 0, 0
         reached: list[ServedRequest] = []
-        sums[0] += len(rows)
+        ended: list[ServedRequest] = []
+        for request in rows if self.idle else ():
+            self.idle.pop(request.request_id, None)
+        noted_ps, count = at_ps, 0
         for request, judged in zip(rows, results):  # noqa: B905 - as above
-            gap_ps, request.noted_at_ps = at_ps - request.noted_at_ps, at_ps
-            if gap_ps != latest_ps:
+            if request.noted_at_ps != noted_ps:
                 if count:
-                    books.recorder.gaps(latest_ps, 0, 1, count)
-                latest_ps, count = gap_ps, 0
+                    books.recorder.gaps(at_ps - noted_ps, 0, 1, count)
+                noted_ps, count = request.noted_at_ps, 0
             count += 1
-            outcome = request.wrote(judged, duration_s, num_rows)
-            num_judged, num_emitted, before = outcome[3], outcome[6], request.num_noted
-            request.num_noted = num_noted = before + num_emitted
-            written += num_emitted
-            sums[3] += outcome[5]
-            if num_judged:
-                sums[1] += num_judged
-                sums[2] += outcome[4]
+            request.noted_at_ps = at_ps
+            if reads:
+                step: Any = request.step
+                outcome = request.judged(step, self._target, judged, duration_s=duration_s, num_rows=num_rows)
+                request.num_fresh = 0
+            else:
+                outcome = request.wrote(judged, duration_s, num_rows)
+            if outcome[3]:
+                num_judged += outcome[3]
+                num_accepted += outcome[4]
+            num_own += outcome[5]
+            written += outcome[6]
             if judged[4]:
                 self.num_modelled += judged[4]
-            if request.earlier:
-                books.num_cycled += num_noted - max(before, request.num_first)
-            if request.depths and num_noted >= request.depths[0]:
+            if request.depths and request.num_answer >= request.depths[0]:
                 reached.append(request)
             try:
                 learn(outcome)
             except BaseException as error:  # foreign code, as above
                 raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
-            if idle:
-                idle.pop(request.request_id, None)
             if outcome[11]:
-                self.end(request)
-            else:
-                ready.append(request)
+                ended.append(request)
         if count:
-            books.recorder.gaps(latest_ps, 0, 1, count)
+            books.recorder.gaps(at_ps - noted_ps, 0, 1, count)
         self.load.context_tokens += written
         books.num_emitted += written
         books.noted_ps = at_ps
+        sums = self.judged_sums[self._target]
+        for place, number in enumerate((len(rows), num_judged, num_accepted, num_own)):
+            sums[place] += number
+        for request in ended:
+            self.end(request)
+        self.ready += [request for request in rows if request not in ended] if ended else rows
         return reached
 
     def prefilled(self, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float,

@@ -117,27 +117,28 @@ def forward_ps_of(cost: CostModel) -> Callable[[str, int, int, int], int]:
     return forward_ps
 
 
-def later_forwards(forward_ps: ForwardPs, model: str, drafts: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+def later_forwards(
+    forward_ps: ForwardPs, model: str, lengths: list[int], contexts: list[int]
+) -> Iterator[tuple[int, int, int]]:
     """The forwards of a draft after its first one, in which rows of different lengths take part.
 
     Args:
         forward_ps: picoseconds of a forward.
         model: that drafts.
-        drafts: of each row how much it writes, >= 1, and its tokens before that.
+        lengths: of what each row writes, >= 1.
+        contexts: tokens of each before that.
 
     Yields:
         Rows, forwards with so many, and picoseconds of each.
     """
-    done, rows, contexts = 1, len(drafts), 0
-    for _, context in drafts:
-        contexts += context
-    for length, context in sorted(drafts):
-        repeats = length - done
-        if repeats:
-            yield rows, repeats, forward_ps(model, rows, rows, contexts + rows * (2 * done + repeats - 3) // 2)
+    done, rows, held = 1, len(lengths), sum(contexts)
+    for length, context in sorted(zip(lengths, contexts, strict=True)):
+        if length != done:
+            repeats = length - done
+            yield rows, repeats, forward_ps(model, rows, rows, held + rows * (2 * done + repeats - 3) // 2)
             done = length
         rows -= 1
-        contexts -= context
+        held -= context
 
 
 def _whole(line: ContextLine, context_tokens: int) -> PsLine:
@@ -208,19 +209,26 @@ class ServingCharges:
         """
         if not self._by_forwards[level]:
             return self._drafted_otherwise(level, [(row, cast(Draft, row.step)) for row in rows], drafted)
-        drafts = [
-            (len(row[0]), session.num_text + len(session.tokens)) for session, row in zip(rows, drafted, strict=True)
-        ]
-        if fed is None or not min(drafts)[0]:
-            each = [session.feed(level, verify=False) for session, row in zip(rows, drafted, strict=True) if row[0]]
+        lengths = [len(row[0]) for row in drafted]
+        longest, shortest = max(lengths), min(lengths)
+        if fed is None or not shortest:
+            rows = [session for session, length in zip(rows, lengths, strict=True) if length]
+            each = [session.feed(level, verify=False) for session in rows]
             fed = sum([new for new, _ in each]), sum([held for _, held in each])
-            drafts = [draft for draft in drafts if draft[0]]
-            if not drafts:
+            lengths = [length for length in lengths if length]
+            if not rows:
                 return 0, 0, 0
         (new_tokens, held_tokens), model, forward_ps = fed, self._names[level], self.forward_ps
-        duration_ps = forward_ps(model, len(drafts), new_tokens, held_tokens)
-        num_forwards = max(drafts)[0] - (not new_tokens)
-        for some, repeats, each_ps in later_forwards(forward_ps, model, drafts):
+        count, num_forwards = len(rows), longest - (not new_tokens)
+        duration_ps = forward_ps(model, count, new_tokens, held_tokens)
+        if longest == 1:
+            return num_forwards, new_tokens, duration_ps
+        if longest == shortest:
+            middle = held_tokens + new_tokens + count * (longest - 2) // 2
+            duration_ps += (longest - 1) * forward_ps(model, count, count, middle)
+            return num_forwards, new_tokens + (longest - 1) * count, duration_ps
+        contexts = [session.num_text + len(session.tokens) for session in rows]
+        for some, repeats, each_ps in later_forwards(forward_ps, model, lengths, contexts):
             duration_ps += repeats * each_ps
             new_tokens += repeats * some
         return num_forwards, new_tokens, duration_ps

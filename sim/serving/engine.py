@@ -20,7 +20,6 @@ from .charges import to_ps
 from .flights import Flights
 from .limits import Admission
 from .memory import FirstBlocks, first_blocks_of
-from .quick import QuickSteps
 from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
 from .replica_memory import ReplicaMemory
 from .requests import READS, ServedRequest, Waiting
@@ -102,39 +101,17 @@ class Replica:
         self._kept: tuple[int, bool, list[ServedRequest]] | None = None
         self._going: Going | None = None
         self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, self._reached)
-        self._runs_ahead = (
-            isinstance(self._world, ServedWorld)
-            and self._world.is_plain
-            and not self._decides
-            and spec.role == Role.both
-            and self._operations is None
-        )
         self._told = False
         self._flights = self._flights_of(spec) if may_lag else None
-        self._quick = self._quick_steps()
         self.end_ps = 0
-
-    def _quick_steps(self) -> QuickSteps | None:
-        """None where an operation costs more than its forwards, or has to be done in its turn."""
-        if not self._runs_ahead:
-            return None
-        assert isinstance(self._world, ServedWorld)
-        return QuickSteps(
-            pool=self._shared.pool,
-            asked=self._asked,
-            world=self._world,
-            scheduler=self._scheduler,
-            memory=self._memory,
-            books=self._books,
-            budget=self._budget,
-        )
 
     def _flights_of(self, spec: ReplicaSpec) -> Flights | None:
         """None of a policy whose rounds are not known before."""
         guesses = spec.limits.admission == Admission.estimate  # of what requests have written
-        if not self._runs_ahead or guesses or not decides_by_pending(spec.policy):
+        if guesses or self._decides or spec.role != Role.both or not decides_by_pending(spec.policy):
             return None
-        assert isinstance(self._world, ServedWorld)
+        if not isinstance(self._world, ServedWorld) or not self._world.is_plain:
+            return None
         return Flights(
             pool=self._shared.pool,
             rounds=self._shared.rounds.of(spec.policy, spec.policy_name),
@@ -229,18 +206,13 @@ class Replica:
             CostRangeError: an operation outside what the cost model knows.
         """
         flights, asked, target, decides = self._flights, self._asked, self._target, self._decides
-        next_op, quick = asked.next_op, self._quick
+        next_op = asked.next_op
         while True:
             if flights is not None and (flights.is_under_way or self._goes_round()):
                 now_ps = self._flown(flights, now_ps, until_ps)
                 if flights.going is not None:
                     self._told, self.end_ps = False, flights.going.end_ps
                     return self.end_ps
-            may_run_on = quick is not None and not self._told and self._kept is None and now_ps < until_ps
-            if quick is not None and may_run_on and self._scheduler.only_decodes:
-                now_ps, has_judged = self._run_on(quick, now_ps, until_ps)
-                if has_judged and flights is not None and not self._told:
-                    continue
             start_ps, end_ps = now_ps, None
             while end_ps is None:
                 op, self._kept = self._kept, None
@@ -270,41 +242,6 @@ class Replica:
                 self.end_ps, self._told = end_ps, False
                 return end_ps
             now_ps = end_ps
-
-    def _run_on(self, quick: QuickSteps, now_ps: int, until_ps: float) -> tuple[int, bool]:
-        """Carry out operations as most are, as long as they end before `until_ps`.
-
-        An operation that is not, or that ends later, is kept.
-
-        Returns:
-            When the last one ended, and whether that was one by the target, after which whole cycles may go on.
-        """
-        asked, target, has_caches = self._asked, self._target, self._has_caches
-        next_op, has_flights = asked.next_op, self._flights is not None
-        while True:
-            op = next_op(now_ps / PS_PER_S)
-            end_ps = -1
-            if op is not None and not asked.committed and not asked.finished:
-                if op[1]:
-                    end_ps = quick.draft(op, now_ps, until_ps)
-                elif op[0] == target:
-                    end_ps = quick.judge(op, now_ps, until_ps)
-            if end_ps < 0:
-                self._kept = op
-                return now_ps, False
-            now_ps = end_ps
-            if op is None or op[1]:
-                continue
-            if has_caches:
-                for request in op[2]:
-                    self._memory.commit(request)
-            if asked.finished or has_caches:
-                if asked.finished:
-                    self._end_finished(now_ps)
-                asked.load.free_kv_share = self._memory.free_share
-                self._books.note_state(now_ps)
-            if has_flights or self._told:
-                return now_ps, has_flights
 
     def _goes_round(self) -> bool:
         """Whether all who decode stand before a round, and nothing else is to be done first."""
@@ -445,6 +382,7 @@ class Replica:
         else:
             raise KeyError(request_id)
         if request is not None:
+            self._books.num_cycled += request.num_cycled
             self._memory.leave(request, runs=waiting is None)
             if request.scheduled:
                 self._world.close(request)
@@ -472,19 +410,20 @@ class Replica:
         self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float
     ) -> int | None:
         """Run an operation of a member below the target, as `_goes`; None: nobody is left in it."""
-        target, keeps, new_tokens, held_tokens, is_short = self._target, self._keeps[level], 0, 0, False
+        target, keeps, new_tokens, held_tokens = self._target, self._keeps[level], 0, 0
+        short: list[ServedRequest] = []
         for request in rows:
             context, held, room = request.num_text + len(request.tokens), request.cached[level], request.room_held
-            if not drafts and held >= request.num_text:
-                held = request.num_text - 1
+            if not drafts and held >= request.num_text + request.first:
+                held = request.num_text + request.first - 1
             new_tokens += context - held
             held_tokens += held
             wanted = context + request.asked
             if wanted >= room[target] or (keeps and wanted >= room[level]):
-                is_short = True
+                short.append(request)
         fed: Fed = (new_tokens, held_tokens)
-        if is_short:
-            held_rows = self._scheduler.hold_below(level, rows, now_ps)
+        if short:
+            held_rows = self._scheduler.hold_below(level, rows, short, now_ps)
             if not held_rows:
                 return None
             if held_rows is not rows:  # somebody was put back
@@ -496,7 +435,7 @@ class Replica:
             if left:
                 self._kept = level, drafts, left
             caught_up = self._catch_up(level, drafts, rows)
-        ran = self._world.draft(level, rows, fed) if drafts else self._world.verify(level, rows)
+        ran = self._world.draft(level, rows, fed) if drafts else self._world.verify(level, rows, (), fed)
         results, num_forwards, new_tokens, duration_ps = ran
         if caught_up is not None:
             duration_ps += caught_up[0]
@@ -542,26 +481,22 @@ class Replica:
 
     def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float) -> int | None:
         """Run a step of the target, as `_goes`; None: nobody is there."""
-        level, num_ending = self._target, 0
-        chunks: Sequence[ServedRequest] = ()
-        fed = self._scheduler.fed(rows)
-        if fed is None:
-            rows, ending, chunks = self._scheduler.step(rows, now_ps)
-            if not (rows or ending or chunks):
-                assert not self._batch.running, "a batch that has nothing to run"
-                assert not self._batch.waiting or any(self._memory.used_blocks), "who waits beside an empty batch"
-                return None
-            num_ending = len(ending)
-            rows = rows + ending
-            for request in (*ending, *chunks):
-                request.chunk_level = level
-                request.step = READS
+        level = self._target
+        rows, ending, chunks, fed = self._scheduler.step(rows, now_ps)
+        if not (rows or ending or chunks):
+            assert not self._batch.running, "a batch that has nothing to run"
+            assert not self._batch.waiting or any(self._memory.used_blocks), "who waits beside an empty batch"
+            return None
+        for request in (*ending, *chunks) if ending or chunks else ():
+            request.chunk_level = level
+            request.step = READS
+        rows = rows + ending if ending else rows
         judged, num_forwards, new_tokens, duration_ps = self._world.verify(level, rows, chunks, fed)
         memory, end_ps = self._memory, start_ps + duration_ps
         if memory.host is not None:
             end_ps += memory.host.take_load_ps(start_ps)
         return self._goes(
-            level, VERIFIES, rows, judged, num_ending, chunks, num_forwards, new_tokens, duration_ps / PS_PER_S,
+            level, VERIFIES, rows, judged, len(ending), chunks, num_forwards, new_tokens, duration_ps / PS_PER_S,
             memory.free_share if memory.has_changed else memory.counted_share, start_ps, end_ps, now_ps, until_ps,
         )  # fmt: skip
 
@@ -596,6 +531,7 @@ class Replica:
             del request.view  # which knows the request: together they would wait for the garbage collector
             if self._shared.outputs is not None:
                 self._shared.outputs[request.request_id] = request.earlier + request.emitted
+            self._books.num_cycled += request.num_cycled
             self._recorder.finished(request.serial, at_ps)
             self._shared.on_ended(request.arrival, at_ps)
             if request.arrival.turns is not None:

@@ -645,10 +645,7 @@ class Flights:
         self._note_caches(row)
         request.noted_at_ps = self._out_ps
         asked.load.context_tokens += count
-        before, first = request.num_answer, request.num_first or (row.length if row.num_ends else MOST_TEXT)
         books.num_emitted += count
-        books.num_cycled += max(before + count - max(before, first), 0)
-        request.num_noted += count
         start, tokens_of = len(request.emitted), self._rounds.tokens
         ended: list[int] = []
         if row.num_ends:

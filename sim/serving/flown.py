@@ -339,7 +339,8 @@ class Cycles:
 
     def mixed(self, rows: list[FlownRow], texts: int) -> Cycle | None:
         """That of rows of several patterns, for these texts alone; None as well where not the same members verify."""
-        below: list[tuple[int, list[int], list[tuple[int, int]]]] = []  # level; rows, new and held; lengths of drafts
+        # level; rows, new and held; lengths of drafts, and what is before each
+        below: list[tuple[int, list[int], tuple[list[int], list[int]]]] = []
         last = [0, 0, 0]
         for row in rows:
             text, slots = row.text, row.node.shape.slots
@@ -348,12 +349,13 @@ class Cycles:
                     sums = last
                 else:
                     if place == len(below):
-                        below.append((level, [0, 0, 0], []))
-                    member, sums, lengths = below[place]
+                        below.append((level, [0, 0, 0], ([], [])))
+                    member, sums, later = below[place]
                     if member != level:
                         return None
                     if drafted > 1:
-                        lengths.append((drafted, text + context))
+                        later[0].append(drafted)
+                        later[1].append(text + context)
                     elif drafts and not drafted and level >= self._num_free:
                         continue
                 sums[0] += 1
@@ -361,7 +363,7 @@ class Cycles:
                 sums[2] += text + held
         ops: list[tuple[int, int, int, int]] = []
         names, forward_ps, budget = self._names, self._forward_ps, self._budget
-        for level, (count, new, held), lengths in (*below, (self._target, last, [])):
+        for level, (count, new, held), (lengths, contexts) in (*below, (self._target, last, ([], []))):
             if new > budget:
                 return None
             if level < self._num_free:
@@ -372,10 +374,9 @@ class Cycles:
                 continue
             ps, done = forward_ps(names[level], count, new, held), 1
             if lengths:
-                done = max(lengths)[0]
-                ps += sum(
-                    [repeats * each_ps for _, repeats, each_ps in later_forwards(forward_ps, names[level], lengths)]
-                )
+                done = max(lengths)
+                found = later_forwards(forward_ps, names[level], lengths, contexts)
+                ps += sum([repeats * each_ps for _, repeats, each_ps in found])
             ops.append((level, ps, 0, done))
         return Cycle(texts, texts + 1, ops)
 

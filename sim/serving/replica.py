@@ -30,7 +30,8 @@ class ReplicaBooks:
     """Tells the recorder of a run.
 
     Attributes:
-        num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
+        num_emitted, num_cycled: tokens that came out, and of requests that are not there any more those after the first
+            pass of a recorded answer.
         noted_ps: when the latest of what was written down happened.
         recorder: of the run.
         reached: see above.
@@ -63,11 +64,10 @@ class ReplicaBooks:
         reached = list(others) if others else []
         count = latest_ps = 0
         for session in sessions:
-            num_answer = session.num_text - session.arrival.prompt_tokens
-            before = session.num_noted
-            if num_answer == before:
+            fresh, num_answer = session.num_fresh, session.num_answer
+            if not fresh:
                 continue
-            if not before:
+            if fresh == num_answer:
                 self.recorder.first_token(session.serial, at_ps)
             elif count and at_ps - session.noted_at_ps == latest_ps:
                 count += 1
@@ -75,10 +75,8 @@ class ReplicaBooks:
                 if count:
                     self.recorder.gaps(latest_ps, 0, 1, count)
                 latest_ps, count = at_ps - session.noted_at_ps, 1
-            self.num_emitted += num_answer - before
-            if session.earlier:
-                self.num_cycled += num_answer - max(before, session.num_first)
-            session.num_noted, session.noted_at_ps = num_answer, at_ps
+            self.num_emitted += fresh
+            session.num_fresh, session.noted_at_ps = 0, at_ps
             if session.depths and num_answer >= session.depths[0]:
                 reached.append(session)
         if count:
@@ -135,8 +133,9 @@ class ReplicaBooks:
         if self._memory.host is not None:
             self.recorder.offloaded(self._index, self._memory.host.totals(until_ps))
         for session in sessions:
-            if session.num_noted:
-                self.recorder.emitted(session.serial, session.num_noted)
+            self.num_cycled += session.num_cycled
+            if session.num_answer > session.num_fresh:
+                self.recorder.emitted(session.serial, session.num_answer - session.num_fresh)
 
 
 class Role(StrEnum):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import floor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
@@ -20,6 +20,7 @@ from ...decoding.session import Session
 from ...decoding.steps import Commit, Outcome, Step, Verify
 from ...traces.recording import Request
 from ...traces.workloads.arrival import Arrival
+from ..context_tables import Verdict
 from ..contexts_answers import TrieAnswers
 from ..recorded import RecordedAnswers, Replayed
 
@@ -112,6 +113,7 @@ class DrawnRequests:
 
 
 NEVER = -1
+NO_DRAFT = Drafted([], [])  # of which nothing is pending
 READS = Verify("")  # in place of a step, of a request whose text is read
 
 
@@ -150,7 +152,10 @@ class ServedRequest(Session):
         step: that it waits for or that runs; `READS` while its text is read.
         tables: what it replays, of a recording of contexts; None of others.
         asked: tokens that a draft of it asks for and has room for; else 0.
-        draft: what one draft wrote, where that is all that is pending.
+        first: index of the first pending token that a verification below the target judges.
+        latest, latest_at: what its latest draft wrote, and how many tokens were pending before.
+        draft: what one draft wrote, where that is all that is pending; the columns of pending tokens are its own then,
+            and many requests may have them.
         view: what its policy sees, once it was admitted.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
         chunk: tokens that the next forward of the member at `chunk_level` is fed, if not all that it lacks; else 0.
@@ -161,12 +166,14 @@ class ServedRequest(Session):
         num_first: tokens of the first segment, once it is over.
         was_put_back: whether it ever left the batch for lack of memory.
         whole_budget: tokens of a segment that nothing cuts.
-        num_noted: tokens of the answer that were written down, the last of them at `noted_at_ps`.
+        num_fresh: tokens of the answer that are not written down yet; all others were, the last of them at
+            `noted_at_ps`.
     """
 
     __slots__ = (
-        "_answers", "arrival", "asked", "chunk", "chunk_level", "depths", "draft", "due", "earlier", "full_at",
-        "most_tokens", "noted_at_ps", "num_first", "num_noted", "num_text", "order", "recorded_id",
+        "_answers", "arrival", "asked", "chunk", "chunk_level", "depths", "draft", "due", "earlier", "first", "full_at",
+        "latest", "latest_at",
+        "most_tokens", "noted_at_ps", "num_first", "num_fresh", "num_text", "order", "recorded_id",
         "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
     )  # fmt: skip
 
@@ -207,10 +214,12 @@ class ServedRequest(Session):
         self.step: Step = READS
         self.asked = 0
         self.draft: Drafted | None = None
+        self.first = self.latest_at = 0
+        self.latest = NO_DRAFT
         self.chunk = 0
         self.chunk_level = pool.target_level
         self.num_first = 0
-        self.num_noted = 0
+        self.num_fresh = 0
         self.noted_at_ps = NEVER
         self._begin(replayed)
 
@@ -218,6 +227,11 @@ class ServedRequest(Session):
     def num_answer(self) -> int:
         """Tokens of the answer so far."""
         return self.num_text - self.arrival.prompt_tokens
+
+    @property
+    def num_cycled(self) -> int:
+        """Of these, how many came after the first segment."""
+        return max(self.num_answer - self.num_first, 0) if self.earlier else 0
 
     @property
     def prefill_left(self) -> int:
@@ -237,42 +251,73 @@ class ServedRequest(Session):
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """See `Session`; the end of a segment is not that of the request."""
+        self.keep_pending()
         outcome = super().judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)
-        self.draft = None
         self.num_text += outcome.num_emitted
+        self.num_fresh += outcome.num_emitted
         return self.going_on(outcome) if outcome.done else outcome
 
-    def wrote(self, judged: Judged, duration_s: float, num_rows: int) -> Outcome:
-        """As `judged` by the target, of a run of pending tokens; the part of a served step that runs most often."""
-        step: Any = self.step
-        if self.pool.feature_level is not None:
-            return self.judged(step, self._target, judged, duration_s=duration_s, num_rows=num_rows)
+    def endorsed(self, level: int, judged: Judged, duration_s: float, num_rows: int) -> Outcome:
+        """As `judged` by a member below the target, which looks at what is pending from `first` on."""
+        self.keep_pending()
         num_accepted, own_token, own_place, tvd, _, escalated, _ = judged
-        tokens, places, emitted = self.tokens, self.places, self.emitted
-        num_judged, num_before, read = len(tokens), len(emitted), self.num_text + num_accepted
-        left, num_own, ends, refused_at = self.budget - num_before - num_accepted, 0, False, None
+        num_judged = len(self.tokens) - self.first
+        self._keep_judged(self.first, num_accepted, level, escalated)
+        num_own = self._append_own(level, own_token, own_place)
+        refused_at = num_accepted if num_accepted < num_judged else None
+        # fmt: off
+        self.last = outcome = made(Outcome, (
+            self.request_id, self.step, 0, num_judged, num_accepted, num_own, 0, refused_at, tvd, duration_s, num_rows,
+            False, len(escalated),
+        ))
+        # fmt: on
+        return outcome
+
+    def keep_pending(self) -> None:
+        """What is pending changes otherwise than by a commit of the target: from now on it is the request's own."""
+        self.latest = NO_DRAFT
+        if self.draft is not None:
+            self.draft = None
+            self.tokens, self.places = self.tokens.copy(), self.places.copy()
+            self.drafters, self.judges = self.drafters.copy(), self.judges.copy()
+
+    def drop_pending(self) -> None:
+        """See `RequestText`."""
+        self.keep_pending()
+        super().drop_pending()
+
+    def wrote(self, judged: Judged, duration_s: float, num_rows: int) -> Outcome:
+        """As `judged` by the target, of a run of pending tokens; the part of a served step that runs most often.
+
+        Whoever asks writes down what came of it.
+        """
+        num_accepted, _, place, tvd, _, escalated, _ = judged
+        emitted, judges, places, cached, refused_at = self.emitted, self.judges, self.places, self.cached, None
+        num_judged, left, read = len(judges), self.budget - len(emitted), self.num_text + num_accepted
+        if judged.__class__ is Verdict:
+            written, ends = judged.written, judged.ends
+        else:
+            written, ends = self._written(judged)
+        num_emitted = len(written)
+        if num_emitted >= left:
+            ends = True
+            if num_emitted > left:
+                written, num_emitted = written[:left], left
+        emitted += written
         if num_judged:
             if num_accepted < num_judged:
-                refused_at, cached = num_accepted, self.cached
-                del tokens[num_accepted:]
-                for member, held in enumerate(cached):  # where all stays, none holds more than that
-                    if held > read:
-                        cached[member] = read
-            if num_accepted:
-                emitted += tokens
-                self.place = places[num_accepted - 1]
-                ends = tokens[-1] in self.eos
-            self.tokens, self.places, self.drafters, self.judges, self.draft = [], [], [], [], None
-        self.cached[self._target] = read
-        if left > 0 and not ends:
-            num_own = 1
-            emitted.append(own_token)
-            self.place = own_place
-            ends = left == 1 or own_token in self.eos
-        else:
-            ends = True
-        num_emitted = num_accepted + num_own
+                refused_at = num_accepted
+                if self.draft is None:
+                    cached[:] = [held if held < read else read for held in cached]
+                elif cached[judges[0]] > read:  # nobody else has read any of it
+                    cached[judges[0]] = read
+            self.draft = NO_DRAFT
+            self.tokens = self.places = self.drafters = self.judges = NO_DRAFT.tokens
+        cached[self._target] = read
+        num_own = num_emitted - num_accepted
+        self.place = place if num_own else places[num_accepted - 1]
         if self._ending is not None:
+            num_before = len(emitted) - num_emitted
             kept = self._ending(emitted, num_before)
             if kept is not None:
                 ends = True
@@ -281,19 +326,28 @@ class ServedRequest(Session):
                     num_emitted, num_own = kept - num_before, 0
                     self.place = places[num_emitted - 1]
         self.num_text += num_emitted
+        ends = ends and not self._begins_anew()
         # fmt: off
         self.last = outcome = made(Outcome, (
-            self.request_id, step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd, duration_s,
+            self.request_id, self.step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd, duration_s,
             num_rows, ends, len(escalated),
         ))
         # fmt: on
-        return self.going_on(outcome) if ends else outcome
+        return outcome
+
+    def _written(self, judged: Judged) -> tuple[list[int], bool]:
+        """Tokens that the target commits where there is room, and whether the last one ends the text."""
+        written = self.tokens[: judged.num_accepted]
+        if not (written and written[-1] in self.eos):
+            written.append(judged.own_token)
+        return written, written[-1] in self.eos
 
     def committed(self, step: Commit) -> Outcome:
         """See `Session`, and `judged`."""
+        self.keep_pending()
         outcome = super().committed(step)
-        self.draft = None
         self.num_text += outcome.num_emitted
+        self.num_fresh += outcome.num_emitted
         return self.going_on(outcome) if outcome.done else outcome
 
     def going_on(self, outcome: Outcome) -> Outcome:

@@ -22,7 +22,7 @@ from .charges import in_whole_ps
 from .limits import Admission, EngineLimits, Preemption, SharedPrefix
 from .replica_memory import ReplicaMemory
 from .requests import NEVER, AdmissionEstimate, Batch, ServedRequest, Waiting, Written, retracted_last
-from .world import EngineWorld
+from .world import EngineWorld, Fed
 
 
 class TargetStep(NamedTuple):
@@ -32,11 +32,13 @@ class TargetStep(NamedTuple):
         rows: verifications and plain decoding.
         ending: prefills that end, each with the tokens that are left of it.
         chunks: prefills that go on afterwards, likewise.
+        fed: what all of these are fed and hold together, if that is known.
     """
 
     rows: list[ServedRequest]
     ending: list[ServedRequest]
     chunks: list[ServedRequest]
+    fed: Fed
 
 
 class Scheduler:
@@ -98,52 +100,32 @@ class Scheduler:
         batch = self.batch
         return not (batch.waiting or batch.prefilling or self.late or self._estimate)
 
-    def hold_all(self, level: int, rows: list[ServedRequest]) -> bool:
-        """Hold blocks for an operation as `hold_below` and `step` do, as long as nobody has to be put back for them.
-
-        Returns:
-            False: memory is short, and the rest is left to these.
-        """
-        self.has_moved, reserve = True, self._memory.reserve
-        members = (self._target,) if level == self._target else (level, self._target)
-        for request in self._in_order(rows):
-            wanted = request.num_text + len(request.tokens) + 1
-            if level != self._target:
-                wanted += request.asked
-            for member in members:
-                if wanted > request.room_held[member] and not reserve(request, member, wanted):
-                    return False
-        return True
-
-    def hold_below(self, level: int, rows: list[ServedRequest], now_ps: int) -> list[ServedRequest]:
+    def hold_below(
+        self, level: int, rows: list[ServedRequest], short: list[ServedRequest], now_ps: int
+    ) -> list[ServedRequest]:
         """Hold blocks for an operation of a member below the target, as many as are asked for.
 
-        The target's are held as well, so that what is drafted can be verified.
+        The target's are held as well, so that what is drafted can be verified. `short` are those who lack some.
 
         Returns:
             The requests that still run.
         """
-        num_put_back, all_run, self.has_moved = self._num_put_back, True, True
-        for request in self._in_order(rows):
-            if request.order == NEVER:
-                all_run = False
-                continue
+        num_put_back, self.has_moved = self._num_put_back, True
+        for request in self._in_order(short):
             wanted = request.num_text + len(request.tokens) + request.asked + 1
-            if self._hold(request, level, wanted, now_ps):
+            if request.order != NEVER and self._hold(request, level, wanted, now_ps):
                 self._hold(request, self._target, wanted, now_ps)
-        if all_run and self._num_put_back == num_put_back:
+        if self._num_put_back == num_put_back:
             return rows
         return [request for request in rows if request.order != NEVER]
 
-    def fed(self, rows: list[ServedRequest]) -> tuple[int, int] | None:
-        """Where a step of the target is for these rows and nobody else, as mostly: tokens that they are fed and hold.
-
-        They hold blocks for it then. None: `step` says who takes part.
-        """
-        batch = self.batch
-        if batch.waiting or batch.prefilling or self.late or self._estimate or not rows:
-            return None
-        target, new_tokens, held_tokens, is_short = self._target, 0, 0, False
+    def step(self, rows: list[ServedRequest], now_ps: int) -> TargetStep:
+        """Fill a step of the target: `rows` and those left over from the step before, chunks, new requests."""
+        batch, num_put_back, target, budget = self.batch, self._num_put_back, self._target, self._limits.token_budget
+        if self.late:
+            rows, self.late = [request for request in self.late if request.order != NEVER] + rows, []
+        new_tokens = held_tokens = 0
+        short: list[ServedRequest] = []
         for request in rows:
             text, held = request.num_text, request.cached[target]
             context = text + len(request.tokens)
@@ -152,18 +134,42 @@ class Scheduler:
             new_tokens += context - held
             held_tokens += held
             if context >= request.room_held[target]:
-                is_short = True
-        if new_tokens > self._limits.token_budget or (is_short and not self.hold_all(target, rows)):
-            return None
-        self._was_short = False
-        return new_tokens, held_tokens
+                short.append(request)
+        if new_tokens <= budget and (not short or self._hold_all(short)):
+            left, all_run = budget - new_tokens, True
+            if rows and not (batch.waiting or batch.prefilling or self._estimate):
+                self._was_short = False
+                return TargetStep(rows, [], [], (new_tokens, held_tokens))
+        else:
+            rows, left, all_run = self._held(rows, now_ps)
+        self.has_moved = True
+        chunks = self.filled(left, now_ps, decoded=bool(rows))
+        fed: Fed = (new_tokens, held_tokens) if all_run else None
+        if not all_run or self._num_put_back != num_put_back:  # who was put back may be reading again already
+            rows, fed = [request for request in rows if request.order != NEVER and not request.chunk], None
+        step = TargetStep(rows, [], [], fed)
+        for request in chunks:
+            new_tokens += request.chunk
+            held_tokens += request.cached[target]
+            (step.ending if request.chunk == request.prefill_left else step.chunks).append(request)
+        return step._replace(fed=(new_tokens, held_tokens)) if fed else step
 
-    def step(self, rows: list[ServedRequest], now_ps: int) -> TargetStep:
-        """Fill a step of the target: `rows` and those left over from the step before, chunks, new requests."""
-        if self.late:
-            rows, self.late = [request for request in self.late if request.order != NEVER] + rows, []
+    def _hold_all(self, short: list[ServedRequest]) -> bool:
+        """Hold blocks for a step of the target, as long as nobody has to be put back for them; False: somebody has."""
+        self.has_moved = True
+        for request in self._in_order(short):
+            if not self._memory.reserve(request, self._target, request.num_text + len(request.tokens) + 1):
+                return False
+        return True
+
+    def _held(self, rows: list[ServedRequest], now_ps: int) -> tuple[list[ServedRequest], int, bool]:
+        """Hold blocks for a step of the target that is wider than the budget, or for which memory is short.
+
+        Returns:
+            Who takes part, tokens of the budget that are left, and whether all of them do.
+        """
         num_put_back, target, budget = self._num_put_back, self._target, self._limits.token_budget
-        left, all_run, self.has_moved = budget, True, True
+        left, all_run = budget, True
         late: set[int] = set()
         for request in self._in_order(rows):
             if request.order == NEVER:
@@ -178,14 +184,8 @@ class Scheduler:
                 left -= new_tokens
         if late or self._num_put_back != num_put_back:
             self.late = [request for request in rows if request.serial in late and request.order != NEVER]
-            rows = [request for request in rows if request.serial not in late]
-        chunks = self.filled(left, now_ps, decoded=bool(rows))
-        if not all_run or self._num_put_back != num_put_back:  # who was put back may be reading again already
-            rows = [request for request in rows if request.order != NEVER and not request.chunk]
-        step = TargetStep(rows, [], [])
-        for request in chunks:
-            (step.ending if request.chunk == request.prefill_left else step.chunks).append(request)
-        return step
+            return [request for request in rows if request.serial not in late], left, False
+        return rows, left, all_run
 
     def filled(self, left: int, now_ps: int, *, decoded: bool) -> list[ServedRequest]:
         """Who reads in a step of the target in which so many tokens are left; `decoded`: whether anybody decodes."""

@@ -1,16 +1,18 @@
 """What a replica asks for, and how a recording answers it.
 
-Rows are answered one by one, what runs together is charged together.
+Rows are answered one by one, what runs together is charged together. What a recording of contexts has answered before
+is read back: asking again would give the same.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from ...decoding.pool import Pool
-from ...decoding.results import DraftResults, VerifyResults
-from ...decoding.rules import Signal
+from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults
+from ...decoding.rules import Exact, Signal
 from ...decoding.session import Session
 from ...decoding.steps import Draft
+from ..context_tables import ChainDraft
 from ..cost.base import CostModel
 from ..recorded import RecordedAnswers
 from .charges import ServingCharges
@@ -111,7 +113,7 @@ class ServedWorld:
         rows: list[int] | None = None,
     ) -> None:
         self.answers = answers
-        self._num_free = answers.num_free
+        self._num_free, self._target = answers.num_free, pool.target_level
         self._drafted, self._judged = answers.drafted, answers.judged
         self._rows = rows
         self.charges = ServingCharges(cost, pool, now_s, target_cost)
@@ -142,16 +144,37 @@ class ServedWorld:
         if level < self._num_free:
             looked_up = [self.answers.looked_up(row, cast(Draft, row.step)) for row in rows]
             return looked_up, 0, 0, self.charges.looked_up(len(rows))
-        answer: Any = self._drafted
-        drafted = [answer(row, row.step, level) for row in rows]
+        drafted: list[Drafted] = []
+        for row in rows:
+            step: Any = row.step
+            tables, places, found = row.tables, row.places, None
+            if tables is not None and step.stop is None:
+                chain = tables.chains[level].get(places[-1] if places else row.place)
+                if chain is not None:
+                    found = chain.drafts.get(row.asked)
+            drafted.append(found or self._drafted(row, step, level))
         return drafted, *self.charges.drafted(level, rows, drafted, fed)
 
     def verify(
         self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
     ) -> RanRows:
         """See `EngineWorld`."""
-        answer: Any = self._judged
-        judged = [answer(row, row.step, level) for row in rows]
+        judged: list[Judged] = []
+        for row in rows:
+            step: Any = row.step
+            found: Judged | None = None
+            if not row.tokens:
+                if row.tables is not None and level == self._target:
+                    found = row.tables.alone.get(row.place)
+            elif step.rule.__class__ is Exact:
+                draft: Any = row.draft if level == self._target else row.latest
+                if draft.__class__ is ChainDraft and (level == self._target or row.latest_at == row.first):
+                    found = draft.verdicts.get(level)
+                    if found is None:
+                        found = self._judged(row, step, level)
+                        if found[1] >= 0 and not found[4]:  # else what is said depends on the request
+                            draft.verdicts[level] = found
+            judged.append(found or self._judged(row, step, level))
         if self._rows is not None:
             self._rows[:] = [row.serial for row in (*rows, *chunks)]
         return judged, 1, *self.charges.verified(level, (*rows, *chunks), fed)
