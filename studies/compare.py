@@ -5,8 +5,8 @@ Also what a comparison shows beside its table: figures by tag, regret against or
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,10 +121,7 @@ def run_policies(
     refused: dict[str, CostRangeError] = {}
     asked = [policy.name for policy in policies]
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
-    # An oracle looks ahead at every step, and takes many times as long as the others together.
-    alike = not any(policy.made_by in (OracleChain, OracleWindow) for policy in everyone)
-    stage = nullcontext(within) if within else Progress("replaying", len(everyone), unit="policies", alike=alike)
-    with nullcontext() if log is None else new_folder(log) as folder, stage as progress:
+    with nullcontext() if log is None else new_folder(log) as folder, _stage(everyone, within) as progress:
         done_before = progress.done
         for index, policy in enumerate(everyone):
             progress.advance_to(done_before + index, policy.name)
@@ -157,15 +154,16 @@ def run_policies(
                 summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
                 spent[policy.name] = went
         progress.advance_to(done_before + len(everyone))
-    return PolicyRuns(
-        asked=asked,
-        summaries=summaries,
-        shares=shares,
-        by_request=by_request,
-        spent=spent,
-        refused=refused,
-        sessions=sessions_of(scenarios.recording.requests),
+    runs = PolicyRuns(
+        asked=asked, summaries=summaries, shares=shares, by_request=by_request, spent=spent, refused=refused
     )
+    return replace(runs, sessions=sessions_of(scenarios.recording.requests))
+
+
+def _stage(policies: Sequence[NamedPolicy], within: Progress | None) -> AbstractContextManager[Progress]:
+    # An oracle looks ahead at every step, and takes many times as long as the others together.
+    alike = not any(policy.made_by in (OracleChain, OracleWindow) for policy in policies)
+    return nullcontext(within) if within else Progress("replaying", len(policies), unit="policies", alike=alike)
 
 
 def at_ends(

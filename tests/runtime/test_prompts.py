@@ -25,6 +25,7 @@ def test_reads_in_file_order_with_defaults(read, tmp_path):
         Prompt(request_id="b", tag="sums", text="1 + 1 =", answer="2"),
         Prompt(request_id="a", tag="untagged", text="é\n", answer=None),
     )
+    assert read('{"id": "a", "session": "s", "prompt": "x"}')[0].session == "s"
     # A byte order mark is no part of the first line.
     assert read(b'\xef\xbb\xbf{"id": "a", "prompt": "x"}')[0].request_id == "a"
     for blank in ("\n", " ", "\t\n"):  # a line break is a token to go on from, as any other

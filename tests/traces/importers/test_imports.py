@@ -25,7 +25,17 @@ from paceline.traces.shapes import shape_called
 from ...cli.command_line import paceline, refused
 from ..rounds.rounds_strategies import assert_same_rounds
 from ..sheets import IMPORTED, NOT_IMPORTED, imported, read_rows, rows_of, seen, told, written
-from .foreign_files import STATED, metrics_line, one_file_each, positions, summary, write_lines, write_text
+from .foreign_files import (
+    STATED,
+    aiperf,
+    answer,
+    metrics_line,
+    one_file_each,
+    positions,
+    summary,
+    write_lines,
+    write_text,
+)
 
 SHEET = Path(importers.__file__).with_name("formats.toml")
 
@@ -300,6 +310,25 @@ def test_a_number_that_is_none_is_refused_by_its_field_or_read_by_nobody(tmp_pat
                 assert line.endswith("got inf")
         file.write_text(text)
     assert was_refused
+
+
+def test_sessions_are_those_that_logs_say(tmp_path):
+    """Turns and samples of a question, and records of one `session_num`; a format that knows none says so."""
+    asked = answer(1, [2, 1], [1, 3]), answer(2, [1, 2])
+    asked[1]["choices"] *= 2
+    answers = write_lines(tmp_path / "answers.jsonl", *asked)
+    found = read_recording("spec-bench", [answers], ImportOptions(name="x"))
+    assert [(one.request_id, one.session) for one in found.requests] == [
+        *(("1/1", "1"), ("1/2", "1"), ("2/1", "2"), ("2/1/1", "2"))
+    ]
+    records = [aiperf(name, [2, 0, 1], [3, 3, 3], listed=False) for name in "abc"]
+    for record, number in zip(records, (0, 0, 1), strict=True):
+        record["metadata"]["session_num"] = number
+    del records[2]["metadata"]["x_request_id"]  # then the number is all that calls it
+    found = read_recording("aiperf", [write_lines(tmp_path / "profile.jsonl", *records)], ImportOptions(name="x"))
+    assert [(one.request_id, one.session) for one in found.requests] == [("a", "0"), ("b", "0"), ("1", "")]
+    placed = write_lines(tmp_path / "places.jsonl", positions("q", d=[2, 1, 1]))
+    assert not read_recording("positions", [placed], ImportOptions(name="x")).requests[0].session
 
 
 # -- drawn rounds meet the totals exactly, and are as likely as the assumption says
