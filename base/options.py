@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from inspect import Parameter, cleandoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from .errors import check_least, check_within
+from .errors import check_least
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -63,16 +63,12 @@ def declared(record: Callable[..., object]) -> dict[str, tuple[Parameter, Opt | 
     return {name: (found, said[name]) for name, found in signature(record).parameters.items()}
 
 
-def check_bounds(record: "DataclassInstance") -> None:
-    """Raise ArgumentError for the first number that is less than its option's `least`, or more than its `most`."""
+def check_leasts(record: "DataclassInstance") -> None:
+    """Raise ArgumentError for the first number that is less than its option's `least`."""
     for one in fields(record):
         said, value = one.metadata.get(_OPT), getattr(record, one.name)
-        if said is None or value is None or said.least is None:
-            continue
-        if said.most is None:
+        if said is not None and said.least is not None and value is not None:
             check_least(f"`{one.name}`", value, said.least)
-        else:
-            check_within(f"`{one.name}`", value, f"[{said.least}, {said.most}]")
 
 
 def given(record: "DataclassInstance") -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import ArgumentError, check_within
-from ..base.options import Secret, check_bounds, given, key_opt, opt
+from ..base.options import Secret, check_leasts, given, key_opt, opt
 
 MOST_PORT = 65535
 
@@ -23,7 +23,7 @@ class Address:
     )
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_within("`port`", self.port, f"[0, {MOST_PORT}]")
         check_within("`drain_s`", self.drain_s, "[0, 1e6]")
 
 
@@ -43,7 +43,7 @@ class EngineOptions:
     )
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_leasts(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class RequestLimits:
     timeout_s: float = opt(600.0, "Most seconds from a request to its last token.", flag="--timeout-seconds")
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_leasts(self)
         check_within("`timeout_s`", self.timeout_s, "(0, 1e6]")
 
 
@@ -75,7 +75,7 @@ class RecordingOptions:
     record_mib: int = opt(1024, "With --record: MiB on disk at most; then nothing more is kept.", least=1)
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_leasts(self)
         check_within("`record_every_s`", self.record_every_s, "[0.01, 1e6]")
         if self.record is None and given(self):
             raise ArgumentError("`record_hashes`, `record_every_s` and `record_mib` go with `record`")
@@ -97,7 +97,7 @@ class FollowOptions:
     follow_pairs: int = opt(200, "With --follow: pairs of requests that a policy is tried on.", least=40)
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_leasts(self)
         check_within("`follow_every_s`", self.follow_every_s, "[1, 1e6]")
         if self.follow is None and given(self):
             raise ArgumentError("`follow_every_s` and `follow_pairs` go with `follow`")
@@ -131,5 +131,5 @@ class ProxyOptions:
     )
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_leasts(self)
         check_within("`timeout_s`", self.timeout_s, "(0, 1e6]")

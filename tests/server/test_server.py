@@ -12,13 +12,21 @@ from contextlib import ExitStack, closing
 
 import pytest
 from paceline.base.errors import ArgumentError
+from paceline.base.options import declared
 from paceline.observing.load_generator import acceptance_between, counters
 from paceline.observing.server import Endpoint
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.server.listening import bound_socket
-from paceline.server.options import Address, EngineOptions, RequestLimits
+from paceline.server.options import (
+    Address,
+    EngineOptions,
+    FollowOptions,
+    ProxyOptions,
+    RecordingOptions,
+    RequestLimits,
+)
 from paceline.server.start import ServedPool, make_service
 from paceline.studies.setting import named_policy
 from paceline.traces.meta import Sampling
@@ -356,6 +364,15 @@ def test_a_request_whose_logits_are_broken_fails_alone(models, prompts, monkeypa
 def test_what_cannot_be_served_is_refused_before_anybody_asks(models, asked, rule):
     with pytest.raises(ValueError, match=rule):
         make_service(ServedPool(pool=models, **asked), RequestLimits())
+
+
+@pytest.mark.parametrize("record", [EngineOptions, RequestLimits, RecordingOptions, FollowOptions, ProxyOptions])
+def test_a_number_that_is_less_than_its_option_declares_is_refused_by_name(record):
+    leasts = {name: said.least for name, (_, said) in declared(record).items() if said.least is not None}
+    assert leasts
+    for name, least in leasts.items():
+        with pytest.raises(ArgumentError, match=f"^`{name}` must be >= {least}, got {least - 1}$"):
+            record(**{name: least - 1})
 
 
 def test_an_address_that_is_taken_or_public_without_a_key_is_refused():
