@@ -20,7 +20,7 @@ from ...decoding.session import Session
 from ...decoding.steps import Commit, Outcome, Step, Verify
 from ...traces.recording import Request
 from ...traces.workloads.arrival import Arrival
-from ..context_tables import Verdict
+from ..context_tables import TargetVerdict
 from ..contexts_answers import TrieAnswers
 from ..recorded import RecordedAnswers, Replayed
 
@@ -295,7 +295,7 @@ class ServedRequest(Session):
         num_accepted, _, place, tvd, _, escalated, _ = judged
         emitted, judges, read, refused_at = self.emitted, self.judges, self.num_text + num_accepted, None
         num_judged, num_before = len(judges), len(emitted)
-        if judged.__class__ is Verdict:
+        if judged.__class__ is TargetVerdict:
             written, ends = judged.written, judged.ends
         else:
             written, ends = self._written(judged)
