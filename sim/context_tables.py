@@ -46,7 +46,7 @@ class SharedIntegers:
         return listed
 
 
-class Verdict(Judged):
+class TargetVerdict(Judged):
     """What the target says by exact match where nothing is pending, or what one member drafted from the trunk on.
 
     Attributes:
@@ -86,7 +86,7 @@ class WrittenChain:
     def __init__(self, tokens: list[int], places: list[int], kept: int, tvd: tuple[float, ...], *, ends: bool) -> None:
         self.tokens, self.places, self.kept, self.tvd, self.ends = tokens, places, kept, tvd, ends
         self.drafts: dict[int, ChainDraft] = {}
-        self.verdicts: dict[int, Verdict] = {}
+        self.verdicts: dict[int, TargetVerdict] = {}
 
 
 class RequestTables:
@@ -158,7 +158,7 @@ class RequestTables:
         self.further_next_token: list[list[int]] = []
         self.further_child: list[list[int]] = []
         self.chains: list[dict[int, WrittenChain]] = [{} for _ in self.next_token]
-        self.alone: dict[int, Verdict] = {}
+        self.alone: dict[int, TargetVerdict] = {}
         self.eos = frozenset(meta.eos_token_ids)
         if trie.features is not None:
             self.further_next_token = integers.to_list(trie.features.next_token)
@@ -255,7 +255,7 @@ class RequestTables:
         found.verdicts = {}
         return found
 
-    def verdict(self, chain: WrittenChain, node: int, count: int) -> Verdict | None:
+    def verdict(self, chain: WrittenChain, node: int, count: int) -> TargetVerdict | None:
         """What the target says of the first tokens that a member writes from a node on; None: it is not recorded."""
         kept, places, tvd = min(chain.kept, count), chain.places, chain.tvd
         place = places[kept - 1] if kept else node
@@ -267,17 +267,17 @@ class RequestTables:
         found = chain.verdicts[count] = self._verdict(chain.tokens[:kept], place, tvd)
         return found
 
-    def writes_alone(self, node: int) -> Verdict:
+    def writes_alone(self, node: int) -> TargetVerdict:
         """What the target writes at a node where nothing is pending."""
         found = self.alone.get(node)
         if found is None:
             found = self.alone[node] = self._verdict([], node, ())
         return found
 
-    def _verdict(self, accepted: list[int], place: int, tvd: tuple[float, ...]) -> Verdict:
+    def _verdict(self, accepted: list[int], place: int, tvd: tuple[float, ...]) -> TargetVerdict:
         """That of tokens of which the target accepts the first, up to a place."""
         own, num_accepted = self.next_token[-1][place], len(accepted)
-        found = Verdict(num_accepted, own, self.child[-1][place], tvd)
+        found = TargetVerdict(num_accepted, own, self.child[-1][place], tvd)
         if not (accepted and accepted[-1] in self.eos):
             accepted.append(own)
         found.written, found.ends = accepted, accepted[-1] in self.eos

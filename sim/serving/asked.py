@@ -26,6 +26,7 @@ from .world import EngineWorld
 Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it drafts, who
 MOST_ROW = 64
 MOST_STEPS = 4096  # that are known by identity; more are checked anew
+NO_STEP: tuple[Step | None, int, int] = (None, 0, 0)
 COMMITS, UNSURE = -1, -2  # in place of tokens to draft, 0 of a verification: to be looked at each time
 
 
@@ -142,8 +143,7 @@ class AskedPolicy:
             # As mostly all ask for the same: then nobody stands in a slot.
             rows: list[ServedRequest] = []
             same = -1 if self._num_queued else -2
-            latest: Step | None = None
-            slot = tokens = 0
+            latest, slot, tokens = NO_STEP
             for request in ready:  # grows by those whose step is a Commit
                 if each_s:
                     load.now_s += each_s
@@ -242,7 +242,7 @@ class AskedPolicy:
             by_level = many[count] if count <= MOST_ROW else [level] * count
             if request.tokens:
                 request.keep_pending()
-                request.latest_at = len(request.tokens)
+                request.latest, request.latest_at = drafted, len(request.tokens)
                 request.tokens += tokens
                 request.places += places
                 request.drafters += by_level
@@ -250,11 +250,10 @@ class AskedPolicy:
                 if keeps and count:
                     request.cached[level] = request.num_text + len(request.tokens) - 1
             else:
-                request.draft, request.tokens, request.places, request.latest_at = drafted, tokens, places, 0
+                request.draft, request.tokens, request.places = drafted, tokens, places
                 request.drafters = request.judges = by_level
                 if keeps and count:
                     request.cached[level] = request.num_text + count - 1
-            request.latest = drafted
             request.last = outcome = made(
                 Outcome, (request.request_id, request.step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False, 0)
             )
@@ -301,8 +300,9 @@ class AskedPolicy:
         learn, reads, num_judged, num_accepted, num_own, written = self.learn, self._reads_states, 0, 0, 0, 0
         reached: list[ServedRequest] = []
         ended: list[ServedRequest] = []
-        for request in rows if self.idle else ():
-            self.idle.pop(request.request_id, None)
+        if self.idle:
+            for request in rows:
+                self.idle.pop(request.request_id, None)
         noted_ps, count = at_ps, 0
         for request, judged in zip(rows, results):  # noqa: B905 - as above
             if request.noted_at_ps != noted_ps:
@@ -331,6 +331,7 @@ class AskedPolicy:
             except BaseException as error:  # foreign code, as above
                 raise raised(self._name, request.request_id, outcome.step, "learn", error) from error
             if outcome[11]:
+                self.end(request)
                 ended.append(request)
         if count:
             books.recorder.gaps(at_ps - noted_ps, 0, 1, count)
@@ -338,10 +339,11 @@ class AskedPolicy:
         books.num_emitted += written
         books.noted_ps = at_ps
         sums = self.judged_sums[self._target]
-        for place, number in enumerate((len(rows), num_judged, num_accepted, num_own)):
-            sums[place] += number
-        for request in ended:
-            self.end(request)
+        sums[0] += len(rows)
+        sums[3] += num_own
+        if num_judged:
+            sums[1] += num_judged
+            sums[2] += num_accepted
         self.ready += [request for request in rows if request not in ended] if ended else rows
         return reached
 

@@ -209,8 +209,11 @@ class ServingCharges:
         """
         if not self._by_forwards[level]:
             return self._drafted_otherwise(level, [(row, cast(Draft, row.step)) for row in rows], drafted)
-        lengths = [len(row[0]) for row in drafted]
-        longest, shortest = max(lengths), min(lengths)
+        longest = shortest = len(drafted[0][0])
+        lengths = [longest]
+        if len(rows) > 1:
+            lengths = [len(row[0]) for row in drafted]
+            longest, shortest = max(lengths), min(lengths)
         if fed is None or not shortest:
             rows = [session for session, length in zip(rows, lengths, strict=True) if length]
             each = [session.feed(level, verify=False) for session in rows]

@@ -220,15 +220,14 @@ class Replica:
                     op = next_op(start_ps / PS_PER_S)
                     if decides:
                         start_ps += self._decided_ps(start_ps)
-                has_ended = bool(asked.committed) and self._has_ended(start_ps)
-                if self._told:
-                    until_ps = 0  # others may come from what has ended, or was waited for
-                if has_ended:
-                    self._kept = op
+                if asked.committed and self._has_ended(start_ps):
+                    self._kept, until_ps = op, 0 if self._told else until_ps
                     end_ps = self._goes(
                         target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps, now_ps, until_ps
                     )
                     break
+                if self._told:
+                    until_ps = 0  # others may come from what has ended, or was waited for
                 level, drafts, rows = op or (target, VERIFIES, [])
                 if level == target:
                     end_ps = self._step(rows, now_ps, start_ps, until_ps)
@@ -483,14 +482,15 @@ class Replica:
         """Run a step of the target, as `_goes`; None: nobody is there."""
         level = self._target
         rows, ending, chunks, fed = self._scheduler.step(rows, now_ps)
-        if not (rows or ending or chunks):
+        if ending or chunks:
+            for request in (*ending, *chunks):
+                request.chunk_level = level
+                request.step = READS
+            rows = [*rows, *ending]
+        elif not rows:
             assert not self._batch.running, "a batch that has nothing to run"
             assert not self._batch.waiting or any(self._memory.used_blocks), "who waits beside an empty batch"
             return None
-        for request in (*ending, *chunks) if ending or chunks else ():
-            request.chunk_level = level
-            request.step = READS
-        rows = rows + ending if ending else rows
         judged, num_forwards, new_tokens, duration_ps = self._world.verify(level, rows, chunks, fed)
         memory, end_ps = self._memory, start_ps + duration_ps
         if memory.host is not None:

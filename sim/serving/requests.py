@@ -20,7 +20,7 @@ from ...decoding.session import Session
 from ...decoding.steps import Commit, Outcome, Step, Verify
 from ...traces.recording import Request
 from ...traces.workloads.arrival import Arrival
-from ..context_tables import Verdict
+from ..context_tables import TargetVerdict
 from ..contexts_answers import TrieAnswers
 from ..recorded import RecordedAnswers, Replayed
 
@@ -153,7 +153,8 @@ class ServedRequest(Session):
         tables: what it replays, of a recording of contexts; None of others.
         asked: tokens that a draft of it asks for and has room for; else 0.
         first: index of the first pending token that a verification below the target judges.
-        latest, latest_at: what its latest draft wrote, and how many tokens were pending before.
+        latest, latest_at: what its latest draft wrote after other pending tokens, and how many these were; NO_DRAFT
+            where something else came since.
         draft: what one draft wrote, where that is all that is pending; the columns of pending tokens are its own then,
             and many requests may have them.
         view: what its policy sees, once it was admitted.
@@ -292,18 +293,19 @@ class ServedRequest(Session):
         Whoever asks writes down what came of it.
         """
         num_accepted, _, place, tvd, _, escalated, _ = judged
-        emitted, judges, places, cached, refused_at = self.emitted, self.judges, self.places, self.cached, None
-        num_judged, left, read = len(judges), self.budget - len(emitted), self.num_text + num_accepted
-        if judged.__class__ is Verdict:
+        emitted, judges, read, refused_at = self.emitted, self.judges, self.num_text + num_accepted, None
+        num_judged, num_before = len(judges), len(emitted)
+        if judged.__class__ is TargetVerdict:
             written, ends = judged.written, judged.ends
         else:
             written, ends = self._written(judged)
+        if len(written) >= self.budget - num_before:
+            written, ends = written[: self.budget - num_before], True
         num_emitted = len(written)
-        if num_emitted >= left:
-            ends = True
-            if num_emitted > left:
-                written, num_emitted = written[:left], left
+        num_own = num_emitted - num_accepted
         emitted += written
+        self.place = place if num_own else self.places[num_accepted - 1]
+        cached, places = self.cached, self.places
         if num_judged:
             if num_accepted < num_judged:
                 refused_at = num_accepted
@@ -314,10 +316,7 @@ class ServedRequest(Session):
             self.draft = NO_DRAFT
             self.tokens = self.places = self.drafters = self.judges = NO_DRAFT.tokens
         cached[self._target] = read
-        num_own = num_emitted - num_accepted
-        self.place = place if num_own else places[num_accepted - 1]
         if self._ending is not None:
-            num_before = len(emitted) - num_emitted
             kept = self._ending(emitted, num_before)
             if kept is not None:
                 ends = True

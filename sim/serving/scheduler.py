@@ -11,10 +11,11 @@ kernel reads those once for all rows, and then what is each row's own. Multi-lev
 arXiv:2402.05099) do it for every group of rows. Rows still attend to all of it: only bytes are saved, not arithmetic.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...base.errors import ArgumentError
+from ...decoding.results import made
 from ...runs.recorder import ServingRecorder
 from ..cost.base import CostModel, WrappedCost
 from .asked import AskedPolicy
@@ -36,8 +37,8 @@ class TargetStep(NamedTuple):
     """
 
     rows: list[ServedRequest]
-    ending: list[ServedRequest]
-    chunks: list[ServedRequest]
+    ending: Sequence[ServedRequest]
+    chunks: Sequence[ServedRequest]
     fed: Fed
 
 
@@ -121,7 +122,7 @@ class Scheduler:
 
     def step(self, rows: list[ServedRequest], now_ps: int) -> TargetStep:
         """Fill a step of the target: `rows` and those left over from the step before, chunks, new requests."""
-        batch, num_put_back, target, budget = self.batch, self._num_put_back, self._target, self._limits.token_budget
+        batch, target, budget = self.batch, self._target, self._limits.token_budget
         if self.late:
             rows, self.late = [request for request in self.late if request.order != NEVER] + rows, []
         new_tokens = held_tokens = 0
@@ -135,11 +136,12 @@ class Scheduler:
             held_tokens += held
             if context >= request.room_held[target]:
                 short.append(request)
+        num_put_back = self._num_put_back
         if new_tokens <= budget and (not short or self._hold_all(short)):
-            left, all_run = budget - new_tokens, True
             if rows and not (batch.waiting or batch.prefilling or self._estimate):
                 self._was_short = False
-                return TargetStep(rows, [], [], (new_tokens, held_tokens))
+                return made(TargetStep, (rows, (), (), (new_tokens, held_tokens)))
+            left, all_run = budget - new_tokens, True
         else:
             rows, left, all_run = self._held(rows, now_ps)
         self.has_moved = True
@@ -147,12 +149,12 @@ class Scheduler:
         fed: Fed = (new_tokens, held_tokens) if all_run else None
         if not all_run or self._num_put_back != num_put_back:  # who was put back may be reading again already
             rows, fed = [request for request in rows if request.order != NEVER and not request.chunk], None
-        step = TargetStep(rows, [], [], fed)
         for request in chunks:
             new_tokens += request.chunk
             held_tokens += request.cached[target]
-            (step.ending if request.chunk == request.prefill_left else step.chunks).append(request)
-        return step._replace(fed=(new_tokens, held_tokens)) if fed else step
+        ending = [request for request in chunks if request.chunk == request.prefill_left]
+        going_on = [request for request in chunks if request.chunk != request.prefill_left]
+        return TargetStep(rows, ending, going_on, fed and (new_tokens, held_tokens))
 
     def _hold_all(self, short: list[ServedRequest]) -> bool:
         """Hold blocks for a step of the target, as long as nobody has to be put back for them; False: somebody has."""

@@ -11,7 +11,7 @@ from ...decoding.pool import Pool
 from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults
 from ...decoding.rules import Exact, Signal
 from ...decoding.session import Session
-from ...decoding.steps import Draft
+from ...decoding.steps import Draft, Verify
 from ..context_tables import ChainDraft
 from ..cost.base import CostModel
 from ..recorded import RecordedAnswers
@@ -160,24 +160,33 @@ class ServedWorld:
     ) -> RanRows:
         """See `EngineWorld`."""
         judged: list[Judged] = []
+        commits = level == self._target
         for row in rows:
             step: Any = row.step
+            draft: Any = row.draft
             found: Judged | None = None
             if not row.tokens:
-                if row.tables is not None and level == self._target:
+                if commits and row.tables is not None:
                     found = row.tables.alone.get(row.place)
             elif step.rule.__class__ is Exact:
-                draft: Any = row.draft if level == self._target else row.latest
-                if draft.__class__ is ChainDraft and (level == self._target or row.latest_at == row.first):
-                    found = draft.verdicts.get(level)
-                    if found is None:
-                        found = self._judged(row, step, level)
-                        if found[1] >= 0 and not found[4]:  # else what is said depends on the request
-                            draft.verdicts[level] = found
+                if draft is None and not commits and row.latest_at == row.first:
+                    draft = row.latest
+                elif row.first and not commits:
+                    draft = None
+                if draft.__class__ is ChainDraft:
+                    found = draft.verdicts.get(level) or self._said(row, draft, level)
             judged.append(found or self._judged(row, step, level))
+        everyone = (*rows, *chunks) if chunks else rows
         if self._rows is not None:
-            self._rows[:] = [row.serial for row in (*rows, *chunks)]
-        return judged, 1, *self.charges.verified(level, (*rows, *chunks), fed)
+            self._rows[:] = [row.serial for row in everyone]
+        return judged, 1, *self.charges.verified(level, everyone, fed)
+
+    def _said(self, row: ServedRequest, draft: ChainDraft, level: int) -> Judged:
+        """What a member says of a draft, kept for the next who asks unless it depends on the request."""
+        found = self._judged(row, cast(Verify, row.step), level)
+        if found.own_token >= 0 and not found.num_modelled:
+            draft.verdicts[level] = found
+        return found
 
     def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
         """See `EngineWorld`."""

@@ -4,12 +4,13 @@ from itertools import count
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from paceline.decoding.steps import Commit, Draft
 from paceline.sim.serving.requests import DrawnRequests
 from paceline.traces.workloads.arrival import Text
 from paceline.traces.workloads.sessions import Node, SessionGraph, Turn, Waits, runs_of
 
 from ..engine.both_ways import cases, check, settings_of
-from ..engine.served_runs import drawn_as, limits_of, some_rounds, target_only
+from ..engine.served_runs import drawn_as, limits_of, pico, some_rounds, target_only
 from .random_graphs import Begun, begun_graphs
 
 
@@ -51,6 +52,29 @@ def test_a_whole_answer_is_found_as_far_as_the_target_judged_it():
     sessions = Begun([(0, SessionGraph(nodes=nodes))])
     run = check(sessions, tables, "feature:4/target", limits=limits_of(tables, block_tokens=8), unit_tokens=8)
     assert run.log.meta.replicas[0].members[-1].lookups.found_tokens == 32
+
+
+class Takes:
+    """Drafts, and takes what was drafted as it is."""
+
+    def decide(self, seen):
+        return Commit(seen.num_pending) if seen.num_pending else Draft("draft", 4)
+
+    def learn(self, outcome):
+        pass
+
+
+def test_a_request_that_waits_for_what_a_commit_writes_comes_when_it_is_there():
+    """Also where nothing else looks at the replica: it runs no further than that."""
+    tables = pico()
+    turns = [
+        Turn(request_id=name, wait_ps=0, prompt_tokens=16, output_tokens=40, new_blocks=()) for name in ("a", "b", "c")
+    ]
+    nodes = (Node(turn=turns[0]), Node(turn=turns[1], waits=(Waits(0, 21),)), Node(turn=turns[2], waits=(Waits(1, 5),)))
+    run = check(Begun([(0, SessionGraph(nodes=nodes))]), tables, Takes, limits=limits_of(tables))
+    times, arrived = run.times(), run.log.requests["arrived_at_ps"].tolist()
+    assert 0 == arrived[0] < times["a"][1] < arrived[1] < times["a"][2]
+    assert arrived[1] < times["b"][1] < arrived[2] < times["b"][2]
 
 
 # No shrinking: a case takes long, and what differs is told by its first difference.
