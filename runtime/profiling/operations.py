@@ -101,7 +101,7 @@ _LOOKUP_CONTEXT, _LOOKUPS = 150, 200
 # Operations that what is said of one member must rest on.
 _LEAST_SEEN = 40
 # The share of a run after which a policy has met what it works with: estimates, and its own code.
-_WARM_UP = 0.25
+_WARM_UP = 0.5
 
 MakePolicy = Callable[[], Policy]
 
