@@ -26,7 +26,7 @@ from .world import EngineWorld
 Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it drafts, who
 MOST_ROW = 64
 MOST_STEPS = 4096  # that are known by identity; more are checked anew
-NO_STEP: tuple[Step | None, int, int] = (None, 0, 0)
+NO_STEP: tuple[object, int, int] = (object(), 0, 0)  # which no policy returns, while it may return None
 COMMITS, UNSURE = -1, -2  # in place of tokens to draft, 0 of a verification: to be looked at each time
 
 

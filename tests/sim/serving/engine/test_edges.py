@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from paceline.base.errors import ArgumentError
+from paceline.decoding.steps import PolicyError
 from paceline.policies.by_name import make_policy, own_policies
 from paceline.policies.fixed import Plain
 from paceline.sim.serving.limits import EngineLimits, KvLimits
@@ -194,6 +195,21 @@ def test_what_cannot_be_served_is_refused(options, says):
     options = {"arrivals": MANY, "tables": pico()} | options
     with pytest.raises(ArgumentError, match=says):
         Run(**options).go()
+
+
+class Silent:
+    """Wants nothing."""
+
+    def decide(self, seen):
+        return None
+
+    def learn(self, outcome):
+        pass
+
+
+def test_a_policy_that_returns_no_step_is_named():
+    with pytest.raises(PolicyError, match="not a step: return a Draft"):
+        Run([Arrival("q", 0, 5, 5)], pico(), Silent).go()
 
 
 def test_replicas_do_not_share_a_policy():
