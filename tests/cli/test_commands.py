@@ -239,8 +239,8 @@ def few(pool):
 
 
 def test_compare(trace):
-    told = lines("compare", "--trace", trace, "--policy", "draft:20/target", "--seeds", 9, "--json", "-")
-    assert "paceline: replaying: 0 of 2 policies, draft:20/target, " in told
+    told = lines("compare", "--trace", trace, "--policy", "suffix", "--orders", 3, "--json", "-")
+    assert "paceline: replaying: 0 of 2 policies, suffix, " in told
     assert ", run " in told
 
 
