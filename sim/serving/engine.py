@@ -3,6 +3,11 @@
 A **cycle** lets every decoding request draft, and be judged below the target, lowest member first. Then comes one
 **step** of the target: verifications, chunks of prefills, new requests. `plan` says what runs and when it ends,
 `commit` what came of it; up to an instant at which nobody looks, `plan` carries out whatever ends before it.
+
+`plan` asks the policy about every ready request (`asked`), takes the lowest group of steps, holds blocks for it
+(`scheduler`, which preempts, and fills the target's step with prefills), answers it from the recording and charges it
+(`world`). `commit` moves tokens, passes outcomes to the policy, fills prefix caches and ends requests. What the
+recording answered once is read back.
 """
 
 from collections.abc import Iterable, Sequence
