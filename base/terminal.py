@@ -233,7 +233,7 @@ class Progress:
         # A unit that takes longer than others did is thought to be nearly done.
         overdue_s = (now_s - self._started_at_s) / (newly_done + 1) * max(0, left - 1)
         left_s = max(left_s, overdue_s)
-        return f"{'at most' if self._at_most else 'about'} {in_words(left_s)} left"
+        return f"about {in_words(left_s)} left{', or less' if self._at_most else ''}"
 
     def _tell(self) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_LINES):

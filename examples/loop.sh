@@ -69,10 +69,11 @@ def read(name):
 row = next(row for row in read("predicted")["rows"] if row["policy"] == chosen)
 low, high = row.get("gain_ci") or (float("nan"), float("nan"))
 found = read("chosen")
-gain, apart = found["policies"][1]["gain"], found["tpot_apart"]
+gain, apart = found["policies"][1]["gain"], found["pace_apart"]
 print(f"== gain of {chosen} over the target alone, of the mean time in the system")
 print(f"predicted {row['gain']:.2f}x (95% over seeds: {low:.2f} to {high:.2f})")
 print(f"measured  {gain['mean']:.2f}x (95% over turns: {gain['low']:.2f} to {gain['high']:.2f})")
-busy = ": too busy a machine, the measured gain means little" if apart > 0.25 else ""
-print(f"from turn to turn the same policy's TPOT differed by {apart:.0%}{busy}")
+if apart is not None:
+    busy = ": too busy a machine, the measured gain means little" if apart > 0.25 else ""
+    print(f"from turn to turn the machine's pace differed by {apart:.0%}{busy}")
 PY

@@ -20,7 +20,7 @@ class DraftLength:
 
     draft_tokens: int  # K; 0: no speculation
     speed_up: float | None  # over the target alone
-    speed_up_ci: tuple[float, float] | None  # its 95% interval over requests
+    speed_up_ci: tuple[float, float] | None  # its 95% interval over requests or sessions
     speed_up_range: tuple[float, float] | None  # at the ends of what is known of the cost
     tokens_per_s: float
     tuned_on: float | None  # its speed-up on the requests that the choice was made on

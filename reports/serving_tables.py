@@ -384,7 +384,10 @@ def what_was_asked(setting: Mapping[str, Any], cluster: str) -> list[str]:
     seconds = []
     if "cost" in setting:
         seconds.append(f"cost {setting['cost']}")
-    elif set(own := [one["cost"] for one in setting.get("replicas", {}).values()]) - {cluster, f"{cluster} (vllm)"}:
+    elif set(own := [cost for one in setting.get("replicas", {}).values() if (cost := one.get("cost"))]) - {
+        cluster,
+        f"{cluster} (vllm)",
+    }:
         seconds.append(f"seconds of {', '.join(dict.fromkeys(own))}")
     shares: Mapping[str, float] = setting.get("efficiency", {})
     seconds += [f"{name} {share:g}" for name, share in shares.items()]

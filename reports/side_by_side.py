@@ -34,7 +34,7 @@ class SideBySide:
         return self.output_tokens_per_s(row) / self.output_tokens_per_s(self.baseline)
 
     def speed_up_interval(self, row: Summary) -> Interval | None:
-        """The 95% interval over requests, and over seeds where chance has a part.
+        """The 95% interval over requests or sessions, and over seeds where chance has a part.
 
         None without a baseline, and where nobody knows.
         """

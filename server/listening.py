@@ -84,13 +84,14 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, Value]) -> Val
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
+            leaving.result()  # or what reading the request raised
             raise LeftError
         return working.result()
     finally:
         leaving.cancel()
         if not working.done():
             working.cancel()
-            await asyncio.wait({working})
+            await asyncio.gather(working, return_exceptions=True)
 
 
 def _too_long(most_bytes: int) -> RequestError:

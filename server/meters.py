@@ -114,10 +114,10 @@ class _LiveRecorder(ServingRecorder):
         self._serial += 1
         return self._serial
 
-    def _kept(self, *_: object, **__: object) -> None:
+    def _not_kept(self, *_: object, **__: object) -> None:
         """Nothing: see the class."""
 
-    scheduled = first_token = finished = gaps = _kept
+    scheduled = first_token = finished = gaps = _not_kept
 
     def preempted(self, serial: int, at_ps: int) -> None:
         self._meters.preemptions.labels(self._model).inc()

@@ -201,8 +201,16 @@ class Scenario:
 
 
 def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) -> DecideSeconds:
-    """Seconds that a policy is charged for each step: those asked for, else what the cost knows of it, if anything."""
-    return cost.decide_s(type(policy).__name__) if asked_s is None else DecideSeconds.of_step(asked_s)
+    """Seconds that a policy is charged for each step: those asked for, else what the cost knows of it, if anything.
+
+    Raises ArgumentError for a cost that does not give `DecideSeconds`.
+    """
+    if asked_s is not None:
+        return DecideSeconds.of_step(asked_s)
+    found: object = cost.decide_s(type(policy).__name__)
+    if not isinstance(found, DecideSeconds):
+        raise ArgumentError(f"`decide_s` of cost {cost.name} must give DecideSeconds, got {found!r}")
+    return found
 
 
 def simulate(
@@ -387,7 +395,7 @@ def _logged(
         meta["beside_s"] = world.beside_s
     log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
     # Of contexts many modelled decisions need no draw; what is modelled of an imported recording is drawn.
-    meta["drawn"] = world.num_draws > 0 if isinstance(world, ReplayWorld) else bool(log.steps["modelled"].any())
+    log.meta["drawn"] = world.num_draws > 0 if isinstance(world, ReplayWorld) else bool(log.steps["modelled"].any())
     return with_quality(log, world.quality)
 
 

@@ -6,7 +6,7 @@ Also what a comparison shows beside its table: figures by tag, regret against or
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +154,15 @@ def run_policies(
                 summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
                 spent[policy.name] = went
         progress.advance_to(done_before + len(everyone))
-    runs = PolicyRuns(
-        asked=asked, summaries=summaries, shares=shares, by_request=by_request, spent=spent, refused=refused
+    return PolicyRuns(
+        asked=asked,
+        summaries=summaries,
+        shares=shares,
+        by_request=by_request,
+        spent=spent,
+        refused=refused,
+        sessions=sessions_of(scenarios.recording.requests),
     )
-    return replace(runs, sessions=sessions_of(scenarios.recording.requests))
 
 
 def _stage(policies: Sequence[NamedPolicy], within: Progress | None) -> AbstractContextManager[Progress]:

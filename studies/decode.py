@@ -353,7 +353,7 @@ class DecodedByPolicy(Pictured):
         return self.num_rounds < self.asked_rounds
 
     def over_first(self, place: int) -> Interval | None:
-        """Tokens/s of a policy over those of the first, and the 95% interval over requests and rounds.
+        """Tokens/s of a policy over those of the first, and the 95% interval over requests or sessions, and rounds.
 
         None of fewer requests than tell anything, and of a policy that answered none.
         """

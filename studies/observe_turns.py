@@ -5,12 +5,16 @@ every other turn in reverse order, and a gain is of runs of one turn. Over turns
 Letters: P policies, T turns.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from math import exp, log
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median, quantiles
 from typing import Any
+
+import numpy as np
 
 from ..base.errors import ArgumentError, check_within, repeated
 from ..base.files import as_file_name
@@ -21,10 +25,12 @@ from ..reports.tables import Grid, Printed, flat_rows, shown, table
 from ..runs.observed import ObservedRun
 from ..runtime.prompts import Prompt
 from ..traces.workloads import WorkloadOptions
+from ..traces.workloads.arrival import MOST_PS
 from .observe import Asking, Observed, observe
 
 MOST_TURNS = 100
 MOST_APART = 0.25  # from turn to turn; a profile says the same of seconds that vary by more
+LEAST_GAPS = 20  # that a turn's pace is known by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -70,13 +76,13 @@ class ObservedTurns(Printed):
 
     @property
     def apart(self) -> float | None:
-        """How much slower the slowest turn was than the fastest, by the median TPOT of a policy, of all the most."""
-        found = []
-        for policy in self.policies:
-            paces = [one.tpot_s.p50 for one in self.of(policy) if one.tpot_s is not None and one.tpot_s.p50 > 0]
-            if len(paces) > 1:
-                found.append(max(paces) / min(paces) - 1)
-        return max(found, default=None)
+        """How far the machine's pace was apart from turn to turn, of all policies the most; None: it is not known.
+
+        A turn's pace is the median gap between chunks while as many requests were under way as mostly were, since a
+        turn's arrivals are its own. Apart: between the quartiles of turns, over their median.
+        """
+        runs = [[turn[policy].run for turn in self.turns if policy in turn] for policy in self.policies]
+        return max((found for own in runs if (found := _apart(own)) is not None), default=None)
 
     def tables(self) -> Sequence[Grid]:
         """A row for each policy: means over turns, and its gain in each turn and over all."""
@@ -90,14 +96,14 @@ class ObservedTurns(Printed):
             *(line for policy in self.policies[1:] if (line := self._verdict(policy))),
         ]
         if self.apart is None:
-            lines.append("one turn does not tell how much the machine's pace changes: --turns 3 does")
+            lines.append("too few turns or tokens to tell how much the machine's pace changes: --turns 3 does")
         elif self.apart > MOST_APART:
             lines.append(
-                f"too busy a machine: from turn to turn the same policy's TPOT differed by {self.apart:.0%}. These "
-                "gains mean little; end what else runs, or send less"
+                f"too busy a machine: its pace differed by {self.apart:.0%} from turn to turn. These gains mean little; "
+                "end what else runs, and measure again"
             )
         else:
-            lines.append(f"from turn to turn the same policy's TPOT differed by {self.apart:.0%} at most")
+            lines.append(f"quiet enough: from turn to turn the machine's pace differed by {self.apart:.0%}")
         if self.interrupted:
             lines.append("partial, interrupted")
         return lines
@@ -113,7 +119,7 @@ class ObservedTurns(Printed):
             }
             for policy in self.policies
         ]
-        return {"policies": rows, "tpot_apart": self.apart, "interrupted": self.interrupted}
+        return {"policies": rows, "pace_apart": self.apart, "interrupted": self.interrupted}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each run, turn by turn."""
@@ -150,6 +156,31 @@ class ObservedTurns(Printed):
         if gain.high < 1:
             return f"{policy} is slower than {first}"
         return f"{policy} cannot be told apart from {first} in these turns"
+
+
+def _apart(runs: Sequence[ObservedRun]) -> float | None:
+    gaps = [_gaps(run) for run in runs]
+    counted = Counter(beside for own in gaps for beside, _ in own)
+    if not counted:
+        return None
+    mostly = max(counted, key=lambda beside: counted[beside])
+    alike = [[gap for beside, gap in own if beside == mostly] for own in gaps]
+    paces = [median(own) for own in alike if len(own) >= LEAST_GAPS]
+    if len(paces) < 2:
+        return None
+    low, _, high = quantiles(paces, method="inclusive")
+    return (high - low) / median(paces)
+
+
+def _gaps(run: ObservedRun) -> list[tuple[int, int]]:
+    """(other requests under way at some time within it, length in picoseconds) of each gap between chunks."""
+    sent = np.array([one.sent_at_ps for one in run.requests])
+    ended = np.array([one.ended_at_ps or MOST_PS for one in run.requests])
+    return [
+        (int(np.count_nonzero((sent < end) & (ended > begin))) - 1, end - begin)
+        for one in run.finished
+        for begin, end in pairwise(one.outputs_at_ps)
+    ]
 
 
 def _gain(ours: ObservedRun, theirs: ObservedRun) -> float | None:

@@ -201,7 +201,9 @@ class SweepOptions(MixOptions, SeedsOptions, ReplayOptions):
 class SplitOptions:
     """Which requests a choice is made on; figures are of the others."""
 
-    split: float = opt(0.5, "Share of each tag's requests that is tuned on, in (0, 1); figures are of the others.")
+    split: float = opt(
+        0.5, "Share of each tag's requests, or sessions, that is tuned on, in (0, 1); figures are of the others."
+    )
     split_seed: int = opt(0, "Seed that draws these requests.", least=0)
 
 

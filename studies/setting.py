@@ -25,7 +25,7 @@ from ..sim.replay_tables import in_order, tables_of
 from ..sim.simulate import Scenario
 from ..traces.opening import is_recording
 from ..traces.opening import open_recording as read_recording
-from ..traces.recording import Recording
+from ..traces.recording import Recording, by_session
 from .options import (
     LEAST_SEEDS,
     MOST_ORDERS,
@@ -318,7 +318,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
     def meta(self, first: Scenario) -> dict[str, Any]:
         """What a comparison says of its recording, its cost and its what-ifs; `first` is the first scenario."""
         recording = self.recording
-        about = recording.about
+        about, units = recording.about, by_session(recording.requests)
         return {
             "trace": about.name,
             "kind": about.kind,
@@ -327,7 +327,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
             "notes": list(about.notes),
             "remarks": remarks_on(recording, batch=self.batch),
             "sampling": about.sampling,
-            "sessions": len({request.session for request in recording.requests if request.session}),
+            "sessions": 0 if len(units) == len(recording.requests) else len(units),
             "cost": first.cost.name,
             "hardware": "" if about.kind == "synthetic" or self.cost_name not in about.costs else about.hardware,
             "what_if": {

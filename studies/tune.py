@@ -98,26 +98,29 @@ def sampled(recording: Recording, most: int, seed: int) -> Recording:
 def parted(recording: Recording, share: float, seed: int) -> tuple[Recording, Recording]:
     """(the requests that are tuned on, the others), each in the recorded order.
 
-    Of each tag about `share`, drawn, and of one with several requests at least one on each side. A session stays whole,
-    or the half that is reported would have turns of sessions that were tuned on; one of several tags counts for these.
+    A session stays whole, or the half that is reported would have turns of sessions that were tuned on. Of the sessions
+    of the same tags (a request of no session is one of its own) about `share` is drawn, of several at least one on each
+    side; those whose tags no other has are drawn together.
 
     Raises ArgumentError where one side has no request.
     """
     rng, tuned = np.random.default_rng(seed), set[str]()
     by_tags: dict[tuple[str, ...], list[list[Request]]] = {}
-    for unit in by_session(recording.requests):
+    everyone = by_session(recording.requests)
+    for unit in everyone:
         by_tags.setdefault(tuple(sorted({request.tag for request in unit})), []).append(unit)
-    for number, units in enumerate(by_tags.values()):
+    alone = [units[0] for units in by_tags.values() if len(units) == 1]
+    for units in [*(units for units in by_tags.values() if len(units) > 1), *([alone] if alone else [])]:
         count = len(units)
-        taken = min(max(round(share * count), 1), count - 1) if count > 1 else number % 2
+        taken = min(max(round(share * count), 1), count - 1) if count > 1 else int(rng.random() < share)
         tuned.update(one.request_id for place in rng.permutation(count)[:taken].tolist() for one in units[place])
     sides = [
         [one.request_id for one in recording.requests if (one.request_id in tuned) is own] for own in (True, False)
     ]
     if not all(sides):
         raise ArgumentError(
-            "`recording` must have two requests of different sessions at least, one to tune on, got "
-            f"{counted(len(recording.requests), 'request')}"
+            "`recording` must have requests of two sessions at least, one to tune on, got "
+            f"{counted(len(recording.requests), 'request')} of {counted(len(everyone), 'session')}"
         )
     return recording[sides[0]], recording[sides[1]]
 

@@ -220,7 +220,7 @@ def test_where_nobody_reads_it_goes_on(often):
             {"total": 12, "unit": "searches", "at_most": True},
             6,
             30,
-            "x: 6 of at most 12 searches, 30 s, at most 30 s left",
+            "x: 6 of at most 12 searches, 30 s, about 30 s left, or less",
         ),
         ({"total": 12, "done": 8}, 10, 30, "x: 10 of 12, 30 s, about 30 s left"),
         ({"total": 12, "done": 8}, 8, 30, "x: 8 of 12, 30 s"),

@@ -208,7 +208,7 @@ class ProfiledMember(Record):
     # What its operations cost beside their forwards.
     drafting: BesideForwards
     verifying: BesideForwards
-    # What drafts cost that end by what the drafter says of a token: that is worked out for each. None: as other drafts
+    # What drafts cost that end by what the drafter says of a token: that is worked out for each. None: as other drafts.
     stopping: BesideForwards | None = None
     # By other member, the share of this one's weights that are the other's as well, above 0 to 1.
     shares: dict[str, Share] = Field(default_factory=dict)

@@ -127,7 +127,7 @@ class RouterOptions:
                 raise ValueError(f"without must name {', '.join(INGREDIENTS[:-1])} or {INGREDIENTS[-1]}, got {name!r}")
         left_out = set(self._left_out)
         if left_out.issuperset(COPIES) or ("copies" in left_out and not left_out.isdisjoint(COPIES)):
-            raise ValueError(f"without must name copies in place of lookups and answers, got {self.without!r}")
+            raise ValueError(f"without must name copies alone for lookups and answers, got {self.without!r}")
         self._refuse_ignored()
 
     def _refuse_ignored(self) -> None:

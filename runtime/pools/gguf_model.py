@@ -16,7 +16,7 @@ from .published import TOKENIZER, FetchError
 from .tokenizer_files import quiet_loading
 
 _OF_TOKENIZER = (
-    *(f"tokenizer.ggml.{name}" for name in ("model", "tokens", "token_type", "merges")),
+    *(f"tokenizer.ggml.{name}" for name in ("model", "pre", "tokens", "token_type", "merges")),
     *(f"tokenizer.ggml.{name}_token_id" for name in ("bos", "eos", "unknown", "padding")),
     "tokenizer.chat_template",
 )
@@ -68,13 +68,18 @@ def _tokenizer(gguf: Path, fields: dict[str, Any]) -> dict[str, Any]:
     """The file of a byte-level BPE tokenizer, the same to the byte whatever transformers is installed.
 
     A recording holds the hash of this file, and transformers' own conversion changes from release to release: that of
-    5.17 even takes another token for the end of a text.
+    5.17 even takes another token for the end of a text. Digits are not split one by one, as `smollm` would have it:
+    transformers never did so, and the recordings and drafters were made with it.
     """
     missing = [name for name in _OF_TOKENIZER if name not in fields]
     if missing:
         raise FetchError(f"{gguf}: {missing[0]} must be there, got none")
-    if fields["tokenizer.ggml.model"] != "gpt2":
-        raise FetchError(f"{gguf}: tokenizer.ggml.model must be gpt2, got {fields['tokenizer.ggml.model']!r}")
+    for name, known in (("model", "gpt2"), ("pre", "smollm")):
+        if fields[f"tokenizer.ggml.{name}"] != known:
+            raise FetchError(f"{gguf}: tokenizer.ggml.{name} must be {known}, got {fields[f'tokenizer.ggml.{name}']!r}")
+    other = set(fields["tokenizer.ggml.token_type"]) - {TokenType.NORMAL, TokenType.CONTROL}
+    if other:
+        raise FetchError(f"{gguf}: tokenizer.ggml.token_type must be 1 or 3 for each token, got {min(other)}")
     tokens = fields["tokenizer.ggml.tokens"]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

@@ -162,11 +162,11 @@ def measure_operations(
         watched = watched[len(chains) :]
         others = _watched(world, prompts, policies, _BATCHES, _tokens_each(measured, policies, most_tokens), progress)
     ops = [op for run in watched for op in run.ops]
-    stopped = [op for run in others for op in run.ops if op.stops]
+    stopped = [op for run in others for op in run.ops if op.stops and op.forwards]
     return Operations(
         drafting=_by_member(pool, [op for op in ops if op.kind == DRAFT and op.forwards]),
         verifying=_by_member(pool, [op for op in ops if op.kind == VERIFY]),
-        stopping=_by_member(pool, stopped) if stopped else {},
+        stopping=_by_member(pool, stopped) if len(stopped) >= _LEAST_SEEN else {},
         in_decoding=longer_in_decoding(
             ops,
             [measured.forwards.get(member.name) for member in pool.members],

@@ -155,8 +155,9 @@ class ServedRequest(Session):
         first: index of the first pending token that a verification below the target judges.
         latest, latest_at: what its latest draft wrote after other pending tokens, and how many these were; NO_DRAFT
             where something else came since.
-        draft: what one draft wrote, where that is all that is pending; the columns of pending tokens are its own then,
-            and many requests may have them.
+        draft: what one draft wrote, where that is all that is pending, NO_DRAFT where nothing is. The columns of
+            pending tokens are its own then, and many requests may have them, so `keep_pending` copies them before a
+            change; None once they are this request's own.
         view: what its policy sees, once it was admitted.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
         chunk: tokens that the next forward of the member at `chunk_level` is fed, if not all that it lacks; else 0.

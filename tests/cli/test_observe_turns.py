@@ -1,8 +1,10 @@
 """`paceline observe` with several `--policy`: each turn sends both the same, and gains say how sure they are."""
 
 import json
+from dataclasses import replace
 from itertools import groupby
 from math import isclose
+from statistics import median, quantiles
 
 import pytest
 from hypothesis import given
@@ -109,9 +111,34 @@ def test_a_pace_that_changes_between_turns_leaves_the_gain_and_is_told(paces, to
     assert gain.low <= gain.mean <= gain.high
     assert isclose(gain.mean, (3 + 9 * token_ms[0]) / (3 + 9 * token_ms[1]), rel_tol=1e-6)
     assert isclose(gain.low, gain.high, rel_tol=1e-6)
-    assert isclose(found.apart, max(paces) / min(paces) - 1, rel_tol=1e-6, abs_tol=1e-6)
+    low, _, high = quantiles(paces, method="inclusive")
+    assert isclose(found.apart, (high - low) / median(paces), rel_tol=1e-6, abs_tol=1e-6)
     busy = [line for line in found.lines() if line.startswith("too busy a machine")]
     assert bool(busy) == (found.apart > MOST_APART)
+
+
+def test_other_arrivals_are_no_other_pace():
+    """Of four turns two have all requests at once, each token twice as long, and two one after the other."""
+
+    def turn(together):
+        begins, step = ([0] * 5, 2 * 10**10) if together else ([10**12 * row for row in range(5)], 10**10)
+        one = run_of(8, 1.0).run
+        requests = tuple(
+            replace(
+                request,
+                sent_at_ps=begin,
+                outputs_at_ps=(times := tuple(begin + step * place for place in range(1, 11))),
+                ended_at_ps=times[-1],
+            )
+            for request, begin in zip(one.requests, begins, strict=True)
+        )
+        alone = tuple(replace(requests[0], request_id=f"x{row}", sent_at_ps=(late := 10**13 + row * 10**12),
+                              outputs_at_ps=(times := tuple(late + 10**10 * place for place in range(1, 11))),
+                              ended_at_ps=times[-1]) for row in range(6))  # fmt: skip
+        return {"plain": shown_run(ObservedRun(one.meta, requests + alone))}
+
+    found = ObservedTurns(policies=("plain",), turns=tuple(map(turn, (True, False, True, False))))
+    assert found.apart == 0
 
 
 def test_a_pace_that_changes_within_turns_widens_the_interval():

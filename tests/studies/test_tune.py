@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from paceline.base.errors import ArgumentError
 from paceline.policies.ranges import policy_ranges
@@ -183,7 +183,7 @@ def test_of_few_requests_nobody_knows_how_sure_the_figure_is(tmp_path):
 
 def test_one_request_cannot_be_parted():
     recording = open_recording()
-    with pytest.raises(ArgumentError, match="must have two requests of different sessions at least"):
+    with pytest.raises(ArgumentError, match=r"got 1 request of 1 session$"):
         parted(recording[recording.requests[0].request_id], 0.5, 0)
 
 
@@ -191,12 +191,19 @@ def test_one_request_cannot_be_parted():
 def test_sessions_stay_whole_where_halves_are_made(sessions, seed):
     pico = open_recording()
     requests = [replace(one, session=name) for one, name in zip(pico.requests, sessions, strict=False)]
-    if len({one.session or one.request_id for one in requests}) < 2:
-        return
+    assume(len({one.session or one.request_id for one in requests}) > 1)
     halves = parted(replace(pico, requests=tuple(requests)), 0.5, seed)
     assert sum(len(half.requests) for half in halves) == len(requests)
     first, second = ({one.session for one in half.requests if one.session} for half in halves)
     assert not first & second
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_sessions_of_tags_of_their_own_are_parted_by_the_share(share):
+    pico = open_recording()
+    requests = [replace(one, session=str(row // 2), tag=f"{row}") for row, one in enumerate(pico.requests)]
+    tuned_on, _ = parted(replace(pico, requests=tuple(requests)), share, 0)
+    assert len(tuned_on.requests) == pytest.approx(share * len(requests), abs=2)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_weights_are_those_of_the_file(pool):
         ({"without": "token_merges"}, "small.gguf: tokenizer.ggml.merges must be there, got none$"),
         ({"without": "chat_template"}, "small.gguf: tokenizer.chat_template must be there, got none$"),
         ({"bpe": "llama"}, "small.gguf: tokenizer.ggml.model must be gpt2, got 'llama'$"),
+        ({"without": "tokenizer_pre"}, "small.gguf: tokenizer.ggml.pre must be there, got none$"),
         ({"content": b"GGUF"}, r"small.gguf: must be a whole GGUF file \("),
         ({"content": b""}, r"small.gguf: must be a whole GGUF file \("),
         ({"content": 0.3}, r"small.gguf: (must be a whole GGUF file|cannot be read)"),

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 from hypothesis import strategies as st
+from paceline.decoding.results import Drafted
 from paceline.runs.serving import STEP_BY_STEP
 from paceline.sim.serving.limits import Admission
+from paceline.sim.serving.requests import NO_DRAFT
 from paceline.traces.workloads.arrival import Arrival
 
 from .lined_costs import COSTS, LinedLineCost
@@ -49,6 +51,7 @@ def check(arrivals, tables, policy="target", **options):
     assert told(added) == told(steps)
     assert added.outputs == steps.outputs
     assert set(steps.served.paths) == {STEP_BY_STEP}
+    assert Drafted([], []) == NO_DRAFT  # whose lists all requests with nothing pending share
     return added
 
 
