@@ -99,8 +99,8 @@ class ObservedTurns(Printed):
             lines.append("too few turns or tokens to tell how much the machine's pace changes: --turns 3 does")
         elif self.apart > MOST_APART:
             lines.append(
-                f"too busy a machine: its pace differed by {self.apart:.0%} from turn to turn. These gains mean little; "
-                "end what else runs, and measure again"
+                f"too busy a machine: its pace differed by {self.apart:.0%} from turn to turn. These gains mean "
+                "little; end what else runs, and measure again"
             )
         else:
             lines.append(f"quiet enough: from turn to turn the machine's pace differed by {self.apart:.0%}")
