@@ -95,15 +95,16 @@ class ObservedTurns(Printed):
             f"gain: mean E2E under {first} over that under the policy, same requests; 95%: interval over turns",
             *(line for policy in self.policies[1:] if (line := self._verdict(policy))),
         ]
-        if self.apart is None:
+        apart = self.apart
+        if apart is None:
             lines.append("too few turns or tokens to tell how much the machine's pace changes: --turns 3 does")
-        elif self.apart > MOST_APART:
+        elif apart > MOST_APART:
             lines.append(
-                f"too busy a machine: its pace differed by {self.apart:.0%} from turn to turn. These gains mean "
+                f"too busy a machine: its pace differed by {apart:.0%} from turn to turn. These gains mean "
                 "little; end what else runs, and measure again"
             )
         else:
-            lines.append(f"quiet enough: from turn to turn the machine's pace differed by {self.apart:.0%}")
+            lines.append(f"quiet enough: from turn to turn the machine's pace differed by {apart:.0%}")
         if self.interrupted:
             lines.append("partial, interrupted")
         return lines
