@@ -9,7 +9,7 @@ twice). Letters: R rows, M measured forwards.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, product
+from itertools import pairwise, product
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+from scipy.optimize import isotonic_regression, nnls
 from transformers import PreTrainedModel
 
 from ...base.terminal import Progress
@@ -412,18 +412,19 @@ def _cell(key: tuple[int, float], seconds: Sequence[float]) -> AfterAway:
 
 
 def reload_of(cells: Sequence[AfterAway]) -> Reload:
-    """What was away for longer takes no less than after a shorter time, and what differs from that is noise.
+    """The nearest seconds, by least squares, that do not fall with the time away.
 
-    `cells` are of one member, every number of new tokens after every time away, 0 among them.
+    A running maximum would keep the slowest noise of them all. `cells` are of one member, every number of new tokens
+    after every time away, 0 among them.
     """
     new_tokens = sorted({cell.new_tokens for cell in cells})
-    away_s = sorted({cell.away_s for cell in cells} - {0.0})
+    away_s = sorted({cell.away_s for cell in cells})
     seconds = {(cell.new_tokens, cell.away_s): cell.seconds for cell in cells}
     lines = []
     for count in new_tokens:
-        longer = [seconds[count, away] - seconds[count, 0.0] for away in away_s]
-        lines.append(tuple(accumulate(longer, max, initial=0.0))[1:])
-    return Reload(new_tokens=tuple(new_tokens), away_s=tuple(away_s), longer_s=tuple(lines))
+        rising = isotonic_regression([seconds[count, away] for away in away_s]).x
+        lines.append(tuple((rising - rising[0]).tolist()[1:]))
+    return Reload(new_tokens=tuple(new_tokens), away_s=tuple(away_s[1:]), longer_s=tuple(lines))
 
 
 def _after_away_s(

@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf
 from os import utime
+from random import Random
+from statistics import fmean
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -378,6 +380,22 @@ def test_weights_that_were_away_for_longer_come_back_no_sooner(lines):
     ]
     found = reload_of(cells)
     assert (found.new_tokens, found.away_s) == (tuple(range(1, len(lines) + 1)), (1e-3, 4e-3))
-    for line, (first, last) in zip(lines, found.longer_s, strict=True):
-        assert first == max(0.0, line[1] - line[0])
-        assert last == max(first, line[2] - line[0])
+    for (at_once, soon, late), (first, last) in zip(lines, found.longer_s, strict=True):
+        assert 0.0 <= first <= last
+        if at_once <= soon <= late:
+            assert (first, last) == pytest.approx((soon - at_once, late - at_once), abs=1e-15)
+        if at_once >= soon >= late:
+            assert last == 0.0
+
+
+def test_noise_is_hardly_taken_for_a_reload():
+    drawn, times = Random(0), (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.02)
+    lines = [[drawn.gauss(1.0, 0.1) for _ in times] for _ in range(200)]
+    found, running_maximum = [], []
+    for line in lines:
+        cells = [
+            AfterAway(new_tokens=5, away_s=away, seconds=one, spread=0.0) for away, one in zip(times, line, strict=True)
+        ]
+        found.append(reload_of(cells).longer_s[0][2])
+        running_maximum.append(max(line[:4]) - line[0])
+    assert fmean(found) < 0.6 * fmean(running_maximum)
