@@ -88,10 +88,9 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, Value]) -> Val
             raise LeftError
         return working.result()
     finally:
-        leaving.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 def _too_long(most_bytes: int) -> RequestError:

@@ -373,8 +373,9 @@ def test_a_drafter_that_had_no_time_to_draft(tmp_path):
     assert len(read_rounds(tmp_path / "t.trace").requests[0].rounds["d"].start) == 0
 
 
-def test_recordings_made_before_rounds_were_placed_still_open(stored):
+def test_recordings_made_before_rounds_were_placed_or_requests_had_sessions_still_open(stored):
     edit_table(stored, "rounds.parquet", lambda table: table.drop_columns(["placed"]))
+    edit_table(stored, "requests.parquet", lambda table: table.drop_columns(["session"]))
     edit_meta(stored, lambda meta: [drafter.pop("prefilled") for drafter in meta["drafters"]])
     old = read_rounds(stored)
     rounds = [request.rounds["d"] for request in old.requests]
@@ -382,3 +383,4 @@ def test_recordings_made_before_rounds_were_placed_still_open(stored):
     assert all(one.verify_s is one.placed is None for one in rounds)
     assert_same_rounds(old, timed_trace())
     assert [drafter.prefilled for drafter in old.meta.drafters] == [False]
+    assert {request.session for request in old.requests} == {""}
