@@ -132,6 +132,7 @@ class Progress:
         done: of them before the stage begins, as a killed one left them.
         alike: whether units take about as long as each other; if not, nothing is said of the time that is left.
         at_most: whether the stage may end before all units are done.
+        told_after: units that must be done before the time left is told, where the first ones may take far longer.
     """
 
     def __init__(
@@ -143,9 +144,10 @@ class Progress:
         done: int = 0,
         alike: bool = True,
         at_most: bool = False,
+        told_after: int = 0,
     ) -> None:
         self._stage, self.total, self._unit = stage, total, unit
-        self._alike, self._at_most, self._note = alike, at_most, ""
+        self._alike, self._at_most, self._told_after, self._note = alike, at_most, told_after, ""
         self._has_told = False
         self._done: float = done
         self._done_before = done
@@ -225,7 +227,8 @@ class Progress:
     def left(self) -> str:
         """How long the rest takes at the pace so far; empty where that is not known."""
         newly_done = self._done - self._done_before
-        if not self._alike or self.total is None or newly_done <= 0 or self._done >= self.total:
+        too_few = newly_done <= 0 or newly_done < min(self._told_after, (self.total or 0) - self._done_before)
+        if not self._alike or self.total is None or too_few or self._done >= self.total:
             return ""
         now_s = time.monotonic()
         pace_s, left = (self._advanced_at_s - self._started_at_s) / newly_done, self.total - self._done

@@ -10,7 +10,7 @@ import typer
 from ..base.by_name import names_path
 from ..base.errors import counted
 from ..base.files import recording_path, write_whole
-from ..policies.about import about_of
+from ..policies.about import OWN, about_of
 from ..policies.by_name import (
     POLICIES,
     PolicySpec,
@@ -60,7 +60,7 @@ def show_policy(
         listed = [{"name": one.name, "type": _type_of(one), "default": _default_of(one)} for one in options]
         write_json({**row, "about": inspect.getdoc(cls) or "", "options": listed}, json)
         return
-    say(f"{name}: {_text_kind(row).replace(chr(10), ' ')}; {row['paper'] or 'no paper'}; needs {_needs(row)}")
+    say(f"{name}: {_text_kind(row).replace(chr(10), ' ')}; {_paper(row) or 'no paper'}; needs {_needs(row)}")
     typer.echo(f"\n{inspect.getdoc(cls) or ''}\n")
     columns = tuple(Column(heading=heading, number=False) for heading in ("option", "type", "default"))
     cells = tuple((one.name, _type_of(one), _default_of(one) or "must be given") for one in options)
@@ -96,8 +96,15 @@ def _row(name: str, cls: PolicyClass) -> dict[str, Any]:
 
 def _about(row: dict[str, Any]) -> str:
     """What a policy does, and in lines of their own its paper, what it needs, and its options."""
-    parts = {"paper": row["paper"], "needs": _needs(row), "options": row["options"]}
-    return "\n".join([row["summary"], *(f"{name}: {text}" for name, text in parts.items() if text)])
+    parts = {"needs": _needs(row), "options": row["options"]}
+    lines = [row["summary"], _paper(row), *(f"{name}: {text}" for name, text in parts.items() if text)]
+    return "\n".join(filter(None, lines))
+
+
+def _paper(row: dict[str, Any]) -> str:
+    """What a policy follows; empty of one that does not say."""
+    paper = str(row["paper"])
+    return f"paper: {paper}" if paper and not paper.startswith(OWN) else paper
 
 
 def _text_kind(row: dict[str, Any]) -> str:

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..base.errors import ArgumentError, needs_torch
+from ..base.errors import ArgumentError, check_within, needs_torch
 from ..base.options import given
 from ..reports.figure import write_figure
 from ..reports.panels import validation_panels
-from ..reports.tables import Printed
 from ..studies.validate_observed import ObservedValidation, validate_observed
 from .compare import batches
 from .options import (
@@ -30,7 +29,11 @@ from .options import (
 from .output import FigureOption, JsonOption, check_figure_path, check_file_path, check_json_path, show
 from .typed import numbers, whole_numbers
 
+if TYPE_CHECKING:
+    from ..studies.validate_under_load import LoadValidation
+
 UNFIT = 1  # exit code: a profile no longer fits
+BEYOND = 1  # exit code: an error is beyond its bound
 _DecidingTraceOption = Annotated[
     Path | None,
     typer.Option(callback=named_recording, help="With a forced pool: the .trace folder that says what is accepted."),
@@ -106,6 +109,7 @@ def profile(
     rounds: _Rounds,
     sampling: GivenSampling,
     threads: ThreadsOption = 1,
+    chat: ChatOption = False,
     debug: DebugOption = False,
     json: JsonOption = None,
 ) -> None:
@@ -116,14 +120,15 @@ def profile(
         given: dict[str, object] = {"prompts": prompts, "recording": trace, "out": out, "policy": policy}
         unchanged = asdict(_Rounds())
         changed = {name: value != unchanged[name] for name, value in asdict(rounds).items()}
-        _refuse_beside_check(given | shapes.given() | changed, sampling=mode is not None)
+        _refuse_beside_check(given | shapes.given() | changed, sampling=mode is not None, chat=chat)
         _check(pool, file, threads=threads, debug=debug, json=json)
         return
     _check_files(file, out)
     with needs_torch():
         from ..studies.profile import profile as profile_pool
-    options = asdict(rounds) | {"policies": policy or (), "threads": threads, "debug": debug, "grid": shapes.grid()}
-    show(json, profile_pool(pool, prompts, recording=trace, out=out, sampling=mode, **options))
+    options = asdict(rounds) | {"policies": policy or (), "threads": threads, "chat": chat, "debug": debug}
+    found = profile_pool(pool, prompts, recording=trace, out=out, sampling=mode, grid=shapes.grid(), **options)
+    show(json, found)
 
 
 def _check_files(file: Path | None, out: Path | None) -> None:
@@ -217,6 +222,38 @@ class _Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """Largest errors that pass, as they are typed: each field is an option."""
+
+    mean_bound: Annotated[
+        float | None,
+        typer.Option(
+            help="Exit 1 where the median error of total seconds (with --workload: of mean latencies) is larger. With "
+            "--observed: largest error of means, medians, throughput and total time, 0.1 by default."
+        ),
+    ] = None
+    tail_bound: Annotated[
+        float | None,
+        typer.Option(
+            help="Exit 1 where the worst of these errors is larger. With --observed: largest error of p90 and p99, 0.2 "
+            "by default."
+        ),
+    ] = None
+
+    def exit_beyond(self, median: float, worst: float) -> None:
+        """Raise Exit where an error is beyond the bound that was given for it, after a line that says so."""
+        errors = {"--mean-bound": (median, self.mean_bound), "--tail-bound": (worst, self.tail_bound)}
+        beyond = [
+            f"{error:.1%} is beyond {name} {bound:g}"
+            for name, (error, bound) in errors.items()
+            if bound is not None and not error <= bound
+        ]
+        if beyond:
+            typer.echo(f"paceline: {'; '.join(beyond)}", err=True)
+            raise typer.Exit(BEYOND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedOn:
     """What observed requests are served on in the simulator: options that `validate` has for others as well.
 
@@ -259,13 +296,8 @@ class ObservedAsked:
         Path | None,
         typer.Option(metavar="FILE.json", help="With --calibrate: write what was fitted, for --cost."),
     ] = None
-    mean_bound: Annotated[
-        float,
-        typer.Option(help="With --observed: largest error of means, medians, throughput and total time that passes."),
-    ] = 0.1
-    tail_bound: Annotated[float, typer.Option(help="With --observed: largest error of p90 and p99 that passes.")] = 0.2
 
-    def validated(self, asked: ServedOn, unused: Mapping[str, object]) -> ObservedValidation:
+    def validated(self, asked: ServedOn, bounds: "_Bounds", unused: Mapping[str, object]) -> ObservedValidation:
         """What comes of it; raises ValueError for what is missing, or for one of `unused` that was given."""
         assert self.observed is not None
         for name, is_given in unused.items():
@@ -283,9 +315,8 @@ class ObservedAsked:
             policy=None if asked.policy is None else asked.policy[0],
             recording=asked.trace,
             cost=asked.cost,
-            mean_bound=self.mean_bound,
-            tail_bound=self.tail_bound,
             seed=asked.seed,
+            **given(bounds),
         )
 
     def needed_without(self, trace: Path | None) -> Path:
@@ -307,6 +338,7 @@ def validate(
     cells: _Cells,
     load: _Load,
     observed: ObservedAsked,
+    bounds: _Bounds,
     allow_foreign_profile: ForeignProfileOption = False,
     threads: ThreadsOption = 1,
     chat: ChatOption = False,
@@ -317,8 +349,11 @@ def validate(
     """Run policies on the models and in the simulator, and say how far apart the seconds are, and where.
 
     With --workload: requests that are served as they arrive, and how far latencies are apart. With --observed: the same
-    of a running server, without models here.
+    of a running server, without models here. Exit 1 if an error is beyond its bound; without --observed there is none
+    unless --mean-bound or --tail-bound gives one.
     """
+    for name, bound in given(bounds).items():
+        check_within(f"`{name}`", bound, "(0, 10]")
     runs = [Path(run) for run in (observed.observed, *(observed.calibrate or ())) if run is not None]
     check_json_path(json, trace, prompts, figure, observed.write_cost, *runs)
     if observed.write_cost is not None:
@@ -332,7 +367,10 @@ def validate(
             **dict.fromkeys(given(cells), True),
         }
         asked = ServedOn(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
-        show(json, observed.validated(asked, beside | {"workload": load.workload, "rate": load.rate}))
+        judged = observed.validated(asked, bounds, beside | {"workload": load.workload, "rate": load.rate})
+        show(json, judged)
+        if not judged.within:
+            raise typer.Exit(BEYOND)
         return
     recorded = observed.needed_without(trace)
     check_figure_path(figure)
@@ -340,7 +378,9 @@ def validate(
     of_both |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat}
     if load.workload is not None:
         cells.refuse_beside_workload(figure)
-        show(json, _under_load(pool, prompts, recorded, policy, load, limit=cells.limit, **of_both))
+        served = _under_load(pool, prompts, recorded, policy, load, limit=cells.limit, **of_both)
+        show(json, served)
+        bounds.exit_beyond(*served.errors)
         return
     load.refuse_without_workload()
     with needs_torch():
@@ -351,6 +391,7 @@ def validate(
     show(json, found)
     if figure is not None:
         write_figure(validation_panels(found.cells), figure)
+    bounds.exit_beyond(found.verdict.median_error, found.verdict.worst_error)
 
 
 def _under_load(
@@ -360,7 +401,7 @@ def _under_load(
     policy: list[str] | None,
     load: _Load,
     **options: Any,  # noqa: ANN401 - see `validate_under_load`
-) -> Printed:
+) -> "LoadValidation":
     """Serve in both worlds; raises ValueError for what is missing."""
     if load.cluster is None:
         raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE")

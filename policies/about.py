@@ -35,6 +35,7 @@ ALL_OBSERVABLES = frozenset(Observable)
 SIGNALS = frozenset({Observable.signals})
 VERDICT_PROBS = frozenset({Observable.verdict_probs})
 BRANCHES = frozenset({Observable.branches})
+OWN = "paceline's own"  # how `About.paper` begins of a policy that follows no paper; then what it does
 MOST_SHOWN = 8  # tags in an error
 
 
@@ -45,7 +46,8 @@ class About:
     Raises ArgumentError for a value that is not of its field's type.
     """
 
-    paper: str = ""  # name and identifier, such as "SpecRouter, arXiv:2505.07680"; empty for one without
+    # name and identifier, such as "SpecRouter, arXiv:2505.07680"; ours without one begin with `OWN`, yours may be empty
+    paper: str = ""
     lossless: bool  # whether it commits what the target alone would write, whatever its options
     members: str = "a target"  # what it needs of a pool, in words, such as "a model below the target"
     observes: frozenset[Observable] = frozenset()  # what it does not work without

@@ -16,7 +16,7 @@ from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.seen import Observation
 from ..decoding.steps import Commit, Outcome, Step, Verify
-from .about import About, about_of, members_run_by
+from .about import OWN, About, about_of, members_run_by
 from .blocks import RunningRatio
 from .estimates import MemberSeconds
 from .fixed import Chain
@@ -69,13 +69,17 @@ def _about(parts: Sequence[Policy]) -> About | None:
     if len(known) < len(abouts):
         return None
     return About(
-        paper="; ".join(dict.fromkeys(about.paper for about in known if about.paper)),
+        paper="; ".join(paper for paper in dict.fromkeys(about.paper for about in known) if _is_named(paper)),
         lossless=all(about.lossless for about in known),
         members="; ".join(dict.fromkeys(about.members for about in known)),
         observes=frozenset().union(*(about.observes for about in known)),
         works_ahead=any(about.works_ahead for about in known),
         runs=_runs(parts),
     )
+
+
+def _is_named(paper: str) -> bool:
+    return bool(paper) and not paper.startswith(OWN)
 
 
 def _runs(parts: Sequence[Policy]) -> frozenset[str] | None:
@@ -109,7 +113,11 @@ class Guarded(MadeOf):
         ValueError: an option out of range, or a policy that works ahead.
     """
 
-    about: About | None = About(lossless=True, members="what its policy needs")
+    about: About | None = About(
+        paper=f"{OWN}: plain decoding as long as drafts lose",
+        lossless=True,
+        members="what its policy needs",
+    )
 
     def __init__(
         self,
@@ -223,7 +231,9 @@ class PerTag(MadeOf):
         tags: policy by tag.
     """
 
-    about: About | None = About(lossless=True, members="what its policies need")
+    about: About | None = About(
+        paper=f"{OWN}: a policy for each kind of text", lossless=True, members="what its policies need"
+    )
 
     def __init__(self, pool: Pool, /, *, default: Policy, **tags: Policy) -> None:
         self._default = default
@@ -275,7 +285,11 @@ class PerTurn(MadeOf):
             no share), or a policy that works ahead where speed does.
     """
 
-    about: About | None = About(lossless=True, members="what its policies need")
+    about: About | None = About(
+        paper=f"{OWN}: another policy for the rest of a request in which the first one loses",
+        lossless=True,
+        members="what its policies need",
+    )
 
     def __init__(
         self,

@@ -175,7 +175,7 @@ class NgramFront(DraftedBlocks):
 class Plain:
     """Plain decoding: one forward of the target per token."""
 
-    about = About(lossless=True, target_alone=True, by_pending=True)
+    about = About(paper="the baseline of every paper", lossless=True, target_alone=True, by_pending=True)
 
     def __init__(self, pool: Pool) -> None:
         say_runs(self, (pool.target,))
@@ -203,7 +203,7 @@ class Confident(FixedBlocks):
     """
 
     about = About(
-        paper="the assistant confidence of transformers",
+        paper="the assistant confidence of transformers; DISCO, arXiv:2405.04304",
         lossless=True,
         members=A_DRAFTER,
         observes=SIGNALS,

@@ -32,7 +32,7 @@ from ..decoding.seen import Observation, ServerLoad
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Outcome, Step, Verify
 from ..decoding.world import World
-from .about import About
+from .about import OWN, About
 from .blocks import drafter_of
 from .chain_text import ChainSpec
 from .fixed import Chain
@@ -501,7 +501,12 @@ class OracleWindow(Oracle):
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about: ClassVar[About] = About(lossless=True, members="a member below the target", oracle=True)
+    about: ClassVar[About] = About(
+        paper=f"{OWN}: the least seconds that any choice of windows can take",
+        lossless=True,
+        members="a member below the target",
+        oracle=True,
+    )
 
     def __init__(self, pool: Pool, *, draft: str | None = None, most: int = 16) -> None:
         check_within("most", most, WINDOWS)
@@ -530,7 +535,12 @@ class OracleChain(Oracle):
         ValueError: an option out of range, or a pool that has nothing below its target.
     """
 
-    about: ClassVar[About] = About(lossless=True, members="a member below the target", oracle=True)
+    about: ClassVar[About] = About(
+        paper=f"{OWN}: the least seconds that any choice of chains can take",
+        lossless=True,
+        members="a member below the target",
+        oracle=True,
+    )
 
     def __init__(self, pool: Pool, *, most: int = 16, levels: int = 3) -> None:
         check_within("most", most, WINDOWS)

@@ -181,7 +181,7 @@ class Adaptive(DraftedBlocks):
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about = About(paper="the heuristic schedule of transformers", lossless=True, members=A_DRAFTER)
+    about = About(paper="the heuristic schedule of transformers, Gante 2023", lossless=True, members=A_DRAFTER)
 
     def __init__(
         self, pool: Pool, *, draft: str | None = None, start: int = 4, up: int = 2, down: int = 1, most: int = 16

@@ -11,7 +11,7 @@ from math import floor
 from typing import Any
 
 from ..base.errors import counted
-from .intervals import ONE_SEED, Interval
+from .intervals import ONE_SEED, Interval, enough_in_words
 from .page import Pictured
 from .panels import (
     HeatMap,
@@ -114,9 +114,8 @@ def _tied_by_requests(comparison: SideBySide, best: Summary, tied: Sequence[Summ
     known = [number for number in enough if number is not None]
     if resampled is None or not known:
         return f"{names} cannot be told apart from it: equally fast"
-    would = "would do" if len(tied) == 1 else "would tell one of them apart"
-    many = f"{min(known):,}" + (" sessions" if resampled.units == "sessions" else "")
-    return f"{names} cannot be told apart from it on these {resampled.drawn_from}; about {many} {would}"
+    enough_said = enough_in_words(min(known), resampled.units, len(tied))
+    return f"{names} cannot be told apart from it on these {resampled.drawn_from}; {enough_said}"
 
 
 def _all_named(comparison: SideBySide, rows: Iterable[Summary]) -> str:

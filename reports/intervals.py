@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 
 LEVEL = 0.95
 NORMAL = 1.959963984540054  # the z with P(|Z| <= z) = 0.95
+MOST_UNITS = 1_000_000  # requests, sessions or seeds that anyone has
 # What stands below figures in which chance has a part, of one seed alone.
 ONE_SEED = "one seed, {}: chance has a part in these figures and their order, how large a part is not known"
 
@@ -83,6 +84,14 @@ def enough_values(values: Sequence[float]) -> int | None:
     while count < MANY and t_quantile(count - 1) * spread / sqrt(count) >= abs(mean):
         count += 1
     return two_digits_up(count)
+
+
+def enough_in_words(enough: int, units: str, num_tied: int) -> str:
+    """That about `enough` units would tell one of `num_tied` policies from the best; `units` is requests, seeds, ..."""
+    if enough > MOST_UNITS:
+        return f"no number of {units} that anyone has would tell them apart (more than {MOST_UNITS:,})"
+    each = " sessions" if units == "sessions" else ""  # the words before it name requests
+    return f"about {enough:,}{each} {'would do' if num_tied == 1 else 'would tell one of them apart'}"
 
 
 def two_digits_up(number: float) -> int:

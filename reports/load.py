@@ -12,7 +12,7 @@ from typing import Any
 from ..base.errors import counted
 from ..policies.chain_text import BASELINE
 from .cost_range import gain, gain_range, is_better_at_ends, ranges_table
-from .intervals import Interval, enough_values, mean_interval, paired
+from .intervals import Interval, enough_in_words, enough_values, mean_interval, paired
 from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
 from .serving import Promises
@@ -149,8 +149,7 @@ def _at_rates(said: Iterable[tuple[float | None, str]]) -> list[str]:
 def not_told_apart(policies: Sequence[str], best: str, *, seeds: int, enough: int | None) -> str:
     """In the words of a comparison without load; about `enough` seeds would tell one of the policies from the best."""
     told = f"{', '.join(policies)} cannot be told apart from {best} on these {counted(seeds, 'seed')}"
-    would = "would do" if len(policies) == 1 else "would tell one of them apart"
-    return told if enough is None else f"{told}; about {enough:,} {would}"
+    return told if enough is None else f"{told}; {enough_in_words(enough, 'seeds', len(policies))}"
 
 
 # What the best policy is compared with others by.

@@ -127,7 +127,12 @@ def play_cells(
     rest = [left for task in keyed if (left := [pair for pair in task if pair[0] not in known])]
     kept = total - sum(map(len, rest))
     failures, lost, played = list[Failure](), list[Failure](), 0
-    with held_interrupts() as interrupts, Progress("sweep", total, unit=unit, done=kept) as progress:
+    # The first cell of a task may search for what the others share.
+    longest = max(map(len, rest), default=0)
+    with (
+        held_interrupts() as interrupts,
+        Progress("sweep", total, unit=unit, done=kept, told_after=longest) as progress,
+    ):
         for came in _come(rest, folder, on, jobs):
             progress.advance()
             progress.note(came.cell)

@@ -32,9 +32,9 @@ from .pools.members import describe_model, loaded_pool
 from .pools.pool import ModelPool
 from .pools.pool_file import MemberEntry, PoolFile, PoolFileError
 from .pools.submodels import make_submodel
+from .profiling.costs import measure_costs
 from .prompts import Prompt
 from .sampling import truncated
-from .timing import measure_costs
 
 BAYESIAN = "Bayesian search (random trials alone do not)"
 
@@ -543,7 +543,7 @@ def verify_seconds(pool: ModelPool, masks: Iterable[Mask]) -> dict[int, float]:
     spells = []
     with Progress("timing forwards", SPELLS, unit="spells") as progress, quiet():
         for _ in range(SPELLS):
-            tables = measure_costs(timed, new_tokens=(VERIFIED_TOKENS,), repeats=REPEATS)
+            tables = measure_costs(timed, new_tokens=(VERIFIED_TOKENS,), repeats=REPEATS).tables
             spells.append({int(name): table.seconds[0] for name, table in tables.items()})
             progress.advance()
     return {skipped: min(spell[skipped] for spell in spells) for skipped in spells[0]}

@@ -195,6 +195,7 @@ def observe(
     policy: str | None = None,
     concurrency: int | None = None,
     out: str | Path | None = None,
+    stage: str = "observing",
 ) -> Observed:
     """Drive a server that speaks OpenAI's HTTP with a workload: TTFT, TPOT, gaps of chunks, E2E, tokens, acceptance.
 
@@ -210,6 +211,7 @@ def observe(
         policy: of `paceline serve`, which each request names; None: requests name none.
         concurrency: of a closed loop, 1 to 4096: so many at a time, whatever the workload's times. None: an open loop.
         out: new folder for the run.
+        stage: what its progress is called.
 
     Raises:
         ValueError: an argument that will not do, a server that cannot be reached, or has no such model or policy, or
@@ -229,7 +231,7 @@ def observe(
         PromptsInTurn(texts, 0).next_for(arrival)
     endpoint = Endpoint(url, api_key=asked.api_key, timeout_s=asked.timeout_s)
     model = model_of(endpoint, asked.model, policies=[] if policy is None else [policy])
-    run = _Run(endpoint, asked, model, texts, changes.seed)
+    run = _Run(endpoint, asked, model, texts, changes.seed, stage)
     named = prompts if isinstance(prompts, str | Path) else counted(len(texts), "text")
     about = {"workload": str(workload), "prompts": str(named), "concurrency": concurrency}
     found = run.measured(opened.about, arrivals, about)
@@ -239,8 +241,10 @@ def observe(
 
 
 class _Run:
-    def __init__(self, endpoint: Endpoint, asked: Asking, model: str, texts: Sequence[Prompt], seed: int) -> None:
-        self._endpoint, self._asked, self._model, self._seed = endpoint, asked, model, seed
+    def __init__(
+        self, endpoint: Endpoint, asked: Asking, model: str, texts: Sequence[Prompt], seed: int, stage: str
+    ) -> None:
+        self._endpoint, self._asked, self._model, self._seed, self._stage = endpoint, asked, model, seed, stage
         self._texts = PromptsInTurn(texts, seed)
         self._lock = Lock()
 
@@ -287,7 +291,7 @@ class _Run:
     ) -> tuple[list[Exchange], int]:
         """(requests, when the last of them ended)."""
         total = sum(1 for one in arrivals for _ in requests_of(one))
-        with Progress("observing", total, unit="requests") as progress:
+        with Progress(self._stage, total, unit="requests") as progress:
             clock = ClientClock()
             send: Callable[[Arrival, int], Exchange] = partial(self._send, clock=clock)
             load = LoadGenerator(arrivals, send, clock, interrupts, progress.advance)

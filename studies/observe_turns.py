@@ -235,7 +235,8 @@ def observe_in_turns(
     measured: list[dict[str, Observed]] = []
     for turn in range(turns):
         measured.append({})
-        for policy in policies if turn % 2 == 0 else policies[::-1]:
+        for place, policy in enumerate(policies if turn % 2 == 0 else policies[::-1], start=1):
+            number = f"run {turn * len(policies) + place} of {turns * len(policies)}"
             found = observe(
                 url,
                 workload,
@@ -244,6 +245,7 @@ def observe_in_turns(
                 options=replace(changes, seed=changes.seed + turn),
                 policy=policy,
                 concurrency=concurrency,
+                stage=f"observing {policy}, {number}",
             )
             if out is not None:
                 Path(out).mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ from ..traces.profile import (
 )
 from .agree import made_up_cost
 from .decode import load_models
-from .profile_check import check_runnable, device_name, journal_of, watched_chains
+from .profile_check import MOST_DRIFT, MOST_SPREAD, check_runnable, device_name, journal_of, watched_chains
 
 GREEDY = Sampling(mode="greedy")
 # Requests that run at a time while operations are watched are fewer.
@@ -152,12 +152,6 @@ def _tags(requests: Iterable[Prompt | TrieRequest]) -> frozenset[str]:
     return frozenset(request.tag for request in requests)
 
 
-# A machine whose seconds change by more than this while they are measured does not hold still.
-MOST_DRIFT = 0.1
-# Spread of a member's forwards, the median over shapes, above which something else keeps the machine busy all the time.
-MOST_SPREAD = 0.25
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profiled(Printed):
     """A profile that was made; prints as `paceline profile` does."""
@@ -253,6 +247,7 @@ def profile(
     most_drift: float = MOST_DRIFT,
     threads: int = 1,
     debug: bool = False,
+    chat: bool = False,
     restart: bool = False,
 ) -> Profiled:
     """Measure forwards by shape, and what operations and policies take besides.
@@ -269,6 +264,7 @@ def profile(
         most_drift: largest change of seconds while they are measured, as a share, 0 to 10.
         threads: CPU threads of torch, where a pool is loaded.
         debug: first say how models run.
+        chat: put prompts as questions of a dialogue, by the chat template of the tokenizer; not with a forced pool.
         restart: measure everything, also what an interrupted profile has measured within the last hour.
 
     Raises:
@@ -276,7 +272,7 @@ def profile(
             more; nothing is written then.
     """
     _check_arguments(out, repeats, most_drift)
-    models = load_models(pool, threads=threads, debug=debug)
+    models = load_models(pool, threads=threads, debug=debug, chat=chat)
     check_probed(models)
     watched = watched_requests(models, pool, prompts, recording, sampling)
     members = loaded_pool(models)

@@ -35,6 +35,11 @@ from ..sim.cost.measured import differences, newest_here
 from ..traces.profile import CPU, AfterAway, MeasuredForward, Profile, ProfileMeta, read_profile
 from .decode import load_models
 
+# A machine whose seconds change by more than this while they are measured does not hold still.
+MOST_DRIFT = 0.1
+# Spread of a member's forwards, the median over shapes, above which something else keeps the machine busy all the time.
+MOST_SPREAD = 0.25
+
 # A change of seconds by less than this share is not worth a word.
 LEAST_CHANGE = 0.02
 
@@ -319,11 +324,11 @@ def journal_of(
     age_s = (datetime.now(UTC) - journal.begun_at).total_seconds()
     why_not = _why_not(journal, forwards, age_s, most_drift)
     if why_not:
-        tell(f"an interrupted profile is begun anew: {why_not}")
+        tell(f"an interrupted profile begins again: {why_not}")
         journal.forget()
     else:
         groups = f"{len(journal)} groups of shapes"
-        tell(f"an interrupted profile is gone on with: {groups} of the last {in_words(age_s)} (--restart forgets them)")
+        tell(f"an interrupted profile continues: {groups} of the last {in_words(age_s)} (--restart forgets them)")
     return journal
 
 

@@ -1,28 +1,30 @@
 """Record what every model of a pool says of a list of prompts: what `paceline record` does."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from ..base.errors import ArgumentError, check_within
-from ..base.terminal import tell
+from ..base.errors import ArgumentError, check_within, counted
+from ..base.terminal import in_words, tell
 from ..decoding.trees import tree_shape
 from ..runtime.pools.pool import ModelPool
+from ..runtime.profiling.costs import NEW_TOKENS, MeasuredCosts, measure_costs, tables_of
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.recording import recorder
-from ..runtime.timing import NEW_TOKENS, measure_costs, tables_of
 from ..sim.cost.measured import HERE
 from ..traces.contexts.recording import TrieRecording
 from ..traces.meta import GREEDY, MOST, NAME_PATTERN, Closure, ProfileTaken, TreeClosure, check_title
 from ..traces.profile import Profile
 from .decode import load_pool
 from .options import NO_PROFILE, ClosureKind, RecordOptions, checked, takes
-from .profile_check import fitting_profile, measure_freshness
+from .profile_check import MOST_DRIFT, MOST_SPREAD, fitting_profile, measure_freshness
 
-# It takes a minute, and those who only want the contexts need not wait for it.
-MEASURING = "measuring seconds (costs=False or --no-costs leaves them out)"
+# Those who only want the contexts need not wait for it.
+MEASURING = "measuring seconds (--no-costs leaves them out)"
+MOST_S = 60.0  # after which the rounds of measuring end
 
 
 @takes(RecordOptions)
@@ -66,15 +68,17 @@ def record(
         max_new_tokens=asked.max_new_tokens,
         out=folder,
         name=asked.name,
-        seconds=(lambda: _seconds(models, profile, requests)) if asked.costs else recorder.no_seconds,
+        seconds=partial(_seconds, models, profile, requests, folder) if asked.costs else recorder.no_seconds,
     )
 
 
-def _seconds(models: ModelPool, profile: str, prompts: Sequence[Prompt]) -> recorder.SecondsKept:
-    """Seconds per forward by kind of device, measured now or a profile's."""
+def _seconds(
+    models: ModelPool, profile: str, prompts: Sequence[Prompt], out: Path
+) -> Callable[[], recorder.SecondsKept]:
+    """What gives seconds per forward by kind of device: it measures them, or a profile's are read now."""
     target: Any = models.target.model
     if profile == NO_PROFILE:
-        return recorder.SecondsKept({target.device.type: measure_costs(models, stage=MEASURING)})
+        return partial(_measured, models, target.device.type, out)
     found = fitting_profile(models, None if profile == HERE else Path(profile))
     taken, tables = _taken(found), tables_of(found)
     longest = min(NEW_TOKENS[-1], max(len(models.encode(prompt.text)) for prompt in prompts))
@@ -86,7 +90,32 @@ def _seconds(models: ModelPool, profile: str, prompts: Sequence[Prompt]) -> reco
                 "--profile out"
             )
     tell(measure_freshness(found, models).line)
-    return recorder.SecondsKept({target.device.type: tables}, taken)
+    kept = recorder.SecondsKept({target.device.type: tables}, taken)
+    return lambda: kept
+
+
+def _measured(models: ModelPool, device: str, out: Path) -> recorder.SecondsKept:
+    """Seconds measured now; says how sure they are. Raises ArgumentError where that takes too long."""
+    try:
+        found = measure_costs(models, most_s=MOST_S, stage=MEASURING)
+    except TimeoutError as error:
+        raise ArgumentError(
+            f"`costs` cannot be measured on a machine that is so slow or so busy: {error}; contexts are kept in "
+            f"{out}.part: --no-costs makes the recording of them, and --cost here has seconds of `paceline profile`"
+        ) from None
+    tell(_how_sure(found))
+    return recorder.SecondsKept({device: found.tables})
+
+
+def _how_sure(found: MeasuredCosts) -> str:
+    rounds, took = counted(found.rounds, "round"), in_words(found.took_s)
+    said = f"{rounds}, drift {found.drift:.1%}, spread {found.spread:.1%}, {took}"
+    if found.drift <= MOST_DRIFT and found.spread <= MOST_SPREAD:
+        return f"measured seconds: {said}"
+    return (
+        "do not trust the seconds of this recording, something else keeps the machine busy (`paceline profile` on a "
+        f"quiet one measures others, which --cost here takes): {said}"
+    )
 
 
 def _taken(profile: Profile) -> ProfileTaken:

@@ -6,6 +6,7 @@ whose operations real models carry out and which takes as long as they do.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -403,6 +404,13 @@ class LoadValidation(Printed):
 
     meta: Mapping[str, Any]  # what was compared: pool, recording, workload, cluster, cost and so on
     cells: tuple[LoadCell, ...]  # every rate and policy
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """Of mean latencies over all cells: the largest median error, and the worst; infinite if nothing finished."""
+        found = worst_and_median(self.cells)
+        means = [found[name] for latency in VALIDATED_LATENCIES if (name := f"{latency}_mean") in found]
+        return max((one["median"] for one in means), default=inf), max((one["worst"] for one in means), default=inf)
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""

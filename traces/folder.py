@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 
-from ..base.files import checked_json, place_of
+from ..base.files import checked_json, place_of, shipped_names
 from .errors import TraceFormatError
 
 META = "meta.json"
@@ -120,10 +120,14 @@ def size_of(path: Path | None, files: Iterable[str]) -> int | None:
 
 def check_folder(path: Path) -> None:
     """Refuse a path where no recording can be read from."""
-    if not path.is_dir():
-        nothing = "a link that leads nowhere" if path.is_symlink() else "nothing there"
-        found = "a file" if path.exists() else nothing
-        raise TraceFormatError(path, "trace", "must be a directory", found)
+    if path.is_dir():
+        return
+    if path.exists():
+        rule = "must be a .trace folder; `paceline trace import auto FILE --out NAME.trace` makes one of a log"
+        raise TraceFormatError(path, "trace", rule, "a file")
+    shipped = ", ".join(sorted(shipped_names("recordings", ".trace")))
+    found = "a link that leads nowhere" if path.is_symlink() else "nothing there"
+    raise TraceFormatError(path, "trace", f"must be a .trace folder, or one that is shipped ({shipped})", found)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -13,9 +13,9 @@ from paceline.base.terminal import tracked
 from paceline.reports import tables
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import POOL_FILE_NAME, MemberEntry
+from paceline.runtime.profiling.costs import measure_costs
 from paceline.runtime.prompts import Prompt, is_right, read_prompts
 from paceline.runtime.slim import Calibration, calibrate, measure_distance
-from paceline.runtime.timing import measure_costs
 from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -220,7 +220,7 @@ def _samples(prompts: Sequence[Prompt], texts: Sequence[str]) -> str:
 def members_table(pool: ModelPool, runs: Mapping[str, TrainingRun], *, of_others: str) -> str:
     """Parameters, seconds of a forward of one token, and training or `of_others`, as Markdown."""
     rows = []
-    for name, costs in measure_costs(pool, new_tokens=(1,), repeats=TIMED_FORWARDS).items():
+    for name, costs in measure_costs(pool, new_tokens=(1,), repeats=TIMED_FORWARDS).tables.items():
         run = runs.get(name)
         rows.append(
             {

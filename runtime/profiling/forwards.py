@@ -7,7 +7,7 @@ takes to hand over what a forward must read (what is above it is lost to launche
 twice). Letters: R rows, M measured forwards.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from statistics import median, quantiles
@@ -64,9 +64,10 @@ class RowsHeld:
         self._apart = apart
         # What the keys and values are makes no difference to seconds.
         first, *others = self._requests
-        for request, num_tokens in ((first, held[0]), (_BETWEEN, int(apart)), *zip(others, held[1:], strict=True)):
-            if num_tokens:
-                self._cache.place([request], [num_tokens])
+        rows = ((first, held[0]), (_BETWEEN, int(apart)), *zip(others, held[1:], strict=True))
+        standing = {request: num_tokens for request, num_tokens in rows if num_tokens}
+        if standing:  # all at once: a cache that grows row by row is copied as often
+            self._cache.place(list(standing), list(standing.values()))
 
     def run_of(self, counts: Sequence[int]) -> tuple[BatchShape, Callable[[], object]]:
         """A forward of `counts` `[R]` new tokens, which rolls the cache back first, and its shape."""
@@ -263,11 +264,18 @@ def _shape(key: ShapeKey, seconds: Sequence[float]) -> MeasuredForward:
 
 
 def _drift(taken: Mapping[ShapeKey, Sequence[float]], repeats: int) -> float:
-    third = max(1, repeats // 3)
     steady = [seconds[1:] for seconds in taken.values() if len(seconds) == repeats + 1]
-    if not steady:  # long forwards only, which are timed in some rounds
-        steady = [seconds for seconds in taken.values() if len(seconds) > 1]
-    return abs(median(median(seconds[-third:]) / median(seconds[:third]) for seconds in steady) - 1)
+    # Without any there are long forwards only, which are timed in some rounds.
+    return drift_of(steady or [seconds for seconds in taken.values() if len(seconds) > 1])
+
+
+def drift_of(taken: Iterable[Sequence[float]]) -> float:
+    """Relative change of seconds from the first third of the rounds to the last, the median over shapes.
+
+    `taken` are by shape the seconds of each round, one at least.
+    """
+    thirds = [(seconds, max(1, len(seconds) // 3)) for seconds in taken]
+    return abs(median(median(seconds[-third:]) / median(seconds[:third]) for seconds, third in thirds) - 1)
 
 
 # Bytes of the tensor that is copied: beyond the caches of any device, and within the memory of any.

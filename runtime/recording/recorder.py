@@ -133,13 +133,17 @@ class Parts:
 class SecondsKept(NamedTuple):
     """Seconds of forwards that a recording keeps."""
 
-    costs: dict[str, dict[str, CostTable]]  # by device and model (`timing.measure_costs`)
+    costs: dict[str, dict[str, CostTable]]  # by device and model (`profiling.costs.measure_costs`)
     profile: ProfileTaken | None = None  # that they were taken from, if any
 
 
-def no_seconds() -> SecondsKept:
+# Called once everything else is known to be in order. What it returns is called once all contexts are recorded.
+Seconds = Callable[[], Callable[[], SecondsKept]]
+
+
+def no_seconds() -> Callable[[], SecondsKept]:
     """Of a recording that keeps none."""
-    return SecondsKept({})
+    return lambda: SecondsKept({})
 
 
 def record(
@@ -151,9 +155,11 @@ def record(
     max_new_tokens: int,
     out: Path,
     name: str | None = None,
-    seconds: Callable[[], SecondsKept] = no_seconds,
+    seconds: Seconds = no_seconds,
 ) -> TrieRecording:
     """Record the tries of all prompts, write them to `out` and return them.
+
+    Seconds are measured last, so that whatever stops that leaves the contexts in `OUT.part`.
 
     Args:
         pool: the models; all but model-free ones are recorded.
@@ -163,7 +169,7 @@ def record(
         max_new_tokens: longest trunk, >= 1.
         out: directory to write; `OUT.part` beside it holds what is finished so far.
         name: of the trace, one line that is not empty; the name of `out` without its suffix if None.
-        seconds: measures those to keep in the meta; called once everything else is known to be in order.
+        seconds: those to keep in the meta.
 
     Raises:
         ArgumentError: prompts or a pool that cannot be recorded, or a name that cannot be; nothing is written then.
@@ -189,8 +195,9 @@ def record(
     meta = _meta(pool, options, title)
     parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, requests, options))
     try:
-        meta = meta.model_copy(update=seconds()._asdict())
+        measured = seconds()
         _record_missing(pool, requests, options, parts)
+        meta = meta.model_copy(update=measured()._asdict())
     except BaseException:
         parts.remove_if_empty()
         raise

@@ -182,7 +182,8 @@ def _unscaled(
             rounds=lambda rounds: TimedCost(rounds, extrapolate=extrapolate),
         )
     if name.endswith(".json"):
-        return FileCost(name, read_cost_file(Path(name), recording.about.models), extrapolate=extrapolate)
+        found = read_cost_file(Path(name), recording.about.models)
+        return FileCost(name, found.figures, extrapolate=extrapolate, remarks=found.remarks)
     if COSTS.is_foreign(name_and_options(name)[0]):
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured tables; {name} answers for itself")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf, nextafter
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -343,17 +343,25 @@ _Checked = TypeVar("_Checked", bound=Record)
 class FileCost(CostModel):
     """Seconds of forwards from figures per model.
 
-    Lines have no end, so `extrapolate` is for other figures. `lookup_s` is seconds of one prompt lookup, >= 0.
+    Lines have no end, so `extrapolate` is for other figures. `lookup_s` is seconds of one prompt lookup, >= 0, and
+    `remarks` go first in its notes.
 
     Raises:
         CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.
     """
 
     def __init__(
-        self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False, lookup_s: float = LOOKUP_S
+        self,
+        name: str,
+        figures: Mapping[str, Figures],
+        *,
+        extrapolate: bool = False,
+        lookup_s: float = LOOKUP_S,
+        remarks: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.lookup_s = lookup_s
+        self._remarks = remarks
         self._extrapolate = extrapolate
         self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}
@@ -416,7 +424,7 @@ class FileCost(CostModel):
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        notes = self._beyond_notes()
+        notes = self._remarks + self._beyond_notes()
         flat = [model for model in self._models if model in self._tables or model in self._flat_by_rows]
         if flat:
             notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(flat)}",)
@@ -485,8 +493,18 @@ class TableCost(FileCost):
         return (*self._beyond_notes(), "measured by new tokens only: a longer context costs no more")
 
 
-def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
+class CostFile(NamedTuple):
+    """What a file of figures says."""
+
+    figures: dict[str, Figures]  # by model
+    remarks: tuple[str, ...] = ()  # what a reader of its seconds has to know
+
+
+def read_cost_file(path: Path, models: tuple[str, ...]) -> CostFile:
     """The figures of a file `{"MODEL": {...}, ...}` with some of each of `models`; docs/costs.md has the forms.
+
+    Where both have one drafter, under two names, and the file says what its rounds take, it is the same one, and a
+    remark says so: a fit to a server does not know what a recording calls its drafter.
 
     Raises:
         ValueError: a file that cannot be read or breaks the format, or a model without figures; one line.
@@ -495,13 +513,28 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
     if not isinstance(content, dict):
         raise TraceFormatError(path, "content", "must be an object of models", kind_of_json(content))
     figures = {model: _figures(path, model, known) for model, known in content.items()}
+    figures, remarks = _of_one_drafter(path, figures, models)
     missing = [name for name in models if name not in figures]
     if missing:
         raise ValueError(f"{path}: no table for model {missing[0]!r} of the recording; it has {', '.join(figures)}")
     if isinstance(figures[models[-1]], DrafterFigures):
         rule = f"must be without {', '.join(RoundFigures.model_fields)}, which are of drafters"
         raise TraceFormatError(path, models[-1], rule, f"keys {', '.join(content[models[-1]])}")
-    return figures
+    return CostFile(figures, remarks)
+
+
+def _of_one_drafter(
+    path: Path, figures: dict[str, Figures], models: tuple[str, ...]
+) -> tuple[dict[str, Figures], tuple[str, ...]]:
+    """The figures by the models' names, and what to say of another name in the file; both as they are without one."""
+    others = [name for name in figures if name not in models]
+    if len(figures) != 2 or len(models) != 2 or len(others) != 1 or models[1] not in figures:
+        return figures, ()
+    (named,) = others
+    if not isinstance(figures[named], DrafterFigures):  # what forwards take is of a model
+        return figures, ()
+    remark = f"{path} has one drafter, {named}: taken for {models[0]}, the one of the recording"
+    return {models[0]: figures[named], models[1]: figures[models[1]]}, (remark,)
 
 
 def _figures(path: Path, model: str, content: object) -> Figures:

@@ -27,8 +27,8 @@ from paceline.cli.models import ForwardOption
 from paceline.cli.output import show
 from paceline.cli.typed import named_numbers, spelled_out
 from paceline.reports.tables import Printed, table
-from paceline.runtime import timing as measure
 from paceline.runtime.forward_kinds import KINDS
+from paceline.runtime.profiling.costs import measure_costs
 
 from ..traces.importers.foreign_files import answer
 from .command_line import done, refused
@@ -252,14 +252,14 @@ def test_import(tmp_path):
 
 
 def test_record(untrained, monkeypatch):
-    monkeypatch.setattr(
-        "paceline.studies.record.measure_costs", partial(measure.measure_costs, new_tokens=(1, 2), repeats=3)
-    )
+    monkeypatch.setattr("paceline.studies.record.measure_costs", partial(measure_costs, new_tokens=(1, 2), repeats=3))
     ran = command_of("record", "a.trace", *few(untrained), "--limit", 2)
     assert ran.code == 0
-    assert "paceline: measuring seconds (costs=False or --no-costs leaves them out): " in ran.told
-    assert " of 4 rounds, 0 s, about 0 s left\n" in ran.told
-    assert "paceline: recording: 1 of 2 requests, " in ran.told
+    stage = "paceline: measuring seconds (--no-costs leaves them out)"
+    assert f"{stage}, first rounds: 1 of 16 forwards, 0 s\n" in ran.told
+    assert f"{stage}: 2 of 3 rounds, 0 s, about 0 s left\n" in ran.told
+    assert ran.told.index("paceline: recording: 1 of 2 requests, ") < ran.told.index(stage)
+    assert ": 3 rounds, drift " in ran.told.splitlines()[-1]
     assert ran.out.startswith("a.trace: 2 requests, ")
     assert "measuring" not in command_of("record", "b.trace", *few(untrained), "--limit", 1, "--no-costs").told
 

@@ -282,7 +282,8 @@ def test_a_server_is_calibrated_without_and_with_its_drafter(folder):
             done("observe", server.url, "--prompts", "q.jsonl", *load, "--drafter", "d", "--out", run)
     (folder / "c.toml").write_text('[[replicas]]\ndevice = "cpu-roofline"\nprefix_cache = false\n')
     calibrated = ("--calibrate", "plain", "--calibrate", "k3", "--write-cost", "mine.json")
-    found = json.loads(done("validate", "--observed", "again", *calibrated, "--cluster", "c.toml", "--json", "-"))
+    asked = ("validate", "--observed", "again", *calibrated, "--cluster", "c.toml", "--json", "-")
+    found = json.loads(paceline(*asked).out)
     terms = found["calibration"]["cost"]
     assert terms["target"]["intercept_s"] == pytest.approx(STEP_S, rel=0.02)
     assert terms["draft"] == {"per_token_s": pytest.approx(DRAFT_S, rel=0.02)}

@@ -9,6 +9,7 @@ from statistics import median, quantiles
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.base.terminal import Progress
 from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun, read_observed
 from paceline.studies.observe import shown_run
 from paceline.studies.observe_turns import MOST_APART, ObservedTurns
@@ -68,6 +69,21 @@ def test_a_server_that_knows_no_policies_would_take_one_and_ignore_it(asked):
         told = f"--policy goes with paceline serve, {server.url} lists no policies, got plain"
         assert refused(*observe(server, *asked)) == told
         assert server.bodies == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_progress_says_which_run_of_how_many_is_observed(monkeypatch):
+    stages = []
+    enter = Progress.__enter__
+    monkeypatch.setattr(Progress, "__enter__", lambda stage: stages.append(stage.line) or enter(stage))
+    with served(SERVES_BOTH) as server:
+        done(*observe(server, *BOTH, "--turns", "2"))
+    assert [stage.partition(": ")[0] for stage in stages] == [
+        "observing plain, run 1 of 4",
+        "observing draft:4/target, run 2 of 4",
+        "observing draft:4/target, run 3 of 4",
+        "observing plain, run 4 of 4",
+    ]
 
 
 @pytest.mark.usefixtures("folder")

@@ -287,9 +287,14 @@ def test_a_check_exits_1_where_a_profile_no_longer_fits(kept):
     [
         (("--check", "--repeats", 4), "--repeats does not apply to --check"),
         (("--check", "--out", "a.profile"), "--out does not apply to --check"),
+        (("--check", "--chat"), "--chat does not apply to --check"),
         (("--check", "nowhere.profile"), "nowhere.profile: profile: must be a file, got 'nothing there'"),
         (("a.profile",), "FILE goes with --check, got 'a.profile'; --out names the file to write"),
     ],
 )
 def test_what_a_check_refuses(options, says):
     assert refused("profile", *options).startswith(says)
+
+
+def test_a_profile_of_a_chat_needs_a_template(tmp_path):
+    assert "must have a chat template" in refused("profile", "--chat", "--out", tmp_path / "a.profile")

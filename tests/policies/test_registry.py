@@ -411,10 +411,10 @@ def test_every_option_has_its_words_in_the_docstring(name):
     assert set(policy_options(cls)) <= {name for names in told for name in names.split(", ")}
 
 
-def test_papers_are_written_alike():
+def test_every_policy_says_what_it_follows_all_alike():
     for name, cls in own_policies().items():
         paper = about_of(cls).paper
-        assert not paper or PAPERS.fullmatch(paper), (name, paper)
+        assert PAPERS.fullmatch(paper), (name, paper)  # a paper, a program, or paceline's own and what it does
 
 
 @pytest.mark.parametrize("name", ["a(b)/mine", "a(b/mine", "c++/mine", "a+b, c/mine", "d)/mine"])

@@ -18,7 +18,7 @@ from paceline.reports.comparison import (
     conclusion,
     told_apart,
 )
-from paceline.reports.intervals import enough_values, mean_interval, t_quantile
+from paceline.reports.intervals import enough_in_words, enough_values, mean_interval, t_quantile
 from paceline.reports.regret import regret_of, regret_table
 from paceline.reports.resampled import RequestShares, Resampled
 from paceline.reports.run_table import quality_line, quality_table, run_table
@@ -805,3 +805,17 @@ def test_a_mean_near_nothing_asks_for_many_values_at_once():
     """Student's t of millions of degrees would be summed term by term."""
     assert enough_values([1.0, -1.0, 1e-6]) > 10**11
     assert enough_values([1.0, 1.1, 0.9]) == 4
+
+
+@pytest.mark.parametrize(
+    ("enough", "units", "num_tied", "said"),
+    [
+        (690, "requests", 1, "about 690 would do"),
+        (1_000_000, "requests", 3, "about 1,000,000 would tell one of them apart"),
+        (40, "sessions", 1, "about 40 sessions would do"),
+        (1_100_000, "requests", 1, "no number of requests that anyone has would tell them apart (more than 1,000,000)"),
+        (110_000_000, "seeds", 2, "no number of seeds that anyone has would tell them apart (more than 1,000,000)"),
+    ],
+)
+def test_more_than_anyone_has_is_no_number_to_ask_for(enough, units, num_tied, said):
+    assert enough_in_words(enough, units, num_tied) == said

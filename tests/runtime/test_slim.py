@@ -16,6 +16,7 @@ from paceline.runtime import slim as under_test
 from paceline.runtime.pools.members import describe_model
 from paceline.runtime.pools.pool_file import PoolFileError, read_pool_file
 from paceline.runtime.pools.submodels import make_submodel
+from paceline.runtime.profiling.costs import MeasuredCosts
 from paceline.runtime.slim import (
     Budget,
     Distance,
@@ -199,7 +200,8 @@ def test_a_busy_spell_does_not_count(monkeypatch):
 
     def measured(pool, *, new_tokens, repeats):
         seconds = zip((member.name for member in pool.members), next(spells), strict=True)
-        return {name: CostTable(new_tokens=new_tokens, seconds=(taken,)) for name, taken in seconds}
+        tables = {name: CostTable(new_tokens=new_tokens, seconds=(taken,)) for name, taken in seconds}
+        return MeasuredCosts(tables, repeats, 0.0, 0.0, 1.0)
 
     monkeypatch.setattr(under_test, "measure_costs", measured)
     assert under_test.verify_seconds(tiny_pool_of_four(), [(1,)]) == {1: 0.4, 0: 0.1}

@@ -18,7 +18,9 @@ from paceline.runtime import clock as clock_module
 from paceline.runtime.clock import Clock
 from paceline.runtime.decode import sessions_of
 from paceline.runtime.pools.members import loaded_pool
+from paceline.runtime.profiling import costs as costs_module
 from paceline.runtime.profiling import forwards as forwards_module
+from paceline.runtime.profiling.costs import measure_costs
 from paceline.runtime.profiling.forwards import (
     MemoryFloor,
     RowsHeld,
@@ -29,7 +31,7 @@ from paceline.runtime.profiling.forwards import (
 )
 from paceline.runtime.profiling.probe import Journal, ProbedForward, ProbedOp, longer_in_decoding
 from paceline.runtime.threads import Memory
-from paceline.runtime.timing import hardware, measure_costs, timed
+from paceline.runtime.timing import hardware, timed
 from paceline.runtime.world import TorchWorld
 from paceline.sim.simulate import device_process
 from paceline.traces.profile import (
@@ -102,17 +104,37 @@ def test_every_model_and_point_is_timed(tiny_pool, monkeypatch):
 
     monkeypatch.setattr(type(tiny_pool), "forward", watched)
     costs = measure_costs(tiny_pool, new_tokens=(3, 32, 48), repeats=2)
-    assert list(costs) == ["draft", "mid", "slim", "target"]
-    for table in costs.values():
+    assert list(costs.tables) == ["draft", "mid", "slim", "target"]
+    assert costs.rounds == 2
+    assert costs.spread >= 0 <= costs.drift
+    for table in costs.tables.values():
         assert table.new_tokens == (3, 32, 48)
         assert min(table.seconds) > 0
-    # Every round of a model begins with its smallest point, untimed.
-    small, batched = [(1, 64)] * 2 + [(1, 3), (1, 3), (1, 32)] * 3, [(1, 64)] * 3 + [(3, 16), (3, 16)] * 3
-    assert [(shape.num_rows, shape.longest) for shape, _ in sizes[4]] == small + batched
+    # Every turn of a model begins with its smallest point, untimed.
+    assert [(shape.num_rows, shape.longest) for shape, _ in sizes[4]] == [
+        (1, 3), (1, 3), (1, 32), (3, 16), (3, 16)
+    ] * 3  # fmt: skip
+    assert {shape.num_slots - shape.longest for shape, _ in sizes[4]} == {64}
     with pytest.raises(ValueError, match="new_tokens above 32 must be multiples of 16, got 40"):
         measure_costs(tiny_pool, new_tokens=(1, 40))
     with pytest.raises(ValueError, match="repeats must be >= 1, got 0"):
         measure_costs(tiny_pool, repeats=0)
+
+
+@pytest.mark.parametrize(
+    ("most_s", "rounds"),
+    [(1e6, 5), (56, 4), (20, 3), (4, None), (1, None)],
+)
+def test_rounds_end_in_time_or_are_too_few(tiny_pool, monkeypatch, most_s, rounds):
+    """By a clock that moves on by a second each time that it is read: a round of 12 points takes 13."""
+    now_s = count()
+    monkeypatch.setattr(costs_module, "perf_counter", lambda: next(now_s))
+    if rounds is None:
+        with pytest.raises(TimeoutError, match=r"only [012] of 3 rounds of forwards were measured in time"):
+            measure_costs(tiny_pool, new_tokens=(1, 2, 48), repeats=5, most_s=most_s)
+        return
+    found = measure_costs(tiny_pool, new_tokens=(1, 2, 48), repeats=5, most_s=most_s)
+    assert found.rounds == rounds
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What is found by its name, imported, or fitted to."""
 
 import json
+import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -32,7 +33,10 @@ def test_a_recording_is_a_folder_or_the_name_of_a_shipped_one(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert recording_path("pico") == Path("pico")  # what is here goes first
     assert recording_path(tmp_path / "pico") == tmp_path / "pico"
-    with pytest.raises(TraceFormatError, match="nobody: trace: must be a directory, got 'nothing there'"):
+    shipped_ones = r"\(pico, pico-coupled, smollm2, smollm2-coupled\)"
+    with pytest.raises(
+        TraceFormatError, match=f"nobody: trace: must be .* is shipped {shipped_ones}, got .nothing there"
+    ):
         paceline.open_recording("nobody")
 
 
@@ -145,3 +149,17 @@ def test_imported_logs_have_no_probabilities_to_fit_to(tmp_path):
     write_rounds(recording.requests, lambda: recording.meta, tmp_path / "log.trace")
     with pytest.raises(ValueError, match="recording by hand must hold probabilities of tokens"):
         fit_head(tmp_path / "log.trace")
+
+
+def test_a_log_in_place_of_a_recording_names_its_importer(tmp_path):
+    for name in ("vllm-detailed", "positions", "vllm-metrics"):
+        file = one_file_each(tmp_path)[name][0]
+        told = f"must be a .trace folder; `paceline trace import {name} FILE --out NAME.trace` makes one of this file"
+        with pytest.raises(TraceFormatError, match=re.escape(f"{file}: trace: {told}, got ")):
+            paceline.open_recording(file)
+    other = tmp_path / "notes.txt"
+    other.write_text("no log\n")
+    with pytest.raises(TraceFormatError, match="makes one of logs that it knows, got 'a file that is none of them'"):
+        paceline.open_recording(other)
+    with pytest.raises(TraceFormatError, match=r"must be a .trace folder; .* makes one of a log, got 'a file'"):
+        read_trace(other)

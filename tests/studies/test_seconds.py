@@ -21,6 +21,7 @@ from paceline.reports.recordings import trace_tables
 from paceline.reports.validation import total_s
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.profiling import forwards as forward_shapes
+from paceline.runtime.profiling.costs import MeasuredCosts
 from paceline.runtime.profiling.forwards import ShapeGrid, reference_grid, reference_times
 from paceline.runtime.profiling.operations import measure_members, measure_operations
 from paceline.runtime.prompts import Prompt
@@ -603,10 +604,40 @@ def test_a_recording_takes_its_seconds_from_a_profile(made, tmp_path, capsys):
 
 
 def test_a_recording_of_seconds_that_were_measured_for_it_names_no_profile(tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.studies.record.measure_costs", lambda *_, **__: {})
+    monkeypatch.setattr("paceline.studies.record.measure_costs", lambda *_, **__: MeasuredCosts({}, 21, 0.0, 0.0, 1.0))
     trace = record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8)
     assert trace.meta.profile is None
     assert "seconds from profile" not in dict(trace_tables(trace.summary())[0].rows)
+
+
+@pytest.mark.parametrize(
+    ("drift", "spread", "said"),
+    [(0.1, 0.25, "measured seconds: "), (0.11, 0.0, "do not trust "), (0.0, 0.26, "do not trust ")],
+)
+def test_a_recording_says_how_sure_its_seconds_are(tmp_path, monkeypatch, capsys, drift, spread, said):
+    found = MeasuredCosts({}, 7, spread, drift, 41.0)
+    monkeypatch.setattr("paceline.studies.record.measure_costs", lambda *_, **__: found)
+    record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=2)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"paceline: {said}")
+    assert line.endswith(f": 7 rounds, drift {drift:.1%}, spread {spread:.1%}, 41 s")
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt(), TimeoutError("only 1 of 3 rounds")])
+def test_what_stops_the_measuring_leaves_the_contexts(tmp_path, monkeypatch, stopped):
+    def stop(*_, **__):
+        raise stopped
+
+    monkeypatch.setattr("paceline.studies.record.measure_costs", stop)
+    with pytest.raises((KeyboardInterrupt, ArgumentError)) as caught:
+        record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8)
+    if isinstance(stopped, TimeoutError):
+        assert "`costs` cannot be measured on a machine that is so slow or so busy: only 1 of 3" in str(caught.value)
+        assert f"{tmp_path / 'a.trace'}.part: --no-costs makes the recording of them" in str(caught.value)
+    assert len(list((tmp_path / "a.trace.part").glob("*.npz"))) == len(PROMPTS)
+    monkeypatch.setattr("paceline.runtime.recording.recorder._record_group", None)
+    assert len(record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8, costs=False).requests) == len(PROMPTS)
+    assert not (tmp_path / "a.trace.part").exists()
 
 
 @pytest.mark.parametrize(
@@ -706,7 +737,7 @@ def test_it_goes_on_where_it_was_and_says_so(interrupted, monkeypatch, capsys):
     assert len(known) == 10
     made = profile(POOL, PROMPTS, **GIVEN).profile
     assert len(timed) == 4 * (NUM_GROUPS - 10)
-    assert "an interrupted profile is gone on with: 10 groups of shapes of the last " in capsys.readouterr().err
+    assert "an interrupted profile continues: 10 groups of shapes of the last " in capsys.readouterr().err
     assert len(made.shapes) == 4 * 2 * 2 * 2
     assert not path.exists()  # what is finished is no more to be gone on with
 
@@ -716,7 +747,7 @@ def test_it_goes_on_where_it_was_and_says_so(interrupted, monkeypatch, capsys):
     [
         (1.2, 0, {"most_drift": 0.1}, "'s forwards take 1.20 times as long as then"),
         (0.5, 0, {"most_drift": 0.1}, "'s forwards take 0.50 times as long as then"),
-        (1.0, 3700, {}, "an interrupted profile is begun anew: it is 62 min old"),
+        (1.0, 3700, {}, "an interrupted profile begins again: it is 62 min old"),
         (1.0, 0, {"restart": True}, ""),
         (1.0, 0, {"grid": replace(SMALL, context_tokens=(0, 21))}, ""),
     ],
@@ -731,7 +762,7 @@ def test_what_is_of_no_use_is_begun_anew(interrupted, monkeypatch, capsys, ratio
     assert len(timed) == 4 * NUM_GROUPS
     told = capsys.readouterr().err
     assert says in told
-    assert "gone on with" not in told
+    assert "profile continues" not in told
 
 
 def test_a_grid_beyond_memory_keeps_what_fits_and_names_the_rest(tmp_path, monkeypatch, beside):

@@ -33,7 +33,7 @@ from paceline.traces.meta import Sampling
 from paceline.traces.workloads import Arrival, WorkloadAbout
 from paceline.traces.workloads.arrival import PS_PER_S
 
-from ..cli.command_line import done, refused
+from ..cli.command_line import done, paceline, refused
 from ..tiny_models import random_prompts, tiny_pool_of_four
 
 POOL = tiny_pool_of_four()
@@ -499,11 +499,15 @@ def test_runs_that_cannot_be_calibrated_together_are_refused_by_name(drafting_ru
 
 
 def test_other_seconds_are_beyond_the_bounds_and_said_so(observed_runs):
-    found = validate_observed(observed_runs / "b", cluster=observed_runs / "c.toml", cost="cpu-roofline")
+    given = {"cluster": observed_runs / "c.toml", "cost": "cpu-roofline"}
+    found = validate_observed(observed_runs / "b", **given)
     assert not found.within
     assert "beyond: TTFT mean, ms" in found.lines()[-1]
-    given = {"cluster": observed_runs / "c.toml", "cost": "cpu-roofline", "mean_bound": 10.0, "tail_bound": 10.0}
-    assert validate_observed(observed_runs / "b", **given).within
+    assert validate_observed(observed_runs / "b", **given, mean_bound=10.0, tail_bound=10.0).within
+    asked = ("validate", "--observed", observed_runs / "b", "--cluster", given["cluster"], "--cost", "cpu-roofline")
+    ran = paceline(*asked)
+    assert (ran.code, "; beyond: TTFT mean, ms" in " ".join(ran.out.split())) == (1, True)
+    done(*asked, "--mean-bound", 10, "--tail-bound", 10)
 
 
 def test_a_fit_is_never_judged_on_its_own_run(observed_runs):
@@ -522,9 +526,8 @@ def test_what_did_not_finish_is_not_replayed_and_said_so(observed_runs):
     first, second, *rest = run.requests
     kept = (replace(first, failed="HTTP 500: no"), replace(second, ended_at_ps=None), *rest)
     write_observed(ObservedRun(run.meta, kept), observed_runs / "less")
-    found = json.loads(
-        done("validate", "--observed", observed_runs / "less", "--cluster", observed_runs / "c.toml", "--json", "-")
-    )
+    asked = ("--observed", observed_runs / "less", "--cluster", observed_runs / "c.toml", "--json", "-")
+    found = json.loads(paceline("validate", *asked).out)
     assert found["requests"] == len(rest)
     assert found["notes"] == ["2 observed requests did not finish, or had no text: not replayed"]
 
@@ -560,5 +563,5 @@ def test_options_that_do_not_go_together(observed_runs, options, said):
 def test_a_policy_beside_those_of_the_cluster_is_refused(observed_runs):
     (observed_runs / "own.toml").write_text(f'{CLUSTER}policy = "plain"\n')
     options = ("validate", "--observed", observed_runs / "b", "--cluster", observed_runs / "own.toml")
-    assert "figures are within" in done(*options)
+    assert "figures are within" in paceline(*options).out
     assert "--policy must be left out: every replica" in refused(*options, "--policy", "plain")

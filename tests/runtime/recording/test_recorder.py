@@ -132,7 +132,7 @@ def test_a_group_is_as_large_as_its_rows_and_what_is_said_along_its_trunks_allow
 
 def test_what_is_written_is_what_is_returned(tiny_pool, tmp_path):
     costs = {"cpu": {"target": CostTable(new_tokens=(1, 2), seconds=(0.1, 0.2))}}
-    trace = recording(tiny_pool, tmp_path / "a.trace", seconds=lambda: SecondsKept(costs), name="tiny")
+    trace = recording(tiny_pool, tmp_path / "a.trace", seconds=lambda: lambda: SecondsKept(costs), name="tiny")
     stored = read_trace(tmp_path / "a.trace")
     assert_equal(stored, trace)
     assert [request.tag for request in stored.requests] == ["short", "untagged", "short"]

@@ -385,3 +385,17 @@ def test_what_does_not_apply_is_refused_in_one_line(name, recording, options, to
 def test_without_seconds_or_all_shapes_there_is_no_default():
     with pytest.raises(ValueError, match=r"holds no seconds: give `cost` FILE.json, or `cost` DEVICE and `models`"):
         default_cost(recording_of(request_of("a"), models=shapes("target")))
+
+
+def test_the_one_drafter_of_a_file_is_that_of_the_recording_and_a_note_says_so(tmp_path):
+    file = tmp_path / "mine.json"
+    fitted = {"per_token_s": 0.5}
+    file.write_text(json.dumps({"target": TARGET, "draft": fitted}))
+    cost = make_cost(str(file), SHAPED)
+    assert cost.draft_terms("eagle").per_token_s == 0.5
+    assert cost.notes()[0] == f"{file} has one drafter, draft: taken for eagle, the one of the recording"
+    told = {"draft": fitted, "mid": fitted, "target": TARGET}, {"draft": TARGET, "target": TARGET}, {"target": TARGET}
+    for figures in told:
+        file.write_text(json.dumps(figures))
+        with pytest.raises(ValueError, match="no table for model 'eagle' of the recording"):
+            make_cost(str(file), SHAPED)
