@@ -65,7 +65,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 
 types: $(VENV)/.dev .typing/paceline .typing/paceline_laboratory
-	nice $(BIN)/mypy --num-workers 2
+	$(BIN)/mypy
 
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
