@@ -23,7 +23,7 @@ ROWS ?= $(PACELINE_DATA)/engine_rows
 fidelity: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.engines.fidelity $(ROWS) $(WRITE)
 
-.PHONY: fidelity demo check test lab pages slow bench docs site experiments arena clean lint types layers
+.PHONY: fidelity demo check test suite lab pages slow bench docs site experiments arena clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -43,12 +43,15 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 # The CPU build of torch, where its index can be reached; elsewhere whatever pip finds for the constraint.
-# Nobody imports most modules of torch and transformers: each is compiled when somebody does.
+# Nobody imports most modules of torch and transformers: each is compiled when somebody does, those of torch beside the
+# second installation, which keeps one processor busy. With setuptools here no build fetches its own.
 $(VENV)/.dev: pyproject.toml laboratory/pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-compile --retries 0 --timeout 5 --constraint constraints.txt \
-		--extra-index-url https://download.pytorch.org/whl/cpu torch
-	$(INSTALL) --no-compile --constraint constraints.txt --editable '.[figures,runtime,search,dev]' --editable ./laboratory
-	touch $@ $(VENV)/.base
+		--extra-index-url https://download.pytorch.org/whl/cpu torch 'setuptools>=77'
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore -c "import torch" & \
+	$(INSTALL) --no-compile --no-build-isolation --constraint constraints.txt \
+		--editable '.[figures,runtime,search,dev]' --editable ./laboratory && wait
+	touch $@ $(VENV)/.base $(VENV)/.lint
 
 $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	$(INSTALL) "$$(grep -o 'ruff>=[0-9.]*' pyproject.toml)"
@@ -62,7 +65,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 
 types: $(VENV)/.dev .typing/paceline .typing/paceline_laboratory
-	$(BIN)/mypy --num-workers 2
+	$(BIN)/mypy
 
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
@@ -70,9 +73,13 @@ layers: $(VENV)/.dev
 check: lint types layers
 	$(PYTEST) -q -x -m "not slow and not pages" tests/decoding tests/policies tests/traces tests/sim tests/reports
 
+# Types and layers are looked at beside the tests, which wait for other processes at times.
+test: lint $(VENV)/.dev
+	@$(MAKE) --no-print-directory --jobs 3 --keep-going suite types layers
+
 # In one run, so that each worker imports torch and collects tests once; without what explains an assert, which takes each
 # worker 13 processor seconds to prepare: what failed is run again with it.
-test: lint types layers
+suite: $(VENV)/.dev
 	$(PYTEST) --assert=plain -m "not slow" \
 		|| { $(PYTEST) --last-failed --last-failed-no-failures none -m "not slow"; exit 1; }
 

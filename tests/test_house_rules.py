@@ -44,6 +44,15 @@ def package():
     return {path: ast.parse(text) for path, text in sources().items() if path.parts[0] not in OUTSIDE}
 
 
+KINDS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Import | ast.ImportFrom | ast.Call | ast.Assign
+
+
+@cache
+def nodes():
+    """What rules ask about of every module, by its path; a walk through all trees takes a second."""
+    return {path: [node for node in ast.walk(tree) if isinstance(node, KINDS)] for path, tree in package().items()}
+
+
 def module_name(path):
     """`policies/by_name.py` as `policies.by_name`, and the `__init__.py` of a folder as the folder."""
     return ".".join(path.with_suffix("").parts).removesuffix("__init__").rstrip(".")
@@ -66,10 +75,6 @@ def test_folders_have_two_storeys():
     assert {folder.as_posix(): count for folder, count in inner.items() if count < 4} == {}
 
 
-def functions(tree):
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
 def length(function):
     """Lines from `def` to the end, the docstring left out."""
     end = function.end_lineno
@@ -80,9 +85,9 @@ def length(function):
 def test_functions_are_short():
     long = {
         f"{path.as_posix()}:{function.name}"
-        for path, tree in package().items()
-        for function in functions(tree)
-        if length(function) > MOST_FUNCTION_LINES
+        for path, found in nodes().items()
+        for function in found
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and length(function) > MOST_FUNCTION_LINES
     }
     assert long == LONG_FUNCTIONS
 
@@ -113,16 +118,17 @@ def imported(path, node, modules):
     return named & modules or {stem} & modules
 
 
+@cache
 def imports():
     modules = {module_name(path) for path in package()}
     return {
         module_name(path): {
             name
-            for node in ast.walk(tree)
+            for node in found
             if isinstance(node, ast.Import | ast.ImportFrom)
             for name in imported(path, node, modules)
         }
-        for path, tree in package().items()
+        for path, found in nodes().items()
     }
 
 
@@ -146,15 +152,15 @@ def test_hardly_a_type_is_ignored():
     assert marks.total() <= MOST_IGNORED_TYPES, +marks
 
 
-def asked_types(tree):
+def asked_types(found):
     """Names of the classes that `isinstance` is asked about."""
-    for node in ast.walk(tree):
+    for node in found:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
             yield from (part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name))
 
 
 def test_nobody_asks_for_the_form_of_a_recording():
-    asking = {path.as_posix() for path, tree in package().items() if RECORDINGS & set(asked_types(tree))}
+    asking = {path.as_posix() for path, found in nodes().items() if RECORDINGS & set(asked_types(found))}
     assert {path for path in asking if not path.startswith("traces/")} == set()
 
 
@@ -181,13 +187,13 @@ def texts(node, named):
 def intervals():
     """(where, interval) of every call of `check_within` in the package."""
     named = {}
-    for node in (node for tree in package().values() for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+    for node in (node for found in nodes().values() for node in found if isinstance(node, ast.Assign)):
         if isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Constant | ast.JoinedStr | ast.IfExp):
             named.setdefault(node.targets[0].id, []).append(node.value)
     return [
         (f"{path}:{call.lineno}", text)
-        for path, tree in package().items()
-        for call in ast.walk(tree)
+        for path, found in nodes().items()
+        for call in found
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "check_within"
         for text in texts(call.args[2], named)
     ]

@@ -38,10 +38,11 @@ def is_hidden(name):
 
 
 def built(source, folder):
-    """The wheel of a copy of `source`, so that nothing a former build left behind can slip in."""
+    """The wheel of a copy of `source`, so that nothing a former build left behind can slip in; not deflated."""
     shutil.copytree(source, folder / "source", ignore=is_left_out)
     isolation = [] if importlib.util.find_spec("setuptools") is None else ["--no-isolation"]
-    run([sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", folder, "."], folder / "source")
+    build = [sys.executable, "-m", "build", "--wheel", "-C--build-option=--compression=stored", *isolation]
+    run([*build, "--outdir", folder, "."], folder / "source")
     (wheel,) = folder.glob("*.whl")
     return wheel
 

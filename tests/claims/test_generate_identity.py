@@ -30,7 +30,7 @@ POLICIES = (
 pytestmark = pytest.mark.skipif(not (PICO / "target").is_dir(), reason="the shipped pool is not there")
 
 
-@pytest.fixture(scope="module")
+@lru_cache
 def pico():
     return ModelPool.load(PICO)
 
@@ -43,9 +43,8 @@ def stock_target():
 
 @lru_cache
 def generated(num_prompts, num_tokens):
-    pool = ModelPool.load(PICO)
     return [
-        stock_answer(pool, prompt.text, num_tokens) for prompt in read_prompts(PICO / "prompts.jsonl")[:num_prompts]
+        stock_answer(pico(), prompt.text, num_tokens) for prompt in read_prompts(PICO / "prompts.jsonl")[:num_prompts]
     ]
 
 
@@ -61,10 +60,10 @@ def stock_answer(pool, text, num_tokens):
     return tuple(answer[0, ids.shape[1] :].tolist())
 
 
-def assert_identical(pool, policy, batch, cache, num_prompts, num_tokens):
+def assert_identical(policy, batch, cache, num_prompts, num_tokens):
     outputs, log = decode(
-        pool,
-        make_policy(policy, loaded_pool(pool)),
+        pico(),
+        make_policy(policy, loaded_pool(pico())),
         read_prompts(PICO / "prompts.jsonl")[:num_prompts],
         sampling=Sampling(mode="greedy"),
         max_new_tokens=num_tokens,
@@ -85,8 +84,8 @@ def assert_identical(pool, policy, batch, cache, num_prompts, num_tokens):
     ("policy", "cache"),
     [("draft:3/mid:6/target", "slots"), ("adaptive", "mask")],
 )
-def test_a_few_prompts_are_answered_as_by_generate(pico, policy, cache):
-    assert_identical(pico, policy, 5, cache, FEW_PROMPTS, FEW_TOKENS)
+def test_a_few_prompts_are_answered_as_by_generate(policy, cache):
+    assert_identical(policy, 5, cache, FEW_PROMPTS, FEW_TOKENS)
 
 
 @pytest.mark.slow
@@ -94,4 +93,4 @@ def test_a_few_prompts_are_answered_as_by_generate(pico, policy, cache):
 @pytest.mark.parametrize("batch", [1, 5, 16])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_batch_and_cache_writes_what_generate_writes(pico, policy, batch, cache):
-    assert_identical(pico, policy, batch, cache, NUM_PROMPTS, NUM_TOKENS)
+    assert_identical(policy, batch, cache, NUM_PROMPTS, NUM_TOKENS)

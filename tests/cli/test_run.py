@@ -324,7 +324,7 @@ def ties(tmp_path_factory):
         folder = write_window_pool(base / dtype, "qwen3-window", letters().backend_tokenizer, dtype=dtype)
         rows = ({"id": f"r{row}", "prompt": text} for row, text in enumerate(TIE_PROMPTS))
         write_lines(folder / "prompts.jsonl", *rows)
-        told = done("record", folder / "r.trace", *with_pool(folder), "--no-costs")
+        told = done("record", folder / "r.trace", *with_pool(folder), "--no-costs", "--reach", 4, "--run", 4)
         found[dtype] = folder, folder / "r.trace", told
     return found
 

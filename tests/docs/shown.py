@@ -42,11 +42,12 @@ RUNS_MODELS = re.compile(
     r"|paceline\.(record|decode|agree|generate)\("
 )
 MEASURES = re.compile(r"benchmarks/|paceline experiment\b|-m paceline_laboratory\.|trace (inspect|check) [^\n]*--pool")
-# The golden book plays commands like these, on less; that `serve` refuses a public address, tests/server says.
+# The golden book plays commands like these, on less; that `serve` refuses a public address, tests/server says, and what
+# `report` writes and prints, tests/reports.
 LONG = re.compile(
-    r"--find-rate|recommend .*--(workload|present|batch)|recommendation\.json|--trace smollm2 .*(--by-tag|--why)"
-    r"|--trace (steady|ahead)\.trace|compare --by-tag \\|paceline (tune|serve|proxy|sweep|collect|best)\b|--rate 25,"
-    r"|--trace smollm2 .*via-sd"
+    r"--find-rate|recommendation\.json|--trace smollm2 .*(--by-tag|--why)|(--trace|make) (steady|ahead)\.trace"
+    r"|paceline (tune|serve|proxy|sweep|collect|best|recommend|whatif|report)\b|--rate 2[05],|concurrency=16"
+    r"|compare --by-tag \\|--policy via-sd|--regret|specrouter,stop=|--batch 8 --policy my_policy"
 )
 # On a slow machine only.
 PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?")

@@ -79,7 +79,7 @@ def played(*arguments):
 OTHERS = [page for page in PLAYED if page not in OF_MODELS]
 TOGETHER = [
     *(pytest.param([page], marks=pytest.mark.slow) for page in sorted(OF_MODELS)),
-    *(OTHERS[at::5] for at in range(5)),
+    *(OTHERS[at::3] for at in range(3)),
 ]
 
 

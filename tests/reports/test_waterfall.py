@@ -1,7 +1,7 @@
 """Where a gain goes: by hand, and terms that add up for any policy."""
 
 import pytest
-from paceline import compare
+from paceline import compare, open_recording
 from paceline.reports.waterfall import LOSSES, Spent, Why, waterfall_of, why_table
 
 from ..cli.command_line import done
@@ -70,7 +70,7 @@ def test_where_no_round_is_run_nothing_is_known():
 def test_terms_add_up(options):
     policies = ["plain", "draft:4/target", "draft:3/mid:6/target", "adaptive", "specrouter", "ngram", "via-sd"]
     given = {**options, "models": [*options["models"], "mid=llama-3.2-1b"]} if "models" in options else options
-    found = compare("pico", policies, why=True, **given)
+    found = compare(open_recording("pico").of_tags("code"), policies, why=True, **given)
     runs = {row.policy: row for row in found.runs.rows}
     assert list(found.why.policies) == [row.policy for row in found.runs.ranked() if row.policy != "plain"]
     for policy, each in found.why.policies.items():

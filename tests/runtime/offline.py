@@ -19,7 +19,7 @@ from paceline.traces.meta import Sampling
 GREEDY = Sampling(mode="greedy")
 COUPLED = Sampling(mode="coupled", temperature=0.9, seed=5)
 REJECTION = Sampling(mode="rejection", temperature=0.9, seed=3)
-NUM_TOKENS = 24
+NUM_TOKENS = 16
 # One that ends early, one with repeats for lookups to copy, and lengths far apart.
 PROMPTS = (
     Prompt(request_id="one", text="a"),

@@ -70,13 +70,13 @@ def test_threads_and_turns_take_the_same_steps_to_the_text_of_the_target(tiny_po
 @pytest.mark.parametrize("cache", ["slots", "mask"])
 def test_short_memory_puts_requests_back_and_changes_no_text(tiny_pool, cache):
     """Room for about one request: the caches of all members are given up, and read anew."""
-    held = []
+    held, sizes = [], {"num_tokens": 24}
     watching = overlapping(lambda world, *_: held.append(world.manager.held_bytes))
-    whole = Offline(tiny_pool, "pearl,window=3", memory=Memory(cache=cache), world=watching).run(batch=3)
+    whole = Offline(tiny_pool, "pearl,window=3", memory=Memory(cache=cache), world=watching, **sizes).run(batch=3)
     memory = Memory(cache=cache, limit_bytes=int(0.6 * max(held)))
-    ran = Offline(tiny_pool, "pearl,window=3", memory=memory).run(batch=3)
+    ran = Offline(tiny_pool, "pearl,window=3", memory=memory, **sizes).run(batch=3)
     assert ran.failed == {}
-    assert ran.texts == whole.texts == Offline(tiny_pool, "plain").run().texts
+    assert ran.texts == whole.texts == Offline(tiny_pool, "plain", **sizes).run().texts
     assert ran.world.manager.num_preempted > 0
     assert ran.world.ahead.why
 
@@ -105,7 +105,7 @@ def test_who_has_to_wait_is_judged_anew_as_if_for_the_first_time(monkeypatch):
     assert short == whole
 
 
-@pytest.mark.parametrize(("cache", "blocks"), [("slots", None), ("mask", None), ("slots", 9), ("mask", 9)])
+@pytest.mark.parametrize(("cache", "blocks"), [("slots", None), ("mask", 9)])
 def test_threads_that_find_no_memory_touch_nobody_elses(tiny_pool, monkeypatch, cache, blocks):
     """They leave it to turns, in which a member may take memory from others, and nothing is looked up twice."""
     prefixes = None if blocks is None else PrefixCacheSize(num_blocks=blocks, block_tokens=3)

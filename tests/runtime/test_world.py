@@ -124,8 +124,14 @@ class Counted:
         return self._forward(ids, placement, cache, keep)
 
 
-@pytest.mark.parametrize(("forward", "batch"), [("fused", 3), ("modules", 1), ("modules", 3)])
-@pytest.mark.parametrize("policy", ["draft:2/mid:5/target", "ngram:2/draft:2/mid:3/target"])
+@pytest.mark.parametrize(
+    ("policy", "forward", "batch"),
+    [
+        ("draft:2/mid:5/target", "fused", 3),
+        ("draft:2/mid:5/target", "modules", 1),
+        ("ngram:2/draft:2/mid:3/target", "modules", 3),
+    ],
+)
 def test_the_log_counts_the_forwards_and_tokens_models_see(tiny_pool, policy, batch, forward):
     """Of the target's modules also by a hook of torch, where nothing of ours stands between; it sees padding, too."""
     offline, hooked = Offline(tiny_pool, policy, forward=forward), []

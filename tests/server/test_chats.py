@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 
 import pytest
 from paceline.base.files import pool_path
@@ -56,7 +57,7 @@ def talking(chat_pool):
 
 def test_answers_are_those_of_run_with_the_template_applied(talking):
     models, client = talking
-    asked = [(question, fields) for question in QUESTIONS for fields in ASKED]
+    asked = [*zip(cycle(QUESTIONS), ASKED, strict=False)]
     with ThreadPoolExecutor(8) as pool:
         whole = [pool.submit(chat, client, text, **fields) for text, fields in asked]
         streams = [pool.submit(chat, client, text, stream=True, **fields) for text, fields in asked]

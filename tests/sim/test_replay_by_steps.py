@@ -118,6 +118,7 @@ def test_is_simulate_at_batch_1_to_the_bit(policy):
     ],
     ids=str,
 )
+@pytest.mark.one_in(2)
 def test_options_mean_what_they_mean_there(policy, options):
     check_equal(some_of("smollm2"), lambda pool: make_policy(policy, pool), **options)
 
@@ -133,6 +134,7 @@ def test_trees_are_judged_as_there(recording):  # noqa: F811
 
 @pytest.mark.parametrize("start", ["recorded", "prefill", "draft"])
 @pytest.mark.parametrize("policy", ["plain", "feature:4/target", "tokens:3/target", "adaptive,draft=feature"])
+@pytest.mark.one_in(2)
 def test_imported_rounds_are_answered_as_there(policy, start):
     bits = [True, True, False, True, False, True, True, True, True, True, True, False]
     requests = [

@@ -95,7 +95,7 @@ def test_where_drafting_cannot_be_told_from_none_no_setting_is_named(made, cost,
 def test_a_cost_that_does_not_tell_says_what_to_measure(made):
     """An engine's rounds are known between bounds, and here drafting pays at one of them only."""
     options = {"cost": "h100", "models": ["target=llama-3.1-8b", "draft=llama-3.2-3b"], "batches": [1]}
-    found = recommend(made, **options)
+    found = recommend(made, **options, sample=60)
     (at,) = found.batches
     assert at.open_by_cost
     assert found.setting is None
@@ -105,11 +105,11 @@ def test_a_cost_that_does_not_tell_says_what_to_measure(made):
 
 
 def test_the_present_setting_is_held_against_the_choice(made, cost):
-    found = recommend(made, cost=cost, batches=[1], present=1)
+    found = recommend(made, cost=cost, batches=[1], present=1, sample=60)
     (at,) = found.batches
     now = next(one for one in at.candidates if one.draft_tokens == 1)
     assert at.over_present == at.own.tokens_per_s / now.tokens_per_s > 1.1
-    (longer,) = recommend(made, cost=cost, batches=[1], most=3, present=12).batches
+    (longer,) = recommend(made, cost=cost, batches=[1], most=3, present=12, sample=60).batches
     assert max(one.draft_tokens for one in longer.candidates) == 12, "what is set now is tried as well"
 
 
@@ -196,7 +196,7 @@ def test_a_recording_of_the_target_alone_has_nothing_to_recommend():
 
 
 def test_what_an_engine_cannot_do_is_said_beside_the_table(made, cost):
-    found = recommend(made, cost=cost, batches=[1, 64], paste_into="sglang")
+    found = recommend(made, cost=cost, batches=[1, 30], paste_into="sglang", sample=60)
     assert len({each.chosen for each in found.batches}) == 2
     assert found.setting is None
     first, refusal = found.lines()

@@ -11,7 +11,6 @@ from collections import Counter
 from heapq import heappop, heappush
 from pathlib import Path
 
-import pytest
 from paceline.traces.importers import ImportOptions, Load, read_recording
 from paceline.traces.workloads import open_workload
 from paceline.traces.workloads.arrival import requests_of
@@ -25,11 +24,11 @@ def read_rows(sheet):
     return [json.loads(line) for line in sheet.read_text(encoding="utf-8").splitlines()]
 
 
-def rows_of(sheet):
-    """The rows of a sheet, each with a name."""
-    rows = read_rows(sheet)
-    names = [row.get("why") or row.get("told", "") for row in rows]
-    return [pytest.param(row, id=f"{row.get('format', '')} {name}"[:80]) for row, name in zip(rows, names, strict=True)]
+def rows_in(sheet, folder):
+    """The rows of a sheet, each with a folder of its own."""
+    for number, row in enumerate(read_rows(sheet)):
+        (place := folder / str(number)).mkdir()
+        yield row, place
 
 
 def written(row, folder):

@@ -39,7 +39,7 @@ class Models:
 
     def same(self, inputs: dict[str, Tensor], *, ours=None, **options) -> Tensor:
         """What both make of a call, which has to be the same."""
-        stock, found = self.both(inputs, ours=ours, **{"pad_token_id": PAD, "max_new_tokens": 20, **options})
+        stock, found = self.both(inputs, ours=ours, **{"pad_token_id": PAD, "max_new_tokens": 14, **options})
         assert torch.equal(stock, found)
         return stock
 

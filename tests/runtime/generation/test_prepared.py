@@ -42,7 +42,7 @@ def readied(monkeypatch):
 
 def answer(models, how, inputs, **options):
     return models.target.generate(
-        **inputs, **({"max_new_tokens": 20, "pad_token_id": PAD} | options), custom_generate=how
+        **inputs, **({"max_new_tokens": 14, "pad_token_id": PAD} | options), custom_generate=how
     )
 
 

@@ -75,7 +75,7 @@ def change_json(file: Path, **values: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | values), encoding="utf-8")
 
 
-def ran(pool: ModelPool, policy: str, prompts: Sequence[Prompt] = PROMPTS, *, num_tokens=24, batch=2, **options):
+def ran(pool: ModelPool, policy: str, prompts: Sequence[Prompt] = PROMPTS, *, num_tokens=16, batch=2, **options):
     """The answers of a run, greedy unless told otherwise."""
     built = make_policy(policy, loaded_pool(pool))
     given = {"sampling": GREEDY} | options
@@ -84,7 +84,7 @@ def ran(pool: ModelPool, policy: str, prompts: Sequence[Prompt] = PROMPTS, *, nu
     return [list(output.tokens) for output in outputs]
 
 
-def stock(pool: ModelPool, folder: Path, prompts: Sequence[Prompt] = PROMPTS, *, num_tokens=24, **options):
+def stock(pool: ModelPool, folder: Path, prompts: Sequence[Prompt] = PROMPTS, *, num_tokens=16, **options):
     """The answers of `generate()` of transformers."""
     model = AutoModelForCausalLM.from_pretrained(str(folder / "target"), dtype=torch.float32)
     answers = []

@@ -83,7 +83,7 @@ def test_windows_are_recorded_and_replayed_as_generate_does(window_pool, tmp_pat
     assert pool.eos_token_ids == tuple(ENDS)
     trees = tuple(TreeClosure(model="draft", shape=shape) for shape in ("3x2x1", "beam=4,depth=4"))
     closure = Closure(kind="monotone", reach=8, run=6, trees=trees)
-    trace = record(pool, PROMPTS, sampling=GREEDY, closure=closure, max_new_tokens=24, out=tmp_path / "w.trace")
+    trace = record(pool, PROMPTS, sampling=GREEDY, closure=closure, max_new_tokens=16, out=tmp_path / "w.trace")
     assert trunks(trace) == answers
     for policy in WINDOW_POLICIES:
         assert replayed(trace, policy)[0] == answers
@@ -165,7 +165,7 @@ def test_run_record_and_replay_end_where_generate_does(folder, tmp_path, place):
     wanted = stock(pool, folder)
     assert sum(map(len, wanted)) < sum(map(len, free))
     closure = Closure(kind="monotone", reach=6, run=4)
-    record(pool, PROMPTS, sampling=GREEDY, closure=closure, max_new_tokens=24, out=tmp_path / "ends.trace")
+    record(pool, PROMPTS, sampling=GREEDY, closure=closure, max_new_tokens=16, out=tmp_path / "ends.trace")
     trace = read_trace(tmp_path / "ends.trace")
     assert set(trace.meta.eos_token_ids) == set(pool.eos_token_ids) == set(ends)
     assert trunks(trace) == wanted

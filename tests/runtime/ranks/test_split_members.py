@@ -55,13 +55,16 @@ def python(*words, **options):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, **options)
 
 
-@pytest.fixture(scope="module")
-def seen(pools, tmp_path_factory):
+def seen_in(pools, out, runs):
     """What both processes saw."""
-    out = tmp_path_factory.mktemp("seen")
-    done = python(str(Path(__file__).with_name("decode_split.py")), str(pools / "split"), str(out), json.dumps(RUNS))
+    done = python(str(Path(__file__).with_name("decode_split.py")), str(pools / "split"), str(out), json.dumps(runs))
     assert done.returncode == 0, done.stderr
     return [json.loads((out / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def seen(pools, tmp_path_factory):
+    return seen_in(pools, tmp_path_factory.mktemp("seen"), RUNS)
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +91,8 @@ def test_both_processes_see_the_same_operations_and_seconds(seen):
         assert set(one["forward"].values()) == {"modules"}
 
 
-def test_each_process_holds_its_heads_and_members_are_as_large_as_ever(seen, whole):
-    for rank in seen:
+def test_each_process_holds_its_heads_and_members_are_as_large_as_ever(pools, whole, tmp_path):
+    for rank in seen_in(pools, tmp_path, []):
         assert rank["heads"] == [2, 1, 1, 1], "of draft, mid, slim and target"
         for member in whole.members:
             share = 1 if member.name in ("ngram", "draft") else 2

@@ -24,7 +24,7 @@ from paceline.traces.shapes import shape_called
 
 from ...cli.command_line import paceline, refused
 from ..rounds.rounds_strategies import assert_same_rounds
-from ..sheets import IMPORTED, NOT_IMPORTED, imported, read_rows, rows_of, seen, told, written
+from ..sheets import IMPORTED, NOT_IMPORTED, imported, read_rows, rows_in, seen, told, written
 from .foreign_files import (
     STATED,
     aiperf,
@@ -40,16 +40,16 @@ from .foreign_files import (
 SHEET = Path(importers.__file__).with_name("formats.toml")
 
 
-@pytest.mark.parametrize("row", rows_of(IMPORTED))
-def test_what_is_read_of_a_log(tmp_path, row):
-    assert seen(row, tmp_path) == row["seen"]
+def test_what_is_read_of_a_log(tmp_path):
+    for row, folder in rows_in(IMPORTED, tmp_path):
+        assert seen(row, folder) == row["seen"], row["why"]
 
 
-@pytest.mark.parametrize("row", rows_of(NOT_IMPORTED))
-def test_what_does_not_fit_is_refused_by_its_field(tmp_path, row):
-    assert told(row, tmp_path) == row["told"] != ""
-    assert len(row["told"]) <= 300
-    assert "\n" not in row["told"]
+def test_what_does_not_fit_is_refused_by_its_field(tmp_path):
+    for row, folder in rows_in(NOT_IMPORTED, tmp_path):
+        assert told(row, folder) == row["told"] != "", row
+        assert len(row["told"]) <= 300, row
+        assert "\n" not in row["told"], row
 
 
 def has_placed(request):

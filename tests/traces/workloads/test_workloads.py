@@ -28,22 +28,22 @@ from paceline.traces.workloads.arrival import (
 from paceline.traces.workloads.sessions import GraphError, Node, SessionGraph, Turn, Waits
 from paceline.traces.workloads.summary import summary_of
 
-from ..sheets import NOT_OPENED, OPENED, all_of, opened, rows_of, told
+from ..sheets import NOT_OPENED, OPENED, all_of, opened, read_rows, rows_in, told
 from .files import AGENTS, AZURE, MOONCAKE, OWN, SOUND, VIDUR, lines, write
 
 S = PS_PER_S
 ONCE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.mark.parametrize("row", rows_of(OPENED))
-def test_what_is_read_of_a_file(tmp_path, row):
-    assert opened(row, tmp_path) == row["seen"]
+def test_what_is_read_of_a_file(tmp_path):
+    for row, folder in rows_in(OPENED, tmp_path):
+        assert opened(row, folder) == row["seen"], row["why"]
 
 
-@pytest.mark.parametrize("row", rows_of(NOT_OPENED))
-def test_a_breach_is_one_line_with_line_field_rule_and_value(tmp_path, row):
-    assert told(row, tmp_path) == row["told"] != ""
-    assert "\n" not in row["told"]
+def test_a_breach_is_one_line_with_line_field_rule_and_value(tmp_path):
+    for row, folder in rows_in(NOT_OPENED, tmp_path):
+        assert told(row, folder) == row["told"] != "", row
+        assert "\n" not in row["told"], row
 
 
 def bare(requests):
@@ -103,7 +103,7 @@ def test_any_workload_comes_back_as_it_was_written_turn_by_turn(tmp_path, text, 
 
 
 def test_sub_agents_run_side_by_side_and_are_joined(tmp_path):
-    (text,) = (row.values[0]["files"]["load"] for row in rows_of(OPENED) if "sub_agents" in row.id.replace(" ", "_"))
+    (text,) = (row["files"]["load"] for row in read_rows(OPENED) if "sub agents" in row["why"])
     (first,) = open_workload(write(tmp_path, text))
     begun = first.turns.after(100 * S)
     # They began 1, 2 and 24.5 seconds after the end of what launched them.

@@ -30,6 +30,7 @@ def test_both_ways_are_equal(data):
 
 @pytest.mark.parametrize("policy", BY_PENDING)
 @pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.one_in(2)
 def test_requests_side_by_side_are_added_up(policy, prefix_cache):
     """Many cycles between two states that are told, with memory and budget for all; equal all the same."""
     tables = pico()
@@ -91,6 +92,7 @@ class StatesCost(BlockCost):
 
 @pytest.mark.parametrize("policy", [*BY_PENDING[1:5], "draft:2/mid:4/slim:6/target"])
 @pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.one_in(2)
 def test_drafts_in_one_forward(policy, prefix_cache):
     tables = pico()
     arrivals = [Arrival(f"q{index}", index * 10**8, 5 + index % 20, 30 + index % 30) for index in range(30)]

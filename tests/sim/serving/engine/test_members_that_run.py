@@ -20,6 +20,7 @@ def of_members(names, **options):
 
 
 @pytest.mark.parametrize("policy", [*BY_PENDING, *ASKED, "guarded,policy=two-level", "consensus", "banditspec"])
+@pytest.mark.one_in(2)
 def test_without_the_others_memory_a_run_is_the_same(policy):
     runs = members_run_by(make_policy(policy, pico().pool))
     if runs is None:
