@@ -20,6 +20,7 @@ from .runtime.prepare import load_assistants as load_assistants
 from .runtime.prepare import prepare as prepare
 from .runtime.prompts import Prompt
 from .runtime.threads import Memory
+from .sim.replay_tables import ReplayTables
 from .studies.agree import Agreements
 from .studies.decode import Decoded
 from .studies.engine_settings import EngineSettings
@@ -99,7 +100,7 @@ def agree(
     run: int | None = None,
 ) -> Agreements: ...
 def compare(
-    recording: Recording | str | Path,
+    recording: Recording | ReplayTables | str | Path,
     policies: PoliciesGiven | None = None,
     *,
     cost: str | Path | None = None,

@@ -17,10 +17,8 @@ from .results import (
     TREE,
     VERIFY,
     Deferred,
-    Drafted,
     DraftResults,
     Failed,
-    Judged,
     Ledger,
     OverlapResults,
     Parted,
@@ -40,7 +38,6 @@ from .results import (
 from .seen import Observation, Prefills, ServerLoad
 from .session import Session
 from .steps import Commit, Draft, Outcome, Step, Verify
-from .trees import DraftTree
 from .world import DRAFTS, OVERLAPS, TREES, VERIFIES, Op, VerifyItem, WaitingOps, World, check_known
 
 Items = list[tuple[Session, Any]]
@@ -187,29 +184,36 @@ class Loop:
             raise TypeError(f"an operation must be answered with {expected.__name__}, not {type(results).__name__}")
         self.load.now_s = now_s
         self.load.free_kv_share = results.free_kv_share
-        items, rows, num_rows = self._set_aside(level, op.items, results.rows)
-        if not num_rows:
-            return
+        items, rows = op.items, results.rows
+        if all_ran(rows):
+            num_rows = len(items)
+        else:
+            items, rows, num_rows = self._set_aside(level, items, rows)
+            if not num_rows:
+                return
         self._deferred_ops = 0
         if isinstance(results, OverlapResults):
             self._finish_parts(op, items, rows, results.parts, num_rows, start_s)
             return
-        duration_s, prefill = results.duration_s, self._prefills.step
+        duration_s, prefill, ledger, load = results.duration_s, self._prefills.step, self._ledger, self.load
         self._note_ran(
             VERIFY if kind >= VERIFIES else DRAFT if kind == DRAFTS else TREE, level, num_rows, results, start_s
         )
         for (session, step), row in zip(items, rows):  # noqa: B905 - to be strict costs as much as the rest
             if kind <= TREES:
                 outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)
-                self._note_drafted(level, step, row, outcome)
+                ledger.note_step(drafted_record(level, step, outcome, row.num_modelled, now_s))
                 self._feed_back(session, outcome)
-            elif step is prefill:
+                continue
+            if step is prefill:
                 outcome = session.prefilled(step, row, duration_s=duration_s, num_rows=num_rows)
-                self._note_judged(level, row, outcome, 1)
-                self._begin(session, outcome)
             else:
                 outcome = session.judged(step, level, row, duration_s=duration_s, num_rows=num_rows)
-                self._note_judged(level, row, outcome, 0)
+            load.context_tokens += outcome.num_emitted
+            ledger.note_step(judged_record(level, outcome, row.num_modelled, now_s, int(step is prefill)))
+            if step is prefill:
+                self._begin(session, outcome)
+            else:
                 self._feed_back(session, outcome)
 
     def _finish_parts(
@@ -234,13 +238,6 @@ class Loop:
             self._idle.pop(session.request_id, None)  # whoever judges gets on, whatever the last part found
             self._feed_back(session, each[-1])
 
-    def _note_drafted(self, level: int, step: Draft | DraftTree, row: Drafted, outcome: Outcome) -> None:
-        self._ledger.note_step(drafted_record(level, step, outcome, row.num_modelled, self.load.now_s))
-
-    def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int) -> None:
-        self.load.context_tokens += outcome.num_emitted
-        self._ledger.note_step(judged_record(level, outcome, row.num_modelled, self.load.now_s, prefill))
-
     def _begin(self, session: Session, outcome: Outcome) -> None:
         """The prefill is done: the policy is asked next, or what it asked for before is carried out."""
         if outcome.done:
@@ -263,8 +260,6 @@ class Loop:
 
     def _set_aside(self, level: int, items: Items, rows: Rows[Any]) -> tuple[Items, Sequence[Any], int]:
         """Hold deferred rows and let failed requests go; returns the other items and rows, and how many rows ran."""
-        if all_ran(rows):
-            return items, rows, len(items)
         ran: Items = []
         results: list[Any] = []
         failed: list[tuple[Session, Exception]] = []

@@ -73,9 +73,9 @@ class ServerLoad:
 
     def note_ran(self, record: OpRecord) -> None:
         """An operation has run."""
-        _, level, num_rows, num_forwards, new_tokens, _, duration_s = record[:7]
-        self.batch[level], self.duration_s[level] = num_rows, duration_s
-        self.num_forwards[level], self.new_tokens[level] = num_forwards, new_tokens
+        level = record.level
+        self.batch[level], self.duration_s[level] = record.num_rows, record.duration_s
+        self.num_forwards[level], self.new_tokens[level] = record.num_forwards, record.new_tokens
 
 
 class Observation:

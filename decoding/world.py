@@ -20,6 +20,7 @@ VerifyItem = tuple[Session, Verify]
 TreeItem = tuple[Session, DraftTree]
 OverlapItem = tuple[Session, Overlap]
 OpStep = Draft | Verify | DraftTree | Overlap  # those that a world carries out
+_OF_SOME = (DraftTree, Overlap)  # worlds
 
 
 class World(Protocol):
@@ -87,7 +88,7 @@ class AheadWorld(Protocol):
 
 def check_known(world: object, step: object, level: int) -> None:
     """Refuse a step that only some worlds carry out, a tree or an Overlap, in another; raises UnknownHereError."""
-    if not isinstance(step, DraftTree | Overlap):
+    if not isinstance(step, _OF_SOME):
         return
     name = type(world).__name__
     try:

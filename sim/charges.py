@@ -439,8 +439,7 @@ class RoundCharges(Charges):
 
 def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
     """The one forward of a Verify: per row its pending tokens, the position before them, and what it must catch up."""
-    _, new_tokens, _, seconds = fed_forward(cost, model, [session.feed(level, verify=True) for session, _ in items])
-    return (len(items), new_tokens, 1, seconds)
+    return fed_forward(cost, model, [session.feed(level, verify=True) for session, _ in items])
 
 
 def reading_forwards(
@@ -526,7 +525,10 @@ def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tok
 
 def fed_forward(cost: CostModel, model: str, fed: Sequence[tuple[int, int]]) -> Forward:
     """One forward; by request the tokens that it is fed, and those that it holds."""
-    new_tokens, context_tokens = sum(new for new, _ in fed), held_together(cost, model, [held for _, held in fed])
+    if len(fed) == 1:  # most of replay
+        ((new_tokens, context_tokens),) = fed
+    else:
+        new_tokens, context_tokens = sum(new for new, _ in fed), held_together(cost, model, [held for _, held in fed])
     seconds = cost.forward_s(model, num_rows=len(fed), new_tokens=new_tokens, context_tokens=context_tokens)
     return len(fed), new_tokens, 1, seconds
 

@@ -1,12 +1,16 @@
 """A recording of contexts, ready for replay by any number of policies, and the world that replays it."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+import numpy as np
 
 from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Pool
 from ..decoding.prefix_cache import PrefixCacheSize
 from ..decoding.prefix_caches import PoolPrefixes
-from ..decoding.results import DraftResults, OverlapResults, VerifyResults, made
+from ..decoding.results import DRAFT, VERIFY, DraftResults, OverlapResults, VerifyResults, made
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
@@ -19,7 +23,9 @@ from .charges import PrefixCharges, charges_of
 from .context_tables import TablesByRequest, drafted_tree, judged_tree, recorded_quality
 from .contexts_answers import Fallback, TrieAnswers
 from .cost.base import CostModel
+from .in_step import COLUMNS, AskedInStep, InStepReplay, Played
 from .recorded import DevicePlacement, recorded_pool
+from .rounds_once import Automaton, Fixed, Lead, TrieWalk
 
 
 class ReplayWorld(TrieAnswers):
@@ -140,8 +146,6 @@ class ReplayWorld(TrieAnswers):
 class TrieTables(TablesByRequest):
     """A recording of contexts; see `ReplayTables`."""
 
-    in_step = None  # here requests are walked one by one, or go through the loop
-
     def __init__(self, trace: TrieRecording) -> None:
         super().__init__(trace)
         self.pool = recorded_pool(trace)
@@ -155,6 +159,14 @@ class TrieTables(TablesByRequest):
         if self.pool.target_level > 0:  # beside it what routing alone is worth, where there is anything to copy with
             names += ["specrouter", "specrouter,without=copies"] if self.num_free else ["specrouter"]
         self.default_policies = tuple(names)
+        # One made of it may answer otherwise.
+        self.in_step = TriesInStep(self) if type(self) is TrieTables else None
+
+    def reordered(self, trace: TrieRecording) -> Self:
+        """See `TablesByRequest`."""
+        other = super().reordered(trace)
+        other.in_step = None if self.in_step is None else TriesInStep(other)
+        return other
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """See `ReplayTables`; a recording of contexts began in no way of its own."""
@@ -179,3 +191,78 @@ class TrieTables(TablesByRequest):
     def answers(self, *, seed: int, strict: bool) -> TrieAnswers:
         """See `ReplayTables`."""
         return TrieAnswers(tables=self, fallback=None if strict else self._fitted.reseeded(seed))
+
+
+class TriesInStep(InStepReplay):
+    """See `InStepReplay`: rounds are walked in the tries."""
+
+    def __init__(self, tables: TrieTables) -> None:
+        super().__init__(tables.pool, tables.num_free)
+        self._tables = tables
+
+    def _play(self, asked: AskedInStep) -> Played | None:
+        world = self._tables.world(asked.cost, seed=asked.seed, strict=asked.strict)
+        automaton = Automaton(Fixed(asked.policy, asked.name, self._pool), self._num_free)
+        walk = TrieWalk(automaton, world)
+        leads, before = array("i"), array("i")  # of each step its number, and tokens committed before its round
+        requests, ends = list[tuple[str, str, int]](), list[int]()
+        for session in world.sessions(asked.prefill_before):
+            recorded = self._tables.of(session.request_id)
+            world.open(session)
+            if not walk.begin(session, recorded):
+                return None
+            length = _walk_request(automaton, walk, session, leads, before)
+            session.emitted = recorded.trunk_tokens[:length]
+            world.close(session)
+            requests.append((session.request_id, session.tag, session.num_prompt))
+            ends.append(len(leads))
+        rows, number = np.array([_row(lead) for lead in automaton.leads], np.int32).T, np.array(leads)
+        columns = {name: row[number] for name, row in zip((*COLUMNS, "whole"), rows, strict=True)}
+        whole, committed = columns.pop("whole").astype(np.bool_), np.array(before)
+        columns["new"] += np.where(whole, committed, 0)
+        columns["held"] += np.where(whole, 0, committed)
+        return Played(
+            requests=requests,
+            ends=np.array(ends),
+            columns=columns,
+            divergent=world.num_divergent,
+            quality=world.quality,
+            drawn=world.num_draws > 0,
+        )
+
+    def _text(self, request_id: str) -> list[int]:
+        return self._tables.of(request_id).trunk_tokens
+
+
+def _walk_request(
+    automaton: Automaton, walk: TrieWalk, session: Session, leads: "array[int]", before: "array[int]"
+) -> int:
+    """Walk a request to its end, and return its length."""
+    num_prompt, budget = session.num_prompt, session.budget
+    position, state = 0, automaton.bare
+    if session.prefills_first:
+        prefill = automaton.prefilled
+        leads.append(prefill.number)
+        before.append(num_prompt)
+        position, state = 1, prefill.after
+    while position < walk.length:
+        path = walk.round(state, position, budget)
+        committed = num_prompt + position
+        for lead in path:
+            leads.append(lead.number)
+            before.append(committed)
+        position += lead.emitted
+        state = lead.after
+    return position
+
+
+def _row(lead: Lead) -> tuple[int, ...]:
+    """Of `COLUMNS`, and whether its member reads the whole text."""
+    op = lead.op
+    kind, judged = (DRAFT, 0) if op.drafts else (VERIFY, op.judged)
+    # fmt: off
+    return (
+        kind, op.level, op.window, op.drafted, judged, op.accepted, op.own, lead.emitted, op.modelled, lead.due.prefill,
+        lead.new_tokens, lead.held, lead.whole,
+    )
+    # fmt: on

@@ -198,28 +198,32 @@ class TrieAnswers:
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
         product, stop, factor = 1.0, step.stop, token_factor(step.stop)
-        voice, reads = Voice(tables, level, 1), level == self._reader
+        reads, voice = level == self._reader, None
+        writes, follows, signal_at = tables.next_token[level], tables.child[level], tables.signal
         tokens: list[int] = []
         places: list[int] = []
         num_modelled = 0
         for _ in range(min(step.tokens, session.room)):
             if reads:
                 voice = self._voice(session, tables, level, len(session.tokens) + len(tokens))
-            if node < 0 or not voice.is_recorded:
+            if node < 0 or (voice is not None and not voice.is_recorded):
                 num_modelled += 1
                 self._need_fallback(session, "draft")
                 tokens.append(UNKNOWN)
                 node = -1
                 places.append(node)
                 continue
-            context, token = node, voice.next_token(node)
-            node = voice.child(node)
+            context = node
+            if voice is None:
+                token, node = writes[node], follows[node]
+            else:
+                token, node = voice.next_token(node), voice.child(node)
             tokens.append(token)
             places.append(node)
             if token in self._eos:
                 break
             if stop is not None:
-                signal = self._signal_at(voice, level, context)
+                signal = signal_at(level, context) if voice is None else voice.signal(context)
                 product *= factor(signal, len(tokens) - 1)
                 if stop.holds(signal, product):
                     break

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, TypeGuard, cast
 
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -16,10 +16,8 @@ from ..traces.opening import by_form
 from ..traces.recording import Recording, reordered
 from .contexts import TrieTables
 from .cost.base import CostModel
+from .in_step import InStepReplay
 from .recorded import RecordedAnswers
-
-if TYPE_CHECKING:
-    from .rounds_in_step import RoundsInStep
 
 
 class RecordedWorld(World, Protocol):
@@ -54,8 +52,8 @@ class ReplayTables(Protocol):
     default_policies: tuple[str, ...]  # what is compared on it if no policies are named, as texts
 
     @property
-    def in_step(self) -> "RoundsInStep | None":
-        """What replays it without a loop, whatever the batch, where its requests go in step; None: nothing does."""
+    def in_step(self) -> InStepReplay | None:
+        """What replays it without a loop, where that can be done; None: nothing does."""
         ...
 
     @property
@@ -98,6 +96,11 @@ def tables_of(recording: Recording) -> ReplayTables:
 def _rounds_tables(recording: Recording) -> ReplayTables:
     # What replays an imported recording takes a tenth of all imports of ours, for which no other replay shall wait.
     return cast(ReplayTables, vars(import_module(".rounds", __package__))["RoundsTables"](recording))
+
+
+def is_ready(recording: object) -> TypeGuard[ReplayTables]:
+    """Whether it is a recording that is ready for replay."""
+    return isinstance(getattr(recording, "in_step", None), InStepReplay)
 
 
 def in_order(tables: ReplayTables, order: int, *, parts: int = 1) -> ReplayTables:

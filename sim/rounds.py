@@ -98,9 +98,9 @@ class RoundsTables:
         windows = {drafter.name: trace.window(drafter) for drafter in trace.meta.drafters}
         self.default_policies = tuple(policies_at_windows(self.pool, windows))
         self._fitted = Hazard(trace)
-        num_free = len(self.pool.members) - len(trace.meta.drafters) - 1
+        self._num_free = len(self.pool.members) - len(trace.meta.drafters) - 1
         ours = type(self) is RoundsTables  # one made of it may answer otherwise
-        self.in_step = RoundsInStep(trace, self.pool, num_free, self._fitted) if ours else None
+        self.in_step = RoundsInStep(trace, self.pool, self._num_free, self._fitted) if ours else None
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """See `ReplayTables`; the target, and lookups, wait for the prefill if every drafter did."""
@@ -108,8 +108,7 @@ class RoundsTables:
             return prefill_before(start, self.pool)
         drafters = self.trace.meta.drafters
         every = all(drafter.prefilled for drafter in drafters)
-        num_free = len(self.pool.members) - len(drafters) - 1
-        return (*(every,) * num_free, *(drafter.prefilled for drafter in drafters), every)
+        return (*(every,) * self._num_free, *(drafter.prefilled for drafter in drafters), every)
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
         """See `ReplayTables`; draws are keyed, so that an oracle knows its run's luck, unless that is strict."""
@@ -133,6 +132,5 @@ class RoundsTables:
 
     def answers(self, *, seed: int, strict: bool) -> RoundAnswers:
         """See `ReplayTables`."""
-        num_free = len(self.pool.members) - len(self.trace.meta.drafters) - 1
         hazard = None if strict else self._fitted.reseeded(seed)
-        return RoundAnswers(trace=self.trace, num_free=num_free, hazard=hazard)
+        return RoundAnswers(trace=self.trace, num_free=self._num_free, hazard=hazard)

@@ -165,16 +165,17 @@ class Lead:
     new_tokens: int  # that its first forward is fed, those of the whole committed text on top where `whole`
     held: int  # what the cache holds then, counted as `Cached`
     whole: bool  # whether the cache holds nothing yet
-    # by committed tokens of the text, the row it is written down with and its seconds (`OpRows`)
-    priced: dict[int, tuple[int, float]] = field(default_factory=dict)
-
-    def fed(self, num_committed: int) -> tuple[int, int]:
-        """(tokens that its first forward is fed, tokens that the cache holds then) after so many committed ones."""
-        return (self.new_tokens + num_committed, 0) if self.whole else (self.new_tokens, self.held + num_committed)
+    number: int  # its index in `Automaton.leads`
 
 
 class Automaton:
-    """States and steps as they are come to; `num_free` counts model-free members, which come first in the pool."""
+    """States and steps as they are come to; `num_free` counts model-free members, which come first in the pool.
+
+    Attributes:
+        leads: all that came of steps so far.
+        bare: nothing is pending or held: a request that begins without a prefill.
+        prefilled: what comes of the prefill, in which the target reads the prompt and writes the first token.
+    """
 
     def __init__(self, fixed: Fixed, num_free: int) -> None:
         self._fixed = fixed
@@ -182,24 +183,10 @@ class Automaton:
         self._target = fixed.pool.target_level
         self._states: dict[tuple[object, ...], Pending] = {}
         self._steps: dict[tuple[object, ...], tuple[Draft | Verify, int]] = {}
-        self._bare = self._state((), (), (None,) * len(fixed.pool.members))
-        prefill = Verify(fixed.pool.target)
-        self._prefill = Due(self._bare, prefill, self._target, 0, 0, walked=True, prefill=1)
-
-    @property
-    def bare(self) -> Pending:
-        """Nothing is pending or held: a request that begins without a prefill."""
-        return self._bare
-
-    @property
-    def prefilled(self) -> Lead:
-        """What comes of the prefill."""
-        return self.lead(self._prefill, own=1)
-
-    @property
-    def prefill(self) -> Due:
-        """The target reads the prompt and writes the first token."""
-        return self._prefill
+        self.leads: list[Lead] = []
+        self.bare = self._state((), (), (None,) * len(fixed.pool.members))
+        prefill = Due(self.bare, Verify(fixed.pool.target), self._target, 0, 0, walked=True, prefill=1)
+        self.prefilled = self.lead(prefill, own=1)
 
     def due(self, state: Pending, *, has_room: bool) -> Due:
         """What the policy wants; raises whatever it raises, or what is wrong with its step."""
@@ -264,7 +251,7 @@ class Automaton:
         held, whole = state.cached[level], state.cached[level] is None
         if not due.window and held is not None:
             held = min(held, -1 if level == self._target else due.first - 1)
-        return Lead(
+        lead = Lead(
             due=due,
             op=FixedOp(level, due.window > 0, due.window, asked, drafted, pending, due.first, accepted, own, modelled),
             emitted=emitted,
@@ -273,7 +260,10 @@ class Automaton:
             new_tokens=pending - (held or 0),
             held=held or 0,
             whole=whole,
+            number=len(self.leads),
         )
+        self.leads.append(lead)
+        return lead
 
     def _after_draft(self, due: Due, drafted: int) -> Pending:
         state, level = due.state, due.level
@@ -752,14 +742,15 @@ class SharedRounds:
     def of(self, policy: Policy, name: str) -> FixedRounds:
         """Rounds of a policy; raises as `FixedRounds`."""
         for other, rounds in self._made:
-            if _are_equal(policy, other):
+            if are_equal(policy, other):
                 return rounds
         rounds = FixedRounds(policy=policy, name=name, pool=self._pool, answers=self._answers)
         self._made.append((policy, rounds))
         return rounds
 
 
-def _are_equal(policy: Policy, other: Policy) -> bool:
+def are_equal(policy: Policy, other: Policy) -> bool:
+    """Whether two policies are of the same class with equal attributes, as far as that can be said."""
     ours, theirs = getattr(policy, "__dict__", None), getattr(other, "__dict__", None)
     has_slots = any(getattr(kind, "__slots__", ()) for kind in type(policy).__mro__)  # attributes that are not in there
     if type(policy) is not type(other) or ours is None or has_slots:

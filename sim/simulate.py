@@ -28,9 +28,9 @@ from ..policies.oracles import Foresight, ForwardSeconds
 from ..runs.log import RunLedger, RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
 from ..traces.profile import DecideSeconds
-from .closed_loops import ClosedLoop, WalkedRun, why_looped
 from .contexts import ReplayWorld, TrieTables
 from .cost.base import CostModel, CostRangeError
+from .in_step import AskedInStep, InStepReplay
 from .recorded import DevicePlacement
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
 from .rounds_once import ByPendingView
@@ -228,7 +228,7 @@ def simulate(
         policy: built for the pool of the recording; one object for all requests.
         name: of the policy, for errors and the log.
         outputs: takes the committed tokens of every request by its id; None drops them.
-        stepwise: ask the policy for every step, even where rounds could be walked (`closed_loops.why_looped`).
+        stepwise: ask the policy for every step, even where rounds could be walked (`InStepReplay.why_looped`).
 
     Raises:
         PolicyError: the policy broke the contract.
@@ -243,85 +243,42 @@ def simulate(
         raise ArgumentError(f"policy {name} is an oracle, which cannot foresee what a `prefix_cache` will hold")
     prefill_before = recording.prefill_before(scenario.begins)
     grant_foresight(policy, name, recording, scenario.cost, prefill_before, seed=scenario.seed, strict=scenario.strict)
-    log = None
-    if scenario.prefixes is None and not stepwise:
-        log = _walked(scenario, policy, name, prefill_before, outputs)
-    return _looped(scenario, policy, name, prefill_before, outputs) if log is None else log
-
-
-def _walked(
-    scenario: Scenario,
-    policy: Policy,
-    name: str,
-    prefill_before: tuple[bool, ...],
-    outputs: dict[str, list[int]] | None,
-) -> RunLog | None:
-    """The run without a loop; None where it needs one."""
-    tables, cost = scenario.tables, scenario.cost
-    world = tables.world(cost, seed=scenario.seed, strict=scenario.strict)
-    ledger, decide_s = RunLedger(), scenario.seconds_to_decide(policy)
-    run = _in_step(scenario, policy, world, prefill_before, decide_s) or _one_by_one(
-        scenario, policy, name, world, prefill_before, decide_s
-    )
-    if run is None:
-        return None
-    try:
-        with paused_collector():
-            whole = run(ledger, outputs)
-    except Exception as error:  # noqa: BLE001 - a policy and a cost may raise anything
-        failed = error
-    else:
-        return _logged(scenario, policy, name, ledger, world) if whole else None
-    _looped(scenario, policy, name, prefill_before, outputs, view=ByPendingView)  # says which request and step it was
-    raise failed
-
-
-Quick = Callable[[RunLedger, dict[str, list[int]] | None], bool]  # False: the run is for the loop after all
-
-
-def _one_by_one(
-    scenario: Scenario,
-    policy: Policy,
-    name: str,
-    world: RecordedWorld,
-    prefill_before: tuple[bool, ...],
-    decide_s: DecideSeconds,
-) -> Quick | None:
-    """Requests one after another, each walked from its start to its end."""
-    tables, cost = scenario.tables, scenario.cost
-    if scenario.batch > 1 or why_looped(policy, name, tables=tables, world=world, cost=cost):
-        return None
-    assert isinstance(tables, TrieTables)
-    assert isinstance(world, ReplayWorld)
-
-    def run(ledger: RunLedger, outputs: dict[str, list[int]] | None) -> bool:
-        walked = WalkedRun(
-            policy=policy, name=name, tables=tables, world=world, cost=cost, decide_s=decide_s.each_s(1), ledger=ledger
+    if scenario.prefixes is None and recording.in_step is not None and not stepwise:
+        asked = AskedInStep(
+            policy=policy,
+            name=name,
+            cost=scenario.cost,
+            batch=scenario.batch,
+            seed=scenario.seed,
+            strict=scenario.strict,
+            prefill_before=prefill_before,
+            decide_s=scenario.seconds_to_decide(policy),
         )
-        return ClosedLoop(walked).run(prefill_before, outputs)
-
-    return run
+        log = None if recording.in_step.why_looped(asked) else _in_step(scenario, recording.in_step, asked, outputs)
+        if log is not None:
+            return log
+    return _looped(scenario, policy, name, prefill_before, outputs)
 
 
 def _in_step(
-    scenario: Scenario, policy: Policy, world: RecordedWorld, prefill_before: tuple[bool, ...], decide_s: DecideSeconds
-) -> Quick | None:
-    """Requests of an imported recording, those of a batch in step."""
-    in_step = scenario.tables.in_step
-    if in_step is None or scenario.strict or not decide_s.is_constant:
-        return None
-    asked = in_step.asked(
-        policy, scenario.cost, batch=scenario.batch, seed=scenario.seed, prefill_before=prefill_before,
-        decide_s=decide_s.each_s(1),
-    )  # fmt: skip
-    if asked is None:
-        return None
-
-    def run(ledger: RunLedger, outputs: dict[str, list[int]] | None) -> bool:
-        world.num_divergent.update(in_step.run(asked, ledger, outputs))
-        return True
-
-    return run
+    scenario: Scenario, in_step: InStepReplay, asked: AskedInStep, outputs: dict[str, list[int]] | None
+) -> RunLog | None:
+    """The run without a loop; None where it needs one."""
+    ledger = RunLedger()
+    try:
+        with paused_collector():
+            played = in_step.run(asked, ledger, outputs)
+    except Exception as error:  # noqa: BLE001 - a policy and a cost may raise anything
+        failed = error
+    else:
+        if played is None:
+            return None
+        meta = _meta(scenario, asked.policy, asked.name) | {"drawn": played.drawn}
+        log = ledger.finish(meta, reanchored={}, divergent=played.divergent)
+        return with_quality(log, played.quality)
+    # Says which request and step it was.
+    _looped(scenario, asked.policy, asked.name, asked.prefill_before, outputs, view=ByPendingView)
+    raise failed
 
 
 def _looped(

@@ -356,14 +356,15 @@ def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[Name
 
 @takes(ComparisonOptions)
 def compare(
-    recording: Recording | str | Path,
+    recording: Recording | ReplayTables | str | Path,
     policies: PoliciesGiven | None = None,
     **options: Any,  # noqa: ANN401 - see `ComparisonOptions`
 ) -> Comparison:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
 
     Args:
-        recording: that is replayed, as `open_recording` returns it, or where it lies.
+        recording: that is replayed, as `open_recording` returns it, or where it lies; what several calls work out
+            once, they share where it is ready for replay (`sim.replay_tables.tables_of`).
         policies: one or several: texts ("draft:4/target", "adaptive,most=12", "file.py:Class"), specs, classes, or
             functions that make a policy for a pool; by name where names are to be yours. None: a representative set.
         options: see `ComparisonOptions`.

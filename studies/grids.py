@@ -10,7 +10,6 @@ import inspect
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, product
 from math import prod
@@ -27,8 +26,6 @@ from ..base.toml import TomlFileError, checked_toml, read_toml
 from ..policies.by_name import PolicySpec
 from ..policies.ranges import policy_ranges
 from ..traces.folder import META
-from ..traces.opening import open_recording
-from ..traces.recording import Recording
 from .options import ComparisonOptions, SimulateOptions, checked
 
 MOST_CELLS = 1_000_000
@@ -126,17 +123,18 @@ class SweepCell:
         # Here: a third of the seconds of a start, which whoever finds all cells played can do without.
         from .compare import compare  # noqa: PLC0415
         from .serving import simulate  # noqa: PLC0415
+        from .setting import kept_tables  # noqa: PLC0415
 
         given = dict(self.keywords)
         policy, named = given.pop("policy", None), given.pop("recording", None)
-        recording = _opened(named)
+        tables = kept_tables(named)
         if self.serves:
-            served = simulate(given.pop("workload"), policy, recording, **given)
+            served = simulate(given.pop("workload"), policy, tables.trace, **given)
             if served.interrupted:
                 raise KeyboardInterrupt
             (row,) = served.to_dicts()
         else:
-            found = compare(recording, [policy], seeds=1, **given)
+            found = compare(tables, [policy], seeds=1, **given)
             row = next(one for one in found.to_dicts() if one["policy"] == found.runs.rows[0].policy)
         told = {
             "policy",
@@ -157,12 +155,6 @@ class SweepCell:
 def _is_figure(value: object) -> bool:
     """Whether it is a number, or a text, or an interval; longer lists have no place in a table."""
     return not isinstance(value, list | tuple) or (len(value) == 2 and all(isinstance(one, float) for one in value))
-
-
-@lru_cache(maxsize=1)
-def _opened(name: str | None) -> Recording:
-    """Kept for the next cell, which mostly has the same one."""
-    return open_recording(recording_path(name))
 
 
 def read_grid(path: Path) -> SweepGrid:

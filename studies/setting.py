@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 from ..base.errors import ArgumentError, counted
@@ -21,7 +22,7 @@ from ..sim.cost.base import CostModel
 from ..sim.cost.by_name import OnDevice, default_cost, make_cost, measured_on_device
 from ..sim.cost.what_if import MappedBy
 from ..sim.recorded import placement_of
-from ..sim.replay_tables import in_order, tables_of
+from ..sim.replay_tables import ReplayTables, in_order, is_ready, tables_of
 from ..sim.simulate import Scenario
 from ..traces.opening import is_recording
 from ..traces.opening import open_recording as read_recording
@@ -206,6 +207,12 @@ def open_recording(path: str | Path | None = None) -> Recording:
     return read_recording(recording_path(path))
 
 
+@lru_cache(maxsize=1)
+def kept_tables(path: str | None) -> ReplayTables:
+    """A recording as `open_recording` reads it, ready for replay; kept for who asks next, mostly for the same one."""
+    return tables_of(open_recording(path))
+
+
 def remarks_on(recording: Recording, *, batch: int) -> list[str]:
     """What the reader of a comparison has to know of its recording and of how it was replayed."""
     return [*batch_remarks(batch, len(recording.requests), of="recording"), *recording.about.remarks]
@@ -244,6 +251,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
     """
 
     recording: Recording
+    tables: ReplayTables | None = None  # the recording, where it is ready for replay already
     batch: int = 1  # requests running at a time, 1 to 1,000,000
 
     def __post_init__(self) -> None:
@@ -298,7 +306,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
 
     def scenarios(self) -> Scenarios:
         """The runs to be made, seed by seed; raises ValueError for options that do not go with the recording."""
-        tables = tables_of(self.recording)
+        tables = tables_of(self.recording) if self.tables is None else self.tables
         if self.devices is not None and not isinstance(tables, TrieTables):
             name = self.recording.about.name
             raise ArgumentError(f"`devices` is for recordings of contexts: nobody works ahead in a replay of {name}")
@@ -348,16 +356,20 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         }
 
 
-def setting_of(recording: Recording | str | Path | None, asked: ReplayOptions, *, batch: int = 1) -> Setting:
+def setting_of(
+    recording: Recording | ReplayTables | str | Path | None, asked: ReplayOptions, *, batch: int = 1
+) -> Setting:
     """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`.
 
     None is the recording that comes with the package. Raises ArgumentError for what is neither a path nor a recording.
     """
-    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
+    tables = recording if is_ready(recording) and not asked.models else None
+    found = recording.trace if is_ready(recording) else cast(Recording | str | Path | None, recording)
+    opened = open_recording(found) if found is None or isinstance(found, str | Path) else found
     if not is_recording(opened):
         raise ArgumentError(f"`recording` must be a path or an opened recording, got {recording!r}")
     models = asked.models
     texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
-    known = {one.name for one in fields(Setting)} - {"recording"}
+    known = {one.name for one in fields(Setting)} - {"recording", "tables"}
     given = {"batch": batch} | {name: value for name, value in vars(asked).items() if name in known}
-    return Setting(recording=opened.with_shapes(texts) if texts else opened, **given)
+    return Setting(recording=opened.with_shapes(texts) if texts else opened, tables=tables, **given)

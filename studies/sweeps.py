@@ -58,7 +58,8 @@ def sweep_grid(
     first, every = _shard(shard)
     asked, folder = read_grid(Path(grid)), Path(out)
     _claim(folder, asked)
-    cells = islice(asked.cells(), first, None, every)
+    # Those of one recording in a row: what was read of it, and played, serves all of them.
+    cells = sorted(islice(asked.cells(), first, None, every), key=lambda cell: str(cell.keywords.get("recording")))
     jobs = num_processors() if jobs is None else jobs
     with kept_processes():
         done = play_cells([[cell] for cell in cells], folder, on=On(on), jobs=jobs, again=again)

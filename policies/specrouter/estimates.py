@@ -53,8 +53,11 @@ def doubt(prob: float) -> float:
     return -log(prob) if 0.0 < prob < 1.0 else (0.0 if prob >= 1.0 else NO_CHANCE)
 
 
-# h, g, and the curvature in (ln h, ln g): of h, of both, of g. A plain tuple: each judged token makes two.
+# h, g, and the curvature in (ln h, ln g): of h, of both, of g.
 _Fit = tuple[float, float, float, float, float]
+# Of a run of tokens: the sum of the doubts of those that share the trio of its last one, how many these are, x of the
+# others, and whether all were kept. Plain tuples: each judged token makes one.
+_Judged = tuple[float, int, float, bool]
 
 
 class Survival:
@@ -73,54 +76,59 @@ class Survival:
         fit = self._by_tag.get((tag, trio)) or self._all.get(trio) or self._start
         return fit[0], fit[1]
 
-    def note(self, tag: str, trio: Trio, doubted: float, *, kept: bool, count: int = 1, others: float = 0.0) -> None:
-        """Take in whether a run of tokens was kept.
-
-        Args:
-            tag: of the request.
-            trio: of its last token.
-            doubted: sum of the doubts of those that share the trio.
-            kept: whether all were kept.
-            count: tokens that share the trio, >= 1.
-            others: x of the tokens that do not.
-        """
-        key, overall = (tag, trio), self._all.get(trio, self._start)
-        own = self._by_tag.get(key) or (overall[0], overall[1], self._weight, 0.0, self._weight)
-        self._all[trio] = _step(overall, self._kept, self._longest, doubted, count, others, kept=kept)
-        self._by_tag[key] = _step(own, self._kept, self._longest, doubted, count, others, kept=kept)
+    def note(self, tag: str, trio: Trio, doubted: float, *, kept: bool) -> None:
+        """Take in whether a token was kept that was doubted so much."""
+        self._take(tag, trio, [(doubted, 1, 0.0, kept)])
 
     def note_run(self, tag: str, tokens: Sequence[tuple[Trio, float]], num_kept: int) -> None:
         """Take in a run that was judged: trio and doubt of each token, and how many were kept."""
+        first = tokens[0][0]
+        if not [trio for trio, _ in tokens if trio != first]:  # as most are
+            total, runs = 0.0, list[_Judged]()
+            for index, (_, doubted) in enumerate(tokens):
+                total += doubted
+                runs.append((total, index + 1, 0.0, index < num_kept))
+            self._take(tag, first, runs)
+            return
         sums: dict[Trio, tuple[int, float]] = {}
         for index, (trio, doubted) in enumerate(tokens):
             count, total = sums.get(trio, (0, 0.0))
             sums[trio] = count, total = count + 1, total + doubted
             others = 0.0
-            if len(sums) > 1:
-                for other, (tokens_of, doubts_of) in sums.items():
-                    if other != trio:
-                        hazard, of_doubt = self.hazard(tag, other)
-                        others += tokens_of * hazard + doubts_of * of_doubt
-            self.note(tag, trio, total, kept=index < num_kept, count=count, others=others)
+            for other, (tokens_of, doubts_of) in sums.items():
+                if other != trio:
+                    hazard, of_doubt = self.hazard(tag, other)
+                    others += tokens_of * hazard + doubts_of * of_doubt
+            self._take(tag, trio, [(total, count, others, index < num_kept)])
+
+    def _take(self, tag: str, trio: Trio, runs: Sequence[_Judged]) -> None:
+        key, overall = (tag, trio), self._all.get(trio, self._start)
+        own = self._by_tag.get(key)
+        if own is None:
+            own = overall if overall is self._start else (overall[0], overall[1], self._weight, 0.0, self._weight)
+        found = self._all[trio] = _fitted(overall, self._kept, self._longest, runs)
+        # As long as no other tag has said anything, they are the same.
+        self._by_tag[key] = found if own is overall else _fitted(own, self._kept, self._longest, runs)
 
 
-def _step(fit: _Fit, forgets: float, longest: float, doubted: float, count: int, others: float, *, kept: bool) -> _Fit:
-    """The fit after one run; ln h and ln g move by `longest` at most, and both stay from `LEAST` to `MOST`."""
+def _fitted(fit: _Fit, forgets: float, longest: float, runs: Sequence[_Judged]) -> _Fit:
+    """The fit after some runs; with each, ln h and ln g move by `longest` at most, and stay from `LEAST` to `MOST`."""
     hazard, of_doubt, by_hazard, by_both, by_doubt = fit
-    fixed, doubts = hazard * count, of_doubt * doubted
-    x = fixed + doubts + others
-    odds = 1.0 / expm1(x) if x < NO_CHANCE else 0.0  # s / (1 - s) at survival s = exp(-x)
-    by_hazard = forgets * by_hazard + odds * fixed * fixed
-    by_both = forgets * by_both + odds * fixed * doubts
-    by_doubt = forgets * by_doubt + odds * doubts * doubts
-    slope = (-1.0 if kept else odds) / (by_hazard * by_doubt - by_both * by_both)
-    # Written out: calls would take as long as the rest.
-    step = slope * (by_doubt * fixed - by_both * doubts)
-    hazard *= exp(longest if step > longest else -longest if step < -longest else step)
-    step = slope * (by_hazard * doubts - by_both * fixed)
-    of_doubt *= exp(longest if step > longest else -longest if step < -longest else step)
-    hazard = LEAST if hazard < LEAST else MOST if hazard > MOST else hazard
-    of_doubt = LEAST if of_doubt < LEAST else MOST if of_doubt > MOST else of_doubt
+    for doubted, count, others, kept in runs:
+        fixed, doubts = hazard * count, of_doubt * doubted
+        x = fixed + doubts + others
+        odds = 1.0 / expm1(x) if x < NO_CHANCE else 0.0  # s / (1 - s) at survival s = exp(-x)
+        by_hazard = forgets * by_hazard + odds * fixed * fixed
+        by_both = forgets * by_both + odds * fixed * doubts
+        by_doubt = forgets * by_doubt + odds * doubts * doubts
+        slope = (-1.0 if kept else odds) / (by_hazard * by_doubt - by_both * by_both)
+        # Written out: calls would take as long as the rest.
+        step = slope * (by_doubt * fixed - by_both * doubts)
+        hazard *= exp(longest if step > longest else -longest if step < -longest else step)
+        step = slope * (by_hazard * doubts - by_both * fixed)
+        of_doubt *= exp(longest if step > longest else -longest if step < -longest else step)
+        hazard = LEAST if hazard < LEAST else MOST if hazard > MOST else hazard
+        of_doubt = LEAST if of_doubt < LEAST else MOST if of_doubt > MOST else of_doubt
     return hazard, of_doubt, by_hazard, by_both, by_doubt
 
 

@@ -111,19 +111,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handover:
-    """A request between two replicas.
+    """A request between two replicas."""
 
-    Attributes:
-        session: of the request, its first token written.
-        prefiller: index of the replica that prefilled it.
-        decoder: index of the one that decodes it.
-        prefilled_at_ps: when the first token came out.
-    """
-
-    session: ServedRequest
-    prefiller: int
-    decoder: int
-    prefilled_at_ps: int
+    session: ServedRequest  # of the request, its first token written
+    prefiller: int  # index of the replica that prefilled it
+    decoder: int  # index of the one that decodes it
+    prefilled_at_ps: int  # when the first token came out
 
 
 class Handovers:

@@ -39,31 +39,18 @@ from .routers import ROUTERS, RouterClass, RouterSetting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedReplica:
-    """One replica.
+    """One replica."""
 
-    Attributes:
-        name: unique in the cluster.
-        group: name of its table in the file; replicas of a group are alike and share their cost model.
-        policy: of this replica, as text; None: the run's.
-        cost: what forwards of its members take.
-        cost_name: as tables print it.
-        limits: of its engine.
-        placement: device of each member that has weights, by name.
-        tensor_parallel: devices of a kind that each member is split over.
-        memory: of each device.
-        role: what it does of a request.
-    """
-
-    name: str
-    group: str
-    policy: str | None
-    cost: CostModel
-    cost_name: str
-    limits: EngineLimits
-    placement: Mapping[str, str]
-    tensor_parallel: int
-    memory: tuple[DeviceMemory, ...]
-    role: Role = Role.both
+    name: str  # unique in the cluster
+    group: str  # name of its table in the file; replicas of a group are alike and share their cost model
+    policy: str | None  # of this replica, as text; None: the run's
+    cost: CostModel  # what forwards of its members take
+    cost_name: str  # as tables print it
+    limits: EngineLimits  # of its engine
+    placement: Mapping[str, str]  # device of each member that has weights, by name
+    tensor_parallel: int  # devices of a kind that each member is split over
+    memory: tuple[DeviceMemory, ...]  # of each device
+    role: Role = Role.both  # what it does of a request
 
     def running(self, names: Container[str] | None) -> "PlacedReplica":
         """The same replica where only these members, the target among them, take memory; None: all.
@@ -83,23 +70,14 @@ class PlacedReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Replicas and what stands before them.
+    """Replicas and what stands before them."""
 
-    Attributes:
-        name: shown in tables.
-        replicas: in the order of the file; a replica's number is its place.
-        router: who picks replicas.
-        stale_s: seconds between two looks at the replicas, >= 0; 0: the router sees them as they are.
-        horizon_s: simulated seconds after which a run ends; None: it runs to its end.
-        transfer: between replicas that prefill and those that decode; None: every one does both.
-    """
-
-    name: str
-    replicas: tuple[PlacedReplica, ...]
-    router: Spec[RouterClass]
-    stale_s: float
-    horizon_s: float | None
-    transfer: Transfer | None = None
+    name: str  # shown in tables
+    replicas: tuple[PlacedReplica, ...]  # in the order of the file; a replica's number is its place
+    router: Spec[RouterClass]  # who picks replicas
+    stale_s: float  # seconds between two looks at the replicas, >= 0; 0: the router sees them as they are
+    horizon_s: float | None  # simulated seconds after which a run ends; None: it runs to its end
+    transfer: Transfer | None = None  # between replicas that prefill and those that decode; None: every one does both
 
     @property
     def groups(self) -> dict[str, tuple[PlacedReplica, ...]]:
@@ -116,15 +94,10 @@ LARGE_MEMORY_BYTES = 70 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What vLLM's API server takes for a device where nobody says otherwise.
+    """What vLLM's API server takes for a device where nobody says otherwise."""
 
-    Attributes:
-        max_num_seqs: requests in a batch.
-        token_budget: tokens of a step (`max_num_batched_tokens`).
-    """
-
-    max_num_seqs: int
-    token_budget: int
+    max_num_seqs: int  # requests in a batch
+    token_budget: int  # tokens of a step (`max_num_batched_tokens`)
 
 
 def batch_limits(device: Device, like: str) -> BatchLimits:

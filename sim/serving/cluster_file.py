@@ -288,21 +288,13 @@ class MemoryRuleError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMemory:
-    """One member's part of a device.
+    """One member's part of a device."""
 
-    Attributes:
-        name: of the member.
-        shape: None where nobody knows it.
-        weights_bytes: 0 of one that shares another's; 0 if the shape is unknown.
-        kv: its blocks.
-        given: whether the file says how many, and they were not computed.
-    """
-
-    name: str
-    shape: ModelInfo | None
-    weights_bytes: int
-    kv: KvLimits
-    given: bool
+    name: str  # of the member
+    shape: ModelInfo | None  # None where nobody knows it
+    weights_bytes: int  # 0 of one that shares another's; 0 if the shape is unknown
+    kv: KvLimits  # its blocks
+    given: bool  # whether the file says how many, and they were not computed
 
     @property
     def kv_bytes(self) -> int:
@@ -312,25 +304,15 @@ class MemberMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """What lies on one device, or on the N of tensor parallel together.
+    """What lies on one device, or on the N of tensor parallel together."""
 
-    Attributes:
-        device: its name.
-        num_devices: N, >= 1.
-        memory_bytes: of all N.
-        memory_share: that the engine uses, in (0, 1].
-        usable_bytes: of all N.
-        reserve_bytes: of all N.
-        members: in level order.
-    """
-
-    device: str
-    num_devices: int
-    memory_bytes: int
-    memory_share: float
-    usable_bytes: int
-    reserve_bytes: int
-    members: tuple[MemberMemory, ...]
+    device: str  # its name
+    num_devices: int  # N, >= 1
+    memory_bytes: int  # of all N
+    memory_share: float  # that the engine uses, in (0, 1]
+    usable_bytes: int  # of all N
+    reserve_bytes: int  # of all N
+    members: tuple[MemberMemory, ...]  # in level order
 
     @property
     def weights_bytes(self) -> int:

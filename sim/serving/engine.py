@@ -36,31 +36,20 @@ VERIFIES = False  # of `Going.drafts`
 
 
 class Going(NamedTuple):
-    """What a replica runs: a draft or a verification, or a step of the target with chunks of prefills beside it.
+    """What a replica runs: a draft or a verification, or a step of the target with chunks of prefills beside it."""
 
-    Attributes:
-        level: of the member.
-        drafts: whether it drafts.
-        rows: who takes part; in a step of the target those whose prefill ends stand last.
-        results: what comes of each row, `Drafted` or `Judged`.
-        num_ending: rows whose prefill ends.
-        chunks: prefills that go on afterwards.
-        num_forwards, new_tokens: what runs, in all.
-        duration_s: of all of it, as policies are told.
-        free_share: of KV memory while it runs.
-        start_ps, end_ps: when.
-    """
-
-    level: int
-    drafts: bool
-    rows: list[ServedRequest]
-    results: Sequence[Any]
-    num_ending: int
-    chunks: Sequence[ServedRequest]
+    level: int  # of the member
+    drafts: bool  # whether it drafts
+    rows: list[ServedRequest]  # who takes part; in a step of the target those whose prefill ends stand last
+    results: Sequence[Any]  # what comes of each row, `Drafted` or `Judged`
+    num_ending: int  # rows whose prefill ends
+    chunks: Sequence[ServedRequest]  # prefills that go on afterwards
+    # what runs, in all
     num_forwards: int
     new_tokens: int
-    duration_s: float
-    free_share: float
+    duration_s: float  # of all of it, as policies are told
+    free_share: float  # of KV memory while it runs
+    # when
     start_ps: int
     end_ps: int
 

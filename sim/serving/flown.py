@@ -20,49 +20,29 @@ MOST_ROWS = 1 << 11
 
 
 class Slot(NamedTuple):
-    """One operation of a round; what caches hold is counted from the start of the round's text.
+    """One operation of a round; what caches hold is counted from the start of the round's text."""
 
-    Attributes:
-        level: of the member.
-        drafts: whether it drafts.
-        new: tokens that the row is fed.
-        held: tokens that its cache holds then, less those of the text.
-        drafted: tokens that it writes.
-        context: pending tokens before it.
-        wanted: tokens that blocks are held for, less those of the text.
-    """
-
-    level: int
-    drafts: bool
-    new: int
-    held: int
-    drafted: int
-    context: int
-    wanted: int
+    level: int  # of the member
+    drafts: bool  # whether it drafts
+    new: int  # tokens that the row is fed
+    held: int  # tokens that its cache holds then, less those of the text
+    drafted: int  # tokens that it writes
+    context: int  # pending tokens before it
+    wanted: int  # tokens that blocks are held for, less those of the text
 
 
 class Shape(NamedTuple):
-    """A round of requests whose caches lack so much of their text.
+    """A round of requests whose caches lack so much of their text."""
 
-    Attributes:
-        round: which.
-        slots: its operations, that of the target last.
-        last: place of the last one.
-        needs: place of an operation, member, and tokens that blocks of it are held for then, less those of the text.
-        wanted: most tokens that blocks of any member are held for, less those of the text.
-        pattern: number of rounds with the same members, each drafting as much; LACKS_MUCH where a cache lacks much.
-        sums: packed numbers of the slots; those of rows add up, and decide what a cycle of rows of one pattern takes.
-        lack: number of what caches lack where the next round begins.
-    """
-
-    round: PlayedRound
-    slots: tuple[Slot, ...]
-    last: int
+    round: PlayedRound  # which
+    slots: tuple[Slot, ...]  # its operations, that of the target last
+    last: int  # place of the last one
+    # place of an operation, member, and tokens that blocks of it are held for then, less those of the text
     needs: tuple[tuple[int, int, int], ...]
-    wanted: int
-    pattern: int
-    sums: int
-    lack: int
+    wanted: int  # most tokens that blocks of any member are held for, less those of the text
+    pattern: int  # number of rounds with the same members, each drafting as much; LACKS_MUCH where a cache lacks much
+    sums: int  # packed numbers of the slots; those of rows add up, and decide what a cycle of rows of one pattern takes
+    lack: int  # number of what caches lack where the next round begins
 
 
 Nodes: TypeAlias = "dict[int | tuple[int, int], RoundNode]"

@@ -29,20 +29,15 @@ class Admission(StrEnum):
 class KvLimits:
     """Memory of one member's keys and values.
 
-    Attributes:
-        num_blocks: that the member has, >= 1.
-        block_tokens: tokens that a block holds, >= 1.
-        prefix_cache: whether full blocks are kept for later requests with the same text.
-        drop_units: last blocks of a prefix hit that are not taken, >= 0: older vLLM took one from a request whose
-            drafter reads one token ahead (EAGLE, MTP), and all members computed it again.
-
     Raises:
         ArgumentError: a number out of range.
     """
 
-    num_blocks: int
-    block_tokens: int = 16
-    prefix_cache: bool = True
+    num_blocks: int  # that the member has, >= 1
+    block_tokens: int = 16  # tokens that a block holds, >= 1
+    prefix_cache: bool = True  # whether full blocks are kept for later requests with the same text
+    # last blocks of a prefix hit that are not taken, >= 0: older vLLM took one from a request whose drafter reads one
+    # token ahead (EAGLE, MTP), and all members computed it again
     drop_units: int = 0
 
     def __post_init__(self) -> None:
@@ -60,18 +55,15 @@ class KvLimits:
 class SharedPrefix:
     """When a text that requests begin with is read once for all of their rows.
 
-    Attributes:
-        least_tokens: of such a text, >= 0. By default as vLLM has it.
-        least_rows: of a forward, and with `groups` of those that share a text, >= 2. By default as vLLM has it.
-        groups: whether any text that some rows of a forward share is read once for these, as multi-level cascades do
-            (FlashInfer; Hydragen, arXiv:2402.05099); else only one that every running request begins with, as in vLLM.
-
     Raises:
         ArgumentError: a number out of range.
     """
 
-    least_tokens: int = COMMON_TOKENS
+    least_tokens: int = COMMON_TOKENS  # of such a text, >= 0. By default as vLLM has it.
+    # of a forward, and with `groups` of those that share a text, >= 2. By default as vLLM has it.
     least_rows: int = COMMON_ROWS
+    # whether any text that some rows of a forward share is read once for these, as multi-level cascades do (FlashInfer;
+    # Hydragen, arXiv:2402.05099); else only one that every running request begins with, as in vLLM
     groups: bool = False
 
     def __post_init__(self) -> None:
@@ -83,18 +75,13 @@ class SharedPrefix:
 class OffloadedMember:
     """One member's part in offloading.
 
-    Attributes:
-        block_bytes: of a block, >= 1.
-        block_ps: picoseconds that a block takes from host memory, >= 0.
-        device: that it lies on; members of a device share its link.
-
     Raises:
         ArgumentError: a number out of range.
     """
 
-    block_bytes: int
-    block_ps: int
-    device: str
+    block_bytes: int  # of a block, >= 1
+    block_ps: int  # picoseconds that a block takes from host memory, >= 0
+    device: str  # that it lies on; members of a device share its link
 
     def __post_init__(self) -> None:
         check_least("`block_bytes`", self.block_bytes, 1)
@@ -105,16 +92,12 @@ class OffloadedMember:
 class Offload:
     """Where blocks go that prefix caches evict.
 
-    Attributes:
-        host_bytes: of host memory for all members together, >= 1.
-        members: by name; others are not offloaded.
-
     Raises:
         ArgumentError: a number out of range, or no member.
     """
 
-    host_bytes: int
-    members: Mapping[str, OffloadedMember]
+    host_bytes: int  # of host memory for all members together, >= 1
+    members: Mapping[str, OffloadedMember]  # by name; others are not offloaded
 
     def __post_init__(self) -> None:
         check_least("`host_bytes`", self.host_bytes, 1)
@@ -125,29 +108,21 @@ class Offload:
 class EngineLimits:
     """What an engine may do at once.
 
-    Attributes:
-        max_num_seqs: requests in the batch at most, >= 1.
-        token_budget: tokens that a step of the target feeds at most, >= 1: prefill chunks, decoding and verification.
-        kv: of each member that keeps keys and values, by name; prompt lookup keeps none.
-        preemption: who is put back where blocks are short.
-        admission: when a request that waits gets into the batch.
-        max_model_len: tokens of prompt and answer together that a member takes at most, >= 1, by name; a longer request
-            is rejected. Of members that are not named, memory alone is the limit.
-        shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
-        offload: where blocks go that prefix caches evict, and come back from; None: nowhere.
-
     Raises:
         ArgumentError: a number out of range, or no member.
     """
 
-    max_num_seqs: int
-    token_budget: int
-    kv: Mapping[str, KvLimits]
-    preemption: Preemption = Preemption.latest
-    admission: Admission = Admission.first_chunk
+    max_num_seqs: int  # requests in the batch at most, >= 1
+    token_budget: int  # tokens that a step of the target feeds at most, >= 1: prefill chunks, decoding and verification
+    kv: Mapping[str, KvLimits]  # of each member that keeps keys and values, by name; prompt lookup keeps none
+    preemption: Preemption = Preemption.latest  # who is put back where blocks are short
+    admission: Admission = Admission.first_chunk  # when a request that waits gets into the batch
+    # tokens of prompt and answer together that a member takes at most, >= 1, by name; a longer request is rejected. Of
+    # members that are not named, memory alone is the limit.
     max_model_len: Mapping[str, int] = field(default_factory=dict)
+    # when a text that all rows begin with is read once by a forward of the target; None: never
     shared_prefix: SharedPrefix | None = None
-    offload: Offload | None = None
+    offload: Offload | None = None  # where blocks go that prefix caches evict, and come back from; None: nowhere
 
     def __post_init__(self) -> None:
         check_least("`max_num_seqs`", self.max_num_seqs, 1)

@@ -484,17 +484,11 @@ class MemberKv:
 
 
 class FirstBlocks(NamedTuple):
-    """The first blocks of cached texts.
+    """The first blocks of cached texts."""
 
-    Attributes:
-        unit_tokens: of a unit of the workload; 0 if there are no ids.
-        block_tokens: of a block, >= 1.
-        keys: of all texts' first blocks, as they are whenever one looks.
-    """
-
-    unit_tokens: int
-    block_tokens: int
-    keys: Container[int]
+    unit_tokens: int  # of a unit of the workload; 0 if there are no ids
+    block_tokens: int  # of a block, >= 1
+    keys: Container[int]  # of all texts' first blocks, as they are whenever one looks
 
 
 def first_blocks_of(kv: MemberKv, unit_tokens: int) -> FirstBlocks:

@@ -150,18 +150,13 @@ class Role(StrEnum):
 class Transfer:
     """How keys and values get from where a prompt was read to where its answer is decoded.
 
-    Attributes:
-        bytes_per_s: of the link, in [1, 1e18].
-        latency_s: after the last byte has left, in [0, 1e6]; others may send meanwhile.
-        token_bytes: keys and values of one token of the target, >= 0.
-
     Raises:
         ArgumentError: a number out of range.
     """
 
-    bytes_per_s: float
-    latency_s: float
-    token_bytes: int
+    bytes_per_s: float  # of the link, in [1, 1e18]
+    latency_s: float  # after the last byte has left, in [0, 1e6]; others may send meanwhile
+    token_bytes: int  # keys and values of one token of the target, >= 0
 
     def __post_init__(self) -> None:
         check_within("`bytes_per_s`", self.bytes_per_s, "[1, 1e18]")
@@ -175,25 +170,16 @@ MakeWorld = Callable[[Pool, RecordedAnswers], EngineWorld]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSpec:
-    """What one replica is.
+    """What one replica is."""
 
-    Attributes:
-        policy: an object of its own; no other replica may have the same.
-        policy_name: for errors.
-        cost: seconds.
-        limits: of the batch, a step and the memory.
-        decide_s: seconds that the policy takes for a step.
-        make_world: what answers and takes time instead; None: the recording answers, at the seconds of `cost`.
-        role: what it does of a request.
-    """
-
-    policy: Policy
-    policy_name: str
-    cost: CostModel
-    limits: EngineLimits
-    decide_s: DecideSeconds = NOTHING_TO_DECIDE
+    policy: Policy  # an object of its own; no other replica may have the same
+    policy_name: str  # for errors
+    cost: CostModel  # seconds
+    limits: EngineLimits  # of the batch, a step and the memory
+    decide_s: DecideSeconds = NOTHING_TO_DECIDE  # seconds that the policy takes for a step
+    # what answers and takes time instead; None: the recording answers, at the seconds of `cost`
     make_world: MakeWorld | None = None
-    role: Role = Role.both
+    role: Role = Role.both  # what it does of a request
 
     def world(
         self,
@@ -231,32 +217,20 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedFrom:
-    """What all replicas of a run share.
+    """What all replicas of a run share."""
 
-    Attributes:
-        pool: members of the recording.
-        answers: of the recording.
-        lengths: of the target's own answers to its requests.
-        rounds: of policies that pending tokens alone decide.
-        drawn: which of its requests stands for a served one.
-        unit_tokens: of the blocks of the workload.
-        deadlines: of classes of service levels, by name; "" is for all others, and None for a class without one.
-        recorder: told what happens.
-        outputs: takes the tokens of every finished request by its id; None drops them.
-        on_ended: told of each request that finished or was rejected, and when.
-        on_reached: told when answers have as many tokens as others of their sessions wait for.
-    """
-
-    pool: Pool
-    answers: RecordedAnswers
-    lengths: AnswerLengths
-    rounds: SharedRounds
-    drawn: DrawnRequests
-    unit_tokens: int
+    pool: Pool  # members of the recording
+    answers: RecordedAnswers  # of the recording
+    lengths: AnswerLengths  # of the target's own answers to its requests
+    rounds: SharedRounds  # of policies that pending tokens alone decide
+    drawn: DrawnRequests  # which of its requests stands for a served one
+    unit_tokens: int  # of the blocks of the workload
+    # of classes of service levels, by name; "" is for all others, and None for a class without one
     deadlines: Mapping[str, Deadline | None]
-    recorder: ServingRecorder
-    outputs: dict[str, list[int]] | None
-    on_ended: Callable[[Arrival, int], None]
+    recorder: ServingRecorder  # told what happens
+    outputs: dict[str, list[int]] | None  # takes the tokens of every finished request by its id; None drops them
+    on_ended: Callable[[Arrival, int], None]  # told of each request that finished or was rejected, and when
+    # told when answers have as many tokens as others of their sessions wait for
     on_reached: Callable[[Arrival, int, int], None]
 
     def enter(self, arrival: Arrival, index: int, at_ps: int, *, refused: str) -> int | None:

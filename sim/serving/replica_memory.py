@@ -1,57 +1,13 @@
 """The KV memory of one replica: every member's blocks, held by the requests of the batch."""
 
 from collections.abc import Container, Sequence
-from typing import Protocol
 
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
 from ...traces.workloads.arrival import Arrival
 from .limits import Admission, EngineLimits, KvLimits, Preemption
 from .memory import BlockKeys, HostMemory, MemberKv
-
-
-class KvOwner(Protocol):
-    """A request that holds blocks, such as `ServedRequest`, where these are told."""
-
-    @property
-    def arrival(self) -> Arrival:
-        """What is wanted."""
-        ...
-
-    @property
-    def serial(self) -> int:
-        """Of the request in its run."""
-        ...
-
-    @property
-    def num_text(self) -> int:
-        """Prompt and committed tokens."""
-        ...
-
-    @property
-    def most_tokens(self) -> int:
-        """That its text ever has."""
-        ...
-
-    @property
-    def cached(self) -> list[int]:
-        """Tokens that each member's cache holds, by level."""
-        ...
-
-    @property
-    def room_held(self) -> list[int]:
-        """Tokens that its blocks of each member have room for, by level."""
-        ...
-
-    @property
-    def full_at(self) -> list[int]:
-        """Tokens of the text with which a further block may enter the prefix cache, by level."""
-        ...
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether it was ever admitted."""
-        ...
+from .requests import ServedRequest
 
 
 class ReplicaMemory:
@@ -172,7 +128,7 @@ class ReplicaMemory:
         blocks, answer = (arrival.blocks, arrival.answer) if kv.limits.prefix_cache else ((), ())
         return BlockKeys(blocks, self._unit_tokens, kv.limits.block_tokens, arrival.prompt_tokens, serial, answer)
 
-    def admit(self, session: KvOwner, budget: int) -> int:
+    def admit(self, session: ServedRequest, budget: int) -> int:
         """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.
 
         A member below the target must have room for the text as well, though it takes none yet: else the request would
@@ -193,11 +149,11 @@ class ReplicaMemory:
         wanted = [text + 1] * (len(keys) - 1) + [upto + (upto == text)]
         return chunk if self._opened(session, keys, wanted, resumes=session.scheduled) else 0
 
-    def has_room(self, session: KvOwner, num_tokens: int) -> bool:
+    def has_room(self, session: ServedRequest, num_tokens: int) -> bool:
         """Whether the target could hold so many tokens for a request that waits; changes nothing."""
         return self._models[-1][1].fits(self._keys_of(session)[-1], session.num_text, num_tokens)
 
-    def receive(self, session: KvOwner) -> int | None:
+    def receive(self, session: ServedRequest) -> int | None:
         """Take prefix hits, and blocks for a text that was read elsewhere; the session learns what its caches hold.
 
         That is all but its newest token in the target's, as after a prefill here, and hits in the others'.
@@ -212,14 +168,16 @@ class ReplicaMemory:
         found, session.cached[level] = session.cached[level], text - 1
         return text - 1 - found
 
-    def _keys_of(self, session: KvOwner) -> list[BlockKeys]:
+    def _keys_of(self, session: ServedRequest) -> list[BlockKeys]:
         keys = self._keys.get(session.serial)
         if keys is None:
             kinds = [self.block_keys(session.arrival, session.serial, kv) for kv in self._kinds]
             keys = self._keys[session.serial] = [kinds[kind] for kind in self._kind_of]
         return keys
 
-    def _opened(self, session: KvOwner, keys: Sequence[BlockKeys], wanted: Sequence[int], *, resumes: bool) -> bool:
+    def _opened(
+        self, session: ServedRequest, keys: Sequence[BlockKeys], wanted: Sequence[int], *, resumes: bool
+    ) -> bool:
         """Take hits of all models if each then has room for the tokens wanted of it; the target's blocks are held."""
         text, serial = session.num_text, session.serial
         members = [(own_keys, level, kv) for own_keys, (level, kv) in zip(keys, self._models, strict=True)]
@@ -234,7 +192,7 @@ class ReplicaMemory:
             self._prefilled[serial] = text
         return True
 
-    def reserve(self, session: KvOwner, level: int, num_tokens: int) -> bool:
+    def reserve(self, session: ServedRequest, level: int, num_tokens: int) -> bool:
         """Let a request hold blocks of a member for so many tokens in all, never more than its text will have.
 
         Returns:
@@ -253,7 +211,7 @@ class ReplicaMemory:
         self.has_changed = True
         return True
 
-    def grow(self, session: KvOwner, level: int, num_blocks: int) -> None:
+    def grow(self, session: ServedRequest, level: int, num_blocks: int) -> None:
         """Let a request hold so many blocks of a member more, of which there are enough."""
         kv = self.members[level]
         assert kv is not None
@@ -262,7 +220,7 @@ class ReplicaMemory:
         session.room_held[level] += num_blocks * kv.limits.block_tokens
         self.has_changed = True
 
-    def commit(self, session: KvOwner, num_text: int = 0) -> None:
+    def commit(self, session: ServedRequest, num_text: int = 0) -> None:
         """Full blocks of what is computed and committed enter the prefix caches.
 
         Args:
@@ -278,11 +236,11 @@ class ReplicaMemory:
                 session.full_at[level] = (tokens // size + 1) * size
                 self.has_changed = True
 
-    def put_back(self, session: KvOwner) -> None:
+    def put_back(self, session: ServedRequest) -> None:
         """Release what a request holds; it finds its full blocks again while they are cached."""
         self._release(session.serial)
 
-    def close(self, session: KvOwner) -> None:
+    def close(self, session: ServedRequest) -> None:
         """Release what a request holds, for good."""
         if self._retracts:
             self._prefilled[session.serial] = session.num_text
@@ -295,7 +253,7 @@ class ReplicaMemory:
         self._release(serial)
         del self._keys[serial]
 
-    def leave(self, session: KvOwner, *, runs: bool) -> None:
+    def leave(self, session: ServedRequest, *, runs: bool) -> None:
         """Forget a request that goes before its end; `runs`: it holds blocks, since it does not wait."""
         self._prefilled.pop(session.serial, None)
         if runs:

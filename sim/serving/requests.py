@@ -118,15 +118,10 @@ READS = Verify("")  # in place of a step, of a request whose text is read
 
 
 class Deadline(NamedTuple):
-    """When a class of service levels wants tokens, seconds.
+    """When a class of service levels wants tokens, seconds."""
 
-    Attributes:
-        first_token_s: after the arrival.
-        token_s: for each token after the first.
-    """
-
-    first_token_s: float
-    token_s: float
+    first_token_s: float  # after the arrival
+    token_s: float  # for each token after the first
 
     def after(self, arrived_at_s: float) -> "Deadline":
         """The same of a request that arrived then, its first one on the clock of the run."""
@@ -445,17 +440,11 @@ class ServedView(Observation):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that waits.
+    """A request that waits."""
 
-    Attributes:
-        arrival: what is wanted.
-        serial: of the request in its run.
-        request: None until memory is first asked for.
-    """
-
-    arrival: Arrival
-    serial: int
-    request: ServedRequest | None = None
+    arrival: Arrival  # what is wanted
+    serial: int  # of the request in its run
+    request: ServedRequest | None = None  # None until memory is first asked for
 
 
 def retracted_last(session: ServedRequest) -> tuple[int, int, int]:
@@ -564,15 +553,10 @@ MOST_TOKENS, RETRACT_STEPS = 4096, 20
 
 
 class Written(NamedTuple):
-    """How far an answer is.
+    """How far an answer is."""
 
-    Attributes:
-        tokens: that are out, >= 0.
-        wanted: in all, >= `tokens`.
-    """
-
-    tokens: int
-    wanted: int
+    tokens: int  # that are out, >= 0
+    wanted: int  # in all, >= `tokens`
 
     @property
     def left(self) -> int:

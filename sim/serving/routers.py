@@ -25,19 +25,12 @@ from .memory import FirstBlocks, first_key
 
 
 class ReplicaSignals(NamedTuple):
-    """What a replica tells of its load.
+    """What a replica tells of its load."""
 
-    Attributes:
-        running: requests in its batch, >= 0.
-        waiting: requests that are not in it yet, or were put back, >= 0.
-        queued_tokens: of texts that it has still to prefill, those of running requests included, >= 0.
-        free_kv_share: of the blocks of the member with the least, that are free or can be taken, 0 to 1.
-    """
-
-    running: int
-    waiting: int
-    queued_tokens: int
-    free_kv_share: float
+    running: int  # requests in its batch, >= 0
+    waiting: int  # requests that are not in it yet, or were put back, >= 0
+    queued_tokens: int  # of texts that it has still to prefill, those of running requests included, >= 0
+    free_kv_share: float  # of the blocks of the member with the least, that are free or can be taken, 0 to 1
 
 
 class Seen(Protocol):
@@ -93,27 +86,14 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSetting:
-    """What a router is built for.
+    """What a router is built for."""
 
-    Attributes:
-        num_replicas: R, >= 1.
-        seed: of its chance, >= 0.
-    """
-
-    num_replicas: int
-    seed: int = 0
+    num_replicas: int  # R, >= 1
+    seed: int = 0  # of its chance, >= 0
 
 
 class RouterError(ValueError):
     """A router broke its contract; one line with its name, the request and what it did."""
-
-
-class Telling(Protocol):
-    """A replica that tells its signals."""
-
-    def signals(self) -> ReplicaSignals:
-        """As it is now."""
-        ...
 
 
 class LazySignals(Sequence[ReplicaSignals]):
@@ -121,7 +101,7 @@ class LazySignals(Sequence[ReplicaSignals]):
 
     __slots__ = ("_known", "_replicas")
 
-    def __init__(self, replicas: Sequence[Telling]) -> None:
+    def __init__(self, replicas: Sequence["WatchedReplica"]) -> None:
         self._replicas = replicas
         self._known: dict[int, ReplicaSignals] = {}
 

@@ -102,17 +102,9 @@ class RunningReplica:
             self.next_ps = end_ps
 
     def catch_up(self, until_ps: int) -> None:
-        """Do all that it does before an instant: `finish` and `begin`, over and over."""
-        replica = self.replica
-        while (now_ps := self.next_ps) < until_ps:
-            self.next_ps = NEVER_PS
-            if self._busy:
-                self._busy = False
-                replica.commit()
-            end_ps = replica.plan(now_ps, until_ps)
-            if end_ps is not None:
-                self._busy = True
-                self.next_ps = end_ps
+        """Do all that it does before an instant."""
+        while self.next_ps < until_ps:
+            self.begin(self.finish(), until_ps)
 
 
 class Watcher(Protocol):

@@ -27,19 +27,12 @@ from .world import EngineWorld, Fed
 
 
 class TargetStep(NamedTuple):
-    """One step of the target.
+    """One step of the target."""
 
-    Attributes:
-        rows: verifications and plain decoding.
-        ending: prefills that end, each with the tokens that are left of it.
-        chunks: prefills that go on afterwards, likewise.
-        fed: what all of these are fed and hold together, if that is known.
-    """
-
-    rows: list[ServedRequest]
-    ending: Sequence[ServedRequest]
-    chunks: Sequence[ServedRequest]
-    fed: Fed
+    rows: list[ServedRequest]  # verifications and plain decoding
+    ending: Sequence[ServedRequest]  # prefills that end, each with the tokens that are left of it
+    chunks: Sequence[ServedRequest]  # prefills that go on afterwards, likewise
+    fed: Fed  # what all of these are fed and hold together, if that is known
 
 
 class Scheduler:

@@ -67,21 +67,13 @@ BROKEN = "error in the workload"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What a run says besides its log.
+    """What a run says besides its log."""
 
-    Attributes:
-        num_emitted: tokens that came out.
-        num_cycled: of these, how many came after the first pass of a recorded answer.
-        num_modelled: decisions that were modelled rather than replayed.
-        stopped: why the run was stopped before all requests had ended; "" if it was not.
-        paths: how the steps of each replica were worked out, in words.
-    """
-
-    num_emitted: int
-    num_cycled: int
-    num_modelled: int
-    stopped: str
-    paths: tuple[str, ...]
+    num_emitted: int  # tokens that came out
+    num_cycled: int  # of these, how many came after the first pass of a recorded answer
+    num_modelled: int  # decisions that were modelled rather than replayed
+    stopped: str  # why the run was stopped before all requests had ended; "" if it was not
+    paths: tuple[str, ...]  # how the steps of each replica were worked out, in words
 
 
 def serve(

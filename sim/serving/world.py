@@ -24,19 +24,12 @@ RanRows: TypeAlias = tuple[Sequence[Any], int, int, int]  # `Ran`, or its fields
 
 
 class Ran(NamedTuple):
-    """What came of an operation.
+    """What came of an operation."""
 
-    Attributes:
-        rows: `Drafted` or `Judged`, of each request.
-        num_forwards: of the member.
-        new_tokens: fed in these, over all rows.
-        duration_ps: of all of it.
-    """
-
-    rows: Sequence[Any]
-    num_forwards: int
-    new_tokens: int
-    duration_ps: int
+    rows: Sequence[Any]  # `Drafted` or `Judged`, of each request
+    num_forwards: int  # of the member
+    new_tokens: int  # fed in these, over all rows
+    duration_ps: int  # of all of it
 
     @classmethod
     def of(cls, results: DraftResults | VerifyResults, duration_ps: int) -> Self:

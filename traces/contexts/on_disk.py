@@ -164,11 +164,16 @@ class StoredNodes:
         return list(accumulate(counts, initial=0))
 
 
+MOST_KEPT_TOKENS = 1 << 18  # of the prompts of requests that are kept, some 10 MB
+
+
 class StoredRequests(Sequence[TrieRequest]):
-    """The requests of a stored recording, in file order; each is made when it is asked for."""
+    """The requests of a stored recording, in file order; each is made when it is asked for, and the first are kept."""
 
     def __init__(self, rows: Sequence[RequestRow], nodes: StoredNodes) -> None:
         self._rows, self._nodes = rows, nodes
+        self._made: dict[int, TrieRequest] = {}
+        self._kept_tokens = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -183,6 +188,15 @@ class StoredRequests(Sequence[TrieRequest]):
         if isinstance(index, slice):
             return tuple(self[place] for place in range(*index.indices(len(self))))
         place = range(len(self))[index]
+        made = self._made.get(place)
+        if made is None:
+            made = self._make(place)
+            self._kept_tokens += len(made.prompt)
+            if self._kept_tokens <= MOST_KEPT_TOKENS:
+                self._made[place] = made
+        return made
+
+    def _make(self, place: int) -> TrieRequest:
         row = self._rows[place]
         return LazyRequest.of(
             request_id=row.request_id,

@@ -2,9 +2,10 @@
 
 import re
 from dataclasses import dataclass, field
+from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.seen import Start
 from paceline.decoding.steps import PolicyError
@@ -12,15 +13,16 @@ from paceline.policies import Commit, Draft, Ratio, Verify
 from paceline.policies.about import About
 from paceline.policies.by_name import make_policy
 from paceline.policies.fixed import Chain
-from paceline.sim import closed_loops, rounds_once
-from paceline.sim.closed_loops import why_looped
-from paceline.sim.contexts import TrieTables
+from paceline.sim import in_step, rounds_once
+from paceline.sim.contexts import TriesInStep, TrieTables
 from paceline.sim.cost.base import CostModel, CostRangeError, DraftTerms
 from paceline.sim.cost.by_name import make_cost
+from paceline.sim.in_step import AskedInStep
 from paceline.sim.recorded import UnrecordedContextError
 from paceline.sim.rounds_once import FixedRounds
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
+from paceline.traces.profile import DecideSeconds
 
 from ...pairs import pairs
 from ..tries.small_traces import easy_cost, request_of, trace_of
@@ -266,8 +268,7 @@ CHAINS = ("plain", "draft:4/target", "draft:3/mid:6/target", "svip", "draft:9/mi
 
 @pytest.mark.parametrize(("cost", "policy", "batch"), pairs(["cpu", "h100", "rtx4090"], CHAINS, [1, 4]))
 def test_seconds_of_any_cost_are_those_of_the_loop(cost, policy, batch, monkeypatch):
-    monkeypatch.setattr(closed_loops, "MOST_WAITING", 7)
-    monkeypatch.setattr(closed_loops, "MOST_PRICED", 12)
+    monkeypatch.setattr(in_step, "MOST_PRICED", 12)
     scenario = Scenario(tables=SMALL, cost=make_cost(cost, SMALL.trace), batch=batch)
     one, other = (came_of(scenario, make_policy(policy, SMALL.pool), stepwise=stepwise) for stepwise in (False, True))
     same(one, other)
@@ -282,18 +283,33 @@ def test_rounds_are_walked_and_nobody_is_asked_twice():
     assert len(policy.asked) == len(set(policy.asked)) <= 6
 
 
-def why(policy, tables=SMALL, cost=None):
-    cost = easy_cost(tables.trace) if cost is None else cost
-    world = tables.world(cost, seed=0, strict=False)
-    return why_looped(make_policy(policy, tables.pool), policy, tables=tables, world=world, cost=cost)
+def why(policy, tables=SMALL, cost=None, **other):
+    asked = {
+        "policy": make_policy(policy, tables.pool), "name": policy, "cost": cost or easy_cost(tables.trace), "batch": 2,
+        "seed": 0, "strict": False, "prefill_before": (True,) * len(tables.pool.members),
+        "decide_s": DecideSeconds.of_step(0.0),
+    }  # fmt: skip
+    return tables.in_step.why_looped(AskedInStep(**asked | other))
 
 
-@settings(max_examples=3)
-@given(logs())
-def test_a_run_that_needs_the_loop_says_why(log):
+def test_a_run_that_needs_the_loop_says_why():
     assert not why("draft:4/target")
     assert why("adaptive") == "policy adaptive does not say that pending tokens alone decide"
-    assert why("plain", log) == "recording by hand is not one of contexts"
+    grows = DecideSeconds(batches=(1, 4), seconds=(0.1, 0.2))
+    assert why("plain", decide_s=grows).startswith("what a decision of policy plain takes depends on how many")
+    longest = Terms()
+    longest.longest = {"draft"}
+    assert why("plain", cost=longest) == "cost terms charges each row of a batch as the longest one"
+    assert not why("plain", cost=longest, batch=1)
+
+
+def test_steps_are_played_once_for_all_batches_and_costs(monkeypatch):
+    tables, played = TrieTables(SMALL.trace), []
+    play = TriesInStep._play
+    monkeypatch.setattr(TriesInStep, "_play", lambda self, asked: played.append(asked) or play(self, asked))
+    for batch, cost, policy in product((1, 2, 5), (easy_cost(SMALL.trace), Terms()), ("plain", "draft:4/mid:6/target")):
+        simulate(Scenario(tables=tables, cost=cost, batch=batch), make_policy(policy, tables.pool), "it")
+    assert [type(asked.policy).__name__ for asked in played] == ["Plain", "Chain"]
 
 
 class Otherwise(TrieTables):
@@ -307,7 +323,7 @@ class Otherwise(TrieTables):
 
 
 def test_a_world_of_somebody_else_is_asked():
-    assert why("plain", Otherwise(SMALL.trace)) == f"recording {SMALL.trace.about.name} is not one of contexts"
+    assert Otherwise(SMALL.trace).in_step is None
 
 
 def test_what_is_wrong_with_a_policy_names_its_request():

@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 from paceline.decoding.seen import Start
 from paceline.policies import make_policy
 from paceline.sim.cost.base import CostModel
+from paceline.sim.in_step import AskedInStep
 from paceline.sim.rounds import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
+from paceline.traces.profile import DecideSeconds
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import DrafterInfo, RoundsMeta, StatedAcceptance
 
@@ -89,16 +91,20 @@ def test_rounds_that_are_all_drawn(drafting, batch, window, seed):
 
 def test_policies_that_are_not_in_step_go_through_the_loop():
     tables = RoundsTables(recording_of(one_request({"": 8}, dict.fromkeys(NAMES, rounds_of((0, 1, 4))))))
-    known = {"cost": UnitCost(), "batch": 2, "seed": 0, "prefill_before": (False,) * 3, "decide_s": 0.0}
 
-    def asked(policy, **other):
-        return tables.in_step.asked(make_policy(policy, tables.pool), **(known | other))
+    def why(policy, **other):
+        known = {
+            "policy": make_policy(policy, tables.pool), "name": policy, "cost": UnitCost(), "batch": 2, "seed": 0,
+            "strict": False, "prefill_before": (False,) * 3, "decide_s": DecideSeconds.of_step(0.0),
+        }  # fmt: skip
+        return tables.in_step.why_looped(AskedInStep(**known | other))
 
-    assert asked("feature:2/target") is not None
-    assert asked("plain") is not None
-    assert asked("adaptive,draft=feature") is None
-    assert asked("feature:2/target", prefill_before=(True, False, False)) is None
+    assert not why("feature:2/target")
+    assert not why("plain")
+    assert why("adaptive,draft=feature")
+    assert why("plain", strict=True)
+    assert why("feature:2/target", prefill_before=(True, False, False))
     for name in ("knows_rounds", "knows_operations"):
         cost = UnitCost()
         setattr(cost, name, True)
-        assert asked("feature:2/target", cost=cost) is None
+        assert "knows" in why("feature:2/target", cost=cost)

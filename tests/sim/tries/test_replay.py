@@ -320,8 +320,8 @@ def peak_bytes(path, policy="draft:3/mid:6/target"):
 def test_peak_memory_does_not_grow_with_the_recording(tmp_path, small_limits):
     few, many = stored(tmp_path, FEW), stored(tmp_path, MANY)
     peak_bytes(few)  # what is made once for all runs
-    # What grows is the run's own log and a line of each request; one request as read takes 20 times as much.
-    assert (peak_bytes(many) - peak_bytes(few)) / (MANY - FEW) < 10_000
+    # What grows is the run's own log, its steps and a line of each request; one request as read takes 8 times as much.
+    assert (peak_bytes(many) - peak_bytes(few)) / (MANY - FEW) < 25_000
 
 
 def test_tables_are_shared_as_long_as_somebody_holds_them(small_limits):

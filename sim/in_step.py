@@ -1,0 +1,324 @@
+"""A recording replayed without a loop, under a policy that only pending tokens decide.
+
+What such a policy drafts and keeps of a request depends neither on who runs beside it nor on seconds: its steps are
+played once for each policy and seed, whatever the batch and the cost. Requests of a batch wait for each other at the
+target, so what runs together follows from the members that they need. What operations take is worked out for whole
+columns. The log is that of the loop, to the bit.
+
+Letters: N requests, S steps of all of them, M operations, F forwards.
+"""
+
+from abc import ABC, abstractmethod
+from array import array
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decoding.legal_steps import Policy
+from ..decoding.pool import Pool
+from ..decoding.results import DRAFT, VERIFY
+from ..policies.about import decides_by_pending
+from ..runs.log import RunLedger, TextQuality
+from ..traces.profile import DecideSeconds
+from .cost.base import CostModel, DraftTerms
+from .rounds_once import are_equal
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Columns = dict[str, NDArray[Any]]
+
+# Of a step: what the log has of it, then tokens that its member is fed first, and those that it holds then.
+STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted", "modelled", "prefill")
+COLUMNS = (*STEP, "new", "held")
+MOST_PLAYED = 1 << 21  # steps that are kept for other batches and costs, some 100 MB
+MOST_PRICED = 1 << 18  # seconds of forwards that are kept, some 60 MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The steps of all requests, in the order of the recording, and how their texts compare with the recorded ones."""
+
+    requests: list[tuple[str, str, int]]  # `[N]` id, tag and tokens of the prompt
+    ends: Ints  # `[N]` steps up to the end of each request, those of earlier ones included
+    columns: dict[str, NDArray[np.int32]]  # `[S]` each, see `COLUMNS`
+    divergent: dict[str, int]  # both as of `RecordedWorld`
+    quality: dict[str, TextQuality]
+    drawn: bool  # whether another seed may give other steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedInStep:
+    """A run without a loop."""
+
+    policy: Policy  # whose steps are played
+    name: str  # of it, for errors
+    cost: CostModel  # seconds
+    batch: int  # requests at a time
+    seed: int  # of decisions that are modelled
+    strict: bool  # refuse what is not recorded
+    prefill_before: tuple[bool, ...]  # as in `Session`
+    decide_s: DecideSeconds  # seconds that the policy is charged for each step
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests begin with the target's prefill."""
+        return all(self.prefill_before)
+
+
+class InStepReplay(ABC):
+    """Replays a recording in step, and keeps what it played; `num_free` counts model-free members, which come first."""
+
+    def __init__(self, pool: Pool, num_free: int) -> None:
+        self._pool, self._num_free = pool, num_free
+        self._played: list[tuple[Policy, tuple[Any, ...], Played]] = []
+        # By cost, which is kept so that no other takes its id.
+        self._priced: dict[int, tuple[CostModel, dict[tuple[int, ...], float]]] = {}
+
+    def why_looped(self, asked: AskedInStep) -> str:
+        """Why a run has to go through the loop, in words; "" if it has not."""
+        cost, pool = asked.cost, self._pool
+        if not decides_by_pending(asked.policy):
+            return f"policy {asked.name} does not say that pending tokens alone decide"
+        if cost.knows_operations:
+            return f"cost {cost.name} knows more of operations than their forwards"
+        if any(terms.stop_s for name in pool.names if (terms := cost.draft_terms(name)) is not None):
+            return f"cost {cost.name} charges what reads a draft's probabilities"
+        if cost.longest and asked.batch > 1:
+            return f"cost {cost.name} charges each row of a batch as the longest one"
+        if not asked.decide_s.is_constant:
+            return f"what a decision of policy {asked.name} takes depends on how many requests run"
+        if pool.feature_level is not None:
+            return f"what {pool.names[pool.feature_level]} drafts depends on what the target has judged"
+        return ""
+
+    def run(self, asked: AskedInStep, ledger: RunLedger, outputs: dict[str, list[int]] | None) -> Played | None:
+        """Replay all requests and tell the ledger; None if an answer is not recorded to its end: that needs the loop.
+
+        `outputs` takes the committed tokens of every request by its id; None drops them.
+
+        Raises:
+            Exception: whatever is wrong with a step or a forward, with no word on whose it was.
+        """
+        played = self._once(asked)
+        if played is None:
+            return None
+        self._note(asked, played, ledger)
+        if outputs is not None:
+            emitted = np.add.reduceat(played.columns["emitted"], _starts(played.ends)).tolist()
+            for (request_id, _, _), count in zip(played.requests, emitted, strict=True):
+                outputs[request_id] = self._text(request_id)[:count]
+        return played
+
+    @abstractmethod
+    def _play(self, asked: AskedInStep) -> Played | None:
+        """The steps of all requests; None if an answer is not recorded to its end."""
+
+    @abstractmethod
+    def _text(self, request_id: str) -> list[int]:
+        """The target's own text of a request, as far as it is recorded."""
+
+    def _once(self, asked: AskedInStep) -> Played | None:
+        key = asked.seed, asked.strict, asked.prefill_before
+        for policy, other, played in self._played:
+            if other == key and are_equal(policy, asked.policy):
+                return played
+        found = self._play(asked)
+        if found is not None:
+            self._played.append((asked.policy, key, found))
+            while len(self._played) > 1 and sum(int(one.ends[-1]) for _, _, one in self._played) > MOST_PLAYED:
+                del self._played[0]
+        return found
+
+    def _note(self, asked: AskedInStep, played: Played, ledger: RunLedger) -> None:
+        """Tell the ledger of requests, operations and steps, in the order of time."""
+        turns = order_of(played, asked.batch, waits=asked.waits)
+        columns = {name: column[turns.order] for name, column in played.columns.items()}
+        ops = self._ops(asked.cost, columns, turns.rows)
+        start_s, end_s = _clock(ops["duration_s"], turns.asked, asked.decide_s.each_s(asked.batch))
+        begun_s = np.concatenate([[0.0], end_s])[turns.begun].tolist()
+        for (request_id, tag, num_prompt), at_s in zip(played.requests, begun_s, strict=True):
+            ledger.note_admitted(request_id, tag=tag, num_prompt=num_prompt, arrived_at_s=at_s, now_s=at_s)
+        op = np.repeat(np.arange(len(turns.rows)), turns.rows)
+        steps: Columns = {name: columns[name] for name in STEP}
+        steps["refused"] = columns["accepted"] < columns["judged"]
+        steps["request"] = np.searchsorted(played.ends, turns.order, "right")
+        ledger.note_block({**ops, "start_s": start_s}, {**steps, "op": op, "end_s": end_s[op]})
+
+    def _ops(self, cost: CostModel, steps: Columns, rows: Ints) -> Columns:
+        """`[M]` operations of so many of the `[S]` steps each, in the order of time, in which forwards are asked for.
+
+        Forwards and seconds are as `charges` has them.
+        """
+        first, num_ops, names = np.cumsum(rows) - rows, len(rows), self._pool.names
+        kind, level = steps["kind"][first], steps["level"][first]
+        judging = np.flatnonzero(kind == VERIFY)
+        fed, held = (np.add.reduceat(steps[name], first, dtype=np.int64)[judging] for name in ("new", "held"))
+        forwards = [_Forwards(judging, level[judging], rows[judging], fed, held, np.ones(len(judging), np.int64))]
+        seconds, counts, new_tokens = np.zeros(num_ops), np.zeros(num_ops, np.int64), np.zeros(num_ops, np.int64)
+        op = np.repeat(np.arange(num_ops), rows)
+        for drafter in np.unique(level[kind == DRAFT]).tolist():
+            ops = np.flatnonzero((kind == DRAFT) & (level == drafter))
+            own = np.flatnonzero((steps["kind"] == DRAFT) & (steps["level"] == drafter))
+            drafts = _Drafts(op[own], *(steps[name][own] for name in ("new", "held", "drafted")))
+            terms = cost.draft_terms(names[drafter])
+            if drafter < self._num_free:
+                seconds[ops] = [cost.lookups_s(count) for count in rows[ops].tolist()]
+            elif terms is not None and terms.per_token_s is not None:  # a draft in one go, as wide as what it drafts
+                longest = np.maximum.reduceat(steps["drafted"], first)[ops]
+                seconds[ops] = list(map(terms.seconds, longest.tolist(), rows[ops].tolist()))
+                new_tokens[ops] = np.add.reduceat(steps["drafted"], first, dtype=np.int64)[ops]
+                counts[ops] = new_tokens[ops] > 0
+            elif terms is not None and terms.block is not None:
+                forwards.append(drafts.as_blocks(names[drafter], terms).first(drafter, num_ops))
+            else:
+                if terms is not None:
+                    seconds[ops] = [terms.seconds(0, count) for count in rows[ops].tolist()]
+                forwards += [drafts.first(drafter, num_ops), *drafts.later(drafter, num_ops)]
+        ran = _Forwards(*(np.concatenate(columns) for columns in zip(*forwards, strict=True)))
+        ran = _Forwards(*(column[np.argsort(ran.op, kind="stable")] for column in ran))
+        np.add.at(seconds, ran.op, ran.repeats * self._seconds(cost, ran))  # one after another, as `charges.total_s`
+        counts += np.bincount(ran.op, ran.repeats, num_ops).astype(np.int64)
+        new_tokens += np.bincount(ran.op, ran.repeats * ran.new, num_ops).astype(np.int64)
+        return {
+            "kind": kind, "level": level, "num_rows": rows, "num_forwards": counts, "new_tokens": new_tokens,
+            "duration_s": seconds,
+        }  # fmt: skip
+
+    def _seconds(self, cost: CostModel, forwards: "_Forwards") -> Floats:
+        """`[F]`; each shape of a forward is asked for once."""
+        if sum(len(known) for _, known in self._priced.values()) > MOST_PRICED:
+            self._priced.clear()
+        _, known = self._priced.setdefault(id(cost), (cost, {}))
+        names, seconds = self._pool.names, list[float]()
+        shapes = (forwards.level, forwards.rows, forwards.new, forwards.held)
+        for shape in zip(*(column.tolist() for column in shapes), strict=True):
+            each_s = known.get(shape)
+            if each_s is None:
+                level, num_rows, new, held = shape
+                each_s = cost.forward_s(names[level], num_rows=num_rows, new_tokens=new, context_tokens=held)
+                known[shape] = each_s
+            seconds.append(each_s)
+        return np.array(seconds, np.float64)
+
+
+class StepOrder(NamedTuple):
+    """Which steps run together, and when."""
+
+    order: Ints  # `[S]` indices of steps, in the order of the loop
+    rows: Ints  # `[M]` how many of these each operation has
+    asked: Ints  # `[M]` decisions just before it, one after another
+    begun: Ints  # `[N]` operations that end before a request begins
+
+
+def order_of(played: Played, batch: int, *, waits: bool) -> StepOrder:
+    """So many requests at a time: each starts in its turn, as soon as an earlier one has ended.
+
+    The operation that runs next is that of the smallest member anybody needs, of a draft before a verification: see
+    `decoding.world.WaitingOps`. `waits`: requests begin with their prompt, and nobody is asked for it.
+    """
+    starts, count = _starts(played.ends), int(played.ends[-1])
+    columns = played.columns
+    if batch == 1:
+        return StepOrder(np.arange(count), np.ones(count, np.int64), 1 - columns["prefill"].astype(np.int64), starts)
+    keys = (2 * columns["level"] + (columns["kind"] == VERIFY)).tolist()
+    is_last = np.zeros(count, np.bool_)
+    is_last[played.ends - 1] = True
+    ends, coming = is_last.tolist(), iter(starts.tolist())
+    order, rows, asked, begun = array("q"), array("q"), array("q"), array("q")
+    waiting: dict[int, list[int]] = {}
+    ready, places = list[int](), batch
+    while True:
+        new = list(islice(coming, places))
+        begun.extend([len(rows)] * len(new))
+        if not waits:
+            ready += new
+        elif new:  # the target has just run, or nobody has
+            waiting[keys[new[0]]] = new
+        for step in ready:
+            key = keys[step]
+            if key in waiting:
+                waiting[key].append(step)
+            else:
+                waiting[key] = [step]
+        if not waiting:
+            return StepOrder(*map(np.array, (order, rows, asked, begun)))
+        steps = waiting.pop(min(waiting))
+        order.extend(steps)
+        rows.append(len(steps))
+        asked.append(len(ready))
+        ready = [step + 1 for step in steps if not ends[step]]
+        places = len(steps) - len(ready)
+
+
+class _Forwards(NamedTuple):
+    """Forwards, `[F]` each."""
+
+    op: Ints  # index of the operation
+    level: Ints  # of the member
+    rows: Ints  # requests in it
+    new: Ints  # tokens that they are fed
+    held: Ints  # tokens that they hold
+    repeats: Ints  # how many in a row
+
+
+class _Drafts(NamedTuple):
+    """Drafts of one member, one for each of its steps."""
+
+    op: Ints  # index of the operation
+    new: Ints  # tokens that the first forward is fed
+    held: Ints  # tokens that the cache holds then
+    drafted: Ints  # what came of it
+
+    def first(self, level: int, num_ops: int) -> _Forwards:
+        """The first forward of each operation; who drafts nothing takes no part."""
+        writes = self.drafted > 0
+        op = self.op[writes]
+        rows = np.bincount(op, minlength=num_ops)
+        ops = np.flatnonzero(rows)
+        fed, held = (np.bincount(op, one[writes], num_ops)[ops].astype(np.int64) for one in (self.new, self.held))
+        return _Forwards(ops, np.full(len(ops), level), rows[ops], fed, held, np.ones(len(ops), np.int64))
+
+    def later(self, level: int, num_ops: int) -> list[_Forwards]:
+        """Those after it, one a token while any row still drafts; see `charges.later_forwards`."""
+        found, done, held = list[_Forwards](), np.ones(num_ops, np.int64), self.new + self.held
+        for length in range(2, int(self.drafted.max()) + 1):
+            ops = np.flatnonzero(np.bincount(self.op[self.drafted == length], minlength=num_ops))
+            if not len(ops):
+                continue
+            going, repeats = self.drafted >= length, length - done[ops]
+            rows = np.bincount(self.op[going], minlength=num_ops)[ops]
+            context = np.bincount(self.op[going], held[going], num_ops)[ops].astype(np.int64)
+            context += rows * (2 * done[ops] + repeats - 3) // 2
+            found.append(_Forwards(ops, np.full(len(ops), level), rows, rows, context, repeats))
+            done[ops] = length
+        return found
+
+    def as_blocks(self, model: str, terms: DraftTerms) -> "_Drafts":
+        """Of a member whose whole draft is one forward, what that is fed and holds; raises CostRangeError."""
+        assert terms.block is not None
+        terms.check_fits(model, int(self.drafted.max()))
+        fed = [
+            terms.block.forward(new, held, count) if count else (0, 0)
+            for new, held, count in zip(self.new.tolist(), self.held.tolist(), self.drafted.tolist(), strict=True)
+        ]
+        new, held = np.array(fed).T
+        return self._replace(new=new, held=held)
+
+
+def _starts(ends: Ints) -> Ints:
+    return np.concatenate([[0], ends[:-1]])
+
+
+def _clock(duration_s: Floats, num_asked: Ints, decide_s: float) -> tuple[Floats, Floats]:
+    """`[M]` when operations start and end; before each, its policy decides for so many requests, one after another."""
+    if not decide_s:
+        end_s = np.add.accumulate(duration_s)
+        return np.concatenate([[0.0], end_s[:-1]]), end_s
+    lasts = np.cumsum(num_asked + 1) - 1
+    clock = np.full(int(lasts[-1]) + 1, decide_s)
+    clock[lasts] = duration_s
+    at_s = np.add.accumulate(np.concatenate([[0.0], clock]))
+    return at_s[lasts], at_s[lasts + 1]
