@@ -33,7 +33,7 @@ def _log_instead(path: Path) -> TraceFormatError:
     except (ValueError, OSError):
         rule = "must be a .trace folder; `paceline trace import` makes one of logs that it knows"
         return TraceFormatError(path, "trace", rule, "a file that is none of them")
-    rule = f"must be a .trace folder; `paceline trace import {known.name} FILE --out NAME.trace` makes one of this file"
+    rule = f"must be a .trace folder; `paceline trace import {known.name} {path} --out NAME.trace` makes one of it"
     return TraceFormatError(path, "trace", rule, known.words)
 
 

@@ -154,7 +154,7 @@ def test_imported_logs_have_no_probabilities_to_fit_to(tmp_path):
 def test_a_log_in_place_of_a_recording_names_its_importer(tmp_path):
     for name in ("vllm-detailed", "positions", "vllm-metrics"):
         file = one_file_each(tmp_path)[name][0]
-        told = f"must be a .trace folder; `paceline trace import {name} FILE --out NAME.trace` makes one of this file"
+        told = f"must be a .trace folder; `paceline trace import {name} {file} --out NAME.trace` makes one of it"
         with pytest.raises(TraceFormatError, match=re.escape(f"{file}: trace: {told}, got ")):
             paceline.open_recording(file)
     other = tmp_path / "notes.txt"
