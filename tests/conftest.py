@@ -6,7 +6,6 @@ single example is dear, and the fuzzing of importers, has a number of its own.
 
 import fcntl
 import os
-import sys
 from collections import Counter
 
 import pytest
@@ -35,17 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     assert config.cache is not None
     os.environ.setdefault(FOLDER_VARIABLE, str(config.cache.mkdir("paceline")))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _products_are_chosen_by_few_calls():
-    """Any product does for a test: which one is quickest here would take each CI run half a minute to find out."""
-    products = sys.modules.get("paceline.runtime.products")
-    with pytest.MonkeyPatch.context() as patch:
-        if products is not None:
-            for name, calls in {"_MOST_REPEATS": 2, "_LEAST_REPEATS": 1, "_LEAST_LONG_REPEATS": 1}.items():
-                patch.setattr(products, name, calls)
-        yield
 
 
 @pytest.fixture(scope="session")
