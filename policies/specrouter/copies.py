@@ -101,14 +101,12 @@ class Copies:
             candidates = [self._follow(rates, source, place.after(pending)) for source, place in reading.places]
         most_s, judge, copied = 0.0, None, tuple[int, ...]()
         for tokens, _, sums in candidates:
-            for verify, token_s, cost_s in worths:
-                window = 0
-                for index, expected in enumerate(sums if len(sums) <= most else sums[:most]):
-                    saved_s = token_s * expected - cost_s[index]
-                    if saved_s > most_s:
-                        most_s, window = saved_s, index + 1
-                if window:
-                    judge, copied = verify, tuple(tokens[:window])
+            expected = sums if len(sums) <= most else sums[:most]
+            for verify, token_s, cost_s in worths if expected else ():
+                saved_s = [token_s * number - each_s for number, each_s in zip(expected, cost_s, strict=False)]
+                best_s = max(saved_s)
+                if best_s > most_s:
+                    most_s, judge, copied = best_s, verify, tuple(tokens[: saved_s.index(best_s) + 1])
         return None if judge is None else Copy(Draft(self._model, len(copied), copy=copied), judge)
 
     def learn(self, outcome: Outcome) -> None:

@@ -318,22 +318,6 @@ class _Counts:
         self.ease = [0.0] * size * size
 
 
-def _note(of_tag: _Counts, of_all: _Counts, pair: int, value: float, memory: float, ease: float) -> None:
-    """A mean of all values until they number `memory`, an exponential moving average from then on."""
-    for counts in (of_tag, of_all):  # no method of theirs: a call for each takes as long as the rest
-        tokens = counts.tokens[pair]
-        if tokens > memory - 1.0:
-            kept = 1.0 - 1.0 / memory
-            counts.tokens[pair] = tokens * kept + 1.0
-            counts.sums[pair] = counts.sums[pair] * kept + value
-            counts.ease[pair] = counts.ease[pair] * kept + ease
-        else:
-            counts.tokens[pair] = tokens + 1.0
-            counts.sums[pair] += value
-            counts.ease[pair] += ease
-    of_all.fresh[pair] += 1.0
-
-
 class _Compared:
     """Tokens of which both are known: whether they were kept, and their SimScore. Mutated by `note`.
 
@@ -394,17 +378,31 @@ class PairAgreement:
     def note(self, tag: str, lower: int, higher: int, *, kept: bool, similar: float) -> None:
         """Take in one token, proposed by `lower`.
 
-        `kept`: `higher` kept it, or would have; `similar`: 1 - TVD of the two there, NaN if nobody knows.
+        `kept`: `higher` kept it, or would have; `similar`: 1 - TVD of the two there, NaN if nobody knows. What is known
+        is the mean of all until they number `pair_memory`, an exponential moving average from then on.
         """
         self._shared = None
         own = self._by_tag.get(tag)
         if own is None:
             own = self._by_tag[tag] = (_Counts(self._size), _Counts(self._size))
-        pair, ease = lower * self._size + higher, self._ease.get(tag, 0.0)
-        _note(own[0], self._all[0], pair, kept, self._memory, ease)
+        pair, ease, memory, overall = lower * self._size + higher, self._ease.get(tag, 0.0), self._memory, self._all
+        both: tuple[tuple[float, _Counts, _Counts], ...] = ((kept, own[0], overall[0]),)
         if similar == similar:
-            _note(own[1], self._all[1], pair, similar, self._memory, ease)
+            both = (*both, (similar, own[1], overall[1]))
             self._compared.note(pair, kept=kept, similar=similar)
+        for value, of_tag, of_all in both:
+            for counts in (of_tag, of_all):  # no method of theirs: a call for each takes as long as the rest
+                tokens = counts.tokens[pair]
+                if tokens > memory - 1.0:
+                    faded = 1.0 - 1.0 / memory
+                    counts.tokens[pair] = tokens * faded + 1.0
+                    counts.sums[pair] = counts.sums[pair] * faded + value
+                    counts.ease[pair] = counts.ease[pair] * faded + ease
+                else:
+                    counts.tokens[pair] = tokens + 1.0
+                    counts.sums[pair] += value
+                    counts.ease[pair] += ease
+            of_all.fresh[pair] += 1.0
 
     @property
     def uses_simscore(self) -> bool:
