@@ -35,6 +35,7 @@ STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitt
 COLUMNS = (*STEP, "new", "held")
 MOST_PLAYED = 1 << 21  # steps that are kept for other batches and costs, some 100 MB
 MOST_PRICED = 1 << 18  # seconds of forwards that are kept, some 60 MB
+MOST_NOTED = 1 << 17  # steps whose columns are there at a time, some 50 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,17 +136,27 @@ class InStepReplay(ABC):
     def _note(self, asked: AskedInStep, played: Played, ledger: RunLedger) -> None:
         """Tell the ledger of requests, operations and steps, in the order of time."""
         turns = order_of(played, asked.batch, waits=asked.waits)
-        columns = {name: column[turns.order] for name, column in played.columns.items()}
-        ops = self._ops(asked.cost, columns, turns.rows)
-        start_s, end_s = _clock(ops["duration_s"], turns.asked, asked.decide_s.each_s(asked.batch))
-        begun_s = np.concatenate([[0.0], end_s])[turns.begun].tolist()
-        for (request_id, tag, num_prompt), at_s in zip(played.requests, begun_s, strict=True):
-            ledger.note_admitted(request_id, tag=tag, num_prompt=num_prompt, arrived_at_s=at_s, now_s=at_s)
-        op = np.repeat(np.arange(len(turns.rows)), turns.rows)
-        steps: Columns = {name: columns[name] for name in STEP}
-        steps["refused"] = columns["accepted"] < columns["judged"]
-        steps["request"] = np.searchsorted(played.ends, turns.order, "right")
-        ledger.note_block({**ops, "start_s": start_s}, {**steps, "op": op, "end_s": end_s[op]})
+        requests = zip(played.requests, turns.begun.tolist(), strict=True)
+        decide_s, now_s, last = asked.decide_s.each_s(asked.batch), 0.0, np.cumsum(turns.rows)
+        coming, first = next(requests, None), 0
+        while first < len(last):
+            before = int(last[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(last, before + MOST_NOTED, "right")))
+            rows, order = turns.rows[first:end], turns.order[before : int(last[end - 1])]
+            columns = {name: column[order] for name, column in played.columns.items()}
+            ops = self._ops(asked.cost, columns, rows)
+            start_s, end_s = _clock(now_s, ops["duration_s"], turns.asked[first:end], decide_s)
+            while coming is not None and coming[1] < end:
+                (request_id, tag, num_prompt), begun = coming
+                at_s = now_s if begun == first else float(end_s[begun - first - 1])
+                ledger.note_admitted(request_id, tag=tag, num_prompt=num_prompt, arrived_at_s=at_s, now_s=at_s)
+                coming = next(requests, None)
+            op = np.repeat(np.arange(len(rows)), rows)
+            steps: Columns = {name: columns[name] for name in STEP}
+            steps["refused"] = columns["accepted"] < columns["judged"]
+            steps["request"] = np.searchsorted(played.ends, order, "right")
+            ledger.note_block({**ops, "start_s": start_s}, {**steps, "op": op, "end_s": end_s[op]})
+            first, now_s = end, float(end_s[-1])
 
     def _ops(self, cost: CostModel, steps: Columns, rows: Ints) -> Columns:
         """`[M]` operations of so many of the `[S]` steps each, in the order of time, in which forwards are asked for.
@@ -312,13 +323,13 @@ def _starts(ends: Ints) -> Ints:
     return np.concatenate([[0], ends[:-1]])
 
 
-def _clock(duration_s: Floats, num_asked: Ints, decide_s: float) -> tuple[Floats, Floats]:
+def _clock(now_s: float, duration_s: Floats, num_asked: Ints, decide_s: float) -> tuple[Floats, Floats]:
     """`[M]` when operations start and end; before each, its policy decides for so many requests, one after another."""
     if not decide_s:
-        end_s = np.add.accumulate(duration_s)
-        return np.concatenate([[0.0], end_s[:-1]]), end_s
+        at_s = np.add.accumulate(np.concatenate([[now_s], duration_s]))
+        return at_s[:-1], at_s[1:]
     lasts = np.cumsum(num_asked + 1) - 1
     clock = np.full(int(lasts[-1]) + 1, decide_s)
     clock[lasts] = duration_s
-    at_s = np.add.accumulate(np.concatenate([[0.0], clock]))
+    at_s = np.add.accumulate(np.concatenate([[now_s], clock]))
     return at_s[lasts], at_s[lasts + 1]
