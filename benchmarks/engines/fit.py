@@ -1,9 +1,9 @@
 """Fit the terms of engines to measured rows, and write them where the package reads them (sim/cost/engines.toml).
 
 Few terms for all rows: shares of peak and seconds a layer are shared by all engines; seconds of an all-reduce, a row,
-a layer of experts and a round are an engine's own. Rows are weighed so that each group (engine, model, format, device)
-counts the same. How sure the terms are comes from rows that a fit does not see: each engine's rows of a model are
-foretold by a fit to all others.
+a layer of experts and a round are an engine's own. Those of a round are fitted to measured gains, all others to
+seconds. Rows are weighed so that each group (engine, model, format, device) counts the same. How sure the terms are
+comes from rows that a fit does not see: each engine's rows of a model are foretold by a fit to all others.
 
 python -m benchmarks.engines.fit ROWS     (ROWS: the folder engine_rows; writes the table)
 """

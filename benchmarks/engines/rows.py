@@ -203,7 +203,10 @@ def _to_do(row: Row) -> tuple[float, ...]:
 
 
 def kept_rows() -> list[Row]:
-    """Rows of speculation that were typed off public threads, and that no term was fitted to."""
+    """Rows of speculation that were typed off public sources, and that no term was fitted to.
+
+    Where a source has gains alone, tokens per second are over those of the target alone.
+    """
     found = []
     for row in _read(Path(__file__).with_name("kept.csv")):
         shape, num_rows, accepted = presets()[row["target"]], int(row["num_rows"]), float(row["accept_length"])
