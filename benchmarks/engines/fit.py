@@ -29,8 +29,8 @@ ROUNDS = ("draft_step_s", "wide_s")
 # What is fitted to dense models, and then, with that, to mixtures of experts.
 STAGES = ((*SHARES, "width_s", "reduce_s", "row_s", *ROUNDS), ("expert_layer_s",))
 MOST_BANDWIDTH = 0.9  # of the peak: about what a copy within an H100's memory reaches
-# A row of the target's forward chooses a token; a drafted token is chosen and judged. No row tells what that takes.
-CHOICES = 2
+# Rows that one drafted token costs over a round, against one of a plain step. Chosen among 1 to 4 by the rows of the fit.
+CHOICES = 3
 CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
 FULL = 12  # rows of a group that counts in full
 TAIL = 0.05  # of the rows, on either side of what residuals hold
