@@ -107,6 +107,12 @@ class FittedSeconds:
         return found
 
     @property
+    def contents(self) -> dict[str, dict[str, Any]]:
+        """What a FILE.json holds: the figures, and the lengths of the drafts that a drafter's are of."""
+        lengths = {"draft_lengths": list(self.draft_lengths)}
+        return {member: dict(of) if member == self.target else of | lengths for member, of in self.figures.items()}
+
+    @property
     def cost(self) -> FileCost:
         """As the simulator takes it."""
         return _cost_of(f"calibrated on {', '.join(self.runs)}", self.figures, self.target)

@@ -128,7 +128,7 @@ def validate_observed(
     requests = replace(run.requests, tagged=on_cluster.has_rounds)
     log = on_cluster.served(requests)
     if fitted is not None and write_cost is not None:
-        write_whole(Path(write_cost), json.dumps(fitted.figures, indent=1) + "\n")
+        write_whole(Path(write_cost), json.dumps(fitted.contents, indent=1) + "\n")
     cells = compared(ObservedRun(run.run.meta, requests.requests), log, mean_bound=mean_bound, tail_bound=tail_bound)
     return ObservedValidation(meta=_meta(run, runs, on_cluster, log, seed), calibration=fitted, cells=cells)
 

@@ -27,6 +27,7 @@ class AboutRecording:
     # out
     all_defaults: bool
     hardware: str  # the machine that was recorded, in words; "" if unknown
+    made_shapes: bool = False  # whether its models' shapes are a generator's own, of no real model
     tokenizer_sha256: str | None = None  # of the tokenizer of its token ids; None where no log says
     source: str | None = None  # format it was imported from; None if it was not
     trust: str | None = None  # what its log knew and what is drawn; None if it was not imported

@@ -1,4 +1,4 @@
-"""How well the terms of engines foretell measured rows: seconds, speed-ups, and which draft length is best.
+"""How well the terms of engines foretell measured rows: seconds, speed-ups, ranges, and which draft length is best.
 
 Exits with 1 if the median error of a group has grown by more than two points over what docs/fidelity.md says of it.
 
@@ -11,128 +11,163 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
-from paceline.sim.cost.engines import engines
+from paceline.sim.cost.engines import EngineTerms, Residuals, engines
 
 from ..shared.report import parser_of
-from .fit import unseen
-from .rows import Costs, Row, costs_of, foretold_s, kept_rows, plain_step_s, rows_in
+from .fit import rounds_seen, unseen
+from .rows import MARGIN, Foretold, Row, foretold, kept_rows, rows_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 BEGIN, END = "<!-- made by `make fidelity WRITE=--write` -->", "<!-- end -->"
 GROWTH = 0.02
-KEPT = "kept apart"
 
-Errors = dict[tuple[str, ...], list[float]]
-
-
-class Says(NamedTuple):
-    """What a cost says of a row."""
-
-    row: Row
-    seconds: float
-    plain_s: float  # of the target's own step for the same rows
-
-    @property
-    def error(self) -> float:
-        """Of seconds (plain) or of the speed-up (a round), relative."""
-        if not self.row.drafted:
-            return self.seconds / self.row.seconds - 1
-        return (self.plain_s / self.seconds) / (self.row.plain_s / self.row.seconds) - 1
+Group = tuple[str, ...]
+ByGroup = dict[Group, list[Foretold]]
 
 
-def said(rows: Iterable[Row], cost: Costs) -> list[Says]:
-    return [Says(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row))) for row in rows]
+def terms_of(row: Row) -> EngineTerms:
+    """What a row's engine takes on its device, as the package has it."""
+    return engines()[row.engine][row.device]
 
 
-def group_of(row: Row) -> tuple[str, ...]:
+def bare(_: Row) -> None:
+    """No engine at all."""
+
+
+def group_of(row: Row) -> Group:
     """Rows of one line of a table: trees and chains are told apart."""
-    kind, engine, model, device = row.group
-    shape = (
-        ""
-        if kind == "plain"
-        else f"{row.drafter.name if row.drafter else ''}, " + ("chains" if row.wide == 1 else "trees")
-    )
-    return kind, engine, model, device, shape
+    drafts = "" if row.drafter is None else f"{row.drafter.name}, {'chains' if row.wide == 1 else 'trees'}"
+    return (*row.group, drafts)
 
 
-def errors(found: Iterable[Says], group: Callable[[Row], tuple[str, ...]] = group_of) -> Errors:
-    by_group: Errors = defaultdict(list)
+def by_group(found: Iterable[Foretold], group: Callable[[Row], Group] = group_of) -> ByGroup:
+    """Rows of each group, in their order."""
+    groups: ByGroup = defaultdict(list)
     for one in found:
-        by_group[group(one.row)].append(one.error)
-    return by_group
+        groups[group(one.row)].append(one)
+    return groups
 
 
-def middle(values: Sequence[float]) -> str:
-    return f"{median(map(abs, values)):.1%}" if values else ""
+def middle(found: Sequence[Foretold]) -> str:
+    """The median error, without its sign; "" of none."""
+    return f"{median(abs(one.error) for one in found):.1%}" if found else ""
 
 
-def worst(values: Sequence[float]) -> str:
-    return f"{max(values, key=abs):+.0%}" if values else ""
+def worst(found: Sequence[Foretold]) -> str:
+    """The largest error; "" of none."""
+    return f"{max((one.error for one in found), key=abs):+.0%}" if found else ""
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table, and an empty line."""
     return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
-def seconds_table(kind: str, by_source: dict[str, Errors]) -> list[str]:
+def errors_table(kind: str, by_source: dict[str, ByGroup]) -> list[str]:
     """A line a group: the bare roofline, the terms, and what a fit says that has not seen the model."""
-    bare, fitted, apart = (by_source[name] for name in ("bare", "terms", "unseen"))
     rows = []
-    for group in sorted(one for one in fitted if one[0] == kind):
-        _, engine, model, device, shape = group
-        names = [engine, model, device] + ([shape] if kind == "round" else [])
-        figures = [middle(bare[group]), middle(fitted[group]), worst(fitted[group])]
-        rows.append(
-            [*names, str(len(fitted[group])), *figures, middle(apart.get(group, ())), worst(apart.get(group, ()))]
-        )
-    drafts = ["drafts"] if kind == "round" else []
-    head = ["engine", "model", "device", *drafts, "rows", "bare", "terms", "worst", "not seen", "worst"]
+    for group in sorted(one for one in by_source["terms"] if one[0] == kind):
+        at_peaks, fitted, apart = (by_source[name].get(group, []) for name in ("bare", "terms", "unseen"))
+        cells = [*filter(None, group[1:]), str(len(fitted)), middle(at_peaks)]
+        cells += [text for found in (fitted, apart) for text in (middle(found), worst(found))]
+        if kind == "plain":
+            others = [one for one in fitted if not one.row.contradicted]
+            cells += ["", ""] if len(others) == len(fitted) else [str(len(fitted) - len(others)), worst(others)]
+        rows.append(cells)
+    drafts, out = (["drafts"], []) if kind == "round" else ([], ["contradicted", "worst of others"])
+    head = ["engine", "model", "device", *drafts, "rows", "bare", "terms", "worst", "not seen", "worst", *out]
     return markdown(head, rows)
 
 
-def lengths(found: Iterable[Says]) -> list[tuple[str, ...]]:
+def batches_table(found: Iterable[Foretold]) -> list[str]:
+    """Speed-ups by number of rows, of sources that have several."""
+    sources: dict[Group, list[Foretold]] = defaultdict(list)
+    for one in found:
+        row = one.row
+        if row.drafter is not None:
+            sources[row.source, row.engine, row.target.name, row.drafter.name, f"{row.drafted}"].append(one)
+    rows = []
+    for names, several in sources.items():
+        if len({one.row.num_rows for one in several}) < 3:
+            continue
+        for one in sorted(several, key=lambda one: one.row.num_rows):
+            measured, said = one.speed_ups
+            rows.append([*names[1:], str(one.row.num_rows), f"{measured:.2f}x", f"{said:.2f}x", f"{one.error:+.0%}"])
+    return markdown(["engine", "model", "drafter", "K", "rows at a time", "measured", "predicted", "error"], rows)
+
+
+def range_of(row: Row, *, elsewhere: bool = False) -> Residuals:
+    """The range of a row; `elsewhere`: of rounds, as if those of its engine had not been measured."""
+    sure = terms_of(row).sure(row.target)
+    if not row.drafted:
+        return sure.plain
+    return sure.rounds_elsewhere if elsewhere else sure.rounds
+
+
+def ranges_table(apart: Sequence[Foretold], kept: Sequence[Foretold]) -> list[str]:
+    """How many rows lie in the range that is printed for their group."""
+    seen = [one.row for one in apart]
+    groups: dict[Group, list[bool]] = defaultdict(list)
+    for source, found in (("not seen", apart), ("typed off", kept)):
+        for one in found:
+            row = one.row
+            elsewhere = row.drafted > 0 and found is apart and not rounds_seen(row, seen)
+            ends = range_of(row, elsewhere=elsewhere)
+            weights = "" if row.target.quantised is None else f", {row.target.quantised.format}"
+            of = f"{terms_of(row).sure(row.target).of}{weights}"
+            shape = "chains" if row.wide == 1 else "trees"
+            what = f"rounds, {shape}{', none of the engine' if elsewhere else ''}" if row.drafted else "a token"
+            groups[of, what, str(ends), source].append(ends.low <= one.factor <= ends.high)
+    rows = [[*names, str(len(found)), f"{sum(found) / len(found):.0%}"] for names, found in sorted(groups.items())]
+    return markdown(["group", "what", "range", "rows are", "rows", "inside"], rows)
+
+
+def lengths(found: Iterable[Foretold]) -> list[Group]:
     """Of every setting of which several lengths of chains were measured: the best, the one foretold, and its regret."""
-    by_setting: dict[tuple[str, ...], list[Says]] = defaultdict(list)
+    by_setting: dict[Group, list[Foretold]] = defaultdict(list)
     for one in found:
         if one.row.drafted and one.row.wide == 1:
             row = one.row
-            by_setting[row.engine, row.target.name, row.device, row.note.partition(",")[0], str(row.num_rows)].append(
-                one
-            )
+            setting = row.engine, row.target.name, row.device, row.note.partition(",")[0], str(row.num_rows)
+            by_setting[setting].append(one)
     rows = []
-    for (engine, model, device, task, num_rows), several in by_setting.items():
-        measured = {0: 1.0} | {one.row.drafted: one.row.accepted * one.row.plain_s / one.row.seconds for one in several}
-        foretold = {0: 1.0} | {one.row.drafted: one.row.accepted * one.plain_s / one.seconds for one in several}
+    for setting, several in by_setting.items():
+        measured, said = ({0: 1.0} | {one.row.drafted: one.speed_ups[of] for one in several} for of in (0, 1))
         if len(measured) < 3:
             continue
-        best, chosen = (max(of, key=lambda length: of[length]) for of in (measured, foretold))
-        regret = 1 - measured[chosen] / measured[best]
-        rows.append((engine, model, device, task, num_rows, str(best), str(chosen), f"{regret:.1%}"))
+        best, chosen = (max(of, key=lambda length: of[length]) for of in (measured, said))
+        rows.append((*setting, str(best), str(chosen), f"{1 - measured[chosen] / measured[best]:.1%}"))
     return rows
 
 
-def page(rows: Sequence[Row]) -> tuple[list[str], Errors]:
-    """The tables, and the errors of the terms by group."""
-    terms = costs_of(lambda row: engines()[row.engine][row.device])
-    bare = costs_of(lambda _: None)
-    fitted, apart = said(rows, terms), [Says(*one) for one in unseen(rows)]
-    by_source = {"bare": errors(said(rows, bare)), "terms": errors(fitted), "unseen": errors(apart)}
-    kept = kept_rows()
-    of_kept = {"bare": errors(said(kept, bare)), "terms": errors(said(kept, terms)), "unseen": {}}
-    found = lengths([*fitted, *said(kept, terms)])
+def page(rows: Sequence[Row]) -> list[str]:
+    """The tables."""
+    fitted, apart, kept = foretold(rows, terms_of), list(unseen(rows)), kept_rows()
+    kept_fitted = foretold(kept, terms_of)
+    by_source = {"bare": by_group(foretold(rows, bare)), "terms": by_group(fitted), "unseen": by_group(apart)}
+    of_kept = {"bare": by_group(foretold(kept, bare)), "terms": by_group(kept_fitted), "unseen": {}}
+    found = lengths([*fitted, *kept_fitted])
     within = sum(float(one[-1].rstrip("%")) <= 3 for one in found)
-    lines = [
+    contradicted = sum(row.contradicted for row in rows)
+    return [
         "### Seconds of a token, plain decoding",
         "",
-        *seconds_table("plain", by_source),
+        f"Rows that contradict their neighbours by more than {MARGIN - 1:.0%}: {contradicted}.",
+        "",
+        *errors_table("plain", by_source),
         "### Speed-ups of rounds",
         "",
-        *seconds_table("round", by_source),
-        "Rows typed off public threads, to which nothing was fitted:",
+        *errors_table("round", by_source),
+        "Rows typed off public sources, to which nothing was fitted:",
         "",
-        *seconds_table("round", of_kept),
+        *errors_table("round", of_kept),
+        "### Speed-ups by batch",
+        "",
+        *batches_table(kept_fitted),
+        "### Ranges",
+        "",
+        *ranges_table(apart, kept_fitted),
         "### The best draft length",
         "",
         f"Of {len(found)} settings with several lengths of chains, the predicted one is the best or loses at most 3% "
@@ -140,7 +175,6 @@ def page(rows: Sequence[Row]) -> tuple[list[str], Errors]:
         "",
         *markdown(["engine", "model", "device", "text", "rows", "best", "predicted", "regret"], found),
     ]
-    return lines, by_source["terms"] | {(KEPT, *group): each for group, each in of_kept["terms"].items()}
 
 
 def written_medians(text: str) -> dict[str, float]:
@@ -159,7 +193,7 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    lines, _ = page(rows_in(given.rows))
+    lines = page(rows_in(given.rows))
     before = PAGE.read_text(encoding="utf-8")
     start, _, rest = before.partition(BEGIN)
     old, _, after = rest.partition(END)

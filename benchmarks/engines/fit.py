@@ -1,9 +1,9 @@
 """Fit the terms of engines to measured rows, and write them where the package reads them (sim/cost/engines.toml).
 
 Few terms for all rows: shares of peak and seconds a layer are shared by all engines; seconds of an all-reduce, a row,
-a layer of experts and a round are an engine's own. Rows are weighed so that each group (engine, model, format, device)
-counts the same. How sure the terms are comes from rows that a fit does not see: each engine's rows of a model are
-foretold by a fit to all others.
+a layer of experts and a round are an engine's own. Those of a round are fitted to measured gains, all others to
+seconds. Rows are weighed so that each group (engine, model, format, device) counts the same. How sure the terms are
+comes from rows that a fit does not see: each engine's rows of a model are foretold by a fit to all others.
 
 python -m benchmarks.engines.fit ROWS     (ROWS: the folder engine_rows; writes the table)
 """
@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from paceline.sim.cost.engines import EngineTerms, engines
 from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
-from .rows import Row, costs_of, foretold_s, plain_step_s, rows_in
+from .rows import Foretold, Row, costs_of, foretold, foretold_s, kept_rows, plain_step_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "engines.toml"
 CLASSES = {"hopper": ("h100-sxm", "h100", "h200"), "blackwell": ("b200",)}
@@ -30,8 +29,8 @@ ROUNDS = ("draft_step_s", "wide_s")
 # What is fitted to dense models, and then, with that, to mixtures of experts.
 STAGES = ((*SHARES, "width_s", "reduce_s", "row_s", *ROUNDS), ("expert_layer_s",))
 MOST_BANDWIDTH = 0.9  # of the peak: about what a copy within an H100's memory reaches
-# A row of the target's forward chooses a token; a drafted token is chosen and judged. No row tells what that takes.
-CHOICES = 2
+# Rows that one drafted token costs over a round, against one of a plain step. Chosen among 1 to 4 by the rows of the fit.
+CHOICES = 3
 CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
 FULL = 12  # rows of a group that counts in full
 TAIL = 0.05  # of the rows, on either side of what residuals hold
@@ -102,15 +101,15 @@ def _told_of(rows: Iterable[Row], names: Sequence[str]) -> dict[Place, None]:
 
 
 def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms:
-    sizes = Counter(row.group for row in rows)
-    weight = np.array([(min(sizes[row.group], FULL) / FULL / sizes[row.group]) ** 0.5 for row in rows])
+    weight = weights(rows) ** 0.5
 
     def values(logs: NDArray[np.float64]) -> Terms:
         return {place: float(value) for place, value in zip(places, np.exp(logs), strict=True)}
 
     def errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         cost = costs_of(terms_by(known | values(logs)))
-        return weight * np.array([np.log(foretold_s(row, cost(row)) / row.seconds) for row in rows])
+        found = (Foretold(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row)), 0.0) for row in rows)
+        return weight * np.log1p([one.error for one in found])
 
     begin = [1e-8 if place[2] == "width_s" else 3e-5 if place[2] not in SHARES else 0.7 for place in places]
     most = {"bandwidth": MOST_BANDWIDTH, **dict.fromkeys(SHARES[1:], 1.0)}
@@ -120,44 +119,81 @@ def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms
     return values(found.x)
 
 
-class Foretold(NamedTuple):
-    """A row, and what a fit that did not see its group says of it."""
-
-    row: Row
-    seconds: float
-    plain_s: float  # of the target's own step for the same rows
-
-
 def unseen(rows: Sequence[Row]) -> Iterator[Foretold]:
     """Every row as a fit foretells it that saw nothing of its model under its engine, whatever format and device."""
     for engine, model in dict.fromkeys((row.engine, row.target.name) for row in rows):
         apart = [row for row in rows if (row.engine, row.target.name) == (engine, model)]
-        cost = costs_of(terms_by(fit([row for row in rows if (row.engine, row.target.name) != (engine, model)])))
-        for row in apart:
-            yield Foretold(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row)))
+        others = fit([row for row in rows if (row.engine, row.target.name) != (engine, model)])
+        yield from foretold(apart, terms_by(others))
 
 
-def residuals(found: Sequence[Foretold]) -> dict[str, tuple[float, float]]:
-    """Between which factors nine in ten rows lay, measured over foretold; of rounds beside the target's plain step."""
-    kinds: dict[str, list[Foretold]] = {"dense": [], "mixture": [], "rounds": []}
-    for one in (one for one in found if one.row.wide == 1):
-        kinds["rounds" if one.row.drafter else "mixture" if one.row.target.experts else "dense"].append(one)
-    return {kind: _between(kind, of) for kind, of in kinds.items()}
+GROUPS = {"dense": "dense models", "mixture": "mixtures of experts"}
 
 
-def _between(kind: str, found: Sequence[Foretold]) -> tuple[float, float]:
-    sizes = Counter(one.row.group for one in found)
-    if kind == "rounds":
-        ratios = [(one.row.seconds / one.row.plain_s - 1) / (one.seconds / one.plain_s - 1) for one in found]
-    else:
-        ratios = [one.row.seconds / one.seconds for one in found]
-    weights = [1 / sizes[one.row.group] for one in found]
-    low, high = np.quantile(ratios, (TAIL, 1 - TAIL), weights=weights, method="inverted_cdf")
-    return min(1.0, float(low)), max(1.0, float(high))
+def group_of_target(row: Row) -> str:
+    """The group of targets whose ranges a row's are."""
+    return "dense" if row.target.experts is None else "mixture"
 
 
-def written(terms: Terms, between: Mapping[str, tuple[float, float]], measured: Collection[tuple[str, str]]) -> str:
-    """The table that the package reads; `measured`: engines and classes of devices whose rounds were."""
+def rounds_seen(row: Row, rows: Iterable[Row]) -> bool:
+    """Whether a fit without a row's model under its engine still sees rounds of its engine, of dense models."""
+    return any(
+        other.drafted and other.engine == row.engine and other.target.experts is None
+        for other in rows
+        if other.target.name != row.target.name
+    )
+
+
+def sure_lines(
+    found: Sequence[Foretold], kept: Sequence[Foretold], classes: Mapping[str, Collection[str]]
+) -> list[str]:
+    """How sure seconds are, by group of targets and class of devices (by name their devices), as tables.
+
+    `found` are rows as fits foretell them that had not seen their model, `kept` others that no fit has seen.
+    """
+    lines = []
+    for group, name in GROUPS.items():
+        typed, others = (
+            [one for one in of if one.row.drafted and group_of_target(one.row) == group] for of in (kept, found)
+        )
+        own = [*typed, *(one for one in others if rounds_seen(one.row, (each.row for each in found)))]
+        judged = [one.speed_ups for one in (*typed, *others)]
+        for kind, devices in classes.items():
+            plain = [
+                one
+                for one in found
+                if not one.row.drafted and group_of_target(one.row) == group and one.row.device in devices
+            ]
+            if not plain:
+                continue
+            where = f" on {kind.capitalize()}" if len(classes) > 1 else ""
+            lines += ["", f"[sure.{group}.{kind}]", f'of = "{name}{where}"']
+            for part, of in (("plain", plain), ("rounds", own), ("rounds_elsewhere", [*typed, *others])):
+                low, high = _between(of)
+                lines += [f"{part} = {{ low = {low:.3g}, high = {high:.3g} }}"]
+            lines += [f"gains = {len(judged)}", f"losses = {sum(measured < 1 < said for measured, said in judged)}"]
+    return lines
+
+
+def weights(rows: Sequence[Row]) -> NDArray[np.float64]:
+    """Of each row, so that groups of `FULL` rows or more count the same, and smaller ones less."""
+    sizes = Counter(row.group for row in rows)
+    return np.array([min(sizes[row.group], FULL) / FULL / sizes[row.group] for row in rows])
+
+
+def _between(found: Sequence[Foretold]) -> tuple[float, float]:
+    """Between which factors nine in ten rows lay, all alike and weighed as in a fit."""
+    factors = np.array([one.factor for one in found])
+    ends = [
+        np.quantile(factors, (TAIL, 1 - TAIL), weights=each, method="inverted_cdf")
+        for each in (np.ones(len(found)), weights([one.row for one in found]))
+    ]
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+    return min(1.0, max(0.0, float(low))), max(1.0, float(high))
+
+
+def written(terms: Terms, sure: Sequence[str], measured: Collection[tuple[str, str]]) -> str:
+    """The table that the package reads; `sure` is of `sure_lines`, `measured` has engines and classes with rounds."""
     lines = [
         "# What engines take, as benchmarks/engines/fit.py writes it; docs/fidelity.md says from which rows, and how",
         "# well it does. The fields are those of EngineTerms.",
@@ -176,9 +212,7 @@ def written(terms: Terms, between: Mapping[str, tuple[float, float]], measured: 
         told = ", ".join(f'"{kind}"' for kind in CLASSES if (engine, kind) in measured)
         lines += [f"rounds_measured = [{told}]"]
         lines += [f"draft_row_s = {CHOICES * _value(terms, (engine, '', 'row_s')):.3g}"]
-    lines += ["", "[residuals]"]
-    lines += [f"{kind} = {{ low = {low:.3g}, high = {high:.3g} }}" for kind, (low, high) in between.items()]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *sure, ""])
 
 
 def main() -> None:
@@ -186,7 +220,9 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     rows = rows_in(parser.parse_args().rows)
     measured = {(row.engine, class_of(row.device)) for row in rows if row.drafter is not None}
-    TABLE.write_text(written(fit(rows), residuals(list(unseen(rows))), measured), encoding="utf-8")
+    terms = fit(rows)
+    sure = sure_lines(list(unseen(rows)), list(foretold(kept_rows(), terms_by(terms))), CLASSES)
+    TABLE.write_text(written(terms, sure, measured), encoding="utf-8")
     print(TABLE.read_text(encoding="utf-8"), end="")
 
 

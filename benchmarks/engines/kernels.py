@@ -9,7 +9,6 @@ python -m benchmarks.engines.kernels ROWS TABLES [--write]
 docs/fidelity.md)
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -29,9 +28,9 @@ from paceline.traces.shapes import DecoderShape, Mixture, presets
 from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
-from .fidelity import PAGE, Says, errors, lengths, markdown, middle, said, worst
-from .fit import CLOSE, FULL, Foretold, residuals
-from .rows import DEVICES, Row, costs_of, foretold_s, kept_rows, plain_step_s, rows_in
+from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
+from .fit import CLOSE, sure_lines, weights
+from .rows import DEVICES, Foretold, Row, foretold, foretold_s, kept_rows, plain_step_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
 # Of what a row of the target's forward takes, what choosing one drafted token takes; rounds of eight rows say so.
@@ -68,8 +67,9 @@ class Kernels(NamedTuple):
         row, target = self.row, self.row.target
         layers = target.layers + (0 if row.drafter is None else row.drafted * row.drafter.layers)
         rounds_s = 0.0 if row.drafter is None else row.drafted * beside.draft_step_s + beside.wide_s
-        plain_s = self.plain_s + beside.layer_s * target.layers
-        return Foretold(row, self.seconds + beside.layer_s * layers + rounds_s, plain_s)
+        rows_s = row.drafted * row.num_rows * beside_kernels(row.engine).terms.draft_row_s  # in `seconds` already
+        seconds = self.seconds + beside.layer_s * layers
+        return Foretold(row, seconds + rounds_s, self.plain_s + beside.layer_s * target.layers, seconds - rows_s)
 
 
 def parts(model: ModelInfo) -> ModelParts | None:
@@ -139,12 +139,11 @@ def _fitted(
     found: Sequence[Kernels], made: Callable[[Sequence[float]], Beside], begin: Sequence[float]
 ) -> tuple[float, ...]:
     """Values of `made`, each group counting the same."""
-    sizes = Counter(one.row.group for one in found)
-    weight = np.array([(min(sizes[one.row.group], FULL) / FULL / sizes[one.row.group]) ** 0.5 for one in found])
+    weight = weights([one.row for one in found]) ** 0.5
 
     def errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         beside = made(np.exp(logs).tolist())
-        return weight * np.array([np.log(one.at(beside).seconds / one.row.seconds) for one in found])
+        return weight * np.log1p([one.at(beside).error for one in found])
 
     bounds = (np.log([1e-9] * len(begin)), np.log([1e-2] * len(begin)))
     fitted = least_squares(errors, np.log(begin), loss="soft_l1", f_scale=CLOSE, bounds=bounds)
@@ -158,15 +157,14 @@ def unseen(found: Sequence[Kernels]) -> Iterator[Foretold]:
         yield from (one.at(beside[engine]) for one in found if (one.row.engine, one.row.target.name) == (engine, model))
 
 
-def tables(rows: Sequence[Row], found: Sequence[Kernels], beside: dict[str, Beside]) -> list[str]:
-    """A line a group: peaks, terms, kernels, and kernels where the fit has not seen the model."""
-    known = [one.row for one in found]
-    by_kernels = [Says(*one.at(beside[one.row.engine])) for one in found]
+def tables(by_kernels: Sequence[Foretold], apart: Iterable[Foretold]) -> list[str]:
+    """A line a group: peaks, terms, kernels, and kernels where the fit has not seen the model (`apart`)."""
+    known = [one.row for one in by_kernels]
     sources = {
-        "bare": errors(said(known, costs_of(lambda _: None))),
-        "terms": errors(said(known, costs_of(lambda row: engines()[row.engine][row.device]))),
-        "kernels": errors(by_kernels),
-        "not seen": errors(Says(*one) for one in unseen(found)),
+        "bare": by_group(foretold(known, bare)),
+        "terms": by_group(foretold(known, terms_of)),
+        "kernels": by_group(by_kernels),
+        "not seen": by_group(apart),
     }
     lines = []
     for kind, title in (("plain", "Seconds of a token, plain decoding"), ("round", "Speed-ups of rounds")):
@@ -187,15 +185,13 @@ def tables(rows: Sequence[Row], found: Sequence[Kernels], beside: dict[str, Besi
     ]
 
 
-def written(beside: dict[str, Beside], between: dict[str, tuple[float, float]]) -> str:
+def written(beside: dict[str, Beside], sure: Sequence[str]) -> str:
     """The figures that the package reads, after its head."""
     lines = [TABLE.read_text(encoding="utf-8").partition("[engines")[0].rstrip(), ""]
     for engine, fitted in beside.items():
         figures = fitted._asdict() | {"draft_row_s": CHOICE * next(iter(engines()[engine].values())).row_s}
         lines += [f"[engines.{engine}]", *(f"{name} = {value:.3g}" for name, value in figures.items()), ""]
-    lines += ["[residuals]"]
-    lines += [f"{kind} = {{ low = {low:.3g}, high = {high:.3g} }}" for kind, (low, high) in between.items()]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines[:-1], *sure, ""])
 
 
 def main() -> None:
@@ -204,12 +200,13 @@ def main() -> None:
     parser.add_argument("tables", type=Path)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    rows = [*rows_in(given.rows), *kept_rows()]
+    costs = Costs(given.tables)
     refused: dict[str, int] = {}
-    found = list(Costs(given.tables).said(rows, refused))
-    beside = fit(found)
-    figures = written(beside, residuals(list(unseen(found))))
-    lines = tables(rows, found, beside)
+    found = list(costs.said(rows_in(given.rows), refused))
+    beside, apart = fit(found), list(unseen(found))
+    kept = [one.at(beside[one.row.engine]) for one in costs.said(kept_rows(), refused)]
+    figures = written(beside, sure_lines(apart, kept, {"all": tuple(FOLDERS)}))
+    lines = tables([*(one.at(beside[one.row.engine]) for one in found), *kept], [*apart, *kept])
     print("\n".join([*lines, *(f"{number} rows without: {why}" for why, number in refused.items()), "", figures]))
     if given.write:
         TABLE.write_text(figures, encoding="utf-8")

@@ -6,10 +6,12 @@ tokens accepted a round over tokens per second. What a row says is foretold by a
 
 import csv
 import gzip
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from paceline.sim.cost.base import CostModel
 from paceline.sim.cost.engines import EngineTerms
@@ -20,14 +22,12 @@ from paceline.traces.shapes_given import given_shapes
 
 HELD = 700  # tokens of a context, where a source does not say
 DEVICES = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "H100": "h100-sxm"}
-# Of the requests of a row, the share whose prompts were read while a request was answered. SGLang's rows are of one
-# wave: all requests come at once and their prompts go first, so that a request waits for half of the others.
-IN_FLIGHT = {"sglang": 0.5}
 # Devices of the SpecForge rows, which name the kind of device alone: as in the published command for the model
 # (sgl-project/sgl-cookbook, docs/benchmarks/SpecBundle.md: --tp 4). One H200 cannot be meant: measured rounds of
 # 8 x 4 tokens take 9 to 14 ms, and reading the experts that so many tokens touch takes it 12 ms by itself.
 SPECFORGE = {"llama-3.1-8b": 1, "qwen-3-30b-a3b": 4}
 MEMORY = 0.9  # share of memory that engines fill; rows beyond it wait for memory, of which TPOT says nothing
+MARGIN = 1.25  # a row that took so many times as long as one with at least as much to do contradicts it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Row:
     num_devices: int
     target: ModelInfo
     drafter: ModelInfo | None = None
-    num_rows: int  # requests at a time
+    num_rows: int  # requests that decode at a time
     held: float  # tokens of a row's context, in the mean
     prompt: int = 0  # tokens of a prompt that is read between the tokens of others; 0: none is
     answer: int = 1  # tokens of an answer
@@ -52,6 +52,7 @@ class Row:
     plain_s: float = 0.0  # of a round: what a token of the target alone was measured to take there
     source: str  # where it stands
     note: str = ""  # what tells it from others of its group
+    contradicted: bool = False  # by others of its group, see `marked`; never by a prediction
 
     @property
     def kind(self) -> str:
@@ -104,7 +105,7 @@ def foretold_s(row: Row, cost: CostModel) -> float:
         return target_s
     # A prompt is read in a step that writes tokens as well: its forward adds what it takes beyond those.
     prompt_s = cost.forward_s(row.target.name, num_rows=1, new_tokens=row.prompt, context_tokens=0)
-    waits = IN_FLIGHT.get(row.engine, 1.0) * (num_rows - 1) / row.answer
+    waits = (num_rows - 1) / row.answer
     least_s = cost.forward_s(row.target.name, num_rows=1, new_tokens=1, context_tokens=0)
     return target_s + waits * max(0.0, prompt_s - least_s)
 
@@ -119,13 +120,93 @@ def plain_step_s(row: Row, cost: CostModel) -> float:
     )
 
 
+class Foretold(NamedTuple):
+    """A row, and what a cost says of it."""
+
+    row: Row
+    seconds: float
+    plain_s: float  # of the target's own step for the same rows
+    least_s: float  # of a round, if the engine took nothing for it besides
+
+    @property
+    def error(self) -> float:
+        """Of seconds (plain) or of the speed-up (a round), relative."""
+        if not self.row.drafted:
+            return self.seconds / self.row.seconds - 1
+        return (self.plain_s / self.seconds) / (self.row.plain_s / self.row.seconds) - 1
+
+    @property
+    def factor(self) -> float:
+        """Measured over foretold: of a token's seconds, or of what an engine takes for a round besides."""
+        if not self.row.drafted:
+            return self.row.seconds / self.seconds
+        needed_s = self.plain_s * self.row.seconds / self.row.plain_s
+        return (needed_s - self.least_s) / (self.seconds - self.least_s)
+
+    @property
+    def speed_ups(self) -> tuple[float, float]:
+        """Of a round: (measured, foretold)."""
+        return self.row.accepted * self.row.plain_s / self.row.seconds, self.row.accepted * self.plain_s / self.seconds
+
+
+def foretold(rows: Iterable[Row], terms: Callable[[Row], EngineTerms | None]) -> list[Foretold]:
+    """Rows as the terms of engines foretell them, or, where there are none, published peaks."""
+
+    def without_rounds(row: Row) -> EngineTerms | None:
+        engine = terms(row)
+        return None if engine is None else engine.rounds_times(0.0)
+
+    cost, least = costs_of(terms), costs_of(without_rounds)
+    return [
+        Foretold(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row)), foretold_s(row, least(row)))
+        for row in rows
+    ]
+
+
 def rows_in(folder: Path) -> list[Row]:
     """All rows of the folder whose models' shapes are known here, devices on the sheet, and memory enough."""
-    return [*_plain_rows(folder / "silicon_fit.csv.gz"), *_specforge(folder / "specforge_fit.csv.gz"), *_typed(folder)]
+    return marked(
+        [*_plain_rows(folder / "silicon_fit.csv.gz"), *_specforge(folder / "specforge_fit.csv.gz"), *_typed(folder)]
+    )
+
+
+def marked(rows: Sequence[Row]) -> list[Row]:
+    """The rows, and of plain ones which are contradicted by others of their group.
+
+    Two rows contradict each other if the one with no more requests, no more tokens held by each and no more tokens of
+    prompts read for each token written took `MARGIN` times as long or longer. Of each group the rows with the most
+    contradictions are taken out, again and again, until nothing is contradicted.
+    """
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        if row.kind == "plain":
+            groups[row.group].append(place)
+    out: set[int] = set()
+    for places in groups.values():
+        against = {one: {other for other in places if _contradict(rows[one], rows[other])} for one in places}
+        while most := max(map(len, against.values()), default=0):
+            worst = {one for one, others in against.items() if len(others) == most}
+            against = {one: others - worst for one, others in against.items() if one not in worst}
+            out |= worst
+    return [replace(row, contradicted=True) if place in out else row for place, row in enumerate(rows)]
+
+
+def _contradict(one: Row, other: Row) -> bool:
+    quick, slow = sorted((one, other), key=lambda row: row.seconds)
+    has_as_much = all(more >= less for more, less in zip(_to_do(quick), _to_do(slow), strict=True))
+    return has_as_much and slow.seconds >= MARGIN * quick.seconds
+
+
+def _to_do(row: Row) -> tuple[float, ...]:
+    """What a token takes longer with: requests, tokens that each holds, and tokens of prompts for one written."""
+    return row.num_rows, row.held, row.prompt / row.answer
 
 
 def kept_rows() -> list[Row]:
-    """Rows of speculation that were typed off public threads, and that no term was fitted to."""
+    """Rows of speculation that were typed off public sources, and that no term was fitted to.
+
+    Where a source has gains alone, tokens per second are over those of the target alone.
+    """
     found = []
     for row in _read(Path(__file__).with_name("kept.csv")):
         shape, num_rows, accepted = presets()[row["target"]], int(row["num_rows"]), float(row["accept_length"])
@@ -146,7 +227,7 @@ def kept_rows() -> list[Row]:
                 accepted=accepted,
                 seconds=num_rows * accepted / float(row["tokens_per_s"]),
                 source=row["source"],
-                note=f"{num_rows} rows, {row['steps']} steps, top-{row['topk']}",
+                note=f"{row['drafter']}, {num_rows} rows, {row['steps']} steps, top-{row['topk']}",
             )
         )
     return found
@@ -173,22 +254,31 @@ def _plain_rows(path: Path) -> Iterator[Row]:
         device = DEVICES.get(row["system"])
         if not alone or split > 8 or target is None or device is None:
             continue
-        prompt, answer, num_rows = int(row["isl"]), int(row["osl"]), int(row["batch_size"])
-        if _fits(target, device, split, num_rows * (prompt + answer)):
+        prompt, answer, in_flight = int(row["isl"]), int(row["osl"]), int(row["batch_size"])
+        if _fits(target, device, split, in_flight * (prompt + answer)):
+            seconds = float(row["silicon_tpot_ms"]) / 1e3
             yield Row(
                 engine=row["backend"],
                 version=row["backend_version"],
                 device=device,
                 num_devices=split,
                 target=target,
-                num_rows=num_rows,
+                num_rows=decoding(in_flight, float(row["silicon_ttft_ms"]) / 1e3, (answer - 1) * seconds),
                 held=prompt + answer / 2,
                 prompt=prompt,
                 answer=answer,
-                seconds=float(row["silicon_tpot_ms"]) / 1e3,
+                seconds=seconds,
                 source="ai-dynamo/aiconfigurator",
-                note=f"{prompt}+{answer}, {num_rows} rows",
+                note=f"{prompt}+{answer}, {in_flight} requests",
             )
+
+
+def decoding(in_flight: int, first_s: float, rest_s: float) -> int:
+    """Of so many requests at a time, how many decode in the mean (Little 1961): the others wait, or are being read.
+
+    `first_s` is the mean time to a first token, `rest_s` from there to the last.
+    """
+    return max(1, round(in_flight * rest_s / (first_s + rest_s)))
 
 
 def _fits(target: ModelInfo, device: str, split: int, tokens: int) -> bool:

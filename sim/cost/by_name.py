@@ -24,6 +24,7 @@ from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
 from .what_if import MappedBy, MappedCost, scaled
 
 DEFAULT_DEVICE = "h100"
+SOME_SHAPE = "llama-3.1-8b"  # where a message shows how a shape is given
 
 CostClass = Callable[..., CostModel]
 
@@ -128,7 +129,7 @@ def default_cost(recording: Recording) -> str:
         about = recording.about
         raise ArgumentError(
             f"{about.name} holds no seconds: give `cost` FILE.json, or `cost` DEVICE and `models`, as in "
-            f"`cost` {DEFAULT_DEVICE} `models` {about.target}=llama-3.1-8b"
+            f"`cost` {DEFAULT_DEVICE} `models` {about.target}={SOME_SHAPE}"
         )
     return DEFAULT_DEVICE
 
@@ -350,11 +351,20 @@ def _shapes(name: str, recording: Recording, members: Collection[str] | None) ->
     shapes = recording.known_shapes()
     known = {name: named for name, named in shapes.items() if members is None or name in members}
     words = [named.words for named in known.values() if named.words]
+    remarks: tuple[str, ...] = ()
+    if words:
+        remarks = (f"assumed from names, unless `models` says otherwise: {'; '.join(words)}",)
+    about = recording.about
+    if about.made_shapes:
+        remarks += (
+            f"{about.name} is made, and so are the shapes of its models: these are seconds of toys; give `models`, as "
+            f"in `models` {about.target}={SOME_SHAPE}",
+        )
     models = (named.shape for named in known.values() if named.shape is not None)
     return _Shapes(
-        models=tuple(sorted(models, key=lambda shape: shape.name == recording.about.target)),
+        models=tuple(sorted(models, key=lambda shape: shape.name == about.target)),
         free=tuple(member for member, named in known.items() if named.shape is None),
-        remarks=(f"assumed from names, unless `models` says otherwise: {'; '.join(words)}",) if words else (),
+        remarks=remarks,
     )
 
 

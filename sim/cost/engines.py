@@ -12,15 +12,17 @@ from importlib.resources import files
 from typing import Any
 
 from ...base.errors import ArgumentError, check_within
+from ...traces.meta import ModelInfo
 
 BARE = "bare"  # no engine at all: the roofline of published peaks
 DEFAULT_ENGINE = "vllm"
 PAGE = "docs/fidelity.md"
+OFTEN = 0.1  # share of measured gains that may have the wrong sign before a reader is told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """Factors between which nine in ten measured rows lay, over what a fit that had not seen their group foretold."""
+    """Factors between which nine in ten measured rows lay, over what a fit that had not seen their model foretold."""
 
     low: float  # in (0, 1]
     high: float  # >= 1
@@ -32,6 +34,29 @@ class Residuals:
 
     def __str__(self) -> str:
         return f"{self.low:.2f} to {self.high:.2f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sure:
+    """How sure seconds of a group of targets are."""
+
+    of: str  # the group, in words
+    plain: Residuals  # of the target's own steps
+    rounds: Residuals  # of what an engine takes for a round beside its forwards
+    rounds_elsewhere: Residuals  # of an engine whose rounds were not measured
+    gains: int  # gains of speculation that were measured, >= 0
+    losses: int  # of these, losses where a gain was predicted
+
+    def words(self) -> tuple[str, ...]:
+        """What a reader of the seconds must know, a line each."""
+        measured = (
+            f"of {self.of} that it had not seen, nine in ten measurements were {self.plain} times what it predicted, "
+            f"and what a round adds {self.rounds} times"
+        )
+        if self.losses <= OFTEN * self.gains:
+            return (measured,)
+        lost = f"{self.losses} of {self.gains} that were measured are losses where a gain is predicted"
+        return measured, f"gains of {self.of} are predicted too high: {lost}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +77,8 @@ class EngineTerms:
     draft_row_s: float  # a row of it: its token is chosen, and judged later
     wide_s: float  # a forward of the target that feeds some row more than one token: a verification, a prompt's chunk
     rounds_measured: bool  # on such a device; else rounds are the mean of other engines', or as on other devices
-    dense: Residuals  # of the seconds of models without experts
-    mixture: Residuals  # of mixtures of experts
-    rounds: Residuals  # of what a round takes beside the target's plain step
+    dense: Sure  # of targets without experts
+    mixture: Sure  # of mixtures of experts
     given: str = ""  # shares of peak that somebody gave in place of the fit's, in words
 
     @property
@@ -62,14 +86,14 @@ class EngineTerms:
         """What it is called in the names of costs."""
         return f"{self.name}, {self.given}" if self.given else self.name
 
-    def notes(self, *, mixtures: bool) -> tuple[str, ...]:
-        """What a reader of its seconds must know; `mixtures`: whether one of the models is a mixture of experts."""
-        seconds = f"{self.dense}{f' (mixtures of experts {self.mixture})' if mixtures else ''}"
-        measured = (
-            f"seconds as {self.name} {self.version} takes them, by a fit; of models that it had not seen, nine in ten "
-            f"measurements were {seconds} times what it predicted, and what a round adds {self.rounds} times"
-        )
-        notes = [measured]
+    def sure(self, target: ModelInfo) -> Sure:
+        """How sure seconds of such a target are."""
+        return self.dense if target.experts is None else self.mixture
+
+    def notes(self, target: ModelInfo) -> tuple[str, ...]:
+        """What a reader of its seconds must know."""
+        measured, *lost = self.sure(target).words()
+        notes = [f"seconds as {self.name} {self.version} takes them, by a fit; {measured}", *lost]
         if self.given:
             notes.append(f"shares of peak as given ({self.given}); ranges are still those of {self.name}'s own fit")
         if not self.rounds_measured:
@@ -124,14 +148,15 @@ def with_shares(terms: EngineTerms, efficiency: Mapping[str, float]) -> EngineTe
 def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
     """The terms of every engine by its name and the device's."""
     table = tomllib.loads(files(__package__).joinpath("engines.toml").read_text(encoding="utf-8"))
-    residuals: dict[str, Any] = {kind: Residuals(**ends) for kind, ends in table["residuals"].items()}
+    sure = sure_of(table["sure"])
     found = {}
     for name, own in table["engines"].items():
         measured = own.pop("rounds_measured")
         by_class = {
             kind: EngineTerms(
                 name=name,
-                **residuals,
+                dense=for_class(sure["dense"], kind, measured=kind in measured),
+                mixture=for_class(sure["mixture"], kind, measured=kind in measured),
                 **table["shared"],
                 **{key: figure[kind] if isinstance(figure, dict) else figure for key, figure in own.items()},
                 width_s=there["width_s"],
@@ -143,6 +168,23 @@ def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
             device: by_class[kind] for kind, there in table["classes"].items() for device in there["devices"]
         }
     return found
+
+
+def for_class(sure: Mapping[str, Sure], kind: str, *, measured: bool) -> Sure:
+    """Of a class of devices, on which rounds of an engine were measured or not; without rows it is as the first one."""
+    found = sure.get(kind) or next(iter(sure.values()))
+    return found if measured else replace(found, rounds=found.rounds_elsewhere)
+
+
+def sure_of(table: Mapping[str, Any]) -> dict[str, dict[str, Sure]]:
+    """By group of targets and class of devices, how sure seconds are."""
+    return {
+        group: {
+            kind: Sure(**one | {part: Residuals(**one[part]) for part in ("plain", "rounds", "rounds_elsewhere")})
+            for kind, one in by_class.items()
+        }
+        for group, by_class in table.items()
+    }
 
 
 def engine_terms(engine: str | None, device: str, *, source: str | None = None) -> EngineTerms | None:

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from ...base.errors import counted
 from ...base.files import checked_json, kind_of_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
@@ -309,12 +310,16 @@ class RoundFigures(Record):
     per_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
     per_round_row_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a Draft, for each of its rows, 0 to 1e9
     stop_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a stop that reads a draft's probabilities, each time
+    # tokens a draft in what the figures were fitted to, strictly increasing from >= 1; () where nobody says
+    draft_lengths: tuple[int, ...] = ()
 
     @model_validator(mode="after")
     def _costs_something(self) -> "RoundFigures":
         drafting_s = self.per_round_s + self.per_token_s + self.per_round_row_s
         if drafting_s < LEAST_SECONDS and self.model_fields_set != {"stop_s"}:
             raise ValueError(f"per_round_s, per_token_s or per_round_row_s must be at least {LEAST_SECONDS:g}")
+        if self.draft_lengths and not _increasing(self.draft_lengths, least=1):
+            raise ValueError("draft_lengths must be strictly increasing from >= 1")
         return self
 
 
@@ -331,6 +336,7 @@ class DrafterFigures:
     """Figures of a member that costs something by the round."""
 
     terms: DraftTerms  # of its drafts
+    draft_lengths: tuple[int, ...] = ()  # as of `RoundFigures`
     # of each forward besides; None where the terms are all there is, and the member cannot judge
     forwards: "Forwards | None"
 
@@ -365,6 +371,7 @@ class FileCost(CostModel):
         self._extrapolate = extrapolate
         self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}
+        self._lengths: dict[str, tuple[int, ...]] = {}
         self._tables: dict[str, dict[int, float]] = {}  # asked so far: few, over and over
         self._flat: dict[str, TableProfile] = {}
         self._formulas: dict[str, Formula] = {}
@@ -374,7 +381,7 @@ class FileCost(CostModel):
         for model, known in figures.items():
             forwards = known.forwards if isinstance(known, DrafterFigures) else known
             if isinstance(known, DrafterFigures):
-                self._terms[model] = known.terms
+                self._terms[model], self._lengths[model] = known.terms, known.draft_lengths
             if forwards is not None:
                 self._add(model, forwards)
                 longest += [model] if _context_of(forwards) == "longest" else []
@@ -435,6 +442,12 @@ class FileCost(CostModel):
         ]
         if whole:
             notes += (f"drafts cost by the round, whatever they read and for how many rows: {', '.join(whole)}",)
+        notes += tuple(
+            f"{model} was fitted to drafts of {counted(lengths[0], 'token')} alone: seconds of other lengths are a "
+            "guess; calibrate by a run with another length, too"
+            for model, lengths in self._lengths.items()
+            if len(lengths) == 1
+        )
         return notes
 
     def _beyond_notes(self) -> tuple[str, ...]:
@@ -546,10 +559,12 @@ def _figures(path: Path, model: str, content: object) -> Figures:
     found = _checked(path, model, RoundFigures, content if whole else by_round)
     each_s = found.per_token_s if whole else None
     terms = DraftTerms(found.per_round_s, each_s, None, found.per_round_row_s, found.stop_s)
-    return DrafterFigures(terms=terms, forwards=None if whole else _forwards(path, model, rest))
+    forwards = None if whole else _forwards(path, model, rest)
+    return DrafterFigures(terms=terms, draft_lengths=found.draft_lengths, forwards=forwards)
 
 
-BESIDE_FORWARDS = frozenset({"per_round_s", "per_round_row_s", "stop_s"})  # keys that go with those of forwards
+# Keys that go with those of forwards.
+BESIDE_FORWARDS = frozenset({"per_round_s", "per_round_row_s", "stop_s", "draft_lengths"})
 _ROWS, _BY_ROWS = "rows", "by_rows"
 
 

@@ -21,7 +21,7 @@ from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, ModelInfo
 from ...traces.parts import Matrix, ModelParts
 from .base import LOADED_ADVICE, ContextLine, CostModel, CostRangeError, ShapedCost
-from .engines import EngineTerms, Residuals, engines
+from .engines import EngineTerms, Sure, engines, for_class, sure_of
 from .files import extrapolation_notes, interpolated
 from .kernel_tables import (
     DECODING,
@@ -296,6 +296,7 @@ class KernelCost(ShapedCost):
         self.name = f"kernels of {name}{split} ({tables.engine})"
         check_memory(self.name, device, tuple(models), tensor_parallel)
         self._beside = beside_kernels(tables.engine)
+        self._sure = self._beside.mixture if models[-1].experts is not None else self._beside.dense
         self._tables, self._remarks, self._free = tables, remarks, frozenset(free)
         self._models, self._target = {each.name: each for each in models}, models[-1].name
         self._mixtures = tuple(each.name for each in models if each.experts is not None)
@@ -326,13 +327,13 @@ class KernelCost(ShapedCost):
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        engine, beside = self._tables.engine, self._beside
-        mixed = f" (mixtures of experts {beside.mixture})" if self._mixtures else ""
+        engine = self._tables.engine
+        measured, *lost = self._sure.words()
         notes = (
             *self._remarks,
             f"kernels of {engine} {', '.join(self._tables.versions)}; rows, rounds, small kernels and gaps by a fit; "
-            f"nine in ten measurements were {beside.dense}{mixed} times what it predicted, and what a round adds "
-            f"{beside.rounds} times",
+            f"{measured}",
+            *lost,
         )
         if self._device not in engines()[engine]:
             notes += (f"what tables lack was measured on {', '.join(engines()[engine])} alone, not on {self._device}",)
@@ -344,10 +345,9 @@ class KernelCost(ShapedCost):
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
         """See `CostModel`."""
-        beside = self._beside
-        plain = beside.mixture if self._target in self._mixtures else beside.dense
+        sure = self._sure
         found = []
-        for factor, rounds in product(plain.bounds if whole else (1.0,), beside.rounds.bounds):
+        for factor, rounds in product(sure.plain.bounds if whole else (1.0,), sure.rounds.bounds):
             end = copy(self)
             end._plain, end._engine, end._knots = factor, self._engine.rounds_times(rounds), {}
             found.append(end)
@@ -398,9 +398,8 @@ class BesideKernels:
 
     layer_s: float  # of a layer of any member: small kernels, and the gaps between all of them
     terms: EngineTerms  # a row and a round; its shares of peak, its layers and its residuals are a roofline's
-    dense: Residuals
-    mixture: Residuals
-    rounds: Residuals
+    dense: Sure
+    mixture: Sure
 
 
 @cache
@@ -408,6 +407,7 @@ def beside_kernels(engine: str) -> BesideKernels:
     """Of an engine that has terms."""
     held = tomllib.loads(files(__package__).joinpath("kernels.toml").read_text(encoding="utf-8"))
     own: dict[str, Any] = held["engines"][engine]
-    residuals: dict[str, Any] = {kind: Residuals(**ends) for kind, ends in held["residuals"].items()}
-    layer_s = own.pop("layer_s")
-    return BesideKernels(layer_s=layer_s, terms=replace(next(iter(engines()[engine].values())), **own), **residuals)
+    layer_s, sure = own.pop("layer_s"), sure_of(held["sure"])
+    terms = replace(next(iter(engines()[engine].values())), **own)
+    dense, mixture = (for_class(sure[group], "all", measured=terms.rounds_measured) for group in ("dense", "mixture"))
+    return BesideKernels(layer_s=layer_s, terms=terms, dense=dense, mixture=mixture)

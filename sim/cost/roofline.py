@@ -134,7 +134,7 @@ class RooflineCost(ShapedCost):
             RooflineCost, device, models, tensor_parallel=tensor_parallel, remarks=remarks, free=self._free
         )
         check_memory(self.name, device, models, tensor_parallel)
-        self._target = models[-1].name
+        self._target = models[-1]
         self._terms = {
             model.name: _terms(device, model, tensor_parallel, engine, drafts=model is not models[-1])
             for model in models
@@ -182,7 +182,7 @@ class RooflineCost(ShapedCost):
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        engine = () if self.engine is None else self.engine.notes(mixtures=bool(self._mixtures))
+        engine = () if self.engine is None else self.engine.notes(self._target)
         notes = (*self._remarks, *engine, *self._quantised)
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
@@ -194,14 +194,14 @@ class RooflineCost(ShapedCost):
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
         """See `CostModel`: rounds that take as little, or as much, beside the target's plain step as was measured.
 
-        With `whole` also plain steps as short, or as long, of mixtures of experts where the target is one.
+        With `whole` also plain steps as short, or as long. Both are those of the target's group.
         """
         engine = self.engine
         if engine is None:
             return ()
-        plain = engine.mixture if self._target in self._mixtures else engine.dense
-        engines = [engine.plain_times(factor) for factor in plain.bounds] if whole else [engine]
-        return tuple(self._served(engine=one.rounds_times(factor)) for one in engines for factor in one.rounds.bounds)
+        sure = engine.sure(self._target)
+        engines = [engine.plain_times(factor) for factor in sure.plain.bounds] if whole else [engine]
+        return tuple(self._served(engine=one.rounds_times(factor)) for one in engines for factor in sure.rounds.bounds)
 
     def _of(self, model: str) -> "_Terms":
         terms = self._terms.get(model)

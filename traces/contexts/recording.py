@@ -47,6 +47,7 @@ class TrieRecording:
             costs=tuple(sorted(meta.costs)),
             all_defaults=True,
             hardware=meta.hardware,
+            made_shapes=meta.kind == "synthetic" and not self.shapes,
             tokenizer_sha256=meta.tokenizer_sha256,
             sampling=meta.sampling.words,
             remarks=(*meta.remarks, *self._what_if()),

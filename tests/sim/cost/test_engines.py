@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.sim.cost.by_name import make_cost
-from paceline.sim.cost.engines import EngineTerms, Residuals, engine_terms, engines
+from paceline.sim.cost.engines import EngineTerms, Residuals, Sure, engine_terms, engines
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.sim.cost.what_if import Price, PricedAsCost, scaled
 from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.cluster_file import ClusterFileError
+from paceline.traces import make_trace
 from paceline.traces.meta import Experts, Quantised
 
+from ...traces.making import SPEC
 from ..serving.cluster.small_pools import llamas
 from .shapes import DEVICE, MODEL, seconds
 
@@ -30,9 +32,22 @@ HALF = EngineTerms(
     draft_row_s=2e-5,
     wide_s=1e-3,
     rounds_measured=True,
-    dense=Residuals(low=0.5, high=2.0),
-    mixture=Residuals(low=0.25, high=4.0),
-    rounds=Residuals(low=0.5, high=3.0),
+    dense=Sure(
+        of="dense models on Hopper",
+        plain=Residuals(low=0.5, high=2.0),
+        rounds=Residuals(low=0.5, high=3.0),
+        rounds_elsewhere=Residuals(low=0.1, high=9.0),
+        gains=10,
+        losses=1,
+    ),
+    mixture=Sure(
+        of="mixtures of experts on Hopper",
+        plain=Residuals(low=0.25, high=4.0),
+        rounds=Residuals(low=0.4, high=5.0),
+        rounds_elsewhere=Residuals(low=0.1, high=9.0),
+        gains=10,
+        losses=2,
+    ),
 )
 LAYERS = 3 * 100 * 1e-8
 DRAFT = MODEL.model_copy(update={"name": "d"})
@@ -131,13 +146,27 @@ def test_members_on_several_devices_are_at_the_same_end():
 def test_what_a_reader_has_to_know():
     (said,) = cost_of().notes()
     assert "half 1" in said
+    assert "of dense models on Hopper that it had not seen" in said
     assert "0.50 to 2.00 times" in said
     assert "0.50 to 3.00 times" in said
+
+
+def test_a_mixture_has_ranges_of_its_own_and_gains_that_were_losses_are_told():
     experts = Experts(number=8, per_token=2, layers=2, parameters=25_000)
-    mixed = cost_of(replace(HALF, rounds_measured=False), MODEL.model_copy(update={"experts": experts}))
-    said, elsewhere, *_ = mixed.notes()
-    assert "(mixtures of experts 0.25 to 4.00)" in said
+    mixture = MODEL.model_copy(update={"experts": experts})
+    cost = cost_of(replace(HALF, rounds_measured=False), DRAFT, mixture)
+    said, lost, elsewhere, *_ = cost.notes()
+    assert "of mixtures of experts on Hopper that it had not seen" in said
+    assert "0.25 to 4.00 times" in said
+    assert lost == (
+        "gains of mixtures of experts on Hopper are predicted too high: 2 of 10 that were measured are losses where a "
+        "gain is predicted"
+    )
     assert elsewhere == "no rounds of half were measured on such a device: they are taken from elsewhere"
+    low, high = cost.ends()
+    verified = [seconds(each, 4, held=5) - seconds(each, 1, held=8) for each in (low, cost, high)]
+    added = verified[1] - 1e-3  # experts that four tokens touch beyond those of one
+    assert [each - added for each in verified] == pytest.approx([0.4e-3, 1e-3, 5e-3])
 
 
 @pytest.mark.parametrize(
@@ -191,6 +220,18 @@ def test_an_engine_goes_with_a_device():
     )
 
 
+def test_a_made_recording_on_a_device_says_that_its_shapes_are_made():
+    made = make_trace(SPEC)
+    told = (
+        "synthetic is made, and so are the shapes of its models: these are seconds of toys; give `models`, as in "
+        "`models` c=llama-3.1-8b"
+    )
+    assert told in make_cost("h100", made).notes()
+    assert told not in make_cost("cpu", made).notes()
+    given = make_cost("h100", made.with_shapes(["c=llama-3.1-8b"]), shapes_given=True)
+    assert told not in given.notes()
+
+
 def test_shares_that_are_given_take_the_place_of_the_fits():
     recording = llamas()
     fitted = make_cost("h100", recording)
@@ -238,7 +279,10 @@ def test_the_table_is_whole():
         for device, terms in by_device.items():
             assert device in sheet
             assert all(0 < share <= 1 for share in (terms.bandwidth, terms.arithmetic, terms.narrow, terms.link))
-            assert all(0 < each.low <= 1 <= each.high for each in (terms.dense, terms.mixture, terms.rounds))
+            for sure in (terms.dense, terms.mixture):
+                assert all(0 <= each.low <= 1 <= each.high for each in (sure.plain, sure.rounds, sure.rounds_elsewhere))
+                assert 0 <= sure.losses <= sure.gains
+                assert terms.rounds_measured or sure.rounds == sure.rounds_elsewhere
 
 
 FILE = '[[replicas]]\ndevice = "{device}"\n{engine}\n[devices.mine]\nlike = "h200"\nmemory_bytes = 200e9\n'

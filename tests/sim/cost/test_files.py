@@ -115,6 +115,20 @@ def test_what_stands_beside_the_round_is_the_cost_of_forwards_and_without_it_nob
     assert cost.notes() == ("drafts cost by the round, whatever they read and for how many rows: draft",)
 
 
+def test_figures_of_drafts_of_one_length_say_that_others_are_a_guess(tmp_path):
+    each = {"per_token_s": 0.25}
+    one, several = (
+        cost_of(tmp_path, {"draft": each | {"draft_lengths": lengths}, "target": TARGET}) for lengths in ([3], [1, 3])
+    )
+    assert one.draft_terms("draft") == several.draft_terms("draft")
+    (*alike, told) = one.notes()
+    assert (*alike,) == several.notes()
+    assert told == (
+        "draft was fitted to drafts of 3 tokens alone: seconds of other lengths are a guess; calibrate by a run with "
+        "another length, too"
+    )
+
+
 SWITCH = {"new_tokens": [1, 8, 9], "seconds": [1.0, 4.0, 2.0]}
 SWITCH_TABLE = StepTable(new_tokens=(1, 8, 9), seconds=(1.0, 4.0, 2.0), between="step")
 BY_ROWS = {"rows": [1, 8], "by_rows": [SWITCH, {"intercept_s": 1.0, "per_new_token_s": 0.5}]}
@@ -261,6 +275,8 @@ WRONG = [
     (draft(intercept_s=1, context="mean"), "draft.context: .*got 'mean'"),
     (draft(**TABLE, between="spline"), "draft.between: .*got 'spline'"),
     (draft(per_round_s=True), "draft.per_round_s: .*got True"),
+    (draft(per_round_s=1, draft_lengths=[3, 3]), "draft: draft_lengths must be strictly increasing from >= 1"),
+    (draft(per_round_s=1, draft_lengths=3), "draft.draft_lengths: .*got 3"),
     ({"draft": TARGET, "target": {"per_round_s": 1, "intercept_s": 1}}, "target: must be without per_round_s, per_"),
 ]
 
@@ -275,7 +291,7 @@ def test_a_cost_file_that_is_wrong(tmp_path, content, told):
 
 
 NUMBERS = st.integers(-2, 10) | st.just(10**400) | st.floats() | st.booleans() | st.none() | st.text(max_size=3)
-FIELDS = [*CostGrid.model_fields, *CostLine.model_fields, "rows", "by_rows", "per_round_s", "extra"]
+FIELDS = [*CostGrid.model_fields, *CostLine.model_fields, "rows", "by_rows", "per_round_s", "draft_lengths", "extra"]
 VALUES = st.recursive(NUMBERS, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
 
 
@@ -328,7 +344,9 @@ def test_options_reach_the_cost():
     told, engine = make_cost("h200", SHAPED).notes()
     assert "`cost` timed `on` h200" in told
     assert engine.startswith("seconds as vllm")
-    assert make_cost("h100", RECORDING).notes() == (engine,), "measured on a processor of which no sheet knows"
+    made, same = make_cost("h100", RECORDING).notes()  # measured on a processor of which no sheet knows
+    assert made.startswith("synthetic is made")
+    assert same == engine
 
 
 @pytest.mark.parametrize(
