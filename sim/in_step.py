@@ -10,6 +10,7 @@ Letters: N requests, S steps of all of them, M operations, F forwards.
 
 from abc import ABC, abstractmethod
 from array import array
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.errors import is_foreign
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.results import DRAFT, VERIFY
@@ -35,6 +37,7 @@ STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitt
 COLUMNS = (*STEP, "new", "held")
 MOST_PLAYED = 1 << 21  # steps that are kept for other batches and costs, some 100 MB
 MOST_PRICED = 1 << 18  # seconds of forwards that are kept, some 60 MB
+MOST_COSTS = 4  # of as many costs: the ends of a range beside what lies between
 MOST_NOTED = 1 << 17  # steps whose columns are there at a time, some 50 MB
 
 
@@ -75,7 +78,7 @@ class InStepReplay(ABC):
     def __init__(self, pool: Pool, num_free: int) -> None:
         self._pool, self._num_free = pool, num_free
         self._played: list[tuple[Policy, tuple[Any, ...], Played]] = []
-        # By cost, which is kept so that no other takes its id.
+        # By cost, which is kept so that no other takes its id; the latest ones.
         self._priced: dict[int, tuple[CostModel, dict[tuple[int, ...], float]]] = {}
 
     def why_looped(self, asked: AskedInStep) -> str:
@@ -127,8 +130,9 @@ class InStepReplay(ABC):
             if other == key and are_equal(policy, asked.policy):
                 return played
         found = self._play(asked)
-        if found is not None:
-            self._played.append((asked.policy, key, found))
+        # What somebody else's class does may change between two runs, and its attributes do not tell.
+        if found is not None and not is_foreign(type(asked.policy)):
+            self._played.append((deepcopy(asked.policy), key, found))
             while len(self._played) > 1 and sum(int(one.ends[-1]) for _, _, one in self._played) > MOST_PLAYED:
                 del self._played[0]
         return found
@@ -200,9 +204,11 @@ class InStepReplay(ABC):
 
     def _seconds(self, cost: CostModel, forwards: "_Forwards") -> Floats:
         """`[F]`; each shape of a forward is asked for once."""
-        if sum(len(known) for _, known in self._priced.values()) > MOST_PRICED:
+        if is_foreign(type(cost)) or sum(len(known) for _, known in self._priced.values()) > MOST_PRICED:
             self._priced.clear()
         _, known = self._priced.setdefault(id(cost), (cost, {}))
+        if len(self._priced) > MOST_COSTS:
+            del self._priced[next(iter(self._priced))]
         names, seconds = self._pool.names, list[float]()
         shapes = (forwards.level, forwards.rows, forwards.new, forwards.held)
         for shape in zip(*(column.tolist() for column in shapes), strict=True):

@@ -100,7 +100,7 @@ def _rounds_tables(recording: Recording) -> ReplayTables:
 
 def is_ready(recording: object) -> TypeGuard[ReplayTables]:
     """Whether it is a recording that is ready for replay."""
-    return isinstance(getattr(recording, "in_step", None), InStepReplay)
+    return hasattr(recording, "trace") and hasattr(recording, "world")
 
 
 def in_order(tables: ReplayTables, order: int, *, parts: int = 1) -> ReplayTables:

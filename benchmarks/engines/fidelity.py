@@ -15,7 +15,7 @@ from statistics import median
 from paceline.sim.cost.engines import EngineTerms, Residuals, engines
 
 from ..shared.report import parser_of
-from .fit import rounds_seen, unseen
+from .fit import unseen
 from .rows import MARGIN, Foretold, Row, foretold, kept_rows, rows_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
@@ -97,27 +97,23 @@ def batches_table(found: Iterable[Foretold]) -> list[str]:
     return markdown(["engine", "model", "drafter", "K", "rows at a time", "measured", "predicted", "error"], rows)
 
 
-def range_of(row: Row, *, elsewhere: bool = False) -> Residuals:
-    """The range of a row; `elsewhere`: of rounds, as if those of its engine had not been measured."""
+def range_of(row: Row) -> Residuals:
+    """The range of a row."""
     sure = terms_of(row).sure(row.target)
-    if not row.drafted:
-        return sure.plain
-    return sure.rounds_elsewhere if elsewhere else sure.rounds
+    return sure.rounds if row.drafted else sure.plain
 
 
 def ranges_table(apart: Sequence[Foretold], kept: Sequence[Foretold]) -> list[str]:
     """How many rows lie in the range that is printed for their group."""
-    seen = [one.row for one in apart]
     groups: dict[Group, list[bool]] = defaultdict(list)
     for source, found in (("not seen", apart), ("typed off", kept)):
         for one in found:
             row = one.row
-            elsewhere = row.drafted > 0 and found is apart and not rounds_seen(row, seen)
-            ends = range_of(row, elsewhere=elsewhere)
+            ends = range_of(row)
             weights = "" if row.target.quantised is None else f", {row.target.quantised.format}"
             of = f"{terms_of(row).sure(row.target).of}{weights}"
             shape = "chains" if row.wide == 1 else "trees"
-            what = f"rounds, {shape}{', none of the engine' if elsewhere else ''}" if row.drafted else "a token"
+            what = f"rounds, {shape}" if row.drafted else "a token"
             groups[of, what, str(ends), source].append(ends.low <= one.factor <= ends.high)
     rows = [[*names, str(len(found)), f"{sum(found) / len(found):.0%}"] for names, found in sorted(groups.items())]
     return markdown(["group", "what", "range", "rows are", "rows", "inside"], rows)

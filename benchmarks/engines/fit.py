@@ -29,7 +29,8 @@ ROUNDS = ("draft_step_s", "wide_s")
 # What is fitted to dense models, and then, with that, to mixtures of experts.
 STAGES = ((*SHARES, "width_s", "reduce_s", "row_s", *ROUNDS), ("expert_layer_s",))
 MOST_BANDWIDTH = 0.9  # of the peak: about what a copy within an H100's memory reaches
-# Rows that one drafted token costs over a round, against one of a plain step. Chosen among 1 to 4 by the rows of the fit.
+# Rows that a drafted token costs over a round, where one of a plain step costs one. Chosen among 1 to 4 by all rows of
+# the fit, those that a fit of `unseen` leaves out as well.
 CHOICES = 3
 CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
 FULL = 12  # rows of a group that counts in full
@@ -135,15 +136,6 @@ def group_of_target(row: Row) -> str:
     return "dense" if row.target.experts is None else "mixture"
 
 
-def rounds_seen(row: Row, rows: Iterable[Row]) -> bool:
-    """Whether a fit without a row's model under its engine still sees rounds of its engine, of dense models."""
-    return any(
-        other.drafted and other.engine == row.engine and other.target.experts is None
-        for other in rows
-        if other.target.name != row.target.name
-    )
-
-
 def sure_lines(
     found: Sequence[Foretold], kept: Sequence[Foretold], classes: Mapping[str, Collection[str]]
 ) -> list[str]:
@@ -153,11 +145,12 @@ def sure_lines(
     """
     lines = []
     for group, name in GROUPS.items():
-        typed, others = (
-            [one for one in of if one.row.drafted and group_of_target(one.row) == group] for of in (kept, found)
+        rounds = [one for one in (*kept, *found) if one.row.drafted and group_of_target(one.row) == group]
+        judged = [one.speed_ups for one in rounds]
+        named = {kind: f"{name} on {kind.capitalize()}" if len(classes) > 1 else name for kind in classes}
+        of_rounds = " and ".join(
+            named[kind] for kind, devices in classes.items() if any(one.row.device in devices for one in rounds)
         )
-        own = [*typed, *(one for one in others if rounds_seen(one.row, (each.row for each in found)))]
-        judged = [one.speed_ups for one in (*typed, *others)]
         for kind, devices in classes.items():
             plain = [
                 one
@@ -166,9 +159,8 @@ def sure_lines(
             ]
             if not plain:
                 continue
-            where = f" on {kind.capitalize()}" if len(classes) > 1 else ""
-            lines += ["", f"[sure.{group}.{kind}]", f'of = "{name}{where}"']
-            for part, of in (("plain", plain), ("rounds", own), ("rounds_elsewhere", [*typed, *others])):
+            lines += ["", f"[sure.{group}.{kind}]", f'of = "{named[kind]}"', f'of_rounds = "{of_rounds}"']
+            for part, of in (("plain", plain), ("rounds", rounds)):
                 low, high = _between(of)
                 lines += [f"{part} = {{ low = {low:.3g}, high = {high:.3g} }}"]
             lines += [f"gains = {len(judged)}", f"losses = {sum(measured < 1 < said for measured, said in judged)}"]

@@ -90,7 +90,8 @@ class CostModel:
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward of a member.
 
-        Over all `num_rows` requests, `new_tokens` are fed and `context_tokens` are in the KV cache already.
+        Over all `num_rows` requests, `new_tokens` are fed and `context_tokens` are in the KV cache already. During one
+        run the same arguments give the same seconds.
         """
         raise NotImplementedError
 

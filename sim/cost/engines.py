@@ -41,22 +41,23 @@ class Sure:
     """How sure seconds of a group of targets are."""
 
     of: str  # the group, in words
+    of_rounds: str  # the group of which rounds were measured, by any engine
     plain: Residuals  # of the target's own steps
     rounds: Residuals  # of what an engine takes for a round beside its forwards
-    rounds_elsewhere: Residuals  # of an engine whose rounds were not measured
     gains: int  # gains of speculation that were measured, >= 0
     losses: int  # of these, losses where a gain was predicted
 
     def words(self) -> tuple[str, ...]:
         """What a reader of the seconds must know, a line each."""
+        whose = "" if self.of_rounds == self.of else f"of {self.of_rounds} "
         measured = (
             f"of {self.of} that it had not seen, nine in ten measurements were {self.plain} times what it predicted, "
-            f"and what a round adds {self.rounds} times"
+            f"and what a round {whose}adds {self.rounds} times"
         )
         if self.losses <= OFTEN * self.gains:
             return (measured,)
         lost = f"{self.losses} of {self.gains} that were measured are losses where a gain is predicted"
-        return measured, f"gains of {self.of} are predicted too high: {lost}"
+        return measured, f"gains of {self.of_rounds} are predicted too high: {lost}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +156,8 @@ def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
         by_class = {
             kind: EngineTerms(
                 name=name,
-                dense=for_class(sure["dense"], kind, measured=kind in measured),
-                mixture=for_class(sure["mixture"], kind, measured=kind in measured),
+                dense=for_class(sure["dense"], kind),
+                mixture=for_class(sure["mixture"], kind),
                 **table["shared"],
                 **{key: figure[kind] if isinstance(figure, dict) else figure for key, figure in own.items()},
                 width_s=there["width_s"],
@@ -170,17 +171,16 @@ def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
     return found
 
 
-def for_class(sure: Mapping[str, Sure], kind: str, *, measured: bool) -> Sure:
-    """Of a class of devices, on which rounds of an engine were measured or not; without rows it is as the first one."""
-    found = sure.get(kind) or next(iter(sure.values()))
-    return found if measured else replace(found, rounds=found.rounds_elsewhere)
+def for_class(sure: Mapping[str, Sure], kind: str) -> Sure:
+    """Of a class of devices; without rows it is as the first one."""
+    return sure.get(kind) or next(iter(sure.values()))
 
 
 def sure_of(table: Mapping[str, Any]) -> dict[str, dict[str, Sure]]:
     """By group of targets and class of devices, how sure seconds are."""
     return {
         group: {
-            kind: Sure(**one | {part: Residuals(**one[part]) for part in ("plain", "rounds", "rounds_elsewhere")})
+            kind: Sure(**one | {part: Residuals(**one[part]) for part in ("plain", "rounds")})
             for kind, one in by_class.items()
         }
         for group, by_class in table.items()

@@ -409,5 +409,5 @@ def beside_kernels(engine: str) -> BesideKernels:
     own: dict[str, Any] = held["engines"][engine]
     layer_s, sure = own.pop("layer_s"), sure_of(held["sure"])
     terms = replace(next(iter(engines()[engine].values())), **own)
-    dense, mixture = (for_class(sure[group], "all", measured=terms.rounds_measured) for group in ("dense", "mixture"))
+    dense, mixture = (for_class(sure[group], "all") for group in ("dense", "mixture"))
     return BesideKernels(layer_s=layer_s, terms=terms, dense=dense, mixture=mixture)

@@ -310,9 +310,27 @@ def test_steps_are_played_once_for_all_batches_and_costs(monkeypatch):
     tables, played = TrieTables(SMALL.trace), []
     play = TriesInStep._play
     monkeypatch.setattr(TriesInStep, "_play", lambda self, asked: played.append(asked) or play(self, asked))
-    for batch, cost, policy in product((1, 2, 5), (easy_cost(SMALL.trace), Terms()), ("plain", "draft:4/mid:6/target")):
+    for batch, cost, policy in product(
+        (1, 2, 5), (easy_cost(SMALL.trace), Terms()), ("plain", "svip", "draft:4/mid:6/target")
+    ):
         simulate(Scenario(tables=tables, cost=cost, batch=batch), make_policy(policy, tables.pool), "it")
-    assert [type(asked.policy).__name__ for asked in played] == ["Plain", "Chain"]
+    assert len(played) == 3
+
+
+class Changes(Terms):
+    times = 1.0
+
+    def forward_s(self, model, **of):
+        return self.times * super().forward_s(model, **of)
+
+
+def test_a_policy_and_a_cost_of_somebody_else_may_change_between_runs():
+    window, cost = [0], Changes()
+    policy = Says(lambda seen: Verify("target") if seen.num_pending else Draft("draft", window[0]))
+    plain = Says(lambda _: Verify("target"))
+    for window[0], cost.times, one in product((2, 5), (1.0, 3.0), (policy, plain)):
+        scenario = Scenario(tables=SMALL, cost=cost, batch=2)
+        same(came_of(scenario, one), came_of(scenario, one, stepwise=True))
 
 
 class Otherwise(TrieTables):
