@@ -133,6 +133,7 @@ class Progress:
         alike: whether units take about as long as each other; if not, nothing is said of the time that is left.
         at_most: whether the stage may end before all units are done.
         told_after: units that must be done before the time left is told, where the first ones may take far longer.
+        of_several: whether other stages follow: then the time left is said to be that of this one.
     """
 
     def __init__(
@@ -145,9 +146,11 @@ class Progress:
         alike: bool = True,
         at_most: bool = False,
         told_after: int = 0,
+        of_several: bool = False,
     ) -> None:
         self._stage, self.total, self._unit = stage, total, unit
         self._alike, self._at_most, self._told_after, self._note = alike, at_most, told_after, ""
+        self._of_several = of_several
         self._has_told = False
         self._done: float = done
         self._done_before = done
@@ -236,7 +239,8 @@ class Progress:
         # A unit that takes longer than others did is thought to be nearly done.
         overdue_s = (now_s - self._started_at_s) / (newly_done + 1) * max(0, left - 1)
         left_s = max(left_s, overdue_s)
-        return f"about {in_words(left_s)} left{', or less' if self._at_most else ''}"
+        of_stage, at_most = " of this stage" * self._of_several, ", or less" * self._at_most
+        return f"about {in_words(left_s)} left{of_stage}{at_most}"
 
     def _tell(self) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_LINES):

@@ -114,7 +114,7 @@ def _count(number: int | None) -> str:
 def _need(need: DeviceNeed) -> str:
     return (
         f"{need.device}: weights {need.weight_bytes / 1e6:,.1f} MB, copies of them in quicker layouts at most "
-        f"{need.copy_bytes / 1e6:,.1f} MB, choosing how models run {need.choice_bytes / 1e6:,.1f} MB, "
+        f"{need.copy_bytes / 1e6:,.1f} MB, {need.choice_bytes / 1e6:,.1f} MB more while they load, "
         f"keys and values of a request of full length {need.kv_bytes / 1e6:,.1f} MB, "
         f"of {need.total_bytes / 1e9:,.1f} GB"
     )

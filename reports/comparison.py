@@ -52,7 +52,15 @@ def conclusion(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> st
 def best_in_words(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> str:
     """Which policy is best, and which cannot be told apart from it; arguments as of `conclusion`."""
     best, tied, _ = _standing(comparison, ruled_out)
-    return "; ".join([f"best: {_named(comparison, best)}{_lossy(best)}", *_ties(comparison, best, tied)])
+    named = f"best: {_named(comparison, best)}{_lossy(best)}"
+    return "; ".join([named, *_too_few(comparison), *_ties(comparison, best, tied)])
+
+
+def _too_few(comparison: SideBySide) -> Iterator[str]:
+    """What makes no interval known also leaves open which of several policies is best."""
+    resampled = comparison.resampled
+    if resampled is not None and not resampled.is_known and len(comparison.ranked()) > 1:
+        yield f"{resampled.drawn_from} cannot tell for certain"
 
 
 def _standing(comparison: SideBySide, ruled_out: Collection[str]) -> tuple[Summary, list[Summary], list[Summary]]:

@@ -49,7 +49,15 @@ from ..traces.profile import (
 )
 from .agree import made_up_cost
 from .decode import load_models
-from .profile_check import MOST_DRIFT, MOST_SPREAD, check_runnable, device_name, journal_of, watched_chains
+from .profile_check import (
+    MOST_DRIFT,
+    MOST_SPREAD,
+    check_runnable,
+    device_name,
+    journal_of,
+    kept_for_another,
+    watched_chains,
+)
 
 GREEDY = Sampling(mode="greedy")
 # Requests that run at a time while operations are watched are fewer.
@@ -285,12 +293,13 @@ def profile(
     }
     shapes = grid or ShapeGrid()
     journal = journal_of(models, forwards, shapes, most_drift=most_drift, restart=restart)
-    even = measure_forwards(forwards, shapes, longest=models.context_tokens, repeats=repeats, journal=journal)
-    _refuse_drift(even.drift, most_drift, journal)
-    measured = measure_members(models, forwards, even, shapes)
-    operations = measure_operations(
-        models, watched.prompts, measured, chains, timed, watched.sampling, world=watched.world
-    )
+    with kept_for_another(journal):
+        even = measure_forwards(forwards, shapes, longest=models.context_tokens, repeats=repeats, journal=journal)
+        _refuse_drift(even.drift, most_drift, journal)
+        measured = measure_members(models, forwards, even, shapes)
+        operations = measure_operations(
+            models, watched.prompts, measured, chains, timed, watched.sampling, world=watched.world
+        )
     made = Profile(meta=_meta(models, measured, operations, watched.sampling), shapes=even.shapes)
     path = _place(made.meta) if out is None else Path(out)
     write_profile(made, path)

@@ -4,7 +4,8 @@ Some of its forwards are measured again, and what it was measured under is looke
 seconds are studied, whether an interrupted profile can go on, and chains that run every member in all its parts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -28,7 +29,7 @@ from ..runtime.forced import ForcedPool
 from ..runtime.forward import ModelForward
 from ..runtime.pools.members import LoadedMembers
 from ..runtime.pools.pool import ModelPool
-from ..runtime.profiling.forwards import ShapeGrid, measure_after_away_again, measure_again
+from ..runtime.profiling.forwards import ShapeGrid, measure_after_away_again, measure_again, median_and_spread
 from ..runtime.profiling.probe import Journal
 from ..runtime.refusals import refuse_oracle
 from ..sim.cost.measured import differences, newest_here
@@ -314,7 +315,7 @@ def journal_of(
     """The journal of a profile, with what an interrupted one has measured; says what becomes of that.
 
     A journal is begun anew with `restart`, if it is older than an hour, or if seconds have changed since by more than
-    the share `most_drift`. `forwards` are the models', by member.
+    the share `most_drift` and what they vary by anyway (`MemberPace`). `forwards` are the models', by member.
     """
     about = _about(models, forwards, grid)
     digest = sha256(dumps(about, sort_keys=True).encode()).hexdigest()[:12]
@@ -332,17 +333,38 @@ def journal_of(
     return journal
 
 
+@contextmanager
+def kept_for_another(journal: Journal) -> Iterator[None]:
+    """Around what a profile measures: an interrupt says what the same command then does, and is raised on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if journal.begun_at is not None:
+            left_s = MOST_AGE_S - (datetime.now(UTC) - journal.begun_at).total_seconds()
+            if left_s > 0:
+                kept = counted(len(journal), "group")
+                tell(f"{kept} of shapes kept: the same command within {in_words(left_s)} continues")
+        raise
+
+
 def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: float, most_drift: float) -> str:
     """Why what was measured cannot be gone on with; empty where it can."""
     if not 0 <= age_s <= MOST_AGE_S:
         return f"it is {in_words(age_s)} old"
-    shapes = [MeasuredForward(*key, seconds=median(seconds), spread=0.0) for key, seconds in journal.seconds().items()]
-    ratios = {
-        name: median(now.seconds / then.seconds for then, now in pairs)
+    # The first round warms up.
+    shapes = [
+        MeasuredForward(*key, *median_and_spread(seconds[1:] or seconds)) for key, seconds in journal.seconds().items()
+    ]
+    paces = {
+        # Of a shape that was timed once only what it takes now has a spread.
+        name: _pace([(then._replace(spread=max(then.spread, now.spread)), now) for then, now in pairs], most_drift)
         for name, pairs in measure_again(forwards, shapes).items()
     }
-    off = [name for name, ratio in ratios.items() if abs(ratio - 1) > most_drift]
-    return f"{off[0]}'s forwards take {ratios[off[0]]:.2f} times as long as then" if off else ""
+    off = [(name, pace) for name, pace in paces.items() if not pace.fits]
+    return ", ".join(
+        f"{name}'s forwards take {pace.ratio:.2f} times as long as then, and may differ by {pace.limit:.0%}"
+        for name, pace in off
+    )
 
 
 def _about(models: ModelPool | ForcedPool, forwards: Mapping[str, ModelForward], grid: ShapeGrid) -> dict[str, object]:

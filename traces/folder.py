@@ -125,9 +125,9 @@ def check_folder(path: Path) -> None:
     if path.exists():
         rule = "must be a .trace folder; `paceline trace import auto FILE --out NAME.trace` makes one of a log"
         raise TraceFormatError(path, "trace", rule, "a file")
-    shipped = ", ".join(sorted(shipped_names("recordings", ".trace")))
-    found = "a link that leads nowhere" if path.is_symlink() else "nothing there"
-    raise TraceFormatError(path, "trace", f"must be a .trace folder, or one that is shipped ({shipped})", found)
+    named = ", ".join(sorted(shipped_names("recordings", ".trace")))
+    found = "a link that leads nowhere" if path.is_symlink() else str(path)
+    raise TraceFormatError(path, "trace", f"must be a .trace folder, or the name of a shipped one ({named})", found)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -397,7 +397,7 @@ def read_profile(path: Path) -> Profile:
         TraceFormatError: no such file, or one that breaks the format; one line.
     """
     if not path.is_file():
-        raise TraceFormatError(path, "profile", "must be a file", "a directory" if path.is_dir() else "nothing there")
+        raise TraceFormatError(path, "profile", "must be a file", "a directory" if path.is_dir() else str(path))
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ...base.files import shipped_names
 from ...base.toml import TomlFileError, checked_toml, read_toml
 from ...decoding.prompt_lookup import LookupRule, Occurrence
 from .published import TOKENIZER, fetched
@@ -186,7 +187,9 @@ def checked_forced_pool(file: Path, values: dict[str, Any]) -> ForcedPoolFile:
 def _read(path: Path) -> tuple[Path, dict[str, Any]]:
     file = path / POOL_FILE_NAME if path.is_dir() else path
     if not file.is_file():
-        raise PoolFileError(file, "pool file", "must exist", str(path))
+        named = ", ".join(shipped_names("pools"))
+        rule = f"must be a folder with {POOL_FILE_NAME}, such a file, or the name of a shipped pool ({named})"
+        raise PoolFileError(file, "pool", rule, str(path))
     return file, read_toml(file, "pool file", PoolFileError)
 
 

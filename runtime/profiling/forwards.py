@@ -179,7 +179,7 @@ def measure_forwards(
     longest: int,
     repeats: int = 3,
     journal: Journal | None = None,
-    stage: str = "profiling forwards (stage 1 of 4)",
+    stage: str = "stage 1 of 4, forwards",
 ) -> MeasuredForwards:
     """Time every shape of the grid.
 
@@ -202,7 +202,7 @@ def measure_forwards(
     groups = sorted({(rows, context) for rows, context, _ in asked})
     total = (repeats + 1) * len(groups)
     done = 0 if journal is None else min(len(journal), total)
-    with Progress(stage, total, unit="groups of shapes", done=done) as progress:
+    with Progress(stage, total, unit="groups of shapes", done=done, of_several=True) as progress:
         for number in range(repeats + 1):
             for rows, context in groups:
                 known = None if journal is None else journal.known(number, (rows, context))
@@ -384,7 +384,7 @@ def measure_after_away(
     away_s: Sequence[float],
     *,
     longest: int,
-    stage: str = "profiling reloads (stage 3 of 4)",
+    stage: str = "stage 3 of 4, reloads",
 ) -> dict[str, tuple[AfterAway, ...]]:
     """By member, a forward of each number of new tokens right after another, and after each time away.
 
@@ -397,7 +397,7 @@ def measure_after_away(
     clock = Clock(forward.kv_shape.device for forward in forwards.values())
     singles = _by_seconds(clock, {name: runs[name, new_tokens[0]] for name in forwards})
     taken: dict[tuple[str, int, float], list[float]] = {}
-    with Progress(stage, REPEATS * len(runs), unit="shapes") as progress:
+    with Progress(stage, REPEATS * len(runs), unit="shapes", of_several=True) as progress:
         for _ in range(REPEATS):
             for (name, count), run in runs.items():
                 others = {other: one for other, one in singles.items() if other not in (name, *shares[name])}
@@ -668,7 +668,7 @@ def measure_uneven(
     cases = cases_within(longest)
     shapes: dict[tuple[str, int], BatchShape] = {}
     taken: dict[tuple[str, int], list[float]] = {}
-    with Progress("profiling uneven rows (stage 2 of 4)", _REPEATS * len(cases), unit="shapes") as progress:
+    with Progress("stage 2 of 4, uneven rows", _REPEATS * len(cases), unit="shapes", of_several=True) as progress:
         for _ in range(_REPEATS):
             for place, case in enumerate(cases):
                 for name, forward in forwards.items():

@@ -154,7 +154,7 @@ def measure_operations(
     longest = max(session.num_prompt for session in world.sessions(_several(prompts, len(prompts)), 1))
     most_tokens = pool.context_tokens - longest
     total = (len(_BATCHES) + 1) * len(chains) + len(_BATCHES) * len(policies)
-    with Progress("profiling operations (stage 4 of 4)", total, unit="runs") as progress:
+    with Progress("stage 4 of 4, operations", total, unit="runs", of_several=True) as progress:
         # A first round warms up.
         watched = _watched(
             world, prompts, chains, (1, *_BATCHES), _tokens_each(measured, chains, most_tokens), progress

@@ -122,7 +122,7 @@ def test_a_target_without_end_tokens_a_missing_tokenizer_and_no_pool(folder, tmp
     assert (code, found["num_tokens"]) == (1, None)
     assert any("generation_config.json: eos_token_id must name the tokens" in problem for problem in found["problems"])
     assert any("tokenizer must be an existing file" in problem for problem in found["problems"])
-    assert "pool file must exist" in refused("pool", "check", tmp_path / "nowhere")
+    assert "pool must be a folder with pool.toml" in refused("pool", "check", tmp_path / "nowhere")
     (tmp_path / "pool.toml").write_text("name = 7")
     assert "pool.toml: name" in refused("pool", "check", tmp_path)
 
@@ -288,7 +288,7 @@ def test_a_check_exits_1_where_a_profile_no_longer_fits(kept):
         (("--check", "--repeats", 4), "--repeats does not apply to --check"),
         (("--check", "--out", "a.profile"), "--out does not apply to --check"),
         (("--check", "--chat"), "--chat does not apply to --check"),
-        (("--check", "nowhere.profile"), "nowhere.profile: profile: must be a file, got 'nothing there'"),
+        (("--check", "nowhere.profile"), "nowhere.profile: profile: must be a file, got 'nowhere.profile'"),
         (("a.profile",), "FILE goes with --check, got 'a.profile'; --out names the file to write"),
     ],
 )

@@ -106,7 +106,9 @@ def test_a_recording_of_another_tokenizer(trace, tmp_path):
     (pool / "tokenizer.json").unlink()
     line = refused("trace", "check", trace, "--pool", "pool")
     assert line == "pool/pool.toml: tokenizer must be a local file to be compared, got 'tokenizer.json'"
-    assert refused("trace", "check", trace, "--pool", "nowhere") == "nowhere: pool file must exist, got 'nowhere'"
+    assert refused("trace", "check", trace, "--pool", "nowhere").startswith(
+        "nowhere: pool must be a folder with pool.toml"
+    )
 
 
 @pytest.mark.parametrize(

@@ -383,7 +383,7 @@ def test_processes_write_what_one_writes_and_say_what_fails(source, distilled, t
     job.shards.mkdir()
     with side_by_side(2) as do:
         do([partial(write_part, job, part, 2) for part in range(2)])
-        with pytest.raises(JobFailedError, match=r"pool file must exist, got .*none"):
+        with pytest.raises(JobFailedError, match=r"pool must be a folder with pool.toml.* got .*none"):
             do([partial(write_part, replace(job, pool=tmp_path / "none"), 0, 1)])
     for shard in (distilled / "work" / "shards").iterdir():
         assert (job.shards / shard.name).read_bytes() == shard.read_bytes()

@@ -219,6 +219,7 @@ def test_of_few_sessions_nobody_knows():
     sessions = {name: f"s{place // 2}" for place, name in enumerate(runs["plain"][0].request_id)}
     compared = replace(seeded(), resampled=Resampled(runs, sessions=sessions))
     assert "fewer than 5 sessions: how much others would differ is not known" in first_table(compared)
+    assert conclusion(compared).startswith("best: draft, 2.00x; 8 requests of 4 sessions cannot tell for certain")
 
 
 def test_runs_of_other_requests_are_not_paired():
@@ -233,6 +234,10 @@ def test_of_few_requests_nobody_knows():
     text = first_table(compared)
     assert "±" not in text
     assert "fewer than 5 requests: how much others would differ is not known" in text
+    assert conclusion(compared).startswith("best: draft, 2.00x; 4 requests cannot tell for certain")
+    assert "for certain" not in conclusion(replace(compared, baseline=None))
+    five = Resampled({"draft": [shares([100] * 5, [0.5] * 5)], "plain": [shares([100] * 5, [1.0] * 5)]})
+    assert "for certain" not in conclusion(replace(compared, resampled=five))
     assert "means over seeds 3 to 5 where chance has a part" in first_table(replace(seeded(1.0, 2.0), resampled=None))
 
 

@@ -718,12 +718,16 @@ def interrupted(tmp_path, monkeypatch, beside):
     return path, timed
 
 
-def same_again(monkeypatch, ratio=1.0):
-    """Measuring again finds every member as quick as then, times a ratio."""
+def same_again(monkeypatch, ratio=1.0, spread=0.0):
+    """Measuring again finds every member as quick as then, times a ratio, and by so much from one time to the next."""
 
     def again(forwards, shapes):
         return {
-            name: [(shape, shape._replace(seconds=ratio * shape.seconds)) for shape in shapes if shape.member == name]
+            name: [
+                (shape, shape._replace(seconds=ratio * shape.seconds, spread=spread))
+                for shape in shapes
+                if shape.member == name
+            ]
             for name in forwards
         }
 
@@ -740,6 +744,50 @@ def test_it_goes_on_where_it_was_and_says_so(interrupted, monkeypatch, capsys):
     assert "an interrupted profile continues: 10 groups of shapes of the last " in capsys.readouterr().err
     assert len(made.shapes) == 4 * 2 * 2 * 2
     assert not path.exists()  # what is finished is no more to be gone on with
+
+
+@pytest.mark.parametrize("where", ["then", "now"])
+@pytest.mark.parametrize(("ratio", "continues"), [(1.2, True), (0.7, True), (1.9, False), (0.5, False)])
+def test_a_machine_that_varies_as_much_anyway_is_no_other_machine(
+    interrupted, monkeypatch, capsys, where, ratio, continues
+):
+    """30% from one time to the next: up to 1.7 times as long says nothing, whether rounds then or now show it."""
+    path, timed = interrupted
+    header, *lines = path.read_text().splitlines()
+    if where == "then":
+        first = [json.loads(line) for line in lines[:4]]
+        lines = [
+            json.dumps(one | {"round": number, "shapes": [[*key, by * seconds] for *key, seconds in one["shapes"]]})
+            for number, by in enumerate((1.0, 0.8, 1.2))
+            for one in first
+        ]
+        path.write_text("\n".join([header, *lines]) + "\n")
+    same_again(monkeypatch, ratio, spread=0.3 if where == "now" else 0.0)
+    # Rounds that were scaled drift by themselves, of which nothing is made here.
+    monkeypatch.setattr("paceline.studies.profile._refuse_drift", lambda *_: None)
+    profile(POOL, PROMPTS, **GIVEN | {"most_drift": 0.1})
+    assert len(timed) == 4 * (NUM_GROUPS - len(lines) * continues)
+    told = capsys.readouterr().err
+    assert ("profile continues" in told) == continues
+    assert ("'s forwards take " in told) != continues
+
+
+def test_an_interrupt_says_what_the_same_command_does_then(interrupted, monkeypatch, capsys):
+    path, _ = interrupted
+    begun_at = (datetime.now(UTC) - timedelta(seconds=2400)).isoformat()
+    header, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text(json.dumps(json.loads(header) | {"begun_at": begun_at}) + "\n" + "".join(lines))
+    same_again(monkeypatch)
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paceline.studies.profile.measure_members", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        profile(POOL, PROMPTS, **GIVEN)
+    told = capsys.readouterr().err
+    assert "continues: 10 groups" in told
+    assert f"{NUM_GROUPS} groups of shapes kept: the same command within 20 min continues" in told
 
 
 @pytest.mark.parametrize(

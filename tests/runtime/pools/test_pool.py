@@ -92,7 +92,9 @@ def test_arguments_that_are_refused(built, loaded, tmp_path):
         loaded.member("big")
     with pytest.raises(ValueError, match="`threads` must be >= 1, got 0"):
         ModelPool.load(built, threads=0)
-    with pytest.raises(PoolFileError, match="pool file must exist"):
+    with pytest.raises(
+        PoolFileError, match=r"pool must be a folder with pool\.toml, such a file, or the name of a shipped pool"
+    ):
         ModelPool.load(tmp_path)
 
 
