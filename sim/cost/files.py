@@ -315,6 +315,11 @@ class RoundFigures(Record):
 
     @model_validator(mode="after")
     def _costs_something(self) -> "RoundFigures":
+        if self.model_fields_set - {"stop_s"} == {"draft_lengths"}:
+            raise ValueError(
+                "draft_lengths must stand beside per_round_s or per_round_row_s, or per_token_s of a member without "
+                "seconds of forwards"
+            )
         drafting_s = self.per_round_s + self.per_token_s + self.per_round_row_s
         if drafting_s < LEAST_SECONDS and self.model_fields_set != {"stop_s"}:
             raise ValueError(f"per_round_s, per_token_s or per_round_row_s must be at least {LEAST_SECONDS:g}")
