@@ -503,12 +503,14 @@ class TableCost(FileCost):
     longer context adds is not in it.
     """
 
-    def __init__(self, name: str, tables: Mapping[str, CostTable], *, extrapolate: bool = False) -> None:
-        super().__init__(name, tables, extrapolate=extrapolate)
+    def __init__(
+        self, name: str, tables: Mapping[str, CostTable], *, extrapolate: bool = False, remarks: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(name, tables, extrapolate=extrapolate, remarks=remarks)
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        return (*self._beyond_notes(), "measured by new tokens only: a longer context costs no more")
+        return (*self._remarks, *self._beyond_notes(), "measured by new tokens only: a longer context costs no more")
 
 
 class CostFile(NamedTuple):
