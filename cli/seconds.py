@@ -297,7 +297,7 @@ class ObservedAsked:
         typer.Option(metavar="FILE.json", help="With --calibrate: write what was fitted, for --cost."),
     ] = None
 
-    def validated(self, asked: ServedOn, bounds: "_Bounds", unused: Mapping[str, object]) -> ObservedValidation:
+    def validated(self, asked: ServedOn, bounds: _Bounds, unused: Mapping[str, object]) -> ObservedValidation:
         """What comes of it; raises ValueError for what is missing, or for one of `unused` that was given."""
         assert self.observed is not None
         for name, is_given in unused.items():

@@ -106,6 +106,8 @@ def _trie_facts(summary: TrieSummary) -> Grid:
     }
     if meta.profile is not None:
         rows["seconds from profile"] = meta.profile.words
+    if meta.costs_doubt:
+        rows["doubt"] = meta.costs_doubt
     return facts(f"{meta.name} ({kind})", rows)
 
 

@@ -6,6 +6,7 @@ workload are here as well.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -278,13 +279,16 @@ class LoadCell:
     equal: bool  # whether members judged, accepted and wrote as many tokens in both worlds, level by level
 
     def error(self, name: str) -> float | None:
-        """Relative error of a figure; None where a world has none."""
+        """Relative error of a figure, infinite where only one world has it (or 0 was measured); None: neither does."""
         ours, theirs = self.simulated.get(name), self.measured.get(name)
-        return None if ours is None or not theirs else ours / theirs - 1
+        if ours is None or not theirs:
+            return None if not ours and not theirs else inf
+        return ours / theirs - 1
 
     def errors(self) -> dict[str, float | None]:
-        """Of all figures."""
-        return {name: self.error(name) for name in FIGURES}
+        """Of all figures; None for an infinite one, too, which JSON has no number for."""
+        errors = {name: self.error(name) for name in FIGURES}
+        return {name: None if error == inf else error for name, error in errors.items()}
 
 
 FIGURES = (*(f"{latency}_{part}" for latency in VALIDATED_LATENCIES for part in VALIDATED_PARTS), THROUGHPUT)
@@ -313,7 +317,10 @@ def half_range(values: Sequence[float]) -> float:
 
 
 def worst_and_median(cells: Sequence[LoadCell]) -> dict[str, Any]:
-    """Absolute errors of each figure over all cells: `median` and `worst`."""
+    """Absolute errors of each figure that a world has, over all cells: `median` and `worst`, infinite ones among them.
+
+    A world in which nobody finished must not pass for one that has no error.
+    """
     found = {}
     for name in FIGURES:
         errors = [abs(error) for cell in cells if (error := cell.error(name)) is not None]

@@ -123,18 +123,17 @@ class SweepCell:
         # Here: a third of the seconds of a start, which whoever finds all cells played can do without.
         from .compare import compare  # noqa: PLC0415
         from .serving import simulate  # noqa: PLC0415
-        from .setting import kept_tables  # noqa: PLC0415
+        from .setting import kept_recording, kept_tables  # noqa: PLC0415
 
         given = dict(self.keywords)
         policy, named = given.pop("policy", None), given.pop("recording", None)
-        tables = kept_tables(named)
         if self.serves:
-            served = simulate(given.pop("workload"), policy, tables.trace, **given)
+            served = simulate(given.pop("workload"), policy, kept_recording(named), **given)
             if served.interrupted:
                 raise KeyboardInterrupt
             (row,) = served.to_dicts()
         else:
-            found = compare(tables, [policy], seeds=1, **given)
+            found = compare(kept_tables(named), [policy], seeds=1, **given)
             row = next(one for one in found.to_dicts() if one["policy"] == found.runs.rows[0].policy)
         told = {
             "policy",

@@ -300,7 +300,7 @@ def check_runnable(policy: Policy, name: str, *, forced: bool, tags: Iterable[st
     check_tags(policy, name, tags, where)
 
 
-# What was measured longer ago is not gone on with.
+# What was measured longer ago does not continue.
 MOST_AGE_S = 3600.0
 
 
@@ -314,7 +314,7 @@ def journal_of(
 ) -> Journal:
     """The journal of a profile, with what an interrupted one has measured; says what becomes of that.
 
-    A journal is begun anew with `restart`, if it is older than an hour, or if seconds have changed since by more than
+    A journal begins again with `restart`, if it is older than an hour, or if seconds have changed since by more than
     the share `most_drift` and what they vary by anyway (`MemberPace`). `forwards` are the models', by member.
     """
     about = _about(models, forwards, grid)
@@ -348,7 +348,7 @@ def kept_for_another(journal: Journal) -> Iterator[None]:
 
 
 def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: float, most_drift: float) -> str:
-    """Why what was measured cannot be gone on with; empty where it can."""
+    """Why what was measured cannot continue; empty where it can."""
     if not 0 <= age_s <= MOST_AGE_S:
         return f"it is {in_words(age_s)} old"
     # The first round warms up.

@@ -103,18 +103,23 @@ def _measured(models: ModelPool, device: str, out: Path) -> recorder.SecondsKept
             f"`costs` cannot be measured on a machine that is so slow or so busy: {error}; contexts are kept in "
             f"{out}.part: --no-costs makes the recording of them, and --cost here has seconds of `paceline profile`"
         ) from None
-    tell(_how_sure(found))
-    return recorder.SecondsKept({device: found.tables})
+    doubt = _doubt(found)
+    tell(doubt or f"measured seconds: {_how_sure(found)}")
+    return recorder.SecondsKept({device: found.tables}, costs_doubt=doubt)
 
 
 def _how_sure(found: MeasuredCosts) -> str:
     rounds, took = counted(found.rounds, "round"), in_words(found.took_s)
-    said = f"{rounds}, drift {found.drift:.1%}, spread {found.spread:.1%}, {took}"
+    return f"{rounds}, drift {found.drift:.1%}, spread {found.spread:.1%}, {took}"
+
+
+def _doubt(found: MeasuredCosts) -> str:
+    """What whoever uses the seconds must know, which the recording keeps; empty where they can be trusted."""
     if found.drift <= MOST_DRIFT and found.spread <= MOST_SPREAD:
-        return f"measured seconds: {said}"
+        return ""
     return (
-        "do not trust the seconds of this recording, something else keeps the machine busy (`paceline profile` on a "
-        f"quiet one measures others, which --cost here takes): {said}"
+        "do not trust the seconds of this recording, something else kept the machine busy (`paceline profile` on a "
+        f"quiet one measures others, which --cost here takes): {_how_sure(found)}"
     )
 
 

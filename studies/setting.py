@@ -24,6 +24,7 @@ from ..sim.cost.what_if import MappedBy
 from ..sim.recorded import placement_of
 from ..sim.replay_tables import ReplayTables, in_order, is_ready, tables_of
 from ..sim.simulate import Scenario
+from ..traces.folder import META
 from ..traces.opening import is_recording
 from ..traces.opening import open_recording as read_recording
 from ..traces.recording import Recording, by_session
@@ -207,10 +208,37 @@ def open_recording(path: str | Path | None = None) -> Recording:
     return read_recording(recording_path(path))
 
 
-@lru_cache(maxsize=1)
+def kept_recording(path: str | None) -> Recording:
+    """A recording as `open_recording` reads it; kept for who asks next, mostly for the same one.
+
+    Known by where it lies and by its `meta.json`: whoever lives on may change the folder, or find it recorded again.
+    """
+    return _recording_at(*_place_of(path))
+
+
 def kept_tables(path: str | None) -> ReplayTables:
-    """A recording as `open_recording` reads it, ready for replay; kept for who asks next, mostly for the same one."""
-    return tables_of(open_recording(path))
+    """As `kept_recording`, ready for replay."""
+    return _tables_at(*_place_of(path))
+
+
+def _place_of(path: str | None) -> tuple[Path, int, int]:
+    """Where a recording lies, and when its `meta.json` was written (ns) and its bytes; -1 where there is none."""
+    found = recording_path(path).resolve()
+    try:
+        meta = (found / META).stat()
+    except OSError:  # opening it says why
+        return found, -1, -1
+    return found, meta.st_mtime_ns, meta.st_size
+
+
+@lru_cache(maxsize=1)
+def _recording_at(path: Path, *_: int) -> Recording:
+    return read_recording(path)
+
+
+@lru_cache(maxsize=1)
+def _tables_at(path: Path, *written: int) -> ReplayTables:
+    return tables_of(_recording_at(path, *written))
 
 
 def remarks_on(recording: Recording, *, batch: int) -> list[str]:

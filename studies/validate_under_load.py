@@ -20,6 +20,7 @@ from ..decoding.steps import Draft, Verify
 from ..policies.about import about_of
 from ..policies.chain_text import default_policies
 from ..reports.serving_tables import (
+    FIGURES,
     HEADINGS,
     VALIDATED_LATENCIES,
     LoadCell,
@@ -407,16 +408,22 @@ class LoadValidation(Printed):
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Of mean latencies over all cells: the largest median error, and the worst; infinite if nothing finished."""
+        """Of mean latencies over all cells: the largest median error, and the worst.
+
+        Infinite where only one world finished anything, or neither did.
+        """
         found = worst_and_median(self.cells)
         means = [found[name] for latency in VALIDATED_LATENCIES if (name := f"{latency}_mean") in found]
         return max((one["median"] for one in means), default=inf), max((one["worst"] for one in means), default=inf)
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""
+        errors = worst_and_median(self.cells)
         return {
             **self.meta,
-            "errors": worst_and_median(self.cells),
+            "errors": {
+                name: {key: None if error == inf else error for key, error in of.items()} for name, of in errors.items()
+            },
             "cells": [asdict(cell) | {"errors": cell.errors()} for cell in self.cells],
         }
 
@@ -446,10 +453,13 @@ class LoadValidation(Printed):
         left = sum(cell.left for cell in self.cells)
         near = [f"{counted(left, 'request')} left the record by a near tie of two tokens"] if left else []
         counts = [(cell.emitted, cell.cycled, cell.modelled) for cell in self.cells]
+        lone = sum(inf in map(cell.error, FIGURES) for cell in self.cells)
+        told = f"only one world has some figure in {counted(lone, 'cell')}: its error counts as infinite"
         return [
             *self.meta["notes"],
             *shares_of(*map(sum, zip(*counts, strict=True))),
             *near,
+            *([told] if lone else []),
             f"means are off in the median (at worst) by: {means or 'nothing finished'}",
             f"equal work in {equal} of {counted(len(self.cells), 'cell')}",
         ]

@@ -3,8 +3,10 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
+from shlex import quote
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -119,15 +121,28 @@ def size_of(path: Path | None, files: Iterable[str]) -> int | None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a path where no recording can be read from."""
+    """Refuse a path where no recording can be read from; for a log the importer that reads it is named."""
     if path.is_dir():
         return
     if path.exists():
-        rule = "must be a .trace folder; `paceline trace import auto FILE --out NAME.trace` makes one of a log"
-        raise TraceFormatError(path, "trace", rule, "a file")
+        raise _log_instead(path)
     named = ", ".join(sorted(shipped_names("recordings", ".trace")))
     found = "a link that leads nowhere" if path.is_symlink() else str(path)
     raise TraceFormatError(path, "trace", f"must be a .trace folder, or the name of a shipped one ({named})", found)
+
+
+def _log_instead(path: Path) -> TraceFormatError:
+    """For a file, which may be a log: the importer that reads it, by its content."""
+    formats = vars(import_module(".importers.formats", __package__))  # importers are loaded only then
+    try:
+        known = formats["detect"]([path]) if path.is_file() else None  # a pipe is not read
+    except (ValueError, OSError):
+        known = None
+    if known is None:
+        rule = "must be a .trace folder; `paceline trace import` makes one of logs that it knows"
+        return TraceFormatError(path, "trace", rule, "a file that is none of them")
+    command = f"paceline trace import {known.name} {quote(str(path))} --out NAME.trace"
+    return TraceFormatError(path, "trace", f"must be a .trace folder; `{command}` makes one of it", known.words)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -7,7 +7,6 @@ from typing import TypeVar, cast
 
 from .contexts.on_disk import read_trace
 from .contexts.recording import TrieRecording
-from .errors import TraceFormatError
 from .folder import IMPORTED, kind_of
 from .recording import Recording
 from .rounds.recording import RoundsRecording
@@ -18,23 +17,9 @@ OfRounds = TypeVar("OfRounds")
 
 def open_recording(path: Path) -> Recording:
     """Read a recording of either form, as its `meta.json` says; raises TraceFormatError."""
-    if path.is_file():
-        raise _log_instead(path)
     if kind_of(path) == IMPORTED:  # what reads rounds is imported only then
         return cast(Recording, vars(import_module(".rounds.on_disk", __package__))["read_rounds"](path))
     return read_trace(path)
-
-
-def _log_instead(path: Path) -> TraceFormatError:
-    """For a file, which may be a log: the importer that reads it, by its content."""
-    formats = vars(import_module(".importers.formats", __package__))
-    try:
-        known = formats["detect"]([path])
-    except (ValueError, OSError):
-        rule = "must be a .trace folder; `paceline trace import` makes one of logs that it knows"
-        return TraceFormatError(path, "trace", rule, "a file that is none of them")
-    rule = f"must be a .trace folder; `paceline trace import {known.name} {path} --out NAME.trace` makes one of it"
-    return TraceFormatError(path, "trace", rule, known.words)
 
 
 def is_recording(value: object) -> bool:

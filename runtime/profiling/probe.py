@@ -52,8 +52,8 @@ Group = tuple[int, int]
 class Journal:
     """Seconds by round and group of shapes; mutated by `note` and `forget`.
 
-    It is a memory and no promise: a file that cannot be read is begun anew, and one that cannot be written is left. A
-    file about anything else than `about` (what is measured and under what) is begun anew too, as any is without
+    It is a memory and no promise: a file that cannot be read begins again, and one that cannot be written is left. A
+    file about anything else than `about` (what is measured and under what) begins again too, as any does without
     `resume`. The attribute `begun_at` is when the first known group was measured; None where nothing is known.
     """
 

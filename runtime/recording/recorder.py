@@ -135,6 +135,7 @@ class SecondsKept(NamedTuple):
 
     costs: dict[str, dict[str, CostTable]]  # by device and model (`profiling.costs.measure_costs`)
     profile: ProfileTaken | None = None  # that they were taken from, if any
+    costs_doubt: str = ""  # why nobody should trust them; "" where nothing speaks against them
 
 
 # Called once everything else is known to be in order. What it returns is called once all contexts are recorded.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...base.by_name import NamedKind, Spec, name_and_options
 from ...base.errors import ArgumentError, known_are, pass_interrupt, told
+from ...traces.contexts.recording import TrieRecording
 from ...traces.meta import ModelInfo
 from ...traces.opening import by_form
 from ...traces.parts import parts_of
@@ -179,7 +180,7 @@ def _unscaled(
     if name in measured:
         return by_form(
             recording,
-            tries=lambda tries: TableCost(name, tries.meta.costs[name], extrapolate=extrapolate),
+            tries=lambda tries: _recorded(name, tries, extrapolate=extrapolate),
             rounds=lambda rounds: TimedCost(rounds, extrapolate=extrapolate),
         )
     if name.endswith(".json"):
@@ -194,6 +195,12 @@ def _unscaled(
         held = "this recording holds no seconds of rounds or answers"
         raise ValueError(f"cost timed: {held}; {known_are('', known, 'or a FILE.json', where=SHEET)}")
     raise ValueError(f"unknown cost {name!r}: {known_are(name, known, 'kernels:DIR', 'or a FILE.json', where=SHEET)}")
+
+
+def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> TableCost:
+    meta = recording.meta
+    doubt = (meta.costs_doubt,) if meta.costs_doubt else ()
+    return TableCost(name, meta.costs[name], extrapolate=extrapolate, remarks=doubt)
 
 
 # What a cost of another package is asked for before it is used: rows, new tokens a row, tokens held a row.

@@ -315,6 +315,11 @@ class RoundFigures(Record):
 
     @model_validator(mode="after")
     def _costs_something(self) -> "RoundFigures":
+        if self.model_fields_set - {"stop_s"} == {"draft_lengths"}:
+            raise ValueError(
+                "draft_lengths must stand beside per_round_s or per_round_row_s, or per_token_s of a member without "
+                "seconds of forwards"
+            )
         drafting_s = self.per_round_s + self.per_token_s + self.per_round_row_s
         if drafting_s < LEAST_SECONDS and self.model_fields_set != {"stop_s"}:
             raise ValueError(f"per_round_s, per_token_s or per_round_row_s must be at least {LEAST_SECONDS:g}")
@@ -498,12 +503,14 @@ class TableCost(FileCost):
     longer context adds is not in it.
     """
 
-    def __init__(self, name: str, tables: Mapping[str, CostTable], *, extrapolate: bool = False) -> None:
-        super().__init__(name, tables, extrapolate=extrapolate)
+    def __init__(
+        self, name: str, tables: Mapping[str, CostTable], *, extrapolate: bool = False, remarks: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(name, tables, extrapolate=extrapolate, remarks=remarks)
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        return (*self._beyond_notes(), "measured by new tokens only: a longer context costs no more")
+        return (*self._remarks, *self._beyond_notes(), "measured by new tokens only: a longer context costs no more")
 
 
 class CostFile(NamedTuple):

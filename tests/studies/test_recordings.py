@@ -150,14 +150,18 @@ def test_imported_logs_have_no_probabilities_to_fit_to(tmp_path):
 
 
 def test_a_log_in_place_of_a_recording_names_its_importer(tmp_path):
-    for name in ("vllm-detailed", "positions", "vllm-metrics"):
-        file = one_file_each(tmp_path)[name][0]
-        told = f"must be a .trace folder; `paceline trace import {name} {file} --out NAME.trace` makes one of it"
-        with pytest.raises(TraceFormatError, match=re.escape(f"{file}: trace: {told}, got ")):
-            paceline.open_recording(file)
+    spaced = tmp_path / "of today"
+    spaced.mkdir()
+    files = {"vllm-detailed": tmp_path, "positions": tmp_path, "vllm-metrics": spaced}
+    for name, folder in files.items():
+        file = one_file_each(folder)[name][0]
+        typed = f"'{file}'" if folder is spaced else file
+        told = f"must be a .trace folder; `paceline trace import {name} {typed} --out NAME.trace` makes one of it"
+        for opens in (paceline.open_recording, read_trace):
+            with pytest.raises(TraceFormatError, match=re.escape(f"{file}: trace: {told}, got ")):
+                opens(file)
     other = tmp_path / "notes.txt"
     other.write_text("no log\n")
-    with pytest.raises(TraceFormatError, match="makes one of logs that it knows, got 'a file that is none of them'"):
-        paceline.open_recording(other)
-    with pytest.raises(TraceFormatError, match=r"must be a .trace folder; .* makes one of a log, got 'a file'"):
-        read_trace(other)
+    for opens in (paceline.open_recording, read_trace):
+        with pytest.raises(TraceFormatError, match="one of logs that it knows, got 'a file that is none of them'"):
+            opens(other)

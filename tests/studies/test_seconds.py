@@ -41,6 +41,7 @@ from paceline.studies.profile_check import (
     remarks_on_profile,
 )
 from paceline.studies.record import record
+from paceline.studies.setting import open_recording
 from paceline.studies.validate import validate
 from paceline.traces.contexts.on_disk import read_trace, write_trace
 from paceline.traces.meta import CostTable, Sampling
@@ -615,12 +616,21 @@ def test_a_recording_of_seconds_that_were_measured_for_it_names_no_profile(tmp_p
     [(0.1, 0.25, "measured seconds: "), (0.11, 0.0, "do not trust "), (0.0, 0.26, "do not trust ")],
 )
 def test_a_recording_says_how_sure_its_seconds_are(tmp_path, monkeypatch, capsys, drift, spread, said):
-    found = MeasuredCosts({}, 7, spread, drift, 41.0)
+    table = CostTable(new_tokens=(1, 4096), seconds=(1e-3, 1e-2))
+    found = MeasuredCosts(dict.fromkeys(("draft", "mid", "slim", "target"), table), 7, spread, drift, 41.0)
     monkeypatch.setattr("paceline.studies.record.measure_costs", lambda *_, **__: found)
     record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=2)
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"paceline: {said}")
     assert line.endswith(f": 7 rounds, drift {drift:.1%}, spread {spread:.1%}, 41 s")
+    # Whoever opens it next is told as well, wherever its seconds are used.
+    doubt = line.removeprefix("paceline: ") if said.startswith("do not") else None
+    trace = open_recording(tmp_path / "a.trace")
+    assert json.loads((tmp_path / "a.trace" / "meta.json").read_bytes()).get("costs_doubt") == doubt
+    assert dict(trace_tables(trace.summary())[0].rows).get("doubt") == doubt
+    notes = {cost: compare(trace, "plain", cost=cost).to_json()["meta"]["cost_notes"] for cost in ("cpu", "h100")}
+    assert [line for line in notes["cpu"] if "do not trust" in line] == [one for one in [doubt] if one]
+    assert not any("do not trust" in line for line in notes["h100"])
 
 
 @pytest.mark.parametrize("stopped", [KeyboardInterrupt(), TimeoutError("only 1 of 3 rounds")])

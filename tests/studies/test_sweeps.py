@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from paceline.runs.cells import CellFound, CellStore, key_of
 from paceline.studies.compare import compare
 from paceline.studies.grids import GridFileError, read_grid
 from paceline.studies.serving import simulate
-from paceline.studies.setting import open_recording
+from paceline.studies.setting import kept_recording, kept_tables, open_recording
 from paceline.studies.sweeps import best_cells, collect, sweep_grid
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 from paceline.traces.errors import TraceFormatError
@@ -109,6 +110,30 @@ def test_a_cell_is_one_call_of_compare(folder):
     for figure in ("output_tokens_per_s", "speed_up", "e2e_s_mean", "acceptance_length", "exact_share", "speed_up_ci"):
         assert row[figure] == own[figure], figure
     assert row["error"] == ""
+
+
+def test_a_recording_is_kept_by_where_it_lies_and_when_it_was_written(folder, monkeypatch):
+    def names():
+        return kept_recording("small.trace").about.name, kept_tables("small.trace").trace.about.name
+
+    assert names() == ("small", "small")
+    assert kept_tables("small.trace") is kept_tables(str(folder / "small.trace"))
+    write_trace(make_trace(SyntheticSpec(name="again", requests=6, tokens=12)), folder / "small.trace")
+    assert names() == ("again", "again")
+    other = folder / "other"
+    other.mkdir()
+    write_trace(make_trace(SyntheticSpec(name="other", requests=6, tokens=12)), other / "small.trace")
+    monkeypatch.chdir(other)
+    assert names() == ("other", "other")
+    monkeypatch.chdir(folder)
+    shutil.rmtree(folder / "small.trace")
+    with pytest.raises(TraceFormatError, match=r"small\.trace: trace: must be a \.trace folder"):
+        kept_tables("small.trace")
+
+
+def test_a_cell_of_simulate_makes_no_tables_of_its_own(folder, monkeypatch):
+    monkeypatch.setattr("paceline.studies.setting.kept_tables", None)
+    assert next(read_grid(folder / "served.toml").cells()).play()["finished"] == 12
 
 
 def test_a_cell_is_one_call_of_simulate(folder):

@@ -7,7 +7,10 @@ from random import Random
 
 import numpy as np
 import pytest
+import typer
 from paceline.base.errors import ArgumentError
+from paceline.cli.seconds import _Bounds
+from paceline.reports.serving_tables import FIGURES, LoadCell
 from paceline.runs.observed import (
     ObservedAcceptance,
     ObservedMeta,
@@ -27,7 +30,7 @@ from paceline.studies.record import record
 from paceline.studies.serving import simulate
 from paceline.studies.setting import named_policy
 from paceline.studies.validate_observed import validate_observed
-from paceline.studies.validate_under_load import ModelsWorld, ServedWorlds, validate_under_load
+from paceline.studies.validate_under_load import LoadValidation, ModelsWorld, ServedWorlds, validate_under_load
 from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Sampling
 from paceline.traces.workloads import Arrival, WorkloadAbout
@@ -212,6 +215,39 @@ def test_a_table_of_errors(path, tmp_path):
     assert "1,234 decisions were modelled rather than replayed" in told
     assert len(found.to_dicts()) == 4
     assert found.to_json()["errors"]["ttft_s_mean"]["worst"] >= found.to_json()["errors"]["ttft_s_mean"]["median"]
+
+
+@pytest.mark.parametrize(
+    ("simulated", "measured", "error"),
+    [(1.0, None, math.inf), (None, 1.0, math.inf), (1.0, 0.0, math.inf), (None, None, None), (1.1, 1.0, 0.1)],
+)
+def test_a_figure_that_one_world_lacks_fails_every_bound(simulated, measured, error):
+    cell = LoadCell(
+        policy="plain", rate=None, requests=4, finished=(4, 4), preemptions=(0, 0), simulated={}, measured={},
+        spread=0.0, other_answers=0, left=0, emitted=4, cycled=0, modelled=0, equal=True,
+    )  # fmt: skip
+    sound = dict.fromkeys(FIGURES, 1.0)
+    other = {
+        world: {name: value for name in ("ttft_s_mean", "e2e_s_mean") if value is not None}
+        for world, value in (("simulated", simulated), ("measured", measured))
+    }
+    meta = dict.fromkeys(("pool", "trace", "workload", "cluster", "cost"), "one") | {"runs": 1, "notes": []}
+    cells = (replace(cell, simulated=sound, measured=sound), replace(cell, **other))
+    found = LoadValidation(meta=meta, cells=cells)
+    assert cells[1].error("e2e_s_mean") == (error if error is None else pytest.approx(error))
+    median, worst = found.errors
+    assert worst == pytest.approx(error or 0.0)
+    for name in ("mean_bound", "tail_bound"):
+        bounds = _Bounds(**{name: 10.0})
+        if error != math.inf:
+            bounds.exit_beyond(median, worst)
+            continue
+        with pytest.raises(typer.Exit):
+            bounds.exit_beyond(median, worst)
+    told = "only one world has some figure in 1 cell: its error counts as infinite"
+    assert (told in found.lines()) == (error == math.inf)
+    assert ("+inf%" in repr(found)) == (error == math.inf)
+    json.dumps(found.to_json(), allow_nan=False)
 
 
 def _cost_file(folder):

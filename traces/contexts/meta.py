@@ -56,13 +56,15 @@ class TrieMeta(SparseRecord):
     costs: dict[str, dict[str, CostTable]] = Field(default_factory=dict)
     # that the costs were taken from; None where they were measured for the recording, or there are none
     profile: ProfileTaken | None = None
+    # why nobody should trust the costs, in a line; "" where nothing speaks against them, and then not written
+    costs_doubt: str = Field(default="", pattern=TITLE_PATTERN)
     # next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them)
     near_ties: int = Field(default=0, ge=0)
     # of the target along the trunks; None where it is not known (synthetic and older recordings)
     trunk_near_ties: NearTies | None = None
     origin: str = ""  # how it was made, in words: the options of the recorder or the generator
 
-    _unwritten: ClassVar[tuple[str, ...]] = ("features",)
+    _unwritten: ClassVar[tuple[str, ...]] = ("features", "costs_doubt")
 
     @model_validator(mode="after")
     def _goes_together(self) -> "TrieMeta":
