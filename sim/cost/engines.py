@@ -24,7 +24,7 @@ OFTEN = 0.1  # share of measured gains that may have the wrong sign before a rea
 class Residuals:
     """Factors between which nine in ten measured rows lay, over what a fit that had not seen their model foretold."""
 
-    low: float  # in (0, 1]
+    low: float  # in [0, 1]; above 0 of plain steps, which always take seconds
     high: float  # >= 1
 
     @property

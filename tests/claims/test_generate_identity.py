@@ -92,5 +92,5 @@ def test_a_few_prompts_are_answered_as_by_generate(policy, cache):
 @pytest.mark.parametrize("cache", ["slots", "mask"])
 @pytest.mark.parametrize("batch", [1, 5, 16])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_batch_and_cache_writes_what_generate_writes(pico, policy, batch, cache):
+def test_every_policy_batch_and_cache_writes_what_generate_writes(policy, batch, cache):
     assert_identical(policy, batch, cache, NUM_PROMPTS, NUM_TOKENS)

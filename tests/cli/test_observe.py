@@ -283,7 +283,9 @@ def test_a_server_is_calibrated_without_and_with_its_drafter(folder):
     (folder / "c.toml").write_text('[[replicas]]\ndevice = "cpu-roofline"\nprefix_cache = false\n')
     calibrated = ("--calibrate", "plain", "--calibrate", "k3", "--write-cost", "mine.json")
     asked = ("validate", "--observed", "again", *calibrated, "--cluster", "c.toml", "--json", "-")
-    found = json.loads(paceline(*asked).out)
+    ran = paceline(*asked)
+    found = json.loads(ran.out)
+    assert (ran.code, ran.err) == (0 if found["within"] else 1, "")
     terms = found["calibration"]["cost"]
     assert terms["target"]["intercept_s"] == pytest.approx(STEP_S, rel=0.02)
     assert terms["draft"] == {"per_token_s": pytest.approx(DRAFT_S, rel=0.02)}

@@ -7,6 +7,8 @@ import pytest
 from paceline.policies import Member, PolicySpecError, Pool, make_policy
 from paceline.policies.check import check_pool
 
+from ..rows import check_rows
+
 POOL = check_pool()
 HEAD = str(Path(__file__).parent / "learned" / "head.json")
 REFUSED = [
@@ -263,13 +265,15 @@ UNSUITED = [
 
 
 def test_wrong_options_are_refused_in_one_line():
-    for text, rule in REFUSED:
+    def check(text, rule):
         given = text.replace("HEAD", HEAD)
         with pytest.raises(PolicySpecError) as caught:
             make_policy(given, POOL)
-        assert rule in str(caught.value), text
-        assert given in str(caught.value), text
-        assert "\n" not in str(caught.value), text
+        assert rule in str(caught.value)
+        assert given in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    check_rows(REFUSED, check)
 
 
 @pytest.mark.parametrize(("text", "pool", "rule"), UNSUITED)

@@ -129,6 +129,8 @@ class Counted:
     [
         ("draft:2/mid:5/target", "fused", 3),
         ("draft:2/mid:5/target", "modules", 1),
+        ("ngram:2/draft:2/mid:3/target", "fused", 3),
+        ("ngram:2/draft:2/mid:3/target", "modules", 1),
         ("ngram:2/draft:2/mid:3/target", "modules", 3),
     ],
 )

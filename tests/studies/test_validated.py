@@ -565,7 +565,9 @@ def test_what_did_not_finish_is_not_replayed_and_said_so(observed_runs):
     kept = (replace(first, failed="HTTP 500: no"), replace(second, ended_at_ps=None), *rest)
     write_observed(ObservedRun(run.meta, kept), observed_runs / "less")
     asked = ("--observed", observed_runs / "less", "--cluster", observed_runs / "c.toml", "--json", "-")
-    found = json.loads(paceline("validate", *asked).out)
+    ran = paceline("validate", *asked)
+    found = json.loads(ran.out)
+    assert (ran.code, ran.err, found["within"]) == (1, "", False)  # seconds of the device, not of the server
     assert found["requests"] == len(rest)
     assert found["notes"] == ["2 observed requests did not finish, or had no text: not replayed"]
 
@@ -601,5 +603,7 @@ def test_options_that_do_not_go_together(observed_runs, options, said):
 def test_a_policy_beside_those_of_the_cluster_is_refused(observed_runs):
     (observed_runs / "own.toml").write_text(f'{CLUSTER}policy = "plain"\n')
     options = ("validate", "--observed", observed_runs / "b", "--cluster", observed_runs / "own.toml")
-    assert "figures are within" in paceline(*options).out
+    ran = paceline(*options)
+    assert "figures are within" in ran.out
+    assert (ran.code, ran.err) == (1, "")  # seconds of the device, not of the server
     assert "--policy must be left out: every replica" in refused(*options, "--policy", "plain")

@@ -234,6 +234,7 @@ def test_the_table_is_whole():
             assert beside.terms.draft_row_s < terms.draft_row_s
         assert 0 < beside.layer_s < 1e-4
         for sure in (beside.dense, beside.mixture):
+            assert sure.plain.low > 0
             assert all(0 <= each.low <= 1 <= each.high for each in (sure.plain, sure.rounds))
 
 

@@ -23,6 +23,7 @@ from paceline.traces.rounds.on_disk import read_rounds
 from paceline.traces.shapes import shape_called
 
 from ...cli.command_line import paceline, refused
+from ...rows import check_rows
 from ..rounds.rounds_strategies import assert_same_rounds
 from ..sheets import IMPORTED, NOT_IMPORTED, imported, read_rows, rows_in, seen, told, written
 from .foreign_files import (
@@ -41,15 +42,19 @@ SHEET = Path(importers.__file__).with_name("formats.toml")
 
 
 def test_what_is_read_of_a_log(tmp_path):
-    for row, folder in rows_in(IMPORTED, tmp_path):
-        assert seen(row, folder) == row["seen"], row["why"]
+    def check(row, folder):
+        assert seen(row, folder) == row["seen"]
+
+    check_rows(rows_in(IMPORTED, tmp_path), check)
 
 
 def test_what_does_not_fit_is_refused_by_its_field(tmp_path):
-    for row, folder in rows_in(NOT_IMPORTED, tmp_path):
-        assert told(row, folder) == row["told"] != "", row
-        assert len(row["told"]) <= 300, row
-        assert "\n" not in row["told"], row
+    def check(row, folder):
+        assert told(row, folder) == row["told"] != ""
+        assert len(row["told"]) <= 300
+        assert "\n" not in row["told"]
+
+    check_rows(rows_in(NOT_IMPORTED, tmp_path), check)
 
 
 def has_placed(request):

@@ -28,6 +28,7 @@ from paceline.traces.workloads.arrival import (
 from paceline.traces.workloads.sessions import GraphError, Node, SessionGraph, Turn, Waits
 from paceline.traces.workloads.summary import summary_of
 
+from ...rows import check_rows
 from ..sheets import NOT_OPENED, OPENED, all_of, opened, read_rows, rows_in, told
 from .files import AGENTS, AZURE, MOONCAKE, OWN, SOUND, VIDUR, lines, write
 
@@ -36,14 +37,18 @@ ONCE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def test_what_is_read_of_a_file(tmp_path):
-    for row, folder in rows_in(OPENED, tmp_path):
-        assert opened(row, folder) == row["seen"], row["why"]
+    def check(row, folder):
+        assert opened(row, folder) == row["seen"]
+
+    check_rows(rows_in(OPENED, tmp_path), check)
 
 
 def test_a_breach_is_one_line_with_line_field_rule_and_value(tmp_path):
-    for row, folder in rows_in(NOT_OPENED, tmp_path):
-        assert told(row, folder) == row["told"] != "", row
-        assert "\n" not in row["told"], row
+    def check(row, folder):
+        assert told(row, folder) == row["told"] != ""
+        assert "\n" not in row["told"]
+
+    check_rows(rows_in(NOT_OPENED, tmp_path), check)
 
 
 def bare(requests):
