@@ -29,7 +29,7 @@ ROUNDS = ("draft_step_s", "wide_s")
 # What is fitted to dense models, and then, with that, to mixtures of experts.
 STAGES = ((*SHARES, "width_s", "reduce_s", "row_s", *ROUNDS), ("expert_layer_s",))
 MOST_BANDWIDTH = 0.9  # of the peak: about what a copy within an H100's memory reaches
-# Rows that one drafted token costs over a round, against one of a plain step. Chosen among 1 to 4 by the rows of the fit.
+# Rows that a drafted token costs over a round, against one of a plain step. Chosen among 1 to 4 by the rows of the fit.
 CHOICES = 3
 CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
 FULL = 12  # rows of a group that counts in full
