@@ -4,17 +4,17 @@ python benchmarks/replay.py [--requests 200] [--tokens 256] [--runs 7] [--agains
 """
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 from paceline.policies.by_name import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.sim.cost.base import CostModel
 from paceline.sim.cost.by_name import make_cost
-from paceline.sim.replay_tables import tables_of
+from paceline.sim.replay_tables import ReplayTables, tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace
 from paceline.traces.contexts.trie import TrieRequest
-from paceline.traces.recording import Recording
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import RoundsRequest
 from paceline_laboratory.findings import Cell, table_cell
@@ -60,15 +60,11 @@ def rounds_of(trace: TrieRecording) -> RoundsRecording:
     return log_of("rounds", map(request, trace.requests), window=WINDOW)
 
 
-def job(recording: Recording, cost: CostModel, policy: str, batch: int) -> Callable[[], object]:
+def job(tables: ReplayTables, cost: CostModel, policy: str, batch: int) -> Callable[[], object]:
+    # Steps that were played once are kept by seed.
+    scenarios = (Scenario(tables=tables, cost=cost, batch=batch, seed=seed) for seed in count())
     name, stepwise = policy.removesuffix(STEPWISE), policy.endswith(STEPWISE)
-
-    def run() -> object:
-        tables = tables_of(recording)  # new ones: steps that were played once are kept in them
-        scenario = Scenario(tables=tables, cost=cost, batch=batch)
-        return summarise_run(simulate(scenario, make_policy(name, tables.pool), name, stepwise=stepwise))
-
-    return run
+    return lambda: summarise_run(simulate(next(scenarios), make_policy(name, tables.pool), name, stepwise=stepwise))
 
 
 def main() -> None:
@@ -91,15 +87,15 @@ def main() -> None:
         run=3,
     )
     trace = make_trace(spec)
-    recordings: dict[str, Recording] = {"contexts": trace, "rounds": rounds_of(trace)}
+    recordings = {"contexts": tables_of(trace), "rounds": tables_of(rounds_of(trace))}
     cost = make_cost("cpu", trace)
     cases = {f"{kind} {name} {batch}": (kind, name, batch) for kind, name, batch in CASES}
     jobs = {case: job(recordings[kind], cost, name, batch) for case, (kind, name, batch) in cases.items()}
     timings = interleaved(jobs, runs=options.runs)
     num_nodes = sum(record.trie.num_nodes for record in trace.requests)
     title = (
-        f"{options.requests} requests of {options.tokens} tokens, {num_nodes:,} contexts; tables, simulate and "
-        f"summarise, medians of {options.runs} interleaved runs"
+        f"{options.requests} requests of {options.tokens} tokens, {num_nodes:,} contexts; simulate and summarise, "
+        f"medians of {options.runs} interleaved runs"
     )
     tokens = options.requests * options.tokens
     show(title, [row(case, timings[name], tokens) for name, case in cases.items()])
