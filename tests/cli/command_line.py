@@ -11,9 +11,7 @@ from paceline.cli.app import command
 from paceline.cli.errors import run_command
 
 # What a slow machine is told of a command that takes more than ten seconds.
-PROGRESS = re.compile(
-    r"^paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left( of this stage)?)?\n", re.MULTILINE
-)
+PROGRESS = re.compile(r"^paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left.*)?\n", re.MULTILINE)
 
 
 @dataclass

@@ -219,7 +219,10 @@ def test_a_policy_may_name_the_tag_of_a_request_that_is_left_out():
             "agree.trace: requests, r0, prompt: must be the tokens of the prompt as it stands, without --chat, got",
         ),
         (("--reach", "9"), "--closure, --reach and --run belong to a recording made now; --trace has its own"),
-        (("--trace", "missing.trace"), "missing.trace: trace: must be a .trace folder, or one that is shipped (pico, "),
+        (
+            ("--trace", "missing.trace"),
+            "missing.trace: trace: must be a .trace folder, or the name of a shipped one (",
+        ),
     ],
 )
 def test_a_recording_of_something_else(place, made, args, told):

@@ -50,7 +50,7 @@ LONG = re.compile(
     r"|compare --by-tag \\|--policy via-sd|--regret|specrouter,stop=|--batch 8 --policy my_policy"
 )
 # On a slow machine only.
-PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left( of this stage)?)?")
+PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left.*)?")
 OUTPUT_OF_CELL = "```\n\n```text\n"  # what stands between a cell and what it shows
 CAT = re.compile(r"cat ([\w.-]+)")
 OWN = ".venv/bin/paceline"

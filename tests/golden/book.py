@@ -81,7 +81,7 @@ class Masks:
     MEASURED_COLUMNS = re.compile(r"(_s|_ps|_seconds|times_plain|log_prob|entropy|gap|tvd.*)$")
     # On a slow machine only.
     PROGRESS = re.compile(
-        r"^paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left( of this stage)?)?\n", re.MULTILINE
+        r"^paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left.*)?\n", re.MULTILINE
     )
 
     def __init__(self, folder: Path, *, measured: bool) -> None:

@@ -51,7 +51,7 @@ def test_the_files_of_a_folder_and_what_is_none(stored, tmp_path, kind):
     assert refused(tmp_path / "none", kind) == ("none", field)
     (tmp_path / "file").write_text("{}")
     assert refused(tmp_path / "file", kind) == ("file", field)
-    assert "got 'a file'" in str(refusal(tmp_path / "file", read))
+    assert "got 'a file" in str(refusal(tmp_path / "file", read))
     for name in files:
         data = (path / name).read_bytes()
         (path / name).unlink()
