@@ -87,9 +87,7 @@ def enough_values(values: Sequence[float]) -> int | None:
 
 
 def enough_in_words(enough: int, units: str, num_tied: int) -> str:
-    """That about `enough` units would separate one of `num_tied` policies from the best; `units` is requests, seeds,
-    ...
-    """
+    """That about `enough` of `units`, as "seeds", would separate one of `num_tied` policies from the best."""
     if enough > MOST_UNITS:
         return f"no number of {units} that anyone has would tell them apart (more than {MOST_UNITS:,})"
     each = " sessions" if units == "sessions" else ""  # the words before it are about requests

@@ -123,8 +123,7 @@ def waterfall_under_load(run: SpentUnderLoad | None, alone: SpentUnderLoad | Non
 
 
 def _met_s(ops: Columns, seconds: Floats, replicas: Times, first: Times, ended: Times) -> float:
-    """Of `[N]` seconds of operations, those all requests together wait through, from `first` to `ended`, per replica.
-    """
+    """Of `[N]` seconds of operations, those that all requests wait through, from `first` to `ended`, per replica."""
     total = 0.0
     for replica in np.unique(replicas).tolist():
         here, own = ops["replica"] == replica, replicas == replica
