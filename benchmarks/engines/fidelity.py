@@ -1,8 +1,8 @@
-"""How well the terms of engines foretell measured rows: seconds, speed-ups, ranges, and which draft length is best.
+"""Errors of the terms of engines against measured rows: seconds, speed-ups, ranges, and the best draft length.
 
-Exits with 1 if the median error of a group has grown by more than two points over what docs/fidelity.md says of it.
+Exits with 1 if the median error of a group exceeds that in docs/fidelity.md by more than two points.
 
-python -m benchmarks.engines.fidelity ROWS [--write]     (ROWS: the folder engine_rows; --write: the page, anew)
+python -m benchmarks.engines.fidelity ROWS [--write] (ROWS: the folder engine_rows; --write: rewrites the page)
 """
 
 import re
@@ -27,22 +27,22 @@ ByGroup = dict[Group, list[Foretold]]
 
 
 def terms_of(row: Row) -> EngineTerms:
-    """What a row's engine takes on its device, as the package has it."""
+    """The package's terms of a row's engine on its device."""
     return engines()[row.engine][row.device]
 
 
 def bare(_: Row) -> None:
-    """No engine at all."""
+    """The terms of no engine."""
 
 
 def group_of(row: Row) -> Group:
-    """Rows of one line of a table: trees and chains are told apart."""
+    """The group of a row, one line of a table; trees and chains are separate."""
     drafts = "" if row.drafter is None else f"{row.drafter.name}, {'chains' if row.wide == 1 else 'trees'}"
     return (*row.group, drafts)
 
 
 def by_group(found: Iterable[Foretold], group: Callable[[Row], Group] = group_of) -> ByGroup:
-    """Rows of each group, in their order."""
+    """The rows of each group, in their order."""
     groups: ByGroup = defaultdict(list)
     for one in found:
         groups[group(one.row)].append(one)
@@ -50,22 +50,22 @@ def by_group(found: Iterable[Foretold], group: Callable[[Row], Group] = group_of
 
 
 def middle(found: Sequence[Foretold]) -> str:
-    """The median error, without its sign; "" of none."""
+    """The median absolute error; "" without rows."""
     return f"{median(abs(one.error) for one in found):.1%}" if found else ""
 
 
 def worst(found: Sequence[Foretold]) -> str:
-    """The largest error; "" of none."""
+    """The largest error; "" without rows."""
     return f"{max((one.error for one in found), key=abs):+.0%}" if found else ""
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table, and an empty line."""
+    """A table and an empty line."""
     return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
 def errors_table(kind: str, by_source: dict[str, ByGroup]) -> list[str]:
-    """A line a group: the bare roofline, the terms, and what a fit says that has not seen the model."""
+    """A line per group: errors of the bare roofline, of the terms, and of a fit that has not seen the model."""
     rows = []
     for group in sorted(one for one in by_source["terms"] if one[0] == kind):
         at_peaks, fitted, apart = (by_source[name].get(group, []) for name in ("bare", "terms", "unseen"))
@@ -81,7 +81,7 @@ def errors_table(kind: str, by_source: dict[str, ByGroup]) -> list[str]:
 
 
 def batches_table(found: Iterable[Foretold]) -> list[str]:
-    """Speed-ups by number of rows, of sources that have several."""
+    """Speed-ups by number of rows, for sources with several."""
     sources: dict[Group, list[Foretold]] = defaultdict(list)
     for one in found:
         row = one.row
@@ -104,7 +104,7 @@ def range_of(row: Row) -> Residuals:
 
 
 def ranges_table(apart: Sequence[Foretold], kept: Sequence[Foretold]) -> list[str]:
-    """How many rows lie in the range that is printed for their group."""
+    """The share of rows inside the printed range of their group."""
     groups: dict[Group, list[bool]] = defaultdict(list)
     for source, found in (("not seen", apart), ("typed off", kept)):
         for one in found:
@@ -120,7 +120,7 @@ def ranges_table(apart: Sequence[Foretold], kept: Sequence[Foretold]) -> list[st
 
 
 def lengths(found: Iterable[Foretold]) -> list[Group]:
-    """Of every setting of which several lengths of chains were measured: the best, the one foretold, and its regret."""
+    """For settings with several measured chain lengths: the best, the predicted one, and its regret."""
     by_setting: dict[Group, list[Foretold]] = defaultdict(list)
     for one in found:
         if one.row.drafted and one.row.wide == 1:
@@ -138,7 +138,7 @@ def lengths(found: Iterable[Foretold]) -> list[Group]:
 
 
 def page(rows: Sequence[Row]) -> list[str]:
-    """The tables."""
+    """The tables of the page."""
     fitted, apart, kept = foretold(rows, terms_of), list(unseen(rows)), kept_rows()
     kept_fitted = foretold(kept, terms_of)
     by_source = {"bare": by_group(foretold(rows, bare)), "terms": by_group(fitted), "unseen": by_group(apart)}
@@ -174,7 +174,7 @@ def page(rows: Sequence[Row]) -> list[str]:
 
 
 def written_medians(text: str) -> dict[str, float]:
-    """By the first cells of a line, the median error of the terms that the page holds for it."""
+    """The page's median error of the terms, by the first cells of a line."""
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
