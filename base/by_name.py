@@ -318,7 +318,7 @@ def read_options(
             known = known_are(key, parameters, *others) if parameters or others else "it takes no options"
             raise ValueError(f"unknown option {key!r}; {known}")
         if key in values:
-            raise ValueError(f"option {key!r} stands twice")
+            raise ValueError(f"option {key!r} is repeated")
         kinds = kinds_of(maker, parameters[key], also) if key in parameters else (also,)
         if read_part is not None and also in kinds:
             values[key] = _read_part(key, value, read_part)

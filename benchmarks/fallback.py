@@ -25,7 +25,7 @@ from paceline.traces.importers import read_recording
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds
 from paceline_laboratory.findings import Cell, table_cell
-from shared.engine_logs import cut, difficult_rounds, difficult_texts, keeping, made_up
+from shared.engine_logs import cut, difficult_rounds, difficult_texts, keeping, synthetic_log
 from shared.report import parser_of, show
 
 SHORT, LONG = 3, 8
@@ -185,7 +185,7 @@ def eagle_beyond(recording: RoundsRecording) -> str:
 
 
 def timing(requests: int) -> list[Cell]:
-    hazard = Hazard(made_up(requests))
+    hazard = Hazard(synthetic_log(requests))
     began = perf_counter()
     hazard.fit(0)
     fitted = perf_counter()

@@ -127,7 +127,7 @@ def _told(path: str, found: Speculation, engine: Engine) -> tuple[ObservedAccept
     if length is None:
         return None, f"{path} has metrics of {engine.name}, and none of them tells that anything was drafted"
     if length < 1:
-        return None, f"{path} tells of {length:.3g} tokens a step, fewer than one"
+        return None, f"{path} gives {length:.3g} tokens a step, fewer than one"
     return ObservedAcceptance(source=source, accept_length=length), ""
 
 

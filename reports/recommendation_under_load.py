@@ -150,13 +150,13 @@ class RecommendationUnderLoad(Recommended):
         found = [self._decision()]
         if self.at_slow_end:
             found.append(f"if seconds are as slow as nine in ten measurements allow, it misses: {self.at_slow_end}")
-        found += [f"{one.policy} is {one.standing}: {one.reason}" for one in self.candidates if self._is_told(one)]
+        found += [f"{one.policy} is {one.standing}: {one.reason}" for one in self.candidates if self._is_listed(one)]
         found += [] if self.crossing is None else [self.crossing.words]
         if self.observed is not None:
             found += ["the present setting, simulated and observed:", *self.observed.lines()]
         return found
 
-    def _is_told(self, one: ServedCandidate) -> bool:
+    def _is_listed(self, one: ServedCandidate) -> bool:
         """Whether a line says why it was not chosen; not for infeasible ones if another is (the ledger has all)."""
         return one.standing is not Standing.feasible and (
             self.chosen is None or one.policy == self.present or one.standing is not Standing.infeasible

@@ -118,11 +118,11 @@ def repeatability(cells: Sequence[Cell]) -> ValidationVerdict | None:
     num_runs = len(cells[0].runs_s)
     if num_runs == 1:
         return None
-    held_out = [[_foretold(cell, run) for cell in cells] for run in range(num_runs)]
+    held_out = [[_predicted(cell, run) for cell in cells] for run in range(num_runs)]
     return _verdict([cell for told in held_out for cell in told], [one for told in held_out for one in choices(told)])
 
 
-def _foretold(cell: Cell, run: int) -> Cell:
+def _predicted(cell: Cell, run: int) -> Cell:
     """A cell with one of the measured runs in the simulator's place, and the other runs."""
     others = (*cell.runs_s[:run], *cell.runs_s[run + 1 :])
     return replace(cell, simulated_s=cell.runs_s[run], runs_s=others, equal=cell.runs_equal)

@@ -31,7 +31,7 @@ from .tokenizers import Alignment
 def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[Writing]) -> None:
     """Fill `tokens` of every writing, in the order of the cache's rows; there must be room in the member's cache."""
     if writings:
-        go_on(executor, sampler, level, writings, first_logits(executor, level, writings))
+        continue_writing(executor, sampler, level, writings, first_logits(executor, level, writings))
 
 
 def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) -> Tensor:
@@ -41,7 +41,9 @@ def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) ->
     return executor.feed(level, states, feeds, kept_last(executor.device(level), feeds, [1] * len(feeds)))
 
 
-def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor) -> None:
+def continue_writing(
+    executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor
+) -> None:
     """As `write`, beginning with the logits `[B, V]` of each request's first token."""
     while True:
         going, written = choose(executor, sampler, running, logits)
@@ -67,7 +69,7 @@ def choose(
     written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
     tokens, scores = written.tolist(), best.tolist()
     asks = any(writing.stop is not None for writing in running)
-    going = _take(running, rows, tokens, scores, _said(rows, tokens, scores) if asks else None)
+    going = _take(running, rows, tokens, scores, _signals_of(rows, tokens, scores) if asks else None)
     executor.phases.sampling_s += executor.clock.now_s() - start_s
     return going, written
 
@@ -85,7 +87,7 @@ def _take(
     return going
 
 
-def _said(rows: Tensor, tokens: list[int], best: list[float]) -> list[Signal | None]:
+def _signals_of(rows: Tensor, tokens: list[int], best: list[float]) -> list[Signal | None]:
     """Signals of one token each from `[N, V]` distributions; None where they are not finite."""
     said: list[Signal | None] = [None] * len(tokens)
     known = [index for index, score in enumerate(best) if isfinite(score)]
@@ -160,7 +162,7 @@ class FeatureReading:
     now: list[int]  # tokens of the next forward
     later: list[int]  # tokens after them, one a forward
 
-    def go_on(self, written: int | None = None) -> None:
+    def advance(self, written: int | None = None) -> None:
         """Let the next forward read the next token: one of `later`, or after all of them the written one."""
         self.now = [self.later.pop(0) if written is None else written]
 
@@ -186,7 +188,7 @@ class FeatureReader:
                 written |= {due[index]: tokens[index] for index in going}
             running = [pair for place, pair in enumerate(running) if place in written]
             for (_, reading), token in zip(running, [written[place] for place in sorted(written)], strict=True):
-                reading.go_on(token)
+                reading.advance(token)
 
     def contexts(self, states: Sequence[RequestState], feeds: Sequence[list[int]], counts: Sequence[int]) -> Tensor:
         """`[N, V]` logits after the last `counts[i]` tokens of each request, in the order of the cache's rows."""
@@ -199,7 +201,7 @@ class FeatureReader:
                     kept[place].append(row)
             running = [pair for pair in running if pair[1].later]
             for _, reading in running:
-                reading.go_on()
+                reading.advance()
         return torch.stack([row for rows in kept for row in rows])
 
     def _begin(self, state: RequestState, feed: list[int]) -> FeatureReading:
@@ -300,7 +302,7 @@ class DraftProcessor:
         going = self._ordered(level, [writings[name] for name in started if name not in refused])
         if going:
             logits = torch.stack([started[each.state.request_id] for each in going])
-            go_on(self._executor, self._executor.sampler, level, going, logits)
+            continue_writing(self._executor, self._executor.sampler, level, going, logits)
         nothing = Drafted([], [])
         return [
             without_room(refused[name])
@@ -344,7 +346,7 @@ class DraftProcessor:
         if level in self._foreign:
             tokens = self._foreign[level].drafted(item, writing)
             return self._without_distribution(session, tokens)
-        said: Sequence[Signal | None] = writing.said or [None] * len(writing.tokens)
+        said: Sequence[Signal | None] = writing.signals or [None] * len(writing.tokens)
         views = [
             PendingView(token, row, signal)
             for token, row, signal in zip(writing.tokens, writing.rows, said, strict=True)

@@ -267,7 +267,7 @@ class Writing:
     stop: Stop | None = None  # ends the draft early; None never
     tokens: list[int] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)  # per token the distribution `[V]` it was chosen from
-    said: list[Signal] = field(default_factory=list)  # per token its signal, if `stop` is given
+    signals: list[Signal] = field(default_factory=list)  # per token its signal, if `stop` is given
     broken: bool = False  # whether the logits were not finite; then the last token is missing
     _product: float = 1.0
 
@@ -277,7 +277,7 @@ class Writing:
         self.rows.append(row)
         stopped = False
         if self.stop is not None and signal is not None:
-            self.said.append(signal)
+            self.signals.append(signal)
             self._product *= token_factor(self.stop)(signal, len(self.tokens) - 1)
             stopped = self.stop.holds(signal, self._product)
         return not stopped and token not in self.eos and len(self.tokens) < self.most

@@ -61,7 +61,7 @@ from .verify import Chunk
 from .world import TorchWorld
 
 
-class Told(NamedTuple):
+class Decided(NamedTuple):
     """The decided result of one request in an operation."""
 
     start: int  # output position of the first token drafted
@@ -70,11 +70,11 @@ class Told(NamedTuple):
 
 
 class ForcedSampler(Sampler):
-    """Writes and accepts as decided: by request in `told`, which must be set before each operation."""
+    """Writes and accepts as decided: by request in `decided`, which must be set before each operation."""
 
     def __init__(self, sampling: Sampling) -> None:
         super().__init__(sampling)
-        self.told: Mapping[str, Told] = {}
+        self.decided: Mapping[str, Decided] = {}
         self._real = make_sampler(sampling)
 
     def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
@@ -86,7 +86,7 @@ class ForcedSampler(Sampler):
         _, best = self._real.write(logits, states, positions)
         tokens = []
         for state, position in zip(states, positions, strict=True):
-            told = self.told[state.request_id]
+            told = self.decided[state.request_id]
             tokens.append(told.tokens[position - told.start])
         return torch.tensor(tokens, device=logits.device), best
 
@@ -94,7 +94,7 @@ class ForcedSampler(Sampler):
         """See `Sampler`; the verdicts are the decided ones, except for logits that are not finite."""
         verdicts: list[Verdict | None] = []
         for row, real in zip(judgings, self._real.verdicts(logits, judgings), strict=True):
-            told = self.told[row.state.request_id]
+            told = self.decided[row.state.request_id]
             verdicts.append(None if real is None else Verdict(told.num_accepted, told.tokens[0]))
         return verdicts
 
@@ -403,9 +403,9 @@ class ForcedWorld(TorchWorld):
             with self._as_decided([session for session, _ in items]):
                 decided = [row for row in self._decisions.draft(level, items).rows if isinstance(row, Drafted)]
             if self.pool.members[level].model is not None:
-                items = self._told_to_draft(items, decided)
+                items = self._forced_drafts(items, decided)
             else:
-                items = [(session, self._told_to_copy(session, step)) for session, step in items]
+                items = [(session, self._with_safe_copy(session, step)) for session, step in items]
         ran = super().draft(level, items)
         with self.clock.paused():
             rows = [
@@ -422,8 +422,8 @@ class ForcedWorld(TorchWorld):
                     raise ArgumentError(f"a forced run must be of lossless steps, got {step} of {session.request_id}")
             with self._as_decided([session for session, _ in items]):
                 decided = [row for row in self._decisions.verify(level, items).rows if isinstance(row, Judged)]
-            self._sampler.told = {
-                session.request_id: Told(0, self._safe_ids(session, [told.own_token]), told.num_accepted)
+            self._sampler.decided = {
+                session.request_id: Decided(0, self._safe_ids(session, [told.own_token]), told.num_accepted)
                 for (session, _), told in zip(items, decided, strict=True)
             }
         ran = super().verify(level, items, chunks)
@@ -436,24 +436,24 @@ class ForcedWorld(TorchWorld):
 
     def check_ahead(self) -> None:
         """Raises ValueError: outcomes are decided for one step of a request at a time."""
-        raise ValueError("nobody works ahead in a forced run")
+        raise ValueError("no member works ahead in a forced run")
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError: decisions are forced on runs of tokens only."""
         raise ValueError("a forced run drafts no token trees")
 
-    def _told_to_draft(self, items: Sequence[DraftItem], decided: Sequence[Drafted]) -> list[DraftItem]:
+    def _forced_drafts(self, items: Sequence[DraftItem], decided: Sequence[Drafted]) -> list[DraftItem]:
         """The steps by which the models draft as many tokens as decided."""
-        self._sampler.told = {}
+        self._sampler.decided = {}
         steps = []
         for (session, step), told in zip(items, decided, strict=True):
             start = len(session.emitted) + len(session.tokens)
-            self._sampler.told[session.request_id] = Told(start, self._safe_ids(session, told.tokens))
+            self._sampler.decided[session.request_id] = Decided(start, self._safe_ids(session, told.tokens))
             stop: Any = None if step.stop is None else _Unending(step.stop)
             steps.append((session, Draft(step.model, len(told.tokens), stop)))
         return steps
 
-    def _told_to_copy(self, session: Session, step: Draft) -> Draft:
+    def _with_safe_copy(self, session: Session, step: Draft) -> Draft:
         return step if step.copy is None else replace(step, copy=tuple(self._safe_ids(session, step.copy)))
 
     def _drafted(self, session: Session, row: Drafted, told: Drafted) -> Drafted:

@@ -501,7 +501,7 @@ def _check_batch(num_rows: int, limits: Limits, streamer: BaseStreamer | None) -
         raise ValueError(f"streamer must be for a batch of 1, got a batch of {num_rows}")
     if num_rows > 1 and limits.stops and not limits.eos:
         raise ValueError(
-            "stop_strings for more than one row need eos_token_id (without it generate() goes on after them), "
+            "stop_strings for more than one row need eos_token_id (without it generate() continues after them), "
             f"got a batch of {num_rows}"
         )
 

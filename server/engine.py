@@ -45,7 +45,7 @@ from ..sim.serving.requests import READS, AnswerLengths, DrawnRequests, ServedRe
 from ..sim.serving.world import Fed, Ran
 from ..traces.meta import Sampling
 from ..traces.workloads.arrival import PS_PER_S, Arrival
-from .logprobs import TokenLogprob, told_of
+from .logprobs import TokenLogprob, token_logprobs
 
 _PS_PER_NS = 1000
 
@@ -248,7 +248,7 @@ class LiveWorld:
         job, count = _job_of(session), found.num_accepted + 1
         assert job.num_top is not None
         tokens = [*session.tokens[: found.num_accepted], found.own_token]
-        job.logprobs += told_of(log_probs[:count], tokens, job.num_top)
+        job.logprobs += token_logprobs(log_probs[:count], tokens, job.num_top)
 
     def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
         """See `EngineWorld`; raises as `draft`."""

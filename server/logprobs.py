@@ -26,7 +26,7 @@ class TokenLogprob(NamedTuple):
     top: tuple[tuple[int, float], ...]  # the likeliest tokens with log-probabilities, likeliest first
 
 
-def told_of(log_probs: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenLogprob]:
+def token_logprobs(log_probs: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenLogprob]:
     """N tokens' entries from `[N, V]` log-probabilities, each with the `num_top` likeliest, >= 0."""
     index = torch.as_tensor(tokens, device=log_probs.device)[:, None]
     own = log_probs.gather(-1, index)[:, 0].clamp(min=LOWEST).tolist()

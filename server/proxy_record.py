@@ -215,7 +215,7 @@ class ProxyRecorder:
         try:
             passed.asked = self._asked(passed.body)
             found = self._read(passed)
-            telling = self._told(passed) if found.seen.finished else None
+            telling = self._readable_row(passed) if found.seen.finished else None
         except _LeftOut as error:
             self.leave_out(str(error))
             self._files.ended(passed.request_id, None, {})
@@ -277,15 +277,15 @@ class ProxyRecorder:
         if passed.failed:
             raise ServerError(passed.failed)
 
-    def _told(self, passed: Passed) -> Row | None:
-        """As `_telling`; counts answers that cannot be read, whose parts would mislead."""
+    def _readable_row(self, passed: Passed) -> Row | None:
+        """As `_row_of`; counts answers that cannot be read, whose parts would mislead."""
         try:
-            return self._telling(passed)
+            return self._row_of(passed)
         except ValueError:
             self._num_unread += 1
             return None
 
-    def _telling(self, passed: Passed) -> Row | None:
+    def _row_of(self, passed: Passed) -> Row | None:
         """An answer's fields of drafts, and its usage, without its text; None if it has none.
 
         Raises ValueError where these are no JSON.

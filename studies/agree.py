@@ -114,7 +114,7 @@ class BothWorlds:
 
     def _replay(self, policy: NamedPolicy, *, strict: bool) -> ReplayedRun:
         tables = TrieTables(self.recording)
-        cost = made_up_cost(self.recording.meta.model_names)
+        cost = synthetic_cost(self.recording.meta.model_names)
         scenario = Scenario(
             tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start, prefixes=self.memory.prefixes
         )
@@ -139,7 +139,7 @@ class BothWorlds:
             start=self.start,
             memory=self.memory,
             overlap=self.overlap,
-            prices=made_up_cost(self.recording.meta.model_names),
+            prices=synthetic_cost(self.recording.meta.model_names),
         )
         outputs, ran = whole(found)  # an incomplete run proves nothing
         ran_tokens = {output.request_id: output.tokens for output in outputs}
@@ -161,7 +161,7 @@ def _what_was_recorded(recording: TrieRecording, cause: UnrecordedContextError) 
     return f"`closure` {closure.kind} `reach` {closure.reach} `run` {closure.run}; record deeper"
 
 
-def made_up_cost(names: Sequence[str]) -> FileCost:
+def synthetic_cost(names: Sequence[str]) -> FileCost:
     """One second for a forward of the target, half of the next larger one's for each smaller model.
 
     `names` are smallest first. Each further new token adds a 64th. All are binary fractions, so that sums are exact in
@@ -277,7 +277,7 @@ def _matching(
     if recorded is None:
         raise TraceFormatError(path, field, "must be recorded for every prompt", None)
     if list(recorded.prompt) != pool.encode(prompt.text):
-        put = "as it stands, without --chat" if pool.chat is None else "as the chat template puts it"
+        put = "as it is, without --chat" if pool.chat is None else "as the chat template puts it"
         raise TraceFormatError(path, f"{field}, prompt", f"must be the tokens of the prompt {put}", recorded.prompt)
     if recorded.max_new_tokens != max_new_tokens:
         rule = f"must be the one asked for, {max_new_tokens}"

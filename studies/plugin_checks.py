@@ -122,7 +122,7 @@ def _check_blocks(label: str, one: Arrival, unit: int) -> None:
         rule = f"must be one for each {unit} tokens of the prompt" if unit else "must be empty without unit_tokens"
         raise PluginError(f"workload {label!r}: request {one.request_id}: blocks {rule}, got {len(one.blocks)}")
     if twice := repeated([*one.blocks]):
-        raise PluginError(f"workload {label!r}: request {one.request_id}: block {twice[0]} must not stand twice")
+        raise PluginError(f"workload {label!r}: request {one.request_id}: block {twice[0]} must not be repeated")
 
 
 def check_router(maker: Callable[..., Router], **options: Any) -> None:  # noqa: ANN401 - of any kind

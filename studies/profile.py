@@ -47,7 +47,7 @@ from ..traces.profile import (
     profiles_folder,
     write_profile,
 )
-from .agree import made_up_cost
+from .agree import synthetic_cost
 from .decode import load_models
 from .profile_check import (
     MOST_DRIFT,
@@ -150,7 +150,7 @@ def _recording(
     requests = {str(place): replace(request, request_id=str(place)) for place, request in enumerate(again)}
     tables = TrieTables(replace(forced, requests=tuple(requests.values())))
     world = ForcedProbedWorld(pool=models, sampling=mode)
-    world.follow(tables.world(made_up_cost(forced.meta.model_names), seed=0, strict=False))
+    world.follow(tables.world(synthetic_cost(forced.meta.model_names), seed=0, strict=False))
     world.take(requests, eos=frozenset(forced.meta.eos_token_ids))
     texts = tuple(Prompt(request_id=name, tag=request.tag, text=name) for name, request in requests.items())
     return WatchedRequests(prompts=texts, tags=_tags(forced.requests), sampling=mode, world=world)
@@ -319,7 +319,7 @@ def _floor(models: LoadedMembers, made: Profile) -> str | None:
     if target.model is None or target.model.device.type != "cuda":
         return None
     shapes = made.of(target.name)
-    return memory_floor(target).said_of(shapes) if any(shape.new_tokens == 1 for shape in shapes) else None
+    return memory_floor(target).comparison(shapes) if any(shape.new_tokens == 1 for shape in shapes) else None
 
 
 def _refuse_drift(drift: float, most_drift: float, journal: Journal) -> None:

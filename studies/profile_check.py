@@ -95,7 +95,7 @@ class Freshness:
             return f"{fits}; it cannot be told of {unsteady}, whose seconds varied as much" if unsteady else fits
         off = sorted((pace.ratio, whose) for whose, pace in told if not pace.fits)
         words = [f"{whose} take {ratio:.2f} times" for ratio, whose in reversed(off)]
-        return f"the profile no longer fits: {', '.join(words)} {ago}; profile anew"
+        return f"the profile no longer fits: {', '.join(words)} {ago}; profile again"
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""
@@ -159,7 +159,7 @@ def fitting_profile(models: LoadedMembers, file: Path | None) -> Profile:
     own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
     profile = newest_here(own, torch.get_num_threads(), device_name(models)) if given is None else given
     for words in mismatches(profile, models):
-        raise ArgumentError(f"the profile does not fit these models: {words}; profile anew")
+        raise ArgumentError(f"the profile does not fit these models: {words}; profile again")
     return profile
 
 

@@ -26,7 +26,7 @@ from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_d
 from .grids import CODE_OF, inputs_of, texts_in
 from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, takes
 from .setting import Setting, setting_of
-from .tune import parted, sampled
+from .tune import sampled, split_recording
 
 LONGEST, USUAL = 32, 8  # largest K tried: at most, and by default
 MEASURE = (
@@ -111,8 +111,8 @@ def check_lengths(asked: DraftLengthOptions) -> None:
 
 
 def halves_of(recording: Recording, asked: DraftLengthOptions) -> tuple[Recording, Recording]:
-    """(the requests to choose on, those behind the figures); raises as `parted`."""
-    return parted(sampled(recording, asked.sample, asked.split_seed), asked.split, asked.split_seed)
+    """(the requests to choose on, those behind the figures); raises as `split_recording`."""
+    return split_recording(sampled(recording, asked.sample, asked.split_seed), asked.split, asked.split_seed)
 
 
 def sampled_of(recording: Recording, most: int) -> list[str]:
@@ -279,7 +279,7 @@ def pasted(
     unknown = is_head or drafter in (about.from_features, *about.unknown_kinds)
     if asked.weights is None and unknown and any(schedule.values()):
         kinds = ", ".join(f"{kind}=PATH" if kind in NEED_PATH else kind for kind in KINDS)
-        return None, f"nobody says what {drafter} is in an engine: give --weights, one of {kinds}"
+        return None, f"no input says what {drafter} is in an engine: give --weights, one of {kinds}"
     try:
         return settings(engine, weights, schedule=schedule, engine_version=version), None
     except ArgumentError as error:

@@ -337,7 +337,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         tables = tables_of(self.recording) if self.tables is None else self.tables
         if self.devices is not None and not isinstance(tables, TrieTables):
             name = self.recording.about.name
-            raise ArgumentError(f"`devices` is for recordings of contexts: nobody works ahead in a replay of {name}")
+            raise ArgumentError(f"`devices` is for recordings of contexts: no member works ahead in a replay of {name}")
         first = Scenario(
             tables=tables,
             cost=self.priced(),

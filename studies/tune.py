@@ -77,7 +77,7 @@ def halves_of(setting: str) -> tuple[Scenarios, Scenarios]:
     said = json.loads(setting)
     recording, share, seed = said.pop("recording"), said.pop("split"), said.pop("split_seed")
     asked = TuneOptions(**said)
-    both = parted(open_recording(recording), share, seed)
+    both = split_recording(open_recording(recording), share, seed)
     first, second = (setting_of(half, asked, batch=asked.batch).scenarios() for half in both)
     return first, second
 
@@ -95,7 +95,7 @@ def sampled(recording: Recording, most: int, seed: int) -> Recording:
     return recording[[one.request_id for one in recording.requests if one.request_id in drawn]]
 
 
-def parted(recording: Recording, share: float, seed: int) -> tuple[Recording, Recording]:
+def split_recording(recording: Recording, share: float, seed: int) -> tuple[Recording, Recording]:
     """(the requests to tune on, the others), each in the recorded order.
 
     A session is never split, or the reporting half would have turns of sessions that were tuned on. Of the sessions of

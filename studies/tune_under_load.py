@@ -24,7 +24,7 @@ from .options import FindRatesOptions, TuneUnderLoadOptions, checked, takes
 from .rates import NoRateError, check_rates, rates_of
 from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, named_policies, open_recording
-from .tune import TRAIL, best_of, first_of, parted, search_trials, setting_text, write_trail
+from .tune import TRAIL, best_of, first_of, search_trials, setting_text, split_recording, write_trail
 
 GOODPUT = "goodput_per_s"
 
@@ -94,7 +94,7 @@ def question_of(setting: str) -> _Question:
     said = json.loads(setting)
     recording, share, seed = said.pop("recording"), said.pop("split"), said.pop("split_seed")
     asked = TuneUnderLoadOptions(**said)
-    halves: tuple[Recording, Recording] = parted(open_recording(recording), share, seed)
+    halves: tuple[Recording, Recording] = split_recording(open_recording(recording), share, seed)
     serving = _serving(asked)
     first, second = (serving_setting(half, asked.workload, asked.cluster, serving) for half in halves)
     numbers = len(halves[0].requests), len(halves[1].requests)

@@ -42,7 +42,7 @@ from ..sim.cost.measured import ProfiledCost, names_profile, profiled_cost
 from ..sim.simulate import Scenario, simulate
 from ..traces.contexts.on_disk import read_trace
 from ..traces.contexts.recording import TrieRecording
-from .agree import made_up_cost, matching_trace
+from .agree import matching_trace, synthetic_cost
 from .decode import is_forced, load_models
 from .profile_check import Freshness, check_runnable, device_name, measure_freshness, mismatches, remarks_on_profile
 from .setting import NamedPolicy, PoliciesGiven, named_policies
@@ -102,7 +102,7 @@ def checked_cost(
 def _refuse_foreign(cost: ProfiledCost, models: LoadedMembers, threads: int) -> None:
     """Raise ArgumentError if the seconds of a profile cannot hold here."""
     measured = cost.profile.meta.threads
-    advice = "profile anew, or `allow_foreign_profile` takes it"
+    advice = "profile again, or `allow_foreign_profile` takes it"
     if measured != threads:
         raise ArgumentError(f"`threads` must be {measured}, as {cost.name} was measured with, got {threads}: {advice}")
     for words in mismatches(cost.profile, models):
@@ -197,7 +197,7 @@ class ForcedRuns:
             self._tables[asked] = TrieTables(part)
         tables = self._tables[asked]
         # The seconds of this world are not used.
-        decisions = tables.world(made_up_cost(part.meta.model_names), seed=0, strict=False)
+        decisions = tables.world(synthetic_cost(part.meta.model_names), seed=0, strict=False)
         sessions = list(decisions.sessions(tables.prefill_before(Start.prefill)))
         log = forced_run(
             self._pool,

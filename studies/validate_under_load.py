@@ -390,11 +390,11 @@ def _check_cluster(cluster: Cluster) -> None:
                 f"{replica.policy!r}"
             )
         if replica.role != Role.both:
-            raise ValueError(f"{where}: role must be both, since models at hand hand over nothing, got {replica.role}")
+            raise ValueError(f"{where}: role must be both, since real models hand over nothing, got {replica.role}")
         for member, limits in replica.limits.kv.items():
             if limits.prefix_cache:
                 raise ValueError(
-                    f"{where}: prefix_cache must be false, since models at hand keep no prefix cache, got true for "
+                    f"{where}: prefix_cache must be false, since real models keep no prefix cache, got true for "
                     f"{member}"
                 )
 

@@ -16,14 +16,14 @@ from paceline.sim.cost.engines import EngineTerms, Residuals, engines
 
 from ..shared.report import parser_of
 from .fit import unseen
-from .rows import MARGIN, Foretold, Row, foretold, kept_rows, rows_in
+from .rows import MARGIN, Predicted, Row, kept_rows, predicted, rows_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 BEGIN, END = "<!-- made by `make fidelity WRITE=--write` -->", "<!-- end -->"
 GROWTH = 0.02
 
 Group = tuple[str, ...]
-ByGroup = dict[Group, list[Foretold]]
+ByGroup = dict[Group, list[Predicted]]
 
 
 def terms_of(row: Row) -> EngineTerms:
@@ -41,7 +41,7 @@ def group_of(row: Row) -> Group:
     return (*row.group, drafts)
 
 
-def by_group(found: Iterable[Foretold], group: Callable[[Row], Group] = group_of) -> ByGroup:
+def by_group(found: Iterable[Predicted], group: Callable[[Row], Group] = group_of) -> ByGroup:
     """The rows of each group, in their order."""
     groups: ByGroup = defaultdict(list)
     for one in found:
@@ -49,12 +49,12 @@ def by_group(found: Iterable[Foretold], group: Callable[[Row], Group] = group_of
     return groups
 
 
-def middle(found: Sequence[Foretold]) -> str:
+def middle(found: Sequence[Predicted]) -> str:
     """The median absolute error; "" without rows."""
     return f"{median(abs(one.error) for one in found):.1%}" if found else ""
 
 
-def worst(found: Sequence[Foretold]) -> str:
+def worst(found: Sequence[Predicted]) -> str:
     """The largest error; "" without rows."""
     return f"{max((one.error for one in found), key=abs):+.0%}" if found else ""
 
@@ -80,9 +80,9 @@ def errors_table(kind: str, by_source: dict[str, ByGroup]) -> list[str]:
     return markdown(head, rows)
 
 
-def batches_table(found: Iterable[Foretold]) -> list[str]:
+def batches_table(found: Iterable[Predicted]) -> list[str]:
     """Speed-ups by number of rows, for sources with several."""
-    sources: dict[Group, list[Foretold]] = defaultdict(list)
+    sources: dict[Group, list[Predicted]] = defaultdict(list)
     for one in found:
         row = one.row
         if row.drafter is not None:
@@ -103,7 +103,7 @@ def range_of(row: Row) -> Residuals:
     return sure.rounds if row.drafted else sure.plain
 
 
-def ranges_table(apart: Sequence[Foretold], kept: Sequence[Foretold]) -> list[str]:
+def ranges_table(apart: Sequence[Predicted], kept: Sequence[Predicted]) -> list[str]:
     """The share of rows inside the printed range of their group."""
     groups: dict[Group, list[bool]] = defaultdict(list)
     for source, found in (("not seen", apart), ("typed off", kept)):
@@ -119,9 +119,9 @@ def ranges_table(apart: Sequence[Foretold], kept: Sequence[Foretold]) -> list[st
     return markdown(["group", "what", "range", "rows are", "rows", "inside"], rows)
 
 
-def lengths(found: Iterable[Foretold]) -> list[Group]:
+def lengths(found: Iterable[Predicted]) -> list[Group]:
     """For settings with several measured chain lengths: the best, the predicted one, and its regret."""
-    by_setting: dict[Group, list[Foretold]] = defaultdict(list)
+    by_setting: dict[Group, list[Predicted]] = defaultdict(list)
     for one in found:
         if one.row.drafted and one.row.wide == 1:
             row = one.row
@@ -139,10 +139,10 @@ def lengths(found: Iterable[Foretold]) -> list[Group]:
 
 def page(rows: Sequence[Row]) -> list[str]:
     """The tables of the page."""
-    fitted, apart, kept = foretold(rows, terms_of), list(unseen(rows)), kept_rows()
-    kept_fitted = foretold(kept, terms_of)
-    by_source = {"bare": by_group(foretold(rows, bare)), "terms": by_group(fitted), "unseen": by_group(apart)}
-    of_kept = {"bare": by_group(foretold(kept, bare)), "terms": by_group(kept_fitted), "unseen": {}}
+    fitted, apart, kept = predicted(rows, terms_of), list(unseen(rows)), kept_rows()
+    kept_fitted = predicted(kept, terms_of)
+    by_source = {"bare": by_group(predicted(rows, bare)), "terms": by_group(fitted), "unseen": by_group(apart)}
+    of_kept = {"bare": by_group(predicted(kept, bare)), "terms": by_group(kept_fitted), "unseen": {}}
     found = lengths([*fitted, *kept_fitted])
     within = sum(float(one[-1].rstrip("%")) <= 3 for one in found)
     contradicted = sum(row.contradicted for row in rows)

@@ -19,7 +19,7 @@ from paceline.sim.cost.engines import EngineTerms, engines
 from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
-from .rows import Foretold, Row, costs_of, foretold, foretold_s, kept_rows, plain_step_s, rows_in
+from .rows import Predicted, Row, costs_of, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "engines.toml"
 CLASSES = {"hopper": ("h100-sxm", "h100", "h200"), "blackwell": ("b200",)}
@@ -109,7 +109,7 @@ def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms
 
     def errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         cost = costs_of(terms_by(known | values(logs)))
-        found = (Foretold(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row)), 0.0) for row in rows)
+        found = (Predicted(row, predicted_s(row, cost(row)), plain_step_s(row, cost(row)), 0.0) for row in rows)
         return weight * np.log1p([one.error for one in found])
 
     begin = [1e-8 if place[2] == "width_s" else 3e-5 if place[2] not in SHARES else 0.7 for place in places]
@@ -120,12 +120,12 @@ def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms
     return values(found.x)
 
 
-def unseen(rows: Sequence[Row]) -> Iterator[Foretold]:
+def unseen(rows: Sequence[Row]) -> Iterator[Predicted]:
     """Every row as predicted by a fit without any row of its model under its engine, in any format or device."""
     for engine, model in dict.fromkeys((row.engine, row.target.name) for row in rows):
         apart = [row for row in rows if (row.engine, row.target.name) == (engine, model)]
         others = fit([row for row in rows if (row.engine, row.target.name) != (engine, model)])
-        yield from foretold(apart, terms_by(others))
+        yield from predicted(apart, terms_by(others))
 
 
 GROUPS = {"dense": "dense models", "mixture": "mixtures of experts"}
@@ -137,7 +137,7 @@ def group_of_target(row: Row) -> str:
 
 
 def sure_lines(
-    found: Sequence[Foretold], kept: Sequence[Foretold], classes: Mapping[str, Collection[str]]
+    found: Sequence[Predicted], kept: Sequence[Predicted], classes: Mapping[str, Collection[str]]
 ) -> list[str]:
     """Ranges of seconds by group of targets and class of devices (`classes`: devices by name of class), as tables.
 
@@ -173,7 +173,7 @@ def weights(rows: Sequence[Row]) -> NDArray[np.float64]:
     return np.array([min(sizes[row.group], FULL) / FULL / sizes[row.group] for row in rows])
 
 
-def _between(found: Sequence[Foretold]) -> tuple[float, float]:
+def _between(found: Sequence[Predicted]) -> tuple[float, float]:
     """The factors between which nine in ten rows lie, both unweighted and weighted as in a fit."""
     factors = np.array([one.factor for one in found])
     ends = [
@@ -213,7 +213,7 @@ def main() -> None:
     rows = rows_in(parser.parse_args().rows)
     measured = {(row.engine, class_of(row.device)) for row in rows if row.drafter is not None}
     terms = fit(rows)
-    sure = sure_lines(list(unseen(rows)), list(foretold(kept_rows(), terms_by(terms))), CLASSES)
+    sure = sure_lines(list(unseen(rows)), list(predicted(kept_rows(), terms_by(terms))), CLASSES)
     TABLE.write_text(written(terms, sure, measured), encoding="utf-8")
     print(TABLE.read_text(encoding="utf-8"), end="")
 

@@ -30,7 +30,7 @@ from scipy.optimize import least_squares
 from ..shared.report import parser_of
 from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
 from .fit import CLOSE, sure_lines, weights
-from .rows import DEVICES, Foretold, Row, foretold, foretold_s, kept_rows, plain_step_s, rows_in
+from .rows import DEVICES, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
 # Share of the time of a row of the target's forward that choosing a drafted token takes, from rounds of eight rows.
@@ -62,14 +62,14 @@ class Kernels(NamedTuple):
     seconds: float
     plain_s: float
 
-    def at(self, beside: Beside) -> Foretold:
+    def at(self, beside: Beside) -> Predicted:
         """The row as predicted with fitted seconds."""
         row, target = self.row, self.row.target
         layers = target.layers + (0 if row.drafter is None else row.drafted * row.drafter.layers)
         rounds_s = 0.0 if row.drafter is None else row.drafted * beside.draft_step_s + beside.wide_s
         rows_s = row.drafted * row.num_rows * beside_kernels(row.engine).terms.draft_row_s  # in `seconds` already
         seconds = self.seconds + beside.layer_s * layers
-        return Foretold(row, seconds + rounds_s, self.plain_s + beside.layer_s * target.layers, seconds - rows_s)
+        return Predicted(row, seconds + rounds_s, self.plain_s + beside.layer_s * target.layers, seconds - rows_s)
 
 
 def parts(model: ModelInfo) -> ModelParts | None:
@@ -101,7 +101,7 @@ class Costs:
         for row in rows:
             try:
                 cost = self.of(row)
-                seconds, plain_s = foretold_s(row, cost), plain_step_s(row, cost)
+                seconds, plain_s = predicted_s(row, cost), plain_step_s(row, cost)
             except (ArgumentError, CostRangeError) as error:
                 why = f"{' '.join(row.group[1:])}: {error}"
                 refused[why] = refused.get(why, 0) + 1
@@ -150,19 +150,19 @@ def _fitted(
     return tuple(np.exp(fitted.x).tolist())
 
 
-def unseen(found: Sequence[Kernels]) -> Iterator[Foretold]:
+def unseen(found: Sequence[Kernels]) -> Iterator[Predicted]:
     """Every row as predicted by a fit without rows of its model under its engine."""
     for engine, model in dict.fromkeys((one.row.engine, one.row.target.name) for one in found):
         beside = fit([one for one in found if (one.row.engine, one.row.target.name) != (engine, model)])
         yield from (one.at(beside[engine]) for one in found if (one.row.engine, one.row.target.name) == (engine, model))
 
 
-def tables(by_kernels: Sequence[Foretold], apart: Iterable[Foretold]) -> list[str]:
+def tables(by_kernels: Sequence[Predicted], apart: Iterable[Predicted]) -> list[str]:
     """A line per group: peaks, terms, kernels, and kernels by a fit that has not seen the model (`apart`)."""
     known = [one.row for one in by_kernels]
     sources = {
-        "bare": by_group(foretold(known, bare)),
-        "terms": by_group(foretold(known, terms_of)),
+        "bare": by_group(predicted(known, bare)),
+        "terms": by_group(predicted(known, terms_of)),
         "kernels": by_group(by_kernels),
         "not seen": by_group(apart),
     }

@@ -1,7 +1,7 @@
 """Measured rows of engines, each with the shapes of its models, in the forms of the folder `engine_rows`.
 
 A plain row is a mean time per output token (TPOT) at a concurrency; a row of speculation is the seconds of a round:
-tokens accepted per round over tokens per second. A cost's forwards predict the rows (`foretold_s`).
+tokens accepted per round over tokens per second. A cost's forwards predict the rows (`predicted_s`).
 """
 
 import csv
@@ -90,7 +90,7 @@ def costs_of(terms: Callable[[Row], EngineTerms | None]) -> Costs:
     return of
 
 
-def foretold_s(row: Row, cost: CostModel) -> float:
+def predicted_s(row: Row, cost: CostModel) -> float:
     """Predicted seconds of a token of a plain row, including the prompts of others, or of a round."""
     num_rows, held = row.num_rows, round(row.num_rows * row.held)
     target_s = cost.forward_s(
@@ -120,7 +120,7 @@ def plain_step_s(row: Row, cost: CostModel) -> float:
     )
 
 
-class Foretold(NamedTuple):
+class Predicted(NamedTuple):
     """A row with the predictions of a cost."""
 
     row: Row
@@ -149,7 +149,7 @@ class Foretold(NamedTuple):
         return self.row.accepted * self.row.plain_s / self.row.seconds, self.row.accepted * self.plain_s / self.seconds
 
 
-def foretold(rows: Iterable[Row], terms: Callable[[Row], EngineTerms | None]) -> list[Foretold]:
+def predicted(rows: Iterable[Row], terms: Callable[[Row], EngineTerms | None]) -> list[Predicted]:
     """Rows as predicted by the terms of engines, or without terms by published peaks."""
 
     def without_rounds(row: Row) -> EngineTerms | None:
@@ -158,7 +158,7 @@ def foretold(rows: Iterable[Row], terms: Callable[[Row], EngineTerms | None]) ->
 
     cost, least = costs_of(terms), costs_of(without_rounds)
     return [
-        Foretold(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row)), foretold_s(row, least(row)))
+        Predicted(row, predicted_s(row, cost(row)), plain_step_s(row, cost(row)), predicted_s(row, least(row)))
         for row in rows
     ]
 

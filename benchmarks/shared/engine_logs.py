@@ -85,7 +85,7 @@ def keeping(recording: RoundsRecording, kept: Callable[[int, int], np.ndarray]) 
     return replace(recording, requests=tuple(requests))
 
 
-def made_up(requests: int) -> RoundsRecording:
+def synthetic_log(requests: int) -> RoundsRecording:
     rng = np.random.default_rng(0)
     records = []
     for index in range(requests):

@@ -42,7 +42,7 @@ def default_field() -> tuple[str, ...]:
     Without oracles, which see ahead, policies of token trees, which few recordings hold, and those with a required
     option: a chain, or another policy.
     """
-    return tuple(name for name, kind in own_policies().items() if not _left_out(kind) and not _must_be_told(kind))
+    return tuple(name for name, kind in own_policies().items() if not _left_out(kind) and not _needs_option(kind))
 
 
 def asked_field(policies: Sequence[str] | None, added: Sequence[str] | None) -> tuple[PolicySpec, ...]:
@@ -67,7 +67,7 @@ def _left_out(kind: PolicyClass) -> bool:
     return about is not None and (about.oracle or about.observes >= BRANCHES)
 
 
-def _must_be_told(kind: PolicyClass) -> bool:
+def _needs_option(kind: PolicyClass) -> bool:
     _, *options = signature(kind).parameters.values()  # the pool comes first
     return any(one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD for one in options)
 

@@ -39,14 +39,14 @@ from .recipe import Distillation, as_json
 from .students import (
     Text,
     drafter_config,
-    parted,
+    drafter_states,
     read_learned,
     read_shards,
-    said_and_head,
-    said_of,
+    split_texts,
     states_of,
     train_drafter,
     train_restored,
+    vocabulary_and_head,
     weights_of,
     write_learned,
     write_shards,
@@ -128,7 +128,7 @@ def distil_pool(
     listed = submodels_text(submodels, content.members[-1].name)
     sizes = {name: size for name, (_, size) in exported.items()}
     write_whole(out / POOL_FILE_NAME, _pool_text(file, content, recipe, out, listed, sizes))
-    texts, held_out = parted(read_shards(recipe, job.shards), recipe)
+    texts, held_out = split_texts(read_shards(recipe, job.shards), recipe)
     written = ModelPool.load(out, threads=torch.get_num_threads())
     held_out = restated(written, held_out)
     write_whole(out / "CARD.md", make_card(written, texts, held_out, runs, submodels, recipe=recipe, command=command))
@@ -193,10 +193,10 @@ def train_part(job: Job, name: str) -> None:
     """Train a drafter, and write its weights into the work folder."""
     pool, target = _loaded(job)
     recipe, student = job.recipe, job.recipe.students[name]
-    texts, _ = parted(read_shards(recipe, job.shards, job.device), recipe)
-    said, head = said_and_head(pool, texts, student.head_tokens)
+    texts, _ = split_texts(read_shards(recipe, job.shards, job.device), recipe)
+    vocabulary, head = vocabulary_and_head(pool, texts, student.head_tokens)
     model, run = train_drafter(name, student, target, texts, head, recipe, job.checkpoint(name), job.dtype)
-    write_learned(job.weights(name), {**weights_of(model), "said": said.int()}, run, job.dtype)
+    write_learned(job.weights(name), {**weights_of(model), "said": vocabulary.int()}, run, job.dtype)
 
 
 @attention_of_any_length()
@@ -204,8 +204,8 @@ def restore_part(job: Job, name: str, mask: Mask) -> None:
     """Train a submodel, and write its weights into the work folder."""
     pool, target = _loaded(job)
     recipe = job.recipe
-    texts, _ = parted(read_shards(recipe, job.shards, job.device), recipe)
-    _, head = said_and_head(pool, texts, recipe.restored.head_tokens)
+    texts, _ = split_texts(read_shards(recipe, job.shards, job.device), recipe)
+    _, head = vocabulary_and_head(pool, texts, recipe.restored.head_tokens)
     tensors, run = train_restored(name, mask, target, texts, head, recipe, job.checkpoint(name), job.dtype)
     write_learned(job.weights(name), tensors, run, job.dtype)
 
@@ -446,7 +446,9 @@ def _measured(
         first = text.answer_at - 1
         theirs = functional.linear(text.states[first:].float(), target.get_output_embeddings().weight)
         embedded = drafter.get_input_embeddings()(text.tokens[None, :-1])
-        for row, states in zip(_rows(name, num_depths), said_of(drafter, num_depths, embedded, [text]), strict=True):
+        for row, states in zip(
+            _rows(name, num_depths), drafter_states(drafter, num_depths, embedded, [text]), strict=True
+        ):
             found = _compared(drafter.get_output_embeddings()(states[0, first:]), theirs)
             by_tag = sums.setdefault(row, {})
             for tag in (text.tag, "all"):

@@ -228,7 +228,7 @@ def read_shards(recipe: Distillation, folder: Path, device: str = "cpu") -> list
     return [text for shard in range(recipe.num_shards) for text in _read_shard(_path(folder, shard), device)]
 
 
-def parted(texts: list[Text], recipe: Distillation) -> tuple[list[Text], list[Text]]:
+def split_texts(texts: list[Text], recipe: Distillation) -> tuple[list[Text], list[Text]]:
     """(texts to learn from, the last ones, which are held out); of equal questions only the first one is used.
 
     Raises ValueError if too few are left.
@@ -308,15 +308,15 @@ def train_drafter(
         model = begin_student(target, student.num_layers, size)
     table = target.get_input_embeddings().weight.detach()
 
-    def said(picked: Sequence[Text]) -> Iterator[Tensor]:
-        return said_of(model, student.num_depths, functional.embedding(_padded(picked), table), picked)
+    def own_states(picked: Sequence[Text]) -> Iterator[Tensor]:
+        return drafter_states(model, student.num_depths, functional.embedding(_padded(picked), table), picked)
 
-    loss_at = _loss(said, texts, head, dtype)
+    loss_at = _loss(own_states, texts, head, dtype)
     return model, _run(model, loss_at, name, texts, student.course.schedule(len(texts)), recipe, checkpoint)
 
 
 def _loss(
-    said: Callable[[Sequence[Text]], Iterator[Tensor]], texts: Sequence[Text], head: Tensor, dtype: torch.dtype
+    own_states: Callable[[Sequence[Text]], Iterator[Tensor]], texts: Sequence[Text], head: Tensor, dtype: torch.dtype
 ) -> Callable[[int, Tensor], Tensor]:
     """The loss of a step: the mean over the texts of a batch, at each depth.
 
@@ -327,7 +327,7 @@ def _loss(
         picked = [texts[row] for row in rows.tolist()]
         states = torch.cat([text.states for text in picked]).float()
         with torch.autocast(states.device.type, dtype=dtype, enabled=dtype != torch.float32):
-            return torch.stack([distance(joined(own, picked), states, head) for own in said(picked)]).mean()
+            return torch.stack([distance(joined(own, picked), states, head) for own in own_states(picked)]).mean()
 
     return loss_at
 
@@ -348,7 +348,9 @@ def _padded(texts: Sequence[Text]) -> Tensor:
     return pad_sequence([text.tokens[:-1] for text in texts], batch_first=True)
 
 
-def said_of(model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Sequence[Text]) -> Iterator[Tensor]:
+def drafter_states(
+    model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Sequence[Text]
+) -> Iterator[Tensor]:
     """The states `[B, T, W]` from which a drafter predicts the next tokens, at every depth that it learns."""
     if num_depths:
         states = pad_sequence([text.states for text in texts], batch_first=True).float()
@@ -364,11 +366,11 @@ def joined(own: Tensor, texts: Sequence[Text]) -> Tensor:
     return own.flatten(0, 1)[real.to(own.device)]
 
 
-def distance(said: Tensor, states: Tensor, head: Tensor) -> Tensor:
+def distance(own: Tensor, states: Tensor, head: Tensor) -> Tensor:
     """Cross-entropy in nats of states `[P, W]` to the target's `[P, W]` over a head `[K, W]`, averaged."""
     with torch.no_grad():
         probs = functional.linear(states, head).float().softmax(-1)
-    return functional.cross_entropy(functional.linear(said, head).float(), probs)
+    return functional.cross_entropy(functional.linear(own, head).float(), probs)
 
 
 def weights_of(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -378,11 +380,11 @@ def weights_of(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: weight.detach().to(torch.bfloat16) for name, weight in named if id(weight) not in own}
 
 
-def said_and_head(pool: ModelPool, texts: Sequence[Text], head_tokens: int) -> tuple[Tensor, Tensor]:
+def vocabulary_and_head(pool: ModelPool, texts: Sequence[Text], head_tokens: int) -> tuple[Tensor, Tensor]:
     """Ids `[K]` of the most frequent tokens, at most `head_tokens`, and the target's head for them `[K, W]`."""
     assert pool.target.model is not None
-    said = torch.tensor(common_tokens(texts, head_tokens, pool.eos_token_ids))
-    return said, pool.target.model.get_output_embeddings().weight.detach()[said]
+    vocabulary = torch.tensor(common_tokens(texts, head_tokens, pool.eos_token_ids))
+    return vocabulary, pool.target.model.get_output_embeddings().weight.detach()[vocabulary]
 
 
 def write_learned(path: Path, tensors: Mapping[str, Tensor], run: TrainingRun, dtype: torch.dtype) -> None:
@@ -444,10 +446,10 @@ def train_restored(
     layers = layers_of(model)
     optimizer = torch.optim.AdamW(layers.parameters(), betas=BETAS, weight_decay=0.0, fused=True)
 
-    def said(picked: Sequence[Text]) -> Iterator[Tensor]:
+    def own_states(picked: Sequence[Text]) -> Iterator[Tensor]:
         yield model.base_model(input_ids=_padded(picked), use_cache=False).last_hidden_state
 
-    loss_at = _loss(said, texts, head, dtype)
+    loss_at = _loss(own_states, texts, head, dtype)
     run = _run(
         layers, loss_at, name, texts, recipe.restored.course.schedule(len(texts)), recipe, checkpoint, [optimizer]
     )

@@ -299,7 +299,7 @@ class MemoryFloor(NamedTuple):
         kv_bytes = rows * (context_tokens + new_tokens) * self.kv_bytes_per_token
         return (self.weight_bytes + kv_bytes) / self.bytes_per_s
 
-    def said_of(self, shapes: Sequence[MeasuredForward]) -> str:
+    def comparison(self, shapes: Sequence[MeasuredForward]) -> str:
         """One line: the member's smallest step, and its widest with one token a row, compared with the floor.
 
         `shapes` are measured, of the member; at least one of one new token.

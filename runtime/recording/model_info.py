@@ -42,7 +42,7 @@ def experts_of(model: PreTrainedModel, name: str) -> Experts | None:
     Raises:
         ArgumentError: weights of experts whose layers differ or that are not known, for a member of this name.
     """
-    number, per_token = (_said(model.config, names) for names in (_EXPERTS, _PER_TOKEN))
+    number, per_token = (_count_in(model.config, names) for names in (_EXPERTS, _PER_TOKEN))
     if number is None or number < 2:
         return None
     by_layer: Counter[str] = Counter()
@@ -57,7 +57,7 @@ def experts_of(model: PreTrainedModel, name: str) -> Experts | None:
     return Experts(number=number, per_token=per_token, layers=len(by_layer), parameters=int(sizes[0]))
 
 
-def _said(config: PreTrainedConfig, names: Iterable[str]) -> int | None:
+def _count_in(config: PreTrainedConfig, names: Iterable[str]) -> int | None:
     """The count that a config has under one of these names, or its part for feed-forward layers; None without one."""
     for values in (config, getattr(config, "ffn_config", None)):
         for name in names:

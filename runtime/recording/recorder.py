@@ -81,7 +81,7 @@ class Parts:
         if found != fingerprint:
             raise ValueError(
                 f"{folder}: fingerprint must be that of this pool, these prompts and options ({fingerprint[:12]}; "
-                f"remove the folder to start afresh), got {found[:12]!r}"
+                f"remove the folder to start again), got {found[:12]!r}"
             )
 
     def _file(self, number: int) -> Path:

@@ -38,7 +38,7 @@ from .branches import (
     written_by,
 )
 from .near_ties import near_ties
-from .together import Ask, Asking, Mask, Numbers, Said, causal_mask, tree_mask
+from .together import Ask, Asking, ContextResults, Mask, Numbers, causal_mask, tree_mask
 from .views import Contexts, Floats32, Views, first_allowance, offspring, scores, view, writers_of
 
 
@@ -130,7 +130,9 @@ class RequestRecorder:
         self._num_trunk = len(trunk) + 1
         return TrunkSaid(np.array(trunk, dtype=np.int32), torch.cat(logits), torch.cat(states))
 
-    def _ask_target(self, tokens: Numbers, positions: Numbers, mask: Mask, num_logits: int = 0) -> Asking[Said]:
+    def _ask_target(
+        self, tokens: Numbers, positions: Numbers, mask: Mask, num_logits: int = 0
+    ) -> Asking[ContextResults]:
         (said,) = yield Ask([self._num_models - 1], tokens, positions, mask, num_logits)
         return said
 

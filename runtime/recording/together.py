@@ -44,7 +44,7 @@ class Ask(NamedTuple):
     base: int | None = None
 
 
-class Said(NamedTuple):
+class ContextResults(NamedTuple):
     """A member's results for contexts."""
 
     logits: Tensor  # [Q, V], or of the last `num_logits` of them
@@ -53,7 +53,7 @@ class Said(NamedTuple):
 
 Result = TypeVar("Result")
 # Yields asks, is sent the result of each asked member, and returns a result.
-Asking = Generator[Ask, list[Said], Result]
+Asking = Generator[Ask, list[ContextResults], Result]
 
 
 def causal_mask(start: int, count: int) -> Mask:
@@ -116,13 +116,13 @@ class TreeForward:
         """Forget a row."""
         self._cache.free(str(row))
 
-    def append(self, asks: Mapping[int, Ask]) -> dict[int, Said]:
+    def append(self, asks: Mapping[int, Ask]) -> dict[int, ContextResults]:
         """Append the contexts of asks, by row; returns the member's results.
 
         Raises:
             ValueError: a mask over more slots than the row has.
         """
-        said: dict[int, Said] = {}
+        said: dict[int, ContextResults] = {}
         for some in self._forwards_of(asks):
             said |= self._append({row: asks[row] for row in some})
         return said
@@ -145,7 +145,7 @@ class TreeForward:
                 tokens, slots = count, width
         return wide
 
-    def _append(self, asks: Mapping[int, Ask]) -> dict[int, Said]:
+    def _append(self, asks: Mapping[int, Ask]) -> dict[int, ContextResults]:
         names = {str(row): row for row in asks}
         for name, row in names.items():
             self._begin(name, asks[row])
@@ -164,7 +164,7 @@ class TreeForward:
         logits, states = self._run(ids, placement, keep, [row.before for row in rows])
         own_states = torch.split(states, counts) if len(states) else [states] * len(rows)
         parts = zip(order, torch.split(logits, kept), own_states, strict=True)
-        return {row: Said(own, states) for row, own, states in parts}
+        return {row: ContextResults(own, states) for row, own, states in parts}
 
     def _begin(self, name: str, ask: Ask) -> None:
         """Cut a row to the slots before the ask's contexts."""
@@ -228,7 +228,7 @@ def run_together(
     results = dict[int, Result]()
     to_start = list(reversed(range(len(recorders))))
 
-    def go_on(place: int, said: list[Said] | None) -> None:
+    def resume(place: int, said: list[ContextResults] | None) -> None:
         try:
             waiting[place] = next(recorders[place]) if said is None else recorders[place].send(said)
         except StopIteration as end:
@@ -239,13 +239,13 @@ def run_together(
 
     while waiting or to_start:
         while to_start and (most is None or len(waiting) < most):
-            go_on(to_start.pop(), None)
+            resume(to_start.pop(), None)
         on_round()
-        said: dict[int, list[Said]] = {place: [] for place in waiting}
+        said: dict[int, list[ContextResults]] = {place: [] for place in waiting}
         for member, forward in enumerate(forwards):
             asks = {first_row + place: ask for place, ask in waiting.items() if member in ask.members}
             for row, answer in forward.append(asks).items() if asks else ():
                 said[row - first_row].append(answer)
         for place, answers in said.items():
-            go_on(place, answers)
+            resume(place, answers)
     return [results[place] for place in range(len(recorders))]

@@ -113,12 +113,12 @@ def view(
     for start in range(0, max(1, count), step):
         some = slice(start, start + step)
         own, beside = (None if noise is None else noise[some]), (None if others is None else others[:, some])
-        parts.append(_said([row[some] for row in logits], log_probs[:, some], sampling, own, beside))
+        parts.append(_other_fields([row[some] for row in logits], log_probs[:, some], sampling, own, beside))
     whole = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
     return Views(**whole, log_probs=log_probs)
 
 
-def _said(
+def _other_fields(
     logits: Sequence[Tensor],
     log_probs: Tensor,
     sampling: Sampling,
