@@ -305,8 +305,8 @@ def _has_gpu() -> bool:
 
 LONGEST_MESSAGE = 300  # characters, of a server
 
-# Control characters but for the line break and the tab, those that change the direction of text, and halves of
-# surrogate pairs, which no encoding writes.
+# Control characters except the line break and the tab, those that change the direction of text, and halves of surrogate
+# pairs, which no encoding writes.
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )

@@ -31,7 +31,7 @@ BUDGETS = (5, 10, 20, 40, 60)
 
 
 def quality_of(summary: Summary) -> Quality:
-    assert summary.quality is not None  # a recording of tries and a judged run know it
+    assert summary.quality is not None  # a recording of tries and a judged run have it
     return summary.quality
 
 

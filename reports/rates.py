@@ -72,7 +72,7 @@ class Crossing:
 
     below: str  # the better one at lower rates
     above: str  # at higher rates
-    rate: float  # where both are equal in the mean over seeds
+    rate: float  # where both have equal means over seeds
     low: float | None  # <= rate; None: `below` is surely better at no tested lower rate
     high: float | None  # >= rate; None: the same for `above` at higher ones
 

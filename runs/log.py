@@ -282,7 +282,7 @@ class RunLedger:
     """Packs one row per operation and per step; `finish` turns them into columns."""
 
     def __init__(self) -> None:
-        # Packed rows: smaller than tuples, and quicker to append to than an array.array.
+        # Packed rows: smaller than tuples, and faster to append to than an array.array.
         self._ops = bytearray()
         self._steps = bytearray()
         self._pack_op = _packer(OP_FIELDS).pack

@@ -166,7 +166,7 @@ _ALIGNED = 64
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of zeros: a masked slot must still hold finite numbers.
 
-    On a CPU pages cost neither seconds nor memory until they are written (numpy asks for zeroed memory).
+    On a CPU pages cost neither seconds nor memory until they are written (numpy requests zeroed memory).
 
     Raises:
         MemoryError: a CPU lacks the memory.

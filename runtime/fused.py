@@ -244,7 +244,7 @@ def rotation_table(rotary: LlamaRotaryEmbedding, shape: KVShape, context_tokens:
 
 
 def make_norm(weight: Tensor, eps: float) -> Norm:
-    """A function that normalises the last dimension of `[..., W]` as transformers does, in the quickest way here.
+    """A function that normalises the last dimension of `[..., W]` as transformers does, in the fastest way here.
 
     `weight` is `[W]`, or `[..., W]` as broadcast over what is normalised; `eps` is added to the mean square.
     """

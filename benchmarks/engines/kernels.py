@@ -97,7 +97,7 @@ class Costs:
         return self._costs[key]
 
     def said(self, rows: Iterable[Row], refused: dict[str, int]) -> Iterator[Kernels]:
-        """The seconds of rows that kernels know; counts in `refused` why others were rejected."""
+        """The seconds of rows that kernels cover; counts in `refused` why others were rejected."""
         for row in rows:
             try:
                 cost = self.of(row)

@@ -62,7 +62,7 @@ class Played:
     # of those, until 100, 1,000 and 10,000 output tokens; None if the run is shorter, and under arrivals, where they
     # mean little
     seconds_at: tuple[float | None, ...]
-    mean_e2e_s: float  # simulated, from a request's arrival to its last token, in the mean, > 0
+    mean_e2e_s: float  # simulated mean time from a request's arrival to its last token, > 0
     # share of decisions that were recorded, not modelled, 0 to 1; None under arrivals
     exact_share: float | None
     # how it was played: `walked` in the tables of the recording, `stepped` by the loop, `served` by the engine
