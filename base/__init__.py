@@ -1,1 +1,1 @@
-"""What stands on nothing of ours: errors that name the argument, files, names, the terminal."""
+"""What imports nothing else of the package: errors that name the argument, files, names, the terminal."""

@@ -1,9 +1,10 @@
-"""What users name: a thing of ours, of another package, of a file or of a module, and the options after its name.
+"""What users name, with options: a thing of ours, of another package, of a file or of a module.
 
     NAME | NAME,key=value,... | NAME(key=value,...)
     path/to/file.py:Class, package.module:Class (with options like a NAME)
 
-A constructor takes what it works on first, then its options, which are given as text and made what its parameters want.
+A constructor takes what it works on first, then its options, given as text and converted to the types of its
+parameters.
 """
 
 import importlib
@@ -46,7 +47,7 @@ class NamedKind(Generic[Named]):
         return found
 
     def names(self) -> list[str]:
-        """Every name that stands for something: ours first; nothing is loaded."""
+        """Every known name, ours first; nothing is loaded."""
         return list(dict.fromkeys([*self.own(), *self.registered()]))
 
     def of_packages(self) -> dict[str, Named | ValueError]:
@@ -70,7 +71,7 @@ class NamedKind(Generic[Named]):
     def called(self, name: str) -> Named | None:
         """What a name stands for; None if it is unknown, or ours and made elsewhere.
 
-        Raises ValueError for a file or module that is not there or raises, or that has no such thing; or `refused`.
+        Raises ValueError for a file or module that is missing or raises, or lacks such a thing; or `refused`.
         """
         if names_path(name):
             path, colon, attribute = name.rpartition(":")
@@ -99,7 +100,7 @@ class NamedKind(Generic[Named]):
             maker = cast(Callable[..., object], found)
             values = read_options(maker, options)
             self.check_signature(maker, values)
-        except self.refused:  # of what another package registered, which tells its own name
+        except self.refused:  # another package's, whose error has its name already
             raise
         except ValueError as error:
             raise self.refused(f"{self.noun} {said(text, repr)}: {error}") from error
@@ -114,7 +115,7 @@ class NamedKind(Generic[Named]):
             raise ValueError(f"{error}{rule if is_foreign(cast(type, maker)) else ''}") from None
 
     def made(self, label: str, maker: Callable[..., Any], first: object, options: Mapping[str, object]) -> Any:  # noqa: ANN401 - what it makes
-        """What a constructor makes; raises `refused`, with `label`, for whatever it raises."""
+        """What a constructor makes; raises `refused`, with `label`, for any exception of it."""
         try:
             return maker(first, **options)
         except ValueError as error:
@@ -186,17 +187,17 @@ class Spec(Generic[Named]):
 
     kind: NamedKind[Named]
     label: str  # the text, which tables print
-    options: Mapping[str, "PlainValue"]  # by parameter of the constructor, as it wants them
+    options: Mapping[str, "PlainValue"]  # by parameter of the constructor, converted to its type
     maker: Callable[..., Any]
 
     def build(self, first: object) -> Any:  # noqa: ANN401 - what the constructor makes
-        """A new one, of what the constructor takes first; raises as `NamedKind.made`."""
+        """Make one; `first` is the constructor's first argument. Raises as `NamedKind.made`."""
         return self.kind.made(self.label, self.maker, first, self.options)
 
 
 @contextmanager
 def _neighbours(folder: Path) -> Iterator[None]:
-    """Let a file import what lies beside it; forgotten afterwards, as another folder may have such names."""
+    """Let a file import its neighbours, which are unloaded afterwards: another folder may have such names."""
     before, writes_none = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(folder))
     # Python keeps compiled code by second and size: of two texts written in one second it would run the first.
@@ -233,7 +234,7 @@ def _import(module: str) -> ModuleType:
 
 
 CLASS_OF_FILE = "file.py:Class or package.module:Class"
-MOST_NESTED = 32  # things in one another; far beyond any that helps, and reading and building go as deep
+MOST_NESTED = 32  # things in one another; far beyond any that helps; reading and building recurse as deep
 TOO_DEEP = f"policies can stand in one another {MOST_NESTED} deep at most"
 
 
@@ -248,7 +249,7 @@ def name_and_options(text: str) -> tuple[str, list[str]]:
 
 
 def file_first(text: str) -> tuple[str, str]:
-    """A file that is there, by whatever name, and the rest of a text that begins with it; no file, and the text."""
+    """(existing file, rest) of a text that begins with its name; ("", text) if there is none."""
     path, ends, _ = text.partition(".py")
     file = path + ends
     # Path.is_file raises where a name is too long.
@@ -287,7 +288,7 @@ def options_of(maker: Callable[..., object], also: type | None = None) -> dict[s
 
 
 def any_key_of(maker: Callable[..., object], also: type | None) -> str | None:
-    """What a constructor with `**name: also` calls those it takes under any key; None if it takes none."""
+    """The `name` in a constructor's `**name: also`; None if it has none."""
     for parameter in inspect.signature(maker).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD and also in kinds_of(maker, parameter, also):
             return parameter.name
@@ -300,10 +301,10 @@ def read_options(
     also: type | None = None,
     read_part: Callable[[str], Part] | None = None,
 ) -> dict[str, PlainValue | Part]:
-    """The values that `options` (`key=value` each) give, each as its parameter of `maker` wants it.
+    """The values of `options` (`key=value` each), converted to the types of `maker`'s parameters.
 
     `read_part` reads the text of a parameter of type `also`. Raises ValueError for a key that is unknown, empty or
-    there twice, or a value of another kind.
+    repeated, or a value of another kind.
     """
     parameters = options_of(maker, also)
     free = any_key_of(maker, also)
@@ -317,7 +318,7 @@ def read_options(
             known = known_are(key, parameters, *others) if parameters or others else "it takes no options"
             raise ValueError(f"unknown option {key!r}; {known}")
         if key in values:
-            raise ValueError(f"option {key!r} stands twice")
+            raise ValueError(f"option {key!r} is repeated")
         kinds = kinds_of(maker, parameters[key], also) if key in parameters else (also,)
         if read_part is not None and also in kinds:
             values[key] = _read_part(key, value, read_part)
@@ -344,7 +345,7 @@ def kinds_of(maker: Callable[..., object], parameter: inspect.Parameter, also: t
         names = getattr(maker.__init__ if inspect.isclass(maker) else maker, "__globals__", {})
         try:
             hint = eval(hint, names)  # one by one: a type imported for checkers only hides its own parameter alone
-        except Exception:  # noqa: BLE001 - foreign text; what cannot be evaluated here, nobody can type either
+        except Exception:  # noqa: BLE001 - foreign text; what cannot be evaluated here cannot be typed either
             return ()
     return tuple(kind for kind in (get_args(hint) or (hint,)) if kind in PLAIN_KINDS or (also and kind is also))
 

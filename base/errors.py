@@ -22,7 +22,7 @@ from types import CodeType, MappingProxyType, ModuleType
 from typing import TypeVar
 
 _NAMED = re.compile(r"`(\w+)`")
-# Options that are not called as the argument of the function that they go to.
+# Options whose name differs from that of the function's argument.
 OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "tags": "tag", "decide_s": "decide_seconds"}
 OPTIONS |= {"horizon_s": "horizon_seconds", "max_wait_s": "max_wait_seconds", "rates": "rate"}  # of workloads
 OPTIONS |= {"record_every_s": "record_every", "follow_every_s": "follow_every"}  # of servers
@@ -39,7 +39,7 @@ OPTIONS |= {
     "changes": "change",
     "candidate": "from",
 }
-# What rules of files ask for; whatever else they have in backquotes is a field of the file.
+# Options that rules of files name; anything else they have in backquotes is a field of the file.
 _OF_RULES = re.compile("`(line|models|names|output_tokens|replace|requests|windows|workload|zero_tokens)`")
 _MOST_LISTED = 120  # characters of names that are known
 
@@ -47,7 +47,7 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class ArgumentError(ValueError):
-    """An argument that does not do.
+    """A bad argument.
 
     Its text has names of arguments in backquotes, "`batch` must be >= 1, got 0"; the command line prints its options
     instead.
@@ -55,12 +55,12 @@ class ArgumentError(ValueError):
 
 
 def as_options(text: str, *, rule: bool = False, own: Mapping[str, str] = MappingProxyType({})) -> str:
-    """What an ArgumentError says of arguments, said of options.
+    """The text of an ArgumentError with options in place of arguments.
 
     Args:
         text: of the error.
         rule: whether it is the rule of a file.
-        own: what the command calls arguments of that name, whatever others call them: `--rate`, or `RUN`.
+        own: what the command calls arguments of that name, before `OPTIONS`: `--rate`, or `RUN`.
     """
     named = _OF_RULES if rule else _NAMED
     return named.sub(lambda name: own.get(name[1]) or f"--{OPTIONS.get(name[1], name[1]).replace('_', '-')}", text)
@@ -76,7 +76,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 def known_are(name: object, known: Iterable[str], *others: str, where: str = "") -> str:
     """What to say after an unknown name: `did_you_mean`, else what is known, and `others` in words.
 
-    Of a long list it has the beginning, the number, and `where` all are told.
+    Of a long list: its beginning, its length, and `where` to find all.
     """
     names = list(known)
     return did_you_mean(name, names) or f"known are {', '.join([_beginning(names, where), *others])}"
@@ -122,7 +122,7 @@ def _beginning(names: Sequence[str], where: str) -> str:
 
 @lru_cache
 def _read(interval: str) -> tuple[float, float, str]:
-    """Both ends, and what is said of a value between them."""
+    """(low, high, the rule in words) of an interval."""
     low, high = interval[1:-1].split(", ")
     least = ">=" if interval[0] == "[" else ">"
     words = f"{least} {low} and finite" if interval.endswith("inf)") else f"in {interval}"
@@ -136,7 +136,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 OURS = {__name__.partition(".")[0], "paceline_laboratory"}
 INSTALLED = {"site-packages", "dist-packages"}
-LONGEST = 300  # characters of what a value says of itself
+LONGEST = 300  # characters of a value's text
 
 
 def told(error: BaseException) -> str:
@@ -151,7 +151,7 @@ def pass_interrupt(error: BaseException) -> None:
 
 
 def said(value: object, words: Callable[[object], str] = str) -> str:
-    """What a value says of itself, at a length that can be read; if it cannot, that."""
+    """A value's text, cut to `LONGEST`; if it raises, words that say so."""
     try:
         text = words(value)
     except BaseException as error:  # noqa: BLE001 - even printing may raise anything
@@ -243,7 +243,7 @@ ROOT = Path(__file__).parents[1]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NEEDS_TORCH = "runtime"
 LABORATORY = "laboratory"  # a package of its own, in a folder of the checkout
-# Of that extra, in the order in which a reader knows them; which one an import misses first is chance.
+# Of that extra, best known first; which one an import misses first is chance.
 KNOWN_BY = ("torch", "transformers", "tokenizers")
 # What drivers of NVIDIA (also below Windows) and AMD leave behind.
 GPU_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -262,7 +262,7 @@ def needs_torch(who: str = "this command") -> Iterator[None]:
 
 
 def load_optuna(who: str) -> ModuleType:
-    """The library, told to be quiet; raises ModuleNotFoundError, which says what to install, if it is not there."""
+    """The library, with its log off; raises ModuleNotFoundError, which says what to install."""
     try:
         import optuna  # noqa: PLC0415 - an optional dependency at its one door
     except ModuleNotFoundError as error:
@@ -305,8 +305,8 @@ def _has_gpu() -> bool:
 
 LONGEST_MESSAGE = 300  # characters, of a server
 
-# Control characters but for the line break and the tab, those that change the direction of text, and halves of
-# surrogate pairs, which no encoding writes.
+# Control characters except the line break and the tab, those that change the direction of text, and halves of surrogate
+# pairs, which no encoding writes.
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )

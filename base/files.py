@@ -1,8 +1,8 @@
 """Strict JSON, files and folders that appear whole or not at all, this machine's folders, and shipped files.
 
-JSON is refused where a reader would have to guess (a key that stands twice), and its size and nesting are bounded. New
-files are written beside their place under a name of their own and moved there at the end. A link stays a link, and
-errors name the path that was asked for.
+JSON is rejected where its meaning is ambiguous (a repeated key), and its size and nesting are bounded. New files are
+written beside their place under a name of their own and moved there at the end. A link stays a link, and errors name
+the path that was asked for.
 """
 
 import errno
@@ -68,8 +68,8 @@ def recording_path(given: Path | str | None) -> Path:
 
 
 def _here_or_shipped(given: Path | str, folder: str, ending: str) -> Path:
-    """A path as it is, but for a mere name of something in `folder` where nothing here has that name."""
-    if given == "":  # as a path this is the current folder
+    """The path as given; if it is a bare name in `folder` and nothing here has it, the path there."""
+    if given == "":  # as a path it is the current folder
         raise ValueError(f"a path, or the name of one of the shipped {folder}, must not be empty, got ''")
     path = Path(given)
     if not path.exists() and len(path.parts) == 1:
@@ -82,7 +82,7 @@ def _here_or_shipped(given: Path | str, folder: str, ending: str) -> Path:
 
 
 def shipped_names(folder: str, ending: str = "") -> list[str]:
-    """What `folder` of the installed package holds, in order, each without its `ending`."""
+    """The names of folders in `folder` of the installed package, in order, each without its `ending`."""
     inside = sorted(path.name for path in shipped(folder, ".").iterdir() if path.is_dir())
     return [name.removesuffix(ending) for name in inside if name.endswith(ending)]
 
@@ -104,7 +104,7 @@ def shipped(folder: str, name: str) -> Path:
 
 
 MOST_BYTES = 2**27  # of a file that is read whole, and of a line of a longer one
-MOST_DEPTH = 100  # of brackets within brackets: whoever goes through values may call itself for each
+MOST_DEPTH = 100  # of brackets within brackets: code that walks through values may call itself for each
 Refused: TypeAlias = Callable[[Path, str, str, object], ValueError]  # of a file, its field, the rule and the value
 
 
@@ -165,7 +165,7 @@ def checked_config(path: Path, refused: Refused) -> dict[str, Any]:
 
 
 def read_bounded(path: Path) -> bytes:
-    """All of a file; raises OSError, and ValueError for more than 128 MiB, however much more there would be."""
+    """All of a file; raises OSError, and ValueError for more than 128 MiB, without reading the rest."""
     with path.open("rb") as file:
         found = file.read(MOST_BYTES + 1)
     if len(found) > MOST_BYTES:
@@ -222,7 +222,7 @@ def place_of(path: Path) -> Path:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file (text as UTF-8), or through a pipe or a device; what `path` leads to is replaced at the very end.
 
-    Raises OSError that names `path`; then a file there is as it was, and nothing lies beside it.
+    Raises OSError that names `path`; then a file there is unchanged, and no temporary file is left.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     place = place_of(path)
@@ -279,7 +279,7 @@ def _beside(place: Path) -> Path:
 
 
 def _remove(part: Path) -> None:
-    with suppress(OSError):  # it may never have been made
+    with suppress(OSError):  # it may not exist
         part.unlink()
 
 
@@ -291,12 +291,12 @@ def _clear(place: Path, part: Path, former: Path, made: list[Path]) -> None:
     for folder in made:
         try:
             folder.rmdir()
-        except OSError:  # never made, or in use: whole now, or by somebody else
+        except OSError:  # never made, or in use: it is complete, or belongs to another program
             return
 
 
 def _twice(clear: Callable[[], object]) -> None:
-    """Clear away, once more if an interrupt comes in between: it comes once."""
+    """Clear away, again if an interrupt comes in between: only one can come."""
     try:
         clear()
     except KeyboardInterrupt:
@@ -306,7 +306,7 @@ def _twice(clear: Callable[[], object]) -> None:
 
 @contextmanager
 def _errors_of(path: Path, *parts: Path) -> Iterator[None]:
-    """Errors of what is written on the way there name `path`; others go through."""
+    """Make errors of temporary files name `path`; others pass unchanged."""
     try:
         yield
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .errors import ArgumentError
 
-MOST_PATHS = 10_000  # of one prompt: more is a slip of the pen
+MOST_PATHS = 10_000  # of one prompt: more is a typing error
 MOST_DEPTH = 2**31 - 1
 _BRANCH = re.compile(r"([0-9]{1,40})@([0-9]{1,40})")
 
@@ -21,7 +21,7 @@ class Branch(NamedTuple):
 
 
 def branches_of(name: str, text: str) -> tuple[Branch, ...]:
-    """Read the notation; raises ArgumentError, which calls it `name`, if it says nothing or as `check_branches`."""
+    """Read the notation; raises ArgumentError with `name` if it cannot be read, or as `check_branches`."""
     found: list[Branch] = []
     for part in text.split("/"):
         given = _BRANCH.fullmatch(part)

@@ -20,7 +20,7 @@ Secret = Annotated[str, "of an environment variable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opt:
-    """What is said of an option beside its name, type and default; see `opt`."""
+    """What an option has beside its name, type and default; see `opt`."""
 
     words: str
     flag: str
@@ -38,15 +38,15 @@ def opt(
     least: float | None = None,
     most: float | None = None,
 ) -> Value:
-    """An option, as the field of a record in whose place its default would stand.
+    """An option: a dataclass field, written in place of its default.
 
     Args:
         default: of the field.
         words: what it does; other options are named as the command line does, `--on`.
-        flag: on the command line; "": as the field is called. Only `--usage/--no-usage` turns off what is on.
+        flag: on the command line; "": the field's name. Only `--usage/--no-usage` turns off what is on.
         metavar: stands for the value in help; "": its type.
-        least: of a number; None: any.
-        most: likewise.
+        least: the smallest number allowed; None: any.
+        most: the largest number allowed; None: any.
     """
     said = Opt(words=words, flag=flag, metavar=metavar, least=least, most=most)
     return field(default=default, metadata={_OPT: said})
@@ -58,7 +58,7 @@ def key_opt(words: str) -> Secret | None:
 
 
 def declared(record: Callable[..., object]) -> dict[str, tuple[Parameter, Opt | None]]:
-    """The fields of a dataclass by name, each as a parameter, with what is said of it."""
+    """The fields of a dataclass by name, each as a parameter, and its option, if it is one."""
     said = {one.name: one.metadata.get(_OPT) for one in fields(cast("type[DataclassInstance]", record))}
     return {name: (found, said[name]) for name, found in signature(record).parameters.items()}
 
@@ -72,12 +72,12 @@ def check_leasts(record: "DataclassInstance") -> None:
 
 
 def given(record: "DataclassInstance") -> dict[str, Any]:
-    """What is not as by default, by name."""
+    """The values that differ from their defaults, by name."""
     return {one.name: getattr(record, one.name) for one in fields(record) if getattr(record, one.name) != one.default}
 
 
 def takes(record: Callable[..., object]) -> Callable[[Function], Function]:
-    """A function whose `**options` are the fields of a record shows them in its signature, and says what they do."""
+    """Decorate a function whose `**options` are a record's fields: its signature and docstring show them."""
 
     def taking(function: Function) -> Function:
         called = signature(function)
@@ -94,5 +94,5 @@ def takes(record: Callable[..., object]) -> Callable[[Function], Function]:
 
 
 def _in_python(words: str) -> str:
-    """Options that the command line calls `--on` are keywords here."""
+    """`words` with options written as keywords, `--on` as `on`."""
     return re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", words)

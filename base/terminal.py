@@ -1,6 +1,6 @@
 """Progress and interrupts of a command, and the characters that its terminal can show.
 
-Ctrl-C, or an order to end, waits where something whole has to be kept. Progress is a bar where standard error is a
+Ctrl-C and SIGTERM wait while a file or a result must be completed. Progress is a bar where standard error is a
 terminal, else a line every ten seconds; nothing goes to standard output. Characters that a screen cannot show become
 ASCII lookalikes where there are some, else escapes.
 """
@@ -37,18 +37,18 @@ class Interrupts:
         self._num_heard = 0
 
     def heard(self) -> bool:
-        """Whether one came since the beginning."""
+        """Whether one came so far."""
         return self._num_heard > 0
 
     def _note(self, *_: int | FrameType | None) -> None:
         self._num_heard += 1
-        if self._num_heard > 1:  # nobody looks: what runs may never end
+        if self._num_heard > 1:  # the code may be in an endless loop that does not check
             raise KeyboardInterrupt
 
 
 @contextmanager
 def held_interrupts() -> Iterator[Interrupts]:
-    """Notes the first interrupt for whoever looks; a second one raises KeyboardInterrupt at once. Main thread only."""
+    """Notes the first interrupt, to be polled; a second one raises KeyboardInterrupt. Main thread only."""
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
@@ -63,10 +63,10 @@ def held_interrupts() -> Iterator[Interrupts]:
 
 @contextmanager
 def interrupts_of_callbacks(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Raise once more, and soon, the interrupts that Python drops because they came in a destructor or callback.
+    """Raise again, soon, the interrupts that Python drops because they came in a destructor or callback.
 
-    Imports have such callbacks: without this a Ctrl-C there prints "Exception ignored", and nothing ends. `handler` is
-    the one of interrupts that are ignored since the first; it is set again.
+    Imports have such callbacks: without this a Ctrl-C there prints "Exception ignored", and nothing ends. If interrupts
+    are ignored since the first, `handler` is set again.
     """
     before, ours = sys.unraisablehook, threading.main_thread()
 
@@ -80,7 +80,7 @@ def interrupts_of_callbacks(handler: Callable[[int, FrameType | None], None]) ->
         for number in _NUMBERS:
             if signal.getsignal(number) is signal.SIG_IGN:
                 signal.signal(number, handler)
-        # From another thread, as what is raised in this hook is dropped like the first.
+        # From another thread, as exceptions in this hook are dropped like the first.
         again = threading.Timer(_SOON_S, raise_later)
         again.daemon = True
         again.start()
@@ -99,7 +99,7 @@ _is_quiet = ContextVar("_is_quiet", default=False)
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing is told of stages that begin inside: others show progress around them, or seconds are measured."""
+    """Show no progress of stages that begin inside: others show it around them, or seconds are measured."""
     before = _is_quiet.set(True)
     try:
         yield
@@ -108,32 +108,32 @@ def quiet() -> Iterator[None]:
 
 
 def tell(line: str) -> None:
-    """Say, on standard error, what is of use before something long and not only with its result; nothing in `quiet`."""
+    """Write a line to standard error at once, where it is of use before the result; nothing in `quiet`."""
     if not _is_quiet.get():
         _write(line)
 
 
 def _write(line: str) -> None:
-    with suppress(OSError, ValueError):  # nobody reads it any more
+    with suppress(OSError, ValueError):  # standard error is closed
         sys.stderr.write(f"paceline: {line}\n")
         sys.stderr.flush()
 
 
 class Progress:
-    """The position of one stage; a context manager, which is told while it is open. Final.
+    """The progress of one stage; a context manager that shows it while open. Final.
 
-    Lines come from a thread of their own, so that a single unit of minutes is told too. A stage that ends within ten
-    seconds says nothing; else the last line says how long it took.
+    A thread writes the lines, so that a unit that takes minutes is shown too. A stage that ends within ten seconds
+    prints nothing; else the last line says how long it took.
 
     Args:
         stage: what is done, in words.
-        total: units there are, >= 0; None where nobody knows.
+        total: number of units, >= 0; None if unknown.
         unit: what is counted, in the plural.
-        done: of them before the stage begins, as a killed one left them.
-        alike: whether units take about as long as each other; if not, nothing is said of the time that is left.
+        done: units done before the stage begins, such as by a run that was killed.
+        alike: whether units take about as long as each other; if not, the time left is not shown.
         at_most: whether the stage may end before all units are done.
-        told_after: units that must be done before the time left is told, where the first ones may take far longer.
-        of_several: whether other stages follow: then the time left is said to be that of this one.
+        told_after: units that must be done before the time left is shown, where the first ones may take far longer.
+        of_several: whether other stages follow: then the time left is labelled as that of this one.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, however it ends; a bar disappears."""
+        """End the stage, also by an error; a bar disappears."""
         self._ended.set()
         if isinstance(self._teller, Bars):
             self._teller.stop()
@@ -183,13 +183,13 @@ class Progress:
                 self._write_line()
 
     def advance(self, count: float = 1) -> None:
-        """So many more units are done."""
+        """Count `count` more units as done."""
         self.advance_to(self._done + count)
 
     def advance_to(self, done: float, note: str | None = None) -> None:
-        """So many units are done in all, earlier ones included; `note`, if not None, stands with them from now on.
+        """Set the units done in all, earlier ones included; `note`, if not None, is shown from now on.
 
-        A part of a unit counts for how long the rest takes; told are whole units.
+        A part of a unit counts in the time left; whole units are shown.
         """
         if done != self._done:
             self._done, self._advanced_at_s = done, time.monotonic()
@@ -199,7 +199,7 @@ class Progress:
             self._teller.update(self._teller.task_ids[0], completed=done)
 
     def note(self, words: str) -> None:
-        """Say what is being done, without being further."""
+        """Show what is being done; the count stays."""
         self.advance_to(self._done, words)
 
     @property
@@ -220,7 +220,7 @@ class Progress:
 
     @property
     def counted(self) -> str:
-        """How far it has come; empty where nothing is counted."""
+        """The units done; empty where nothing is counted."""
         if self.total is None:
             return f"{int(self._done):,} {self._unit}".rstrip() if self._done else ""
         most = "at most " if self._at_most else ""
@@ -228,7 +228,7 @@ class Progress:
 
     @property
     def left(self) -> str:
-        """How long the rest takes at the pace so far; empty where that is not known."""
+        """The time left at the pace so far; empty if unknown."""
         newly_done = self._done - self._done_before
         too_few = newly_done <= 0 or newly_done < min(self._told_after, (self.total or 0) - self._done_before)
         if not self._alike or self.total is None or too_few or self._done >= self.total:
@@ -236,7 +236,7 @@ class Progress:
         now_s = time.monotonic()
         pace_s, left = (self._advanced_at_s - self._started_at_s) / newly_done, self.total - self._done
         left_s = pace_s * left - (now_s - self._advanced_at_s)
-        # A unit that takes longer than others did is thought to be nearly done.
+        # A unit that takes longer than others did is assumed to be nearly done.
         overdue_s = (now_s - self._started_at_s) / (newly_done + 1) * max(0, left - 1)
         left_s = max(left_s, overdue_s)
         of_stage, at_most = " of this stage" * self._of_several, ", or less" * self._at_most
@@ -253,7 +253,7 @@ class Progress:
 
 def _bar(console: Console, progress: Progress) -> Bars:
     doing, counted, left = (
-        # A long name is folded; numbers would be cut.
+        # A long name is wrapped; numbers would be cut.
         TextColumn(f"{{task.fields[told].{name}}}", markup=False, table_column=Column(no_wrap=name != "doing"))
         for name in ("doing", "counted", "left")
     )
@@ -285,7 +285,7 @@ def lookalikes() -> dict[str, str]:
 
 
 def shown_in(text: str, encoding: str) -> str:
-    """`text` as `encoding` can write it, each character replaced that it cannot write, or that steers a terminal."""
+    """`text` with each character replaced that `encoding` cannot write, or that controls a terminal."""
     text = escaped(text)
     if _writes(text, encoding):
         return text

@@ -1,4 +1,4 @@
-"""TOML files of users: read and checked in one place, refused in one line with file, field, rule and value."""
+"""TOML files of users: read and checked in one place, rejected in one line with file, field, rule and value."""
 
 import re
 import tomllib
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from .files import nested_too_deep, read_bounded
 
-# Read at any depth, with memory that grows as its square. No part is gone through twice, however long.
+# tomllib reads any depth, with memory that grows as its square. The pattern passes over no part twice.
 _DEEP_KEY = re.compile(r"""(?:(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 Content = TypeVar("Content", bound=BaseModel)
 
@@ -18,7 +18,7 @@ class TomlFileError(ValueError):
     """One thing that is wrong with a file or with what it points to."""
 
     def __init__(self, path: Path | str, field: str, rule: str, value: object, *, told: bool = False) -> None:
-        """State that `field` of the file at `path` breaks `rule` by being `value`; `told`: the rule says the value."""
+        """State that `field` of the file at `path` breaks `rule` by being `value`; `told`: the rule has the value."""
         super().__init__(f"{path}: {field} {rule}" if told else f"{path}: {field} {rule}, got {value!r}")
         self.path = path
         self.field = field
@@ -54,7 +54,7 @@ def decode_toml(text: str) -> dict[str, Any]:
 def checked_toml(
     file: Path | str, values: dict[str, Any], content: type[Content], refused: type[TomlFileError]
 ) -> Content:
-    """What a file holds; raises `refused` for the first value that breaks a rule."""
+    """The checked content of a file; raises `refused` for the first value that breaks a rule."""
     try:
         return content.model_validate(values)
     except ValidationError as error:

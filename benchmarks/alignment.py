@@ -1,6 +1,6 @@
-"""How much of a draft survives when drafter and target have different tokenizers.
+"""The share of a draft that is kept when drafter and target have different tokenizers.
 
-The drafter is perfect: it writes the target's own text, in its own tokens. What is missing is the alignment's.
+The drafter is perfect: it writes the target's own text, in its own tokens. Alignment causes every loss.
 
 python benchmarks/alignment.py [--every 5]
 """
@@ -27,7 +27,7 @@ LONGEST_TEXT = 4000  # characters
 
 
 def trained(size: int) -> Tokenizer:
-    """A byte-level BPE of Python's own sources."""
+    """A byte-level BPE trained on Python's own sources."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,4 +1,4 @@
-"""Numbers that others published and closed forms, beside what is computed and simulated here.
+"""Published numbers and closed forms, beside results computed and simulated here.
 
 python benchmarks/checks.py [--requests 20] [--tokens 5000]
 """
@@ -37,7 +37,7 @@ def published(row: tuple[str, float, float, int, str]) -> list[Cell]:
 
 
 def recording(rates: Sequence[float], requests: int, tokens: int) -> TrieTables:
-    """Members agree with the next larger one at `rates`, independently of everything else."""
+    """A recording whose members agree with the next larger one at `rates`, independently of everything else."""
     acceptance = [1.0]
     for rate in reversed(rates):
         acceptance.insert(0, rate * acceptance[0])

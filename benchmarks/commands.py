@@ -1,7 +1,7 @@
 """Seconds and memory of commands from a cold process: help, the main job, imports, and large recordings.
 
-Of imports, the 480 published questions are those of specbench_yukiki in the folder that PACELINE_DATA names, left out
-where there are none. The positions file is synthetic: two drafters, geometric rounds of at most 8 drafted tokens.
+The imports read the 480 published questions of specbench_yukiki in the folder that PACELINE_DATA names, and are left
+out without them. The positions file is synthetic: two drafters, geometric rounds of at most 8 drafted tokens.
 
 Large recordings are synthetic, of 1,024 tokens a request: peak memory and seconds by their number of requests.
 
@@ -27,7 +27,7 @@ from shared.processes import paceline, run, seconds_and_bytes
 from shared.report import parser_of, show
 
 WINDOW = 8
-TOKENS = 1024  # of a request of a large recording
+TOKENS = 1024  # per request of a large recording
 # Opens the recording of its argument and reads a hundred requests here and there.
 ANYWHERE = """
 import random, sys
@@ -40,7 +40,7 @@ for _ in range(100):
 
 
 def start_ups(folder: Path) -> dict[str, list[str]]:
-    """What is timed; without the shipped recording a synthetic one of 60 requests takes its place."""
+    """The timed commands; a synthetic recording of 60 requests replaces the shipped one if that is missing."""
     found = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "paceline --version": paceline("--version"),
@@ -77,7 +77,7 @@ def show_start_ups(folder: Path, runs: int) -> None:
 
 
 def write_positions(path: Path, requests: int, length: int) -> None:
-    """A request a line; drafts agree token by token with rate 0.8 or 0.6."""
+    """Write one request per line; drafts agree by tokens with rate 0.8 or 0.6."""
     rng = np.random.default_rng(0)
     room = np.arange(length, 0, -1)
     with path.open("w", encoding="utf-8") as file:
@@ -112,9 +112,9 @@ def show_imports(folder: Path, requests: int, length: int) -> None:
 
 
 def reading(path: str) -> dict[str, list[str]]:
-    """What is done with a large recording; `compare` runs the target alone, too.
+    """The commands on a large recording; `compare` runs the target alone, too.
 
-    The name of the recording says how many requests it has.
+    The name of the recording gives its number of requests.
     """
     policies = ("plain", "draft:4/target", "draft:3/mid:6/target")
     served = ["--workload", f"poisson:rate=3,requests={Path(path).stem}", "--cluster", "h100", "--trace", path]

@@ -1,8 +1,8 @@
-"""Seconds of the roofline beside those that the authors of Splitwise measured (Patel et al., arXiv:2311.18677).
+"""Seconds of the roofline beside those measured by the authors of Splitwise (Patel et al., arXiv:2311.18677).
 
 Llama-2-70B and BLOOM-176B in half precision under tensor parallelism, A100 and H100; predicted / measured in ms.
-The engine launched kernel by kernel, and a host that does so cannot keep up with eight devices: its decoding of Llama
-took 30 ms (H100) and 45 ms (A100) with four as with eight. The second table therefore lets no forward take less than
+That engine launched kernels one by one, and such a host cannot keep up with eight devices: its decoding of Llama took
+30 ms (H100) and 45 ms (A100) with four devices and with eight. The second table therefore gives each forward at least
 one constant per layer, the same in all rows; the sheet's launches are those of captured graphs.
 
 python benchmarks/costs.py [DATA]     (default: the folder that PACELINE_DATA names)
@@ -35,7 +35,7 @@ SHAPES = {
 }
 DEVICES = {"a100-80gb": "a100-80gb", "h100-80gb": "h100-sxm"}
 HOST_LAUNCH_S = 4.5e-4  # per layer, chosen after the decoding of Llama below; the host launches while devices compute
-NUM_NEW = 128  # tokens an answer of the rows compared has
+NUM_NEW = 128  # tokens of an answer in the compared rows
 PREFILLS = ((512, 1), (4096, 1), (512, 8))  # (prompt tokens of a request, requests)
 DECODES = ((512, 1), (4096, 1), (512, 32))
 

@@ -1,8 +1,8 @@
-"""Tokens per second of real decoding: against transformers and a loop written by hand, then by batch and cache.
+"""Tokens per second of real decoding: against transformers and a hand-written loop, then by batch and cache.
 
-All contenders are greedy, answer the same prompts and must write the same tokens. Those of transformers and the loop
-by hand run on models of their own, loaded as transformers lays them out. One thread; medians of interleaved runs, and
-ratios are medians of the ratios inside each turn.
+All contenders are greedy, answer the same prompts and must write the same tokens. Those of transformers and the
+hand-written loop run on models of their own, in the layout of transformers. One thread; medians of interleaved runs,
+and ratios are medians of the ratios inside each turn.
 
 python benchmarks/decoding.py [--prompts 8] [--tokens 48] [--repeats 7] [--only pairs|batches]
 """
@@ -32,7 +32,7 @@ Turns = dict[str, list[Answered]]
 
 
 def take_turns(jobs: dict[str, Job], runs: int) -> Turns:
-    """Run all jobs in turn, `runs` times after one that warms up; exits where two wrote different tokens."""
+    """Run all jobs in turn, `runs` times after one warm-up; exits if two wrote different tokens."""
     turns = in_turns(jobs, runs=runs, warm_ups=1)
     first = next(iter(turns))
     for name, answers in turns.items():
@@ -46,13 +46,13 @@ def middle(turns: Turns, name: str, what: Callable[[Answered], float]) -> float:
 
 
 def ratio(turns: Turns, ours: str, theirs: str) -> float:
-    """How many times as fast."""
+    """Our rate over theirs, the median over turns."""
     pairs = zip(turns[ours], turns[theirs], strict=True)
     return median(our.tokens_per_s / their.tokens_per_s for our, their in pairs)
 
 
 def compare_pairs(pool: ModelPool, stock: ModelPool, task: Task, runs: int) -> None:
-    """Batch 1, draft and target, against others."""
+    """Show draft and target at batch 1 against others."""
     jobs = {"generate()": generating(stock, task), "paceline plain": runtime(pool, task, "plain")}
     for window in WINDOWS:
         chain = f"draft:{window}/target"
@@ -70,7 +70,7 @@ def compare_pairs(pool: ModelPool, stock: ModelPool, task: Task, runs: int) -> N
 
 
 def pair_row(turns: Turns, window: int | str) -> list[Cell]:
-    """Rates of all contenders at one window, or without drafts."""
+    """The rates of all contenders at one window, or without drafts."""
 
     def rate(name: str) -> float | None:
         return middle(turns, name, TOKENS_PER_S) if name in turns else None
@@ -92,7 +92,7 @@ def pair_row(turns: Turns, window: int | str) -> list[Cell]:
 
 
 def compare_batches(pool: ModelPool, task: Task, runs: int) -> None:
-    """Chains by batch and cache."""
+    """Show chains by batch and cache."""
     cases = {
         f"{chain}, {batch}, {cache}": (chain, batch, cache) for batch, chain, cache in product(BATCHES, CHAINS, CACHES)
     }
@@ -121,7 +121,7 @@ def compare_batches(pool: ModelPool, task: Task, runs: int) -> None:
 
 
 def show_where_time_goes(turns: Turns, names: Sequence[str], title: str) -> None:
-    """Milliseconds of a round by kind of work."""
+    """Show milliseconds of a round by kind of work."""
 
     def row(name: str) -> list[Cell]:
         rounds = [mean_round(answered) for answered in turns[name]]

@@ -1,4 +1,4 @@
-"""How well the fallback predicts what is hidden from it, and how long it takes to fit.
+"""Errors of the fallback's predictions of hidden data, and the time to fit it.
 
 python benchmarks/fallback.py [--eagle ANSWERS.jsonl.gz]
 """
@@ -25,7 +25,7 @@ from paceline.traces.importers import read_recording
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds
 from paceline_laboratory.findings import Cell, table_cell
-from shared.engine_logs import cut, difficult_rounds, difficult_texts, keeping, made_up
+from shared.engine_logs import cut, difficult_rounds, difficult_texts, keeping, synthetic_log
 from shared.report import parser_of, show
 
 SHORT, LONG = 3, 8
@@ -49,7 +49,7 @@ def of_drafter(drafter: str, by_start: bool) -> list[Cell]:
 
 
 def of_fallback(truth: float, runs: Sequence[Summary]) -> tuple[Cell, Cell, Cell]:
-    """What it predicts in the mean, by how much that is off, and how much of it was recorded."""
+    """Its mean prediction, the error of that, and the recorded share."""
     fallback = float(np.mean([run.acceptance_length for run in runs]))
     exact = float(np.mean([run.exact_share for run in runs]))
     return (
@@ -64,7 +64,7 @@ def replays(recording: TrieRecording | RoundsRecording, drafter: str, window: in
 
 
 def hidden_windows(pico: TrieRecording) -> Iterator[list[Cell]]:
-    """Rounds of at most 3 drafted tokens predict those of 8."""
+    """Predict rounds of 8 drafted tokens from those of at most 3."""
     for by_start, ran_with, drafter in product((True, False), (SHORT, LONG), drafters_of(pico)):
         truth = summarise_run(replay(pico, drafter, LONG)).acceptance_length
         recording = cut(replay(pico, drafter, ran_with), drafter, by_start=by_start, most=SHORT)
@@ -83,7 +83,7 @@ def hidden_windows(pico: TrieRecording) -> Iterator[list[Cell]]:
 
 
 def shorter_windows(pico: TrieRecording) -> Iterator[list[Cell]]:
-    """Nothing hidden: logs of one window predict shorter ones."""
+    """Predict shorter windows from logs of one window, without hidden data."""
     for by_start, drafter, (logged, asked) in product((True, False), drafters_of(pico), SHORTER):
         recording = cut(replay(pico, drafter, logged), drafter, by_start=by_start, most=logged)
         truth = summarise_run(replay(pico, drafter, asked)).acceptance_length
@@ -97,7 +97,7 @@ def shorter_windows(pico: TrieRecording) -> Iterator[list[Cell]]:
 
 
 def losing_the_thread() -> Iterator[list[Cell]]:
-    """A made-up drafter whose acceptance falls with depth, over texts that are easy or difficult for long."""
+    """A synthetic drafter whose acceptance falls with depth, over texts with long easy or difficult parts."""
     for persistence in (0.0, 0.5, 0.8):
         texts = difficult_texts(persistence)
         recording = difficult_rounds(texts, LONG)
@@ -119,13 +119,13 @@ def drafters_of(recording: TrieRecording) -> list[str]:
 
 
 def rate(rounds: list[Rounds], window: int) -> float:
-    """Accepted over judged, as a log of drafts of `window` tokens tells."""
+    """Accepted over judged tokens in a log of drafts of `window` tokens."""
     accepted = np.concatenate([one.accepted for one in rounds])
     return float(np.minimum(accepted, window).sum() / np.minimum(accepted + 1, window).sum())
 
 
 def rounds_taken(recording: RoundsRecording, seed: int) -> np.ndarray:
-    """Rounds by request, in the order of the recording, of a replay with the drafter's own window."""
+    """Rounds by request, in the recording's order, of a replay with the drafter's own window."""
     (drafter,) = recording.meta.drafters
     log = replay(recording, drafter.name, drafter.window, seed)
     taken = np.bincount(log.rounds()["request"], minlength=len(recording.requests))
@@ -134,7 +134,7 @@ def rounds_taken(recording: RoundsRecording, seed: int) -> np.ndarray:
 
 
 def unseen_requests(recording: RoundsRecording) -> Iterator[np.ndarray]:
-    """Rounds by request, each half of the requests predicted from the other."""
+    """Rounds by request, with each half of the requests predicted from the other."""
     for seed in SEEDS:
         first = np.random.default_rng(seed).random(len(recording.requests)) < 0.5
         taken = np.zeros(len(first))
@@ -145,14 +145,14 @@ def unseen_requests(recording: RoundsRecording) -> Iterator[np.ndarray]:
 
 
 def unseen_rounds(recording: RoundsRecording) -> Iterator[np.ndarray]:
-    """Rounds by request, half of the rounds of each hidden."""
+    """Rounds by request, with half of the rounds of each hidden."""
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
         yield rounds_taken(keeping(recording, lambda _, number, rng=rng: rng.random(number) < 0.5), seed)
 
 
 def eagle_log(recording: RoundsRecording) -> Iterator[list[Cell]]:
-    """Tokens per step: recorded, by independent acceptance, and by the fallback where the log is hidden in part."""
+    """Tokens per step: recorded, by independent acceptance, and by the fallback with part of the log hidden."""
     (drafter,) = recording.meta.drafters
     tags = np.array([one.tag if one.tag in SUBTASKS else OTHERS for one in recording.requests])
     tokens = np.array([one.length(drafter.name) for one in recording.requests])
@@ -175,7 +175,7 @@ def eagle_log(recording: RoundsRecording) -> Iterator[list[Cell]]:
 
 
 def eagle_beyond(recording: RoundsRecording) -> str:
-    """What cannot be known: depths that no round was drafted to."""
+    """A remark on the unknown: depths to which no round was drafted."""
     (drafter,) = recording.meta.drafters
     truth = replay(recording, drafter.name, drafter.window)
     shallow = cut(truth, drafter.name, by_start=True, most=SHORT)
@@ -185,7 +185,7 @@ def eagle_beyond(recording: RoundsRecording) -> str:
 
 
 def timing(requests: int) -> list[Cell]:
-    hazard = Hazard(made_up(requests))
+    hazard = Hazard(synthetic_log(requests))
     began = perf_counter()
     hazard.fit(0)
     fitted = perf_counter()

@@ -1,12 +1,12 @@
-"""How often intervals hold what is true: those of `compare`, of requests drawn from what is known, and of `simulate`.
+"""How often intervals hold the truth: those of `compare`, over requests drawn from known ones, and of `simulate`.
 
 python benchmarks/intervals.py [--samples 1000]
 
-Drawn: tokens by chance, seconds that chance stretches, tags that differ in what is gained. pico: requests of the
-shipped recording, whose true speed-up is that of all of them, drawn with replacement: so many of each tag, or as they
-come. Each kind of sample is read as it is by default, and with --fixed-mix. Sessions: five turns each, which gain
-nearly alike, drawn by session and, as if nobody had said so, by request. simulate: latencies of one run of Poisson
-arrivals; what is true is the mean over the runs of all seeds, a tenth as many as samples, and at least 10.
+Drawn: random tokens, random seconds, tags that differ in their gain. pico: requests of the shipped recording, whose
+true speed-up is that of all of them, drawn with replacement: the same number of each tag, or as they come. Each kind of
+sample is read as by default, and with --fixed-mix. Sessions: five turns each, with nearly the same gain, drawn by
+session and, as if sessions were unknown, by request. simulate: latencies of one run of Poisson arrivals; the truth is
+the mean over the runs of all seeds, a tenth of the number of samples, and at least 10.
 """
 
 import argparse
@@ -23,19 +23,19 @@ from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline_laboratory.findings import Cell, table, table_cell
 
-Pair = tuple[RequestShares, RequestShares]  # of a policy, and of the target alone on the same requests
+Pair = tuple[RequestShares, RequestShares]  # of a policy and of the target alone on the same requests
 SPREAD = 0.25  # of the logarithm of a request's seconds
 CHAIN = "draft:4/target"
 
 
 def shares(tag: np.ndarray, tokens: np.ndarray, seconds: np.ndarray) -> RequestShares:
-    """Of requests that were numbered as they come."""
+    """The shares of requests, numbered as they come."""
     numbers = np.array([f"q{index:05}" for index in range(len(tokens))], dtype=object)
     return RequestShares(request_id=numbers, tag=tag, tokens=tokens, seconds=seconds, speed=tokens / seconds)
 
 
 def drawn(rng: np.random.Generator, count: int, num_tags: int, *, as_they_come: bool = False) -> tuple[Pair, float]:
-    """A sample, and the true speed-up of its population; else as many of each tag."""
+    """A sample, and the true speed-up of its population; equally many of each tag unless `as_they_come`."""
     place = rng.integers(num_tags, size=count) if as_they_come else np.arange(count) % num_tags
     gain = 1.0 + 0.3 * place
     tokens = rng.integers(20, 200, count).astype(float)
@@ -46,11 +46,11 @@ def drawn(rng: np.random.Generator, count: int, num_tags: int, *, as_they_come: 
     return (shares(tag, tokens, ours_s), shares(tag, tokens, alone_s)), float(true)
 
 
-TURNS, OF_SESSIONS, OF_TURNS = 5, 0.4, 0.05  # and spreads of the logarithm of a gain: of sessions, of their turns
+TURNS, OF_SESSIONS, OF_TURNS = 5, 0.4, 0.05  # last two: spreads of the log of a gain, of sessions and of their turns
 
 
 def of_sessions(rng: np.random.Generator, sessions: int) -> tuple[Pair, float]:
-    """A sample of sessions, whose turns stand one after another, and the true speed-up of its population."""
+    """A sample of sessions, whose turns are consecutive, and the true speed-up of its population."""
     tag, tokens = np.full(TURNS * sessions, "t", dtype=object), np.full(TURNS * sessions, 100.0)
     alone_s = rng.uniform(5, 20, TURNS * sessions)
     gain = np.repeat(rng.lognormal(0.0, OF_SESSIONS, sessions), TURNS)
@@ -88,7 +88,7 @@ def coverage(
     turns: int = 1,
     fixed_mix: bool = False,
 ) -> float:
-    """Share of intervals that hold what is true; `turns` requests, one after another, are a session."""
+    """Share of intervals that hold the truth; `turns` consecutive requests are a session."""
     rng, held = np.random.default_rng(7), 0
     for _ in range(samples):
         (ours, alone), true = sample(rng)
@@ -108,7 +108,7 @@ LATENCIES = {
 
 
 def served(requests: int, rate: float, seeds: int) -> list[Cell]:
-    """How often the intervals of one run hold the mean over all runs."""
+    """The share of runs whose intervals hold the mean over all runs."""
     asked = {"cluster": "h100", "cost": "h100", "models": SHAPES, "rate": rate}
     rows = [
         paceline.simulate(f"poisson:requests={requests}", CHAIN, seed=seed, **asked).rows[0] for seed in range(seeds)

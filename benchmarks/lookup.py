@@ -1,4 +1,4 @@
-"""Microseconds of one prompt lookup; `LOOKUP_S` of sim/cost/base.py is what this printed.
+"""Microseconds of one prompt lookup; the source of `LOOKUP_S` in sim/cost/base.py.
 
 python benchmarks/lookup.py [--calls 2000]
 """
@@ -15,7 +15,7 @@ from shared.report import parser_of, show
 
 RULE = LookupRule(max_match=3)
 CONTEXT_TOKENS = (100, 150, 200)
-# Ids to choose from: of few ids a lookup often finds the last one again, of very many never.
+# Number of ids: with few of them a lookup often finds the last one again, with very many never.
 KINDS = {"repeats often": 60, "repeats at times": 400, "never repeats": 10**9}
 
 

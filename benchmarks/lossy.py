@@ -1,8 +1,9 @@
-"""What lossy policies do to speed and to text: on the shipped recording, and on the models with the same prompts.
+"""Speed and texts under lossy policies: on the shipped recording, and on the models with the same prompts.
 
-Simulated at the seconds measured with the recording, at the first seed. `--models` decodes the prompts of the recording
-with the real models, and their target judges the texts. `--speeds` times the first 18 of these prompts, one thread,
-policies in turn; of RUNS turns each prompt's least seconds count, as whatever else the machine does only adds some.
+Simulated with the seconds measured with the recording, at the first seed. `--models` decodes the prompts of the
+recording with the real models, and their target judges the texts. `--speeds` times the first 18 of these prompts, one
+thread, policies in turn; the least seconds of RUNS turns count for each prompt, as other work of the machine only adds
+time.
 
 python benchmarks/lossy.py [--models] [--speeds RUNS]
 """
@@ -30,12 +31,12 @@ BUDGETS = (5, 10, 20, 40, 60)
 
 
 def quality_of(summary: Summary) -> Quality:
-    assert summary.quality is not None  # a recording of tries and a judged run know it
+    assert summary.quality is not None  # a recording of tries and a judged run have it
     return summary.quality
 
 
 def figures(summary: Summary, own: float | None) -> list[Cell]:
-    """Target calls, rejection rate, divergences, log-likelihood beside that of the target's `own` texts."""
+    """Target calls, rejection rate, divergences, log-likelihood minus that of the target's `own` texts."""
     quality = quality_of(summary)
     return [
         table_cell("target calls /token", summary.target_calls_per_token, digits=3),
@@ -46,7 +47,7 @@ def figures(summary: Summary, own: float | None) -> list[Cell]:
 
 
 def show_simulated(scenario: Scenario) -> None:
-    """The policies, what to compare them with, and what a budget of divergences comes to."""
+    """Show the policies, the ones to compare with, and the effect of a budget of divergences."""
     alone = summarise_run(replayed(scenario, "plain"))
     own = quality_of(alone).own_log_prob_per_token
 
@@ -72,7 +73,7 @@ def show_simulated(scenario: Scenario) -> None:
 
 
 def show_models(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int) -> None:
-    """The same figures of runs of the models, whose texts their target judges."""
+    """Show the same figures for runs of the models, with texts judged by their target."""
     alone = Alone(sampling=GREEDY, max_new_tokens=max_new_tokens)
 
     def row(policy: str) -> list[Cell]:
@@ -92,7 +93,7 @@ def show_models(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int)
 def show_speeds(
     setting: ExperimentSetting, pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int, runs: int
 ) -> None:
-    """Tokens per second on the models, at the least seconds of each prompt, beside the same prompts simulated."""
+    """Show tokens per second on the models, at each prompt's least seconds, beside the same simulated."""
     setting = replace(setting, limit=len(prompts))
     scenario = scenario_of(setting, recording_of(setting))
     names = ("plain", *POLICIES["timed"])

@@ -1,8 +1,8 @@
-"""Memory that models take: while it is chosen how they run, afterwards, and call after call; a process for each figure.
+"""Memory of models: during the choice of how they run, afterwards, and over calls; a process for each figure.
 
-Without --pool a random Llama of 124 million parameters is written and loaded. What `pool check` says stands beside what
-was measured. Bytes are those of the process's resident memory beyond what it had when the pool was loaded (weights of
-a mapped file are read when they are first used).
+Without --pool a random Llama of 124 million parameters is written and loaded. The figures of `pool check` are shown
+beside the measured ones. Bytes are the process's resident memory in excess of that after loading the pool (weights of a
+mapped file are read at their first use).
 
 python benchmarks/memory.py [--pool FOLDER] [--kinds modules fused:plain auto] [--calls 6]
 """
@@ -92,7 +92,7 @@ def show_choices(pool: Path, kinds: list[str]) -> None:
 
 
 def choice(pool: str, kind: ForwardKind) -> list[Any]:
-    """How the target runs, bytes at most and afterwards beyond those of a loaded pool, and those of copies."""
+    """How the target runs, its most and final bytes in excess of a loaded pool, and those of copies."""
     product_choice.choices_of_this_machine = lambda: KnownChoices(None)
     loaded = ModelPool.load(Path(pool))
     before = resident_bytes()
@@ -103,7 +103,7 @@ def choice(pool: str, kind: ForwardKind) -> list[Any]:
 
 
 def copies_of(forward: object) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Weights of a fused forward with their copies; none of modules."""
+    """Weights of a fused forward with their copies; empty for modules."""
     layers = getattr(forward, "_layers", [])
     projections = [getattr(layer, name) for layer in layers for name in ("qkv", "output", "gate_up", "down")]
     parts = [part for each in [*projections, *([forward._head] if layers else [])] for part in each.parts]
@@ -124,7 +124,7 @@ def show_calls(count: int) -> None:
 
 
 def calls(how: str, count: str) -> list[float]:
-    """Resident bytes after each call."""
+    """The resident bytes after each call."""
     model = LlamaForCausalLM(llama(width=128, layers=6, words=500)).eval()
     ids = torch.randint(500, (32, 392), generator=torch.Generator().manual_seed(0))
     ready = paceline.prepare(model) if how == "prepared" else paceline.generate
@@ -184,7 +184,7 @@ def peak_bytes() -> float:
 
 
 def _status_bytes(name: str) -> float:
-    """Of Linux's account of this process."""
+    """A figure of Linux's account of this process, in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 

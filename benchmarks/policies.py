@@ -1,4 +1,4 @@
-"""Microseconds of every policy's decide and learn in the simulator, and of SpecRouter's search over chains.
+"""Microseconds of every policy's `decide` and `learn` in the simulator, and of SpecRouter's search over chains.
 
 python benchmarks/policies.py [--runs 3]
 """
@@ -24,31 +24,31 @@ COLD_GOAL_US, AMORTISED_GOAL_US = 1000.0, 50.0
 EVERY = 8  # rounds between two selections, SpecRouter's default
 WINDOW = 16
 SIZES = (2, 4, 8, 10, 16, 32, 64)
-# Policies that do not work without options, and one more form of SpecRouter.
+# Policies that need options, and one more form of SpecRouter.
 OPTIONS = {
     "chain": "chain,spec=draft:3/mid:6/target",
     "per-tag": "per-tag,default=draft:4/target",
     "per-turn": "per-turn,policy=draft:4/target",
     "guarded": "guarded,policy=draft:4/target",
 }
-FITTED = "specdec++"  # needs a file that is made first
+FITTED = "specdec++"  # needs a fitted file
 FURTHER = ("specrouter,stop=window", "specrouter,form=filter")
 
 
 def texts(head: Path) -> dict[str, str]:
-    """What every policy is built of, by the name that it is shown under; a fitted one with this head."""
+    """The text of every policy, by its shown name; a fitted one uses this head."""
     # The shipped recording holds no token trees.
     named = [OPTIONS.get(name, name) for name in own_policies() if not name.startswith("tree")]
     return {name: f"{name},head={head}" if name == FITTED else name for name in (*named, *FURTHER)}
 
 
 def policy_row(scenario: Scenario, name: str, text: str, runs: int) -> list[Cell]:
-    """Of a step, medians over runs: median, mean, 90th and 99th percentile; and percent of decoding seconds."""
+    """Figures of a step, medians over runs: median, mean, p90, p99; and percent of decoding seconds."""
     found = []
-    for _ in range(runs + 1):  # the first one warms up
+    for _ in range(runs + 1):  # the first is the warm-up
         policy = make_policy(text, scenario.tables.pool)
         before = scenario.tables.prefill_before(scenario.begins)
-        grant_foresight(policy, name, scenario.tables, scenario.cost, before)  # of oracles; planning is not a step
+        grant_foresight(policy, name, scenario.tables, scenario.cost, before)  # for oracles; planning is not a step
         timed = TimedSteps(policy)
         log = simulate(scenario, timed, name)
         taken_us = np.array(timed.steps_s) * 1e6
@@ -76,7 +76,7 @@ def figures(size: int) -> SearchFigures:
 
 
 def search_rows() -> Iterator[list[Cell]]:
-    """By members: each form, what a round of `EVERY` has of it, and a search that knows no order of the members."""
+    """By members: each form, its share in a round of `EVERY`, and a search without an order of the members."""
     jobs: dict[str, Callable[[], object]] = {}
     for size in SIZES:
         known = figures(size)

@@ -1,7 +1,7 @@
-"""Whether the matrix product that is chosen for a weight is the quickest one, measured again after it was chosen.
+"""Whether the matrix product chosen for a weight is the fastest one, measured again after the choice.
 
 Shapes are those of the shipped pool, of decoders with 20, 150 and 600 million parameters, and a head of 49,152 words.
-What is asked is whether the chosen product is within 5% of the quickest one.
+The goal is a chosen product within 5% of the fastest one.
 
 python benchmarks/products.py [--of pico 20M 150M 600M head] [--tokens 1 2 4 8 16 64]
 """
@@ -22,11 +22,11 @@ from shared.report import parser_of, show
 DECODERS = {"20M": (384, 1152, 384, 32000), "150M": (768, 2048, 768, 32000), "600M": (1536, 3968, 1536, 32000)}
 HEAD = (576, 49152)
 SIZES = ("pico", *DECODERS, "head")
-MOST_BEHIND = 0.05  # as a share of the quickest
+MOST_BEHIND = 0.05  # as a share of the fastest
 
 
 def shapes_of(size: str) -> list[tuple[int, int]]:
-    """Inputs and outputs of the weights of a size, as the fused forward has them."""
+    """Inputs and outputs of the weights of a size in the fused forward."""
     if size == "head":
         return [HEAD]
     decoders = shipped_decoders() if size == "pico" else [DECODERS[size]]
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def measured(shape: tuple[int, int], tokens: Sequence[int]) -> tuple[float, list[tuple[list[Cell], float]]]:
-    """Seconds to choose, and for each number of tokens a row and how far the chosen product is behind the quickest."""
+    """Seconds to choose, and by number of tokens a row and how far the choice is behind the fastest."""
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     usable = usable_products(weight.device, weight.dtype)
     start_s = perf_counter()
@@ -81,7 +81,7 @@ def measured(shape: tuple[int, int], tokens: Sequence[int]) -> tuple[float, list
     found = []
     for count in tokens:
         product = chosen[TOKEN_COUNTS.index(count)]
-        among = usable if product in usable else (*usable, product)  # not among them where inputs are padded
+        among = usable if product in usable else (*usable, product)  # absent if inputs are padded
         layouts = {one.name: one.layout for one in among}
         again = [time_products(weight, among, token_counts=(count,)).seconds for _ in range(3)]
         seconds = {name: median(one[name][0] for one in again) for name in layouts}

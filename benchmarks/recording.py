@@ -1,12 +1,12 @@
-"""What recording costs beside decoding the same answers with `generate()` of transformers, at batch 8.
+"""The cost of recording beside decoding the same answers with `generate()` of transformers, at batch 8.
 
 python benchmarks/recording.py [PROMPTS] [--pool pico] [--max-new-tokens 64] [--reach 4 8 16] [--run 8]
 
-A recorded token takes one of the target at batch 8, and as many of each member as there are contexts, all at the price
-of a token in a wide forward: that is the column `by the formula` (docs/pools-and-recordings.md). `one by one` are
-recordings of one request each; `same tokens` says in how many of them every context and every model's next token is
-that of the recording made together, `other values` how many of the other values differ (rounding in float32 depends on
-what is in a batch). Seconds are the processor's, of one thread.
+A recorded token costs one token of the target at batch 8, and one of each member per context, all at the price of a
+token in a wide forward: that is the column `by the formula` (docs/pools-and-recordings.md). `one by one` are recordings
+of one request each; `same tokens` is the number of them in which every context and every model's next token equals that
+of the recording made together, `other values` the number of other values that differ (float32 rounding depends on the
+batch). Seconds are processor seconds of one thread.
 """
 
 import tempfile
@@ -32,14 +32,14 @@ GREEDY = Sampling(mode="greedy")
 
 
 def processor_s(do: Callable[[], object]) -> float:
-    """Seconds of the processor that something takes."""
+    """Processor seconds of a function."""
     started_s = time.process_time()
     do()
     return time.process_time() - started_s
 
 
 def generate(pool: ModelPool, prompts: Sequence[tuple[int, ...]], max_new_tokens: int) -> None:
-    """Answer in batches, padded on the left."""
+    """Answer in batches with left padding."""
     for start in range(0, len(prompts), BATCH):
         some = prompts[start : start + BATCH]
         longest = max(map(len, some))
@@ -52,7 +52,7 @@ def generate(pool: ModelPool, prompts: Sequence[tuple[int, ...]], max_new_tokens
 
 
 def context_s(pool: ModelPool) -> float:
-    """Seconds of the processor for a context: a token of each member in a wide forward, and what is kept of it."""
+    """Processor seconds of a context: a token of each member in a wide forward, and its recorded values."""
     total_s, width = 0.0, int(pool.target.model.config.vocab_size)
     levels = [level for level, member in enumerate(pool.members) if member.model is not None]
     for level in levels:
@@ -68,7 +68,7 @@ def context_s(pool: ModelPool) -> float:
 
 
 def differing(one: Trie, other: Trie) -> tuple[int, int, int]:
-    """Of two tries, how many integers (contexts and next tokens) and how many floats differ, and how many these are."""
+    """Counts of two tries: differing integers (contexts and next tokens), differing floats, and all floats."""
     ours, theirs = arrays_of(one), arrays_of(other)
     counts = {"i": 0, "f": 0}
     for name, values in ours.items():
@@ -89,7 +89,7 @@ def main() -> None:
     options = parser.parse_args()
     pool = ModelPool.load(shipped("pools", options.pool), threads=1, chat=options.pool != "pico")
     every = read_prompts(shipped("pools", options.pool.removesuffix("-feature")) / "prompts.jsonl")
-    chosen = every[:: max(1, len(every) // options.prompts)][: options.prompts]  # of every kind of text
+    chosen = every[:: max(1, len(every) // options.prompts)][: options.prompts]  # from every kind of text
     prompts = pool.tokens_of(chosen, options.max_new_tokens)
 
     def recorded(closure: Closure, some: Sequence[Prompt]) -> TrieRecording:

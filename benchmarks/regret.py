@@ -1,4 +1,4 @@
-"""SpecRouter against every fixed chain, tag by tag: speed-up over the target alone on a recording.
+"""SpecRouter against every fixed chain by tag: speed-up over the target alone on a recording.
 
 python benchmarks/regret.py [--orders 7] [--trace other.trace] [--costs-of recordings/pico.trace]
 """
@@ -29,7 +29,7 @@ Speeds = dict[str, float]  # tokens per second by tag
 
 
 def fixed_chains(pool: Pool) -> list[str]:
-    """Two and three levels with windows to 12, and prompt lookup below three levels."""
+    """Chains of two and three levels with windows to 12, and prompt lookup below three levels."""
     *below, target = pool.names
     members = (*below[:3], target)
     deep = [chain(members, windows) for windows in product((2, 4, 6), (1, 2, 3, 4), (4, 6, 8))]

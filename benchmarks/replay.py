@@ -25,7 +25,7 @@ from shared.report import parser_of, show
 
 GOALS = (200_000, 500_000)
 WINDOW = 4  # of the rounds in the imported recording
-STEPWISE = ", stepwise"  # after a policy: the loop asks it for every step, though rounds could be walked
+STEPWISE = ", stepwise"  # suffix: the loop asks the policy for every step, without walked rounds
 CASES = (
     ("contexts", "draft:4/target", 1),
     ("contexts", f"draft:4/target{STEPWISE}", 1),
@@ -44,7 +44,7 @@ CASES = (
 
 
 def rounds_of(trace: TrieRecording) -> RoundsRecording:
-    """The same texts as an engine logs them: rounds of the smallest model, whose tokens count for their round only."""
+    """The same texts as in an engine's log: rounds of the smallest model, whose tokens count only in their round."""
 
     def request(record: TrieRequest) -> RoundsRequest:
         trie = record.trie
@@ -61,7 +61,7 @@ def rounds_of(trace: TrieRecording) -> RoundsRecording:
 
 
 def job(tables: ReplayTables, cost: CostModel, policy: str, batch: int) -> Callable[[], object]:
-    # Steps that were played once are kept by seed.
+    # Played steps are kept by seed.
     scenarios = (Scenario(tables=tables, cost=cost, batch=batch, seed=seed) for seed in count())
     name, stepwise = policy.removesuffix(STEPWISE), policy.endswith(STEPWISE)
     return lambda: summarise_run(simulate(next(scenarios), make_policy(name, tables.pool), name, stepwise=stepwise))

@@ -1,6 +1,6 @@
-"""How long a page of `paceline report` takes from a cold process, and how large it is.
+"""Seconds of a page of `paceline report` from a cold process, and its size.
 
-Of a served run of many requests without its operations, of one with them, and of a comparison with --why and --by-tag.
+For a served run of many requests without its operations, one with them, and a comparison with --why and --by-tag.
 
 python benchmarks/report.py [--requests 100000] [--runs 3]
 """
@@ -17,7 +17,7 @@ from shared.processes import paceline, run
 from shared.report import parser_of, show
 
 SERVED = ("simulate", "--cluster", "h100", "--policy", "draft:4/target")
-KEPT = 2_000  # requests of the run with operations, which is worked out step by step
+KEPT = 2_000  # requests of the run with operations, which is simulated step by step
 COMPARED = ("draft:4/target", "confident", "typical", "mid:4/target")
 
 

@@ -1,12 +1,12 @@
-"""What `paceline serve` costs beside the runtime alone, and whether it stands many clients and hours.
+"""The cost of `paceline serve` over the runtime alone, and whether it withstands many clients and hours.
 
 python benchmarks/server.py [overhead] [clients] [soak] [--pool pico] [--policy draft:3/target] [--turns 5]
 
-overhead: processor seconds per token of the server's process at batch 8, over those of `decode` for the same prompts
-in this process; in turns, medians. Clients stream, and the processor time that they take is not counted.
-clients: --clients streams at a time for --clients-s seconds; every answer must be whole, or the stated 429.
+overhead: processor seconds per token of the server's process at batch 8, over those of `decode` for the same prompts in
+this process; in turns, medians. Clients stream, and their processor time is not counted.
+clients: --clients streams at a time for --clients-s seconds; every answer must be complete, or the specified 429.
 soak: --soak-clients for --soak-s seconds of mixed traffic (streams, whole answers, clients that leave, bad requests)
-with --record; the memory of the server after a tenth, at half and at the end, and what it holds when all have gone.
+with --record; the memory of the server after a tenth, at half and at the end, and what it holds after the last client.
 """
 
 import asyncio
@@ -49,16 +49,16 @@ class Server:
     port: int
 
     def processor_s(self) -> float:
-        """Of all its threads, since it began."""
+        """Processor seconds of all its threads, since its start."""
         times = self.process.cpu_times()
         return float(times.user + times.system)
 
     def memory_mib(self) -> float:
-        """That the process holds."""
+        """Resident memory of the process."""
         return float(self.process.memory_info().rss) / 2**20
 
     async def ask(self, path: str, body: bytes, *, most_bytes: int | None = None) -> tuple[int, bytes]:
-        """(status, body) of a POST; leaves after `most_bytes` of the answer. Raises OSError."""
+        """(status, body) of a POST; disconnects after `most_bytes` of the answer. Raises OSError."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         with closing(writer):
             head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
@@ -67,7 +67,7 @@ class Server:
             return status, await (reader.read(most_bytes) if most_bytes else reader.read())
 
     async def held(self) -> dict[str, float]:
-        """What /metrics says of requests and blocks."""
+        """The counts of requests and blocks in /metrics."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         with closing(writer):
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -79,7 +79,7 @@ class Server:
 
 @asynccontextmanager
 async def serving(pool: str, policy: str, *more: str) -> AsyncIterator[Server]:
-    """A server that runs until the end of the block; raises RuntimeError if it does not end in order."""
+    """A server that runs until the end of the block; raises RuntimeError unless it exits cleanly."""
     command = [sys.executable, "-m", "paceline", "serve", "--pool", pool, "--policy", policy, "--port", "0", *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
@@ -102,7 +102,7 @@ def asked(pool: str, text: str, **fields: object) -> bytes:
 
 
 async def overhead(pool: str, policy: str, turns: int) -> list[list[Cell]]:
-    """Seconds per token of the server and of the runtime, of the processor and by the clock."""
+    """Processor and wall seconds per token of the server and of the runtime."""
     models = ModelPool.load(pool_path(pool), threads=1)
     texts = [prompt.text for prompt in read_prompts(pool_path(pool) / "prompts.jsonl")[: 2 * BATCH]]
     num_tokens = [0]
@@ -161,7 +161,7 @@ async def overhead(pool: str, policy: str, turns: int) -> list[list[Cell]]:
 
 
 async def clients(pool: str, policy: str, count: int, seconds: float) -> list[list[Cell]]:
-    """How the answers of many streaming clients ended, and what the server held afterwards."""
+    """The outcomes of many streaming clients, and what the server held afterwards."""
     text = read_prompts(pool_path(pool) / "prompts.jsonl")[0].text
     found: Counter[str] = Counter()
     first_s: list[float] = []
@@ -179,7 +179,7 @@ async def clients(pool: str, policy: str, count: int, seconds: float) -> list[li
             found[str(status) if whole else "cut off"] += 1
             if status == 429:
                 first_s.append(time.monotonic() - begun_s)
-                await asyncio.sleep(1)  # as Retry-After says
+                await asyncio.sleep(1)  # as in Retry-After
 
     async with serving(pool, policy) as server:
         ends_s = time.monotonic() + seconds
@@ -200,7 +200,7 @@ async def clients(pool: str, policy: str, count: int, seconds: float) -> list[li
 
 
 async def drained(server: Server) -> dict[str, float]:
-    """What the server holds once nobody asks, after a minute at most."""
+    """What the server holds without requests, after a minute at most."""
     for _ in range(60):
         if not any((held := await server.held()).values()):
             break
@@ -209,7 +209,7 @@ async def drained(server: Server) -> dict[str, float]:
 
 
 async def soak(pool: str, policy: str, count: int, seconds: float) -> list[list[Cell]]:
-    """Memory of a server under mixed traffic, and what it holds when all have gone."""
+    """Memory of a server under mixed traffic, and what it holds after the last client."""
     texts = [prompt.text for prompt in read_prompts(pool_path(pool) / "prompts.jsonl")]
     chance, found, memory = random.Random(0), Counter[str](), list[tuple[float, float]]()
     begun_s = 0.0
@@ -258,7 +258,7 @@ async def soak(pool: str, policy: str, count: int, seconds: float) -> list[list[
     ]
 
 
-SHARES: Sequence[tuple[float, float]] = ((0.08, 0.12), (0.48, 0.52))  # of the seconds, where memory is told
+SHARES: Sequence[tuple[float, float]] = ((0.08, 0.12), (0.48, 0.52))  # of the seconds, where memory is read
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""How close a search for slim verifiers comes to the best of all masks, with and without its Bayesian part.
+"""The rank among all masks of a search's best slim verifier, with and without its Bayesian part.
 
 python benchmarks/slim_search.py [--share 0.45] [--prompts 6] [--trials 60]
 
-Every mask of the shipped pool's target is measured once; then searches with other seeds read from that list.
+Every mask of the shipped pool's target is measured once; searches with several seeds then read from that list.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ NEW_TOKENS = 32
 
 
 def every_mask(pool: ModelPool, skipped: int, num_prompts: int) -> dict[Mask, Distance]:
-    """The distance of each."""
+    """The distance of each mask."""
     folder = shipped("pools", "pico")
     prompts = read_prompts(folder / "prompts.jsonl")[:num_prompts]
     calibration = calibrate(pool, prompts, max_new_tokens=NEW_TOKENS)
@@ -42,7 +42,7 @@ def every_mask(pool: ModelPool, skipped: int, num_prompts: int) -> dict[Mask, Di
 
 
 def ranks(known: Mapping[Mask, Distance], num_layers: int, skipped: int, trials: int, random_trials: int) -> list[int]:
-    """Of the best mask each seed finds among all, from 1."""
+    """The rank among all masks of each seed's best mask, from 1."""
     order = sorted(known, key=lambda mask: (known[mask].tvd, known[mask].disagreement, mask))
     found = []
     for seed in SEEDS:

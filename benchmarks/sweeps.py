@@ -1,8 +1,8 @@
-"""How much of the processors a sweep uses, and how soon one goes on of which all cells are there.
+"""The share of the processors that a sweep uses, and seconds of resuming one of which most cells exist.
 
 The first grid is 200 runs of SpecRouter on pico, 0.3 s each; its share is processor seconds of all processes, from the
-start of the command to its end, over the seconds that the processors were there. The second is 10,000 chains; all but
-one of its cells are written beforehand. The third is 108 chains on three recordings and three batches, one job.
+start of the command to its end, over the available processor seconds. The second is 10,000 chains, all except one of
+them written before. The third is 108 chains on three recordings and three batches, one job.
 
 python benchmarks/sweeps.py [--jobs 2]
 """
@@ -28,7 +28,7 @@ MANY = 'policies = ["draft:1..100/mid:1..100/target"]\n'
 
 
 def run_for(folder: Path, grid: str, *words: str) -> tuple[float, float]:
-    """(seconds, processor seconds) of a sweep in a process of its own."""
+    """(seconds, processor seconds) of a sweep in a separate process."""
     return run(paceline("sweep", f"{grid}.toml", "--out", grid, *words), folder)
 
 

@@ -1,8 +1,8 @@
 """The application: every command by its name. The module of a command is imported when the command is called.
 
-Together they import all of paceline, which every command, `--help` and `--version` would wait for. Options that go
-together are the fields of a record: declared once, taken by several commands, handed on as one. Of several processes of
-torchrun, rank 0 prints and writes, and who fails first says why.
+Together they import all of paceline, and every command, `--help` and `--version` would wait for that. Related options
+are the fields of a record: declared once, used by several commands, passed on as one. Of several processes of torchrun,
+rank 0 prints and writes, and the first one that fails says why.
 """
 
 import ast
@@ -34,7 +34,7 @@ TOGETHER = "run"  # what several processes can do together
 
 
 def check_command(name: str | None) -> None:
-    """Raises ValueError for a command that several processes would do several times."""
+    """Raises ValueError for a command that each process would repeat."""
     num_ranks = launched().num_ranks
     if num_ranks > 1 and name != TOGETHER:
         raise ValueError(f"torchrun must start `paceline {TOGETHER}` or a single process, got `{name}` in {num_ranks}")
@@ -46,7 +46,7 @@ def is_first() -> bool:
 
 
 def is_heard(*, interrupted: bool) -> bool:
-    """Whether this process, which is about to end, says why; an interrupt comes to all, and rank 0 tells of it."""
+    """Whether this process, about to end, says why; an interrupt reaches all processes, and rank 0 reports it."""
     own = launched()
     if own.num_ranks == 1:
         return True
@@ -58,7 +58,7 @@ def is_heard(*, interrupted: bool) -> bool:
 
 
 def lost_rank(error: BaseException) -> str | None:
-    """What to say of an error that another process caused; None of other errors."""
+    """The message for an error that another process caused; None for other errors."""
     if launched().num_ranks == 1:
         return None
     with needs_torch():
@@ -68,7 +68,7 @@ def lost_rank(error: BaseException) -> str | None:
 
 @contextmanager
 def one_voice() -> Iterator[None]:
-    """Ranks other than 0 print nothing and tell no progress; their errors are heard all the same."""
+    """Within the block ranks other than 0 print nothing and show no progress; their errors are still reported."""
     if is_first():
         yield
         return
@@ -80,12 +80,12 @@ Function = Callable[..., None]
 
 
 class CommandByName(TyperCommand):
-    """A command or group that is made when it is called; until then it has a name and a purpose, and no options.
+    """A command or group that is built when it is called; until then it has only a name and a purpose.
 
     Args:
         name: as it is typed.
-        make: the command or group itself.
-        purpose: what it does; asked for by lists of commands only.
+        make: builds the command or group itself.
+        purpose: what it does; called for lists of commands only.
     """
 
     def __init__(self, name: str, make: Callable[[], Any], purpose: Callable[[], str]) -> None:
@@ -94,11 +94,11 @@ class CommandByName(TyperCommand):
         self._purpose = purpose
 
     def make_context(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - as typer's own, whose types are private
-        """Parse the arguments; what runs is the command itself, and not this one."""
+        """Parse the arguments; in the context of the command itself."""
         return self.make().make_context(*args, **options)
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Its purpose, cut to so many characters."""
+        """Its purpose, cut to `limit` characters."""
         return TyperCommand(self.name, help=self._purpose()).get_short_help_str(limit)
 
 
@@ -107,7 +107,7 @@ class LaboratoryCommand:
     """A command of the laboratory, a package of its own that may not be installed.
 
     Attributes:
-        words: as they are typed, and as its entry point in the group `paceline.commands` is called.
+        words: as typed, and the name of its entry point in the group `paceline.commands`.
         purpose: what it does.
     """
 
@@ -115,7 +115,7 @@ class LaboratoryCommand:
     purpose: str
 
     def found(self) -> Any:  # noqa: ANN401 - a command, or a function that makes some
-        """What its entry point names; raises ModuleNotFoundError, which says what to install, where there is none."""
+        """Load its entry point; raises ModuleNotFoundError, which says what to install, if there is none."""
         for entry in entry_points(group="paceline.commands", name=self.words):
             return _imported(entry.module, entry.attr)
         how = install_hint(LABORATORY)
@@ -130,12 +130,12 @@ def function_by_name(name: str, place: str | LaboratoryCommand) -> CommandByName
 
 
 def group_by_name(name: str, purpose: str, places: Mapping[str, str | LaboratoryCommand]) -> TyperGroup:
-    """A group of functions, by the names of their commands."""
+    """A group of commands, by name."""
     return _group(name, purpose, {each: function_by_name(each, place) for each, place in places.items()})
 
 
 def made_group_by_name(name: str, place: LaboratoryCommand) -> CommandByName:
-    """A group whose commands one function makes, by their names."""
+    """A group whose commands one function builds."""
 
     def make() -> TyperGroup:
         functions = place.found()()
@@ -164,7 +164,7 @@ def _module(place: str) -> tuple[str, str]:
 
 def _imported(module: str, name: str) -> Any:  # noqa: ANN401 - a command, or a function that makes some
     if module not in sys.modules:
-        # Imports leave no garbage, and what they make stays: looking for some takes a fifth of their time.
+        # Imports leave no garbage: collecting it would take a fifth of their time.
         gc.disable()
         try:
             importlib.import_module(module)
@@ -175,7 +175,7 @@ def _imported(module: str, name: str) -> Any:  # noqa: ANN401 - a command, or a 
 
 
 def _docstring(place: str) -> str:
-    """Of a function whose module is not imported for it."""
+    """A function's docstring, read without importing its module."""
     module, name = _module(place)
     spec = find_spec(module)
     assert spec is not None, module
@@ -271,7 +271,7 @@ def paceline(
 
 
 def command() -> Callable[..., object]:
-    """The whole command line as one callable, which shells can complete."""
+    """The whole command line as one callable, with completion for shells."""
     completion_init()
     app = typer.Typer(
         name="paceline",

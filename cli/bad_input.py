@@ -1,4 +1,4 @@
-"""Which errors are bad input, and what is said of them."""
+"""Which errors are bad input, and their messages."""
 
 import errno
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from ..base.toml import TomlFileError
 from ..decoding.steps import PolicyError
 from ..traces.errors import TraceFormatError
 
-# What bad input comes to; anything else is a defect of ours and may be seen as one.
+# Errors that bad input raises; any other is a defect of ours and shows its traceback.
 BAD = (ValueError, OverflowError, PolicyError, OSError, MemoryError, ModuleNotFoundError)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def told(error: Exception, own: Mapping[str, str]) -> str:
-    """What to say of an error: of a record that is wrong its first field, of a file its name and no number."""
+    """The message of an error: the first wrong field of a record; of a file its name, without the error's number."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
@@ -27,7 +27,7 @@ def told(error: Exception, own: Mapping[str, str]) -> str:
     if isinstance(error, MemoryError):
         return f"out of memory: {error}" if str(error) else "out of memory"
     if isinstance(error, OSError) and error.strerror:
-        # All files that are written are named: what is full without a name is where tables go.
+        # Errors of written files have names: without one, standard output is full.
         where = error.filename or ("standard output" if error.errno in FULL else None)
         return f"{where}: {error.strerror}" if where else error.strerror
     if isinstance(error, TomlFileError):

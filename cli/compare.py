@@ -94,7 +94,7 @@ def compare(
     beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
         refuse_beside("--workload", **beside, **vars(mix), batch=batch != "1", **given(reorder))
-        from .serving import show_found_rates, show_under_load  # noqa: PLC0415 - takes as long as all that is above
+        from .serving import show_found_rates, show_under_load  # noqa: PLC0415 - takes as long as all imports above
 
         under |= {**vars(load), "chains": sweep, "workload": workload, "cluster": cluster}
         if find_rate is None:
@@ -118,7 +118,7 @@ def compare(
 def _checked(
     kept: LogOptions, cost: str | Path | None, *, figure: Path | None, html: Path | None, json: Path | None
 ) -> dict[str, Any]:
-    """Where to write, as `show` takes it."""
+    """Where to write, as arguments of `show`."""
     log = None if kept.log is None else Path(kept.log)
     check_json_path(json, log, figure, *([] if cost is None else [Path(cost)]))
     check_figure_path(figure, log)
@@ -132,7 +132,7 @@ def _refuse_without_workload(load: LoadOptions, **alone: object) -> None:
 
 
 def _compare_again(context: typer.Context, candidate: str, json: Path | None) -> None:
-    """A candidate of a recommendation, which no other option goes with; raises ArgumentError for one that was given."""
+    """Run a candidate of a recommendation again; raises ArgumentError for any other option that was given."""
     from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
 
     refuse_others(context, "--from", but=("from_", "json"))
@@ -141,7 +141,7 @@ def _compare_again(context: typer.Context, candidate: str, json: Path | None) ->
 
 
 def batches(text: str) -> tuple[int, ...]:
-    """The comma-separated batches of `--batch`; raises ValueError with the part that is none."""
+    """The comma-separated batches of `--batch`; raises ValueError with the part that is no batch."""
     parts = text.split(",")
     for part in parts:
         if not (part.isascii() and part.isdecimal() and len(part) <= 7 and 1 <= int(part) <= MOST_BATCH):

@@ -1,6 +1,6 @@
 """One clear line and an exit code instead of a traceback.
 
-Standard output that is not written as it comes: spelled in what a terminal shows, or kept free for `--json -`.
+Also wraps standard output: spelled in characters that a terminal shows, or kept free for `--json -`.
 """
 
 import os
@@ -23,7 +23,7 @@ from .app import CommandByName, is_heard, lost_rank, one_voice
 BAD_INPUT = 2
 INTERRUPTED = 130
 
-LONGEST_WORD, LONGEST_LINE = 240, 1000  # characters of an error; what is longer is a value, and loses its middle
+LONGEST_WORD, LONGEST_LINE = 240, 1000  # characters of an error; longer ones are values and lose their middle
 _GAP = " ... "
 
 
@@ -34,8 +34,8 @@ class Interrupted(Exception):  # noqa: N818 - nothing went wrong
 def run_command(command: Callable[..., object]) -> int:
     """Run a command line and return its exit code.
 
-    Bad input (any ValueError, a broken policy, a file that cannot be read) prints one line and gives 2. Set
-    PACELINE_TRACEBACK=1 to see where it came from.
+    Bad input (any ValueError, a broken policy, a file that cannot be read) prints one line and gives 2.
+    PACELINE_TRACEBACK=1 shows the traceback.
     """
     came: list[int] = []
     try:
@@ -52,23 +52,23 @@ def run_command(command: Callable[..., object]) -> int:
         code = _say(f"interrupted: {stop}", INTERRUPTED)
     except typer.TyperException as error:
         code = _refuse_usage(error)
-    except BaseException as error:  # noqa: BLE001 - raised again unless there is a line to say
-        # Libraries turn an interrupt into errors of their own kinds, as Python 3.11 does where a class is being made.
+    except BaseException as error:  # noqa: BLE001 - raised again unless there is a line to print
+        # Libraries turn an interrupt into other errors, as Python 3.11 does while a class is created.
         hidden = came and not os.environ.get("PACELINE_TRACEBACK")
         code = _say("interrupted", INTERRUPTED) if hidden else _failed(error, command)
     return _flushed(code)
 
 
 def _failed(error: BaseException, command: Callable[..., object]) -> int:
-    """Say what was wrong with the input; an error of ours is raised again."""
-    # Only now: what bad input comes to, pydantic and the engine know, for which no command that goes well shall wait.
+    """Print what was wrong with the input; an error of ours is raised again."""
+    # Imported only now: it needs pydantic and the engine, which no successful command must wait for.
     from .bad_input import BAD, told  # noqa: PLC0415
 
     wanted = os.environ.get("PACELINE_TRACEBACK")
     if isinstance(error, BAD):
         if wanted:
             raise error
-        # A command of a package that is not there has no options.
+        # A command of a missing package has no options.
         own = {} if isinstance(error, ModuleNotFoundError) else _called_by(command)
         return _say(told(error, own), BAD_INPUT)
     lost = lost_rank(error)  # ours, unless it came through a file of the user: a rule or a stop of his own
@@ -81,13 +81,13 @@ def _failed(error: BaseException, command: Callable[..., object]) -> int:
 
 
 def _flushed(code: int) -> int:
-    """The code, if what was printed arrived: a full disk is told here, and not by the interpreter at its end."""
+    """The code, if standard output could be flushed: a full disk is reported here, not by the interpreter at exit."""
     try:
         sys.stdout.flush()
     except OSError as error:
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - the interpreter flushes once more
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # whoever read has read enough
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             return code or 1
         return code or _say(f"standard output: {error.strerror}", BAD_INPUT)
     return code
@@ -95,12 +95,12 @@ def _flushed(code: int) -> int:
 
 @contextmanager
 def one_interrupt(came: list[int]) -> Iterator[None]:
-    """The first Ctrl-C, or order to end, interrupts; further ones are ignored, so that what is finished is written.
+    """The first Ctrl-C or SIGTERM interrupts; further ones are ignored, so that finished results are written.
 
     Args:
-        came: takes the number of the signal that interrupted.
+        came: receives the number of the signal that interrupted.
     """
-    if threading.current_thread() is not threading.main_thread():  # others have no say in signals
+    if threading.current_thread() is not threading.main_thread():  # other threads cannot set signal handlers
         yield
         return
 
@@ -131,7 +131,7 @@ def _refuse_usage(error: typer.TyperException) -> int:
 
 
 def _called_by(command: Callable[..., object]) -> dict[str, str]:
-    """What users call the parameters of the subcommand that was called: an option of the same name, or an argument."""
+    """Names that users see of the called subcommand's parameters: options, or arguments."""
     called = getattr(command, "commands", {}).get(next(iter(sys.argv[1:]), ""))
     made = called.make() if isinstance(called, CommandByName) else called
     found = {}
@@ -152,7 +152,7 @@ def _say(message: str, code: int) -> int:
 
 
 def one_line(message: str) -> str:
-    """A message without line breaks and other control characters, and of a length that can be read."""
+    """A message without line breaks and other control characters, cut to a readable length."""
     words = [_cut(word, LONGEST_WORD) for word in escaped(message).split()]
     return _cut(" ".join(words), LONGEST_LINE)
 
@@ -165,11 +165,11 @@ def _cut(text: str, most: int) -> str:
 
 
 class PassedOn(TextIOBase):
-    """A text stream that hands on what it is given; it has no `buffer`, so that nothing can write around it.
+    """A text stream that passes text on; it has no `buffer`, so that nothing can bypass it.
 
     Args:
-        to: the stream that is written to, asked for anew each time.
-        encoding: what may be written, a part of what the stream takes; the rest is spelled in characters it has.
+        to: the stream that is written to, called at each use.
+        encoding: of characters that may be written, a subset of the stream's; others are spelled in these.
     """
 
     encoding = ""  # a class attribute hides the one of TextIOBase, which cannot be set
@@ -179,7 +179,7 @@ class PassedOn(TextIOBase):
         self._to = to
 
     def write(self, text: str) -> int:
-        """Write `text` as far as the encoding goes; returns the length of `text`."""
+        """Write `text`, spelled in the encoding; returns the length of `text`."""
         self._to().write(shown_in(text, self.encoding))
         return len(text)
 
@@ -226,7 +226,7 @@ def json_stream() -> TextIO:
 
 @contextmanager
 def showable_output() -> Iterator[None]:
-    """Wrap standard output and error, where they cannot show all that we print, as long as the context lasts."""
+    """Wrap standard output and error within the context, where they cannot show all that we print."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (_showable(stream, os.environ) for stream in before)
     try:
@@ -243,8 +243,8 @@ def _showable(stream: TextIO, environment: Mapping[str, str]) -> TextIO:
 
 
 def _asks_for_ascii(environment: Mapping[str, str]) -> bool:
-    """Whether the locale was set to C. Python writes UTF-8 all the same (PEP 540), which the terminal may not show.
+    """Whether the locale was set to C. Python still writes UTF-8 (PEP 540), which the terminal may not show.
 
-    LANG and LC_CTYPE do not count: C is what they are where nobody said anything, and Python replaces it (PEP 538).
+    LANG and LC_CTYPE do not count: C is their default, and Python replaces it (PEP 538).
     """
     return environment.get("LC_ALL") in ("C", "POSIX")

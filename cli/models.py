@@ -76,7 +76,7 @@ def agree(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """Which contexts are recorded, as it is typed: each field is an option."""
+    """Options: which contexts are recorded."""
 
     closure: Annotated[
         Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
@@ -211,7 +211,7 @@ def run(
 
 
 def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None, figure: Path | None) -> None:
-    """Write and print what was decoded of what was asked for; raises Exit and Interrupted where that is not all."""
+    """Write and print what was decoded; raises Exit for failed requests, Interrupted if cut short."""
     if decoded.quality_interrupted:
         typer.echo("paceline: interrupted: the answers are kept, their quality is not measured", err=True)
     if out is not None and decoded.outputs:
@@ -220,7 +220,7 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None, f
         for output in decoded.outputs:
             leaves = f", leaves {output.parent} after {counted(output.depth, 'token')}" if output.parent else ""
             typer.echo(f"--- {output.request_id} ({output.tag}){leaves}\n{escaped(output.text)}")
-    # First: without an answer there is nothing to draw, and that would be all that is said.
+    # First: without an answer the figure raises an error, which would hide these.
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)
     show(json, decoded, figure=figure)
@@ -232,7 +232,7 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None, f
 
 
 def _tell_each(each: "DecodedByPolicy", asked: int, figure: Path | None, json: Path | None) -> None:
-    """Print what several policies wrote; raises Exit and Interrupted where that is not all."""
+    """Print what several policies wrote; raises Exit for failed requests, Interrupted if cut short."""
     failed = [output for run in each.runs for output in run.failed]
     for output in failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)
@@ -276,7 +276,7 @@ def check_split(pool: Path | None) -> None:
 
 
 def check_stops(texts: Sequence[str]) -> None:
-    """Refuse what no answer can hold, before models are loaded; raises ValueError."""
+    """Raise ValueError for a stop string that no answer can hold, before models are loaded."""
     for text in texts:
         if not text:
             raise ValueError("--stop must not be empty, got ''")

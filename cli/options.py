@@ -70,7 +70,7 @@ _HOW = "How tokens are chosen."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenSampling:
-    """How tokens are chosen, as it is typed where a recording may say it: each field is an option."""
+    """Options of sampling where a recording may hold them."""
 
     sampling: Annotated[
         Literal["greedy", "coupled", "rejection"] | None,
@@ -92,7 +92,7 @@ class GivenSampling:
         return None if all(value is None for value in asdict(self).values()) else self.chosen()
 
     def chosen(self) -> Sampling:
-        """The sampling asked for; raises ValueError for options that do not belong together, or out of range."""
+        """The sampling asked for; raises ValueError for options that contradict each other or are out of range."""
         given = asdict(self) | {"sampling": self.sampling or "greedy"}
         mode = given.pop("sampling")
         if mode == "greedy" and any(value is not None for value in given.values()):
@@ -106,14 +106,14 @@ class GivenSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSampling(GivenSampling):
-    """The same where nothing else says it."""
+    """The same without a recording."""
 
     sampling: Annotated[Literal["greedy", "coupled", "rejection"], typer.Option(help=_HOW)] = "greedy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSampling(GivenSampling):
-    """The same where a recording holds it: rejection sampling draws again for every chain, so that none does."""
+    """The same for recordings: never rejection sampling, which draws again for every chain."""
 
     sampling: Annotated[Literal["greedy", "coupled"], typer.Option(help=_HOW)] = "greedy"
     temperature: Annotated[float | None, typer.Option(help="For coupled sampling, >= 0.001.")] = None
@@ -124,7 +124,7 @@ class RecordedSampling(GivenSampling):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenMemory(PrefixOptions):
-    """How keys and values are kept, as it is typed: each field is an option."""
+    """Options: how keys and values are kept."""
 
     cache: Annotated[CacheKind, option_of(AgreeOptions, "cache")] = "slots"
     kv_limit_mib: Annotated[
@@ -147,7 +147,7 @@ class GivenMemory(PrefixOptions):
     ] = "auto"
 
     def checked(self) -> dict[str, Any]:
-        """The fields of `Memory`; raises ValueError for what is no amount of memory, or does not go together."""
+        """The fields of `Memory`; raises ValueError for a bad amount of memory, or options that do not combine."""
         if self.dead_share is not None and self.cache != "mask":
             raise ValueError("--dead-share belongs to --cache mask")
         return {
@@ -160,7 +160,7 @@ class GivenMemory(PrefixOptions):
 
 
 def limit_bytes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
-    """Bytes of --kv-limit-mib, of each device or by its name; raises ValueError for what is no amount of memory."""
+    """Bytes of --kv-limit-mib, of each device or by its name; raises ValueError for a bad amount of memory."""
     if not texts:
         return None
     if len(texts) == 1 and "=" not in texts[0]:

@@ -44,10 +44,10 @@ def show(
     figure: Path | None = None,
     html: Path | None = None,
 ) -> None:
-    """Write what was found where JSON is asked for, else print it, with `tables` if not its own; only one is made.
+    """Write the result as JSON if asked for, else print it, with `tables` in place of its own if given.
 
-    Remarks name options in both, as errors do. Where a `figure` or a page, `html`, is asked for it is written as well,
-    before. JSON of what can be a page holds that too.
+    Remarks name options in both, as errors do. A `figure` or a page, `html`, is written first. The JSON of a result
+    that can be a page holds the page too.
     """
     if figure is not None:
         assert isinstance(found, Pictured), "a command with --figure"
@@ -66,12 +66,12 @@ def show(
 
 
 def _page(found: Printed) -> ReportPage:
-    """With the command that was typed."""
+    """The page of a result, with the command that was typed."""
     return page_of(found, shlex.join(["paceline", *sys.argv[1:]]))
 
 
 def refuse_beside(option: str, **values: object) -> None:
-    """Refuse options that another one would ignore; raises ArgumentError for the first that was given."""
+    """Raise ArgumentError for the first given option that `option` would ignore."""
     first = next((name for name, value in values.items() if value), None)
     if first is not None:
         advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
@@ -79,7 +79,7 @@ def refuse_beside(option: str, **values: object) -> None:
 
 
 def refuse_others(context: typer.Context, option: str, *, but: Collection[str]) -> None:
-    """Refuse all options that were typed, but for some; raises ArgumentError for the first."""
+    """Raise ArgumentError for the first option that was typed and is not among `but`."""
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in but and source is not None and source.name == "COMMANDLINE":
@@ -87,14 +87,14 @@ def refuse_others(context: typer.Context, option: str, *, but: Collection[str]) 
 
 
 def show_again(json: Path | None, found: Again) -> None:
-    """Show a candidate of a recommendation that was run again; exit 1 where its figures are others than there."""
+    """Show a candidate of a recommendation that was run again; exit 1 if its figures are not the recommended ones."""
     show(json, found)
     if not found.equal:
         raise typer.Exit(1)
 
 
 def show_table(json: Path | None, data: dict[str, Any], table: Grid) -> None:
-    """Write `data` where JSON is asked for, else print the one table of it."""
+    """Write `data` where JSON is asked for, else print its table."""
     if json is not None:
         write_json(data, json)
     else:
@@ -109,7 +109,7 @@ def _in_options(part: object) -> object:
 
 
 def check_json_path(path: Path | None, *others: Path | None) -> None:
-    """Refuse, before a long run, what `write_json` would refuse after it.
+    """Reject, before a long run, a path that `write_json` would reject after it.
 
     Args:
         path: as `--json` takes it.
@@ -128,7 +128,7 @@ def check_json_path(path: Path | None, *others: Path | None) -> None:
 
 
 def check_file_path(option: str, path: Path) -> None:
-    """Refuse, before a long run, a file that could not be written after it; raises as `check_json_path`."""
+    """Reject, before a long run, a file that could not be written after it; raises as `check_json_path`."""
     if not path.name:
         raise ValueError(f"{option} must name a file, got {str(path)!r}")
     place = place_of(path)
@@ -136,7 +136,7 @@ def check_file_path(option: str, path: Path) -> None:
         raise ValueError(f"{path}: no folder {path.parent if path.parent.resolve() == place.parent else place.parent}")
     if place.is_dir():
         raise ValueError(f"{path}: is a folder")
-    # A file is replaced, which takes the right to write into its folder; pipes and devices are written through.
+    # Replacing a file needs permission to write into its folder; pipes and devices are written directly.
     if not os.access(place if place.exists() and not place.is_file() else place.parent, os.W_OK):
         raise ValueError(f"{path}: cannot be written")
     check_outside(path)
@@ -146,7 +146,7 @@ FigureOption = Annotated[Path | None, typer.Option(help="Draw into this .svg, .p
 
 
 def check_figure_path(path: Path | None, *others: Path | None) -> None:
-    """Refuse, before a long run, a figure that could not be drawn or written after it; raises as `check_json_path`."""
+    """Reject, before a long run, a figure that could not be drawn or written after it; raises as `check_json_path`."""
     check_figure(path)
     if path is None:
         return
@@ -160,7 +160,7 @@ HtmlOption = Annotated[Path | None, typer.Option(help="Write one self-contained 
 
 
 def check_html_path(option: str, path: Path | None, *others: Path | None) -> None:
-    """Refuse, before a long run, a page that could not be written after it; raises as `check_json_path`."""
+    """Reject, before a long run, a page that could not be written after it; raises as `check_json_path`."""
     if path is None:
         return
     needs_matplotlib()
@@ -173,7 +173,7 @@ def check_html_path(option: str, path: Path | None, *others: Path | None) -> Non
 
 
 def check_new_folder(option: str, path: Path | None, *, what: str = "a run") -> None:
-    """Refuse, before a long run, a folder that could not be made after it; raises ValueError."""
+    """Reject, before a long run, a folder that could not be made after it; raises ValueError."""
     if path is None:
         return
     if not path.name:
@@ -190,8 +190,8 @@ def write_json(data: dict[str, Any], path: Path) -> None:
     """To `path`, or to standard output for `-`; a file appears whole or not at all.
 
     Raises:
-        ValueError: `path` has no folder to stand in, or is one.
-        OSError: it cannot be written; what was there stays.
+        ValueError: the folder of `path` does not exist, or `path` is a folder.
+        OSError: it cannot be written; a file there is unchanged.
     """
     check_json_path(path)
     text = json.dumps(data, indent=1, sort_keys=True) + "\n"

@@ -1,6 +1,6 @@
-"""How help is laid out: commands by what they are for, and the options of a long command by what they are of.
+"""Layout of help: commands by purpose, and the options of a long command by subject.
 
-An option that takes one value is taken once: of two values the first would be lost without a word.
+An option that takes one value may be given once: of two values the first would be lost silently.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-# What each command is for. `tests/cli/test_panels.py` looks that every one stands in a section, and once.
+# What each command is for. `tests/cli/test_panels.py` checks that each is in exactly one section.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Compare": ("recommend", "compare", "sweep", "collect", "best", "tune", "arena"),
     "Serve": (
@@ -29,8 +29,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Models": ("run", "agree", "validate", "profile", "pool", "experiment"),
     "Kit": ("policy", "plugin", "settings", "doctor"),
 }
-MOST_IN_ONE = 20  # options of a command that stand in one section
-# Sections of a longer command; options that stand in none are of the replay, or of the question itself.
+MOST_IN_ONE = 20  # options of a command in one section
+# Sections of a longer command; options in none are those of the replay, or of the command itself.
 REPLAY = "Replay"
 PANELS: Mapping[str, tuple[str, ...]] = {
     "Seconds": (

@@ -80,7 +80,7 @@ def _type_of(option: inspect.Parameter) -> str:
 
 
 def _row(name: str, cls: PolicyClass) -> dict[str, Any]:
-    """What a policy says of itself; of one that says nothing, and of those made of others, `lossless` is None."""
+    """A policy's `about`; `lossless` is None without one, and for policies made of others."""
     about = about_of(cls)
     return {
         "name": name,
@@ -95,14 +95,14 @@ def _row(name: str, cls: PolicyClass) -> dict[str, Any]:
 
 
 def _about(row: dict[str, Any]) -> str:
-    """What a policy does, and in lines of their own its paper, what it needs, and its options."""
+    """What a policy does, and on separate lines its paper, its needs and its options."""
     parts = {"needs": _needs(row), "options": row["options"]}
     lines = [row["summary"], _paper(row), *(f"{name}: {text}" for name, text in parts.items() if text)]
     return "\n".join(filter(None, lines))
 
 
 def _paper(row: dict[str, Any]) -> str:
-    """What a policy follows; empty of one that does not say."""
+    """The paper of a policy; empty if it names none."""
     paper = str(row["paper"])
     return f"paper: {paper}" if paper and not paper.startswith(OWN) else paper
 

@@ -42,7 +42,7 @@ def list_recordings(
 
 
 def _listed(name: str, path: Path) -> dict[str, str]:
-    """A row of the list; of a folder that is no sound recording it says why."""
+    """A row of the list; for a folder that is no valid recording, the reason."""
     try:
         about = open_recording(path).about
     except TraceFormatError as error:
@@ -81,7 +81,7 @@ def check(
     recording = open_recording(trace)
     if pool is not None:
         _check_tokenizer(recording, trace, pool)
-    recording.summary()  # reads all of it, and whatever is read is checked
+    recording.summary()  # reads all of it, and reading checks
     typer.echo(f"{trace}: ok, {recording.about.holds}")
 
 

@@ -42,7 +42,7 @@ _DecidingTraceOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rounds:
-    """How often forwards are timed, as it is typed: each field is an option."""
+    """Options: how often forwards are timed."""
 
     repeats: Annotated[int, typer.Option(help="Times each shape of a forward is timed.", min=3)] = 3
     most_drift: Annotated[
@@ -58,7 +58,7 @@ class _Rounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shapes:
-    """The grid of forwards, as it is typed: each field is an option."""
+    """Options: the grid of forwards."""
 
     rows: Annotated[
         str | None, typer.Option(metavar="N,...", help="Rows of the forwards that are timed. Default: 1,2,3,6,12,24.")
@@ -71,7 +71,7 @@ class _Shapes:
     ] = None
 
     def given(self) -> dict[str, tuple[int, ...]]:
-        """The axes that were given; raises ValueError for what is no list of whole numbers."""
+        """The axes that were given; raises ValueError for a text that is no list of whole numbers."""
         texts = {name: text for name, text in asdict(self).items() if text is not None}
         return {name: whole_numbers(f"--{name.replace('_', '-')}", text) for name, text in texts.items()}
 
@@ -140,7 +140,7 @@ def _check_files(file: Path | None, out: Path | None) -> None:
 
 
 def _refuse_beside_check(values: Mapping[str, object], **changed: bool) -> None:
-    """Refuse options that a check would ignore; raises ArgumentError for the first that was given."""
+    """Raise ArgumentError for the first given option that a check would ignore."""
     given = next((name for name, value in {**values, **changed}.items() if value), None)
     if given is not None:
         raise ArgumentError(f"`{given}` does not apply to `check`, which measures a few forwards only")
@@ -177,7 +177,7 @@ _PromptsOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cells:
-    """What each policy is run on, as it is typed: each field is an option."""
+    """Options: what each policy is run on."""
 
     batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,4,16"
     tag: Annotated[list[str] | None, typer.Option(help="Only requests of this tag; repeatable. Default: all.")] = None
@@ -192,7 +192,7 @@ class _Cells:
     ] = 3
 
     def refuse_beside_workload(self, figure: Path | None) -> None:
-        """Refuse what does not apply to --workload; raises ArgumentError for the first that was given."""
+        """Raise ArgumentError for the first given option that does not apply to --workload."""
         for name, is_given in (("batch", self.batch != "1,4,16"), ("tag", self.tag), ("figure", figure)):
             if is_given:
                 raise ArgumentError(f"`{name}` does not apply to --workload, whose batches are the cluster's")
@@ -200,7 +200,7 @@ class _Cells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Load:
-    """What is served instead, if anything: each field is an option."""
+    """Options: what is served instead, if anything."""
 
     workload: Annotated[
         str | None,
@@ -216,14 +216,14 @@ class _Load:
     ] = 0
 
     def refuse_without_workload(self) -> None:
-        """Refuse what only --workload takes; raises ArgumentError for the first that was given."""
+        """Raise ArgumentError for the first given option that only --workload takes."""
         for name in given(self):
             raise ArgumentError(f"`{name}` goes with --workload")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
-    """Largest errors that pass, as they are typed: each field is an option."""
+    """Options: largest errors that pass."""
 
     mean_bound: Annotated[
         float | None,
@@ -241,7 +241,7 @@ class _Bounds:
     ] = None
 
     def exit_beyond(self, median: float, worst: float) -> None:
-        """Raise Exit where an error is beyond the bound that was given for it, after a line that says so."""
+        """Raise Exit if an error exceeds its bound, after a line that says so."""
         errors = {"--mean-bound": (median, self.mean_bound), "--tail-bound": (worst, self.tail_bound)}
         beyond = [
             f"{error:.1%} is beyond {name} {bound:g}"
@@ -255,14 +255,14 @@ class _Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedOn:
-    """What observed requests are served on in the simulator: options that `validate` has for others as well.
+    """What serves observed requests in the simulator, of `validate`'s common options.
 
     Attributes:
-        cluster: a TOML file, or a device; None: it was not given.
-        policy: as it was given, each time.
+        cluster: a TOML file, or a device; None: not given.
+        policy: as often as it was given.
         trace: that acceptance is drawn from; None: the shipped one.
         cost: of all replicas; None: the cluster's own.
-        seed: of all that is drawn.
+        seed: of all random draws.
     """
 
     cluster: str | None
@@ -274,7 +274,7 @@ class ServedOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedAsked:
-    """What of a running server is judged, as it is typed: each field is an option."""
+    """Options: which observed run is compared, and how."""
 
     observed: Annotated[
         str | None,
@@ -298,7 +298,7 @@ class ObservedAsked:
     ] = None
 
     def validated(self, asked: ServedOn, bounds: _Bounds, unused: Mapping[str, object]) -> ObservedValidation:
-        """What comes of it; raises ValueError for what is missing, or for one of `unused` that was given."""
+        """The validation; raises ValueError for a missing option, or for one of `unused` that was given."""
         assert self.observed is not None
         for name, is_given in unused.items():
             if is_given:
@@ -320,7 +320,7 @@ class ObservedAsked:
         )
 
     def needed_without(self, trace: Path | None) -> Path:
-        """The recording that all else needs; raises ArgumentError without it, or for what only --observed takes."""
+        """The recording, needed without --observed; raises ArgumentError without it, or for an option of --observed."""
         for name in given(self):
             raise ArgumentError(f"`{name}` goes with `observed`")
         if trace is None:
@@ -402,7 +402,7 @@ def _under_load(
     load: _Load,
     **options: Any,  # noqa: ANN401 - see `validate_under_load`
 ) -> "LoadValidation":
-    """Serve in both worlds; raises ValueError for what is missing."""
+    """Serve in both worlds; raises ValueError for a missing option."""
     if load.cluster is None:
         raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE")
     if prompts is None:

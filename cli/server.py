@@ -41,7 +41,7 @@ def serve(
     _check_installed("serve", "fastapi", "uvicorn")
     from ..server.listening import bound_socket
 
-    with closing(bound_socket(address)) as listening:  # an address that does not do is told before torch is loaded
+    with closing(bound_socket(address)) as listening:  # a bad address is reported before torch is loaded
         with needs_torch():
             from ..server.start import ServedPool
             from ..server.start import serve as serve_pool

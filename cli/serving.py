@@ -304,7 +304,7 @@ def show_under_load(
     html: Path | None,
     json: Path | None,
 ) -> None:
-    """Compare and show; raises ValueError for options that will not do, Interrupted where rows are missing."""
+    """Compare and show; raises ValueError for bad options, Interrupted where rows are missing."""
     _check_served(options, json)
     asked = None if rate is None else rates("--rate", rate)
     found = compare_under_load(trace, policy, rates=asked, **options)
@@ -323,7 +323,7 @@ def show_found_rates(
     html: Path | None,
     json: Path | None,
 ) -> None:
-    """Find and show; raises ValueError for options that will not do."""
+    """Find and show; raises ValueError for bad options."""
     _check_served(options, json)
     show(json, find_rates(trace, policy, limits=find_rate, **options), html=html)
 

@@ -104,7 +104,7 @@ def import_(
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
-    """`KEY=VALUE` options; the last `=` parts them, since files may hold some."""
+    """`KEY=VALUE` options, split at the last `=`, since file names may contain it."""
     pairs: dict[str, str] = {}
     for text in values or ():
         key, _, value = text.rpartition("=")
@@ -117,7 +117,7 @@ def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
 
 
 def _load(requests: int | None, output_tokens: int | None, prompt_tokens: int | None) -> Load | None:
-    """The requests of a log that names none; raises ValueError for half of what it takes."""
+    """The requests of a log that names none; raises ValueError for an incomplete set of options."""
     if requests is None and output_tokens is None and prompt_tokens is None:
         return None
     if requests is None or output_tokens is None:

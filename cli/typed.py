@@ -1,4 +1,4 @@
-"""Options of the command line, made from where they are declared, and typed text as values."""
+"""Options of the command line, built from their declarations, and typed text as values."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ MOST_IN_RANGE = 1000
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
-    """The comma-separated numbers of an option; raises ValueError with the part that is none."""
+    """The comma-separated numbers of an option; raises ValueError with the part that is no number."""
     values = []
     for part in text.split(","):
         try:
@@ -33,9 +33,9 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
 
 
 def rates(option: str, text: str) -> tuple[float, ...]:
-    """The numbers of an option with commas between, `LOW:HIGH:STEP` among them for all from LOW to HIGH.
+    """The comma-separated numbers of an option; `LOW:HIGH:STEP` stands for all from LOW to HIGH.
 
-    Raises ValueError with the part that is none, or a range that holds no number or more than `MOST_IN_RANGE`.
+    Raises ValueError with the part that is no number, or a range that holds no number or more than `MOST_IN_RANGE`.
     """
     values: list[float] = []
     for part in text.split(","):
@@ -46,7 +46,7 @@ def rates(option: str, text: str) -> tuple[float, ...]:
         low, high, step = (end if end is not None and isfinite(end) else 0.0 for end in (*ends, 0.0, 0.0)[:3])
         if len(ends) != 3 or not 0 < low <= high or not step > 0:
             raise ValueError(f"{option} ranges are LOW:HIGH:STEP with 0 < LOW <= HIGH and STEP > 0, got {part!r}")
-        count = floor((high - low) / step + 1e-9) + 1  # HIGH is in, whatever decimals round to
+        count = floor((high - low) / step + 1e-9) + 1  # HIGH is included, whatever decimals round to
         if count > MOST_IN_RANGE:
             raise ValueError(f"{option} ranges hold at most {MOST_IN_RANGE:,} numbers, got {count:,} in {part!r}")
         values += [float(f"{low + place * step:.12g}") for place in range(count)]
@@ -54,7 +54,7 @@ def rates(option: str, text: str) -> tuple[float, ...]:
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """The comma-separated whole numbers of an option; raises ValueError with the part that is none."""
+    """The comma-separated whole numbers of an option; raises ValueError with the part that is no whole number."""
     parts = text.split(",")
     for part in parts:
         if not (part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS):
@@ -75,8 +75,8 @@ def named_numbers(option: str, what: str, texts: Sequence[str] | None) -> dict[s
 
     Args:
         option: as the command line calls it.
-        what: the number is, in capitals.
-        texts: `NAME=number`, one for each name.
+        what: what the number is, in capitals.
+        texts: `NAME=number`, one each.
 
     Raises:
         ValueError: a text of another form, a number that is not finite, or a name given twice.
@@ -106,7 +106,7 @@ def named_texts(option: str, what: str, texts: Sequence[str] | None) -> dict[str
 
 
 def _number(text: str) -> float | None:
-    """What a text says as people write numbers, without what only Python takes: `1_000`, spaces, other digits."""
+    """The number of a text, without forms that only Python takes (`1_000`, spaces, other digits); None if none."""
     if not text.isascii() or "_" in text or text != text.strip():
         return None
     try:
@@ -131,7 +131,7 @@ def promised(slo: Sequence[str] | None) -> Mapping[str, float | Mapping[str, flo
 
 
 def _key(variable: str) -> str:
-    """What an environment variable holds; the value is never shown."""
+    """The value of an environment variable, which is never shown."""
     key = os.environ.get(variable, "")
     if not key:
         raise ArgumentError(f"`api_key_env` must name an environment variable that is set, got {variable!r}")
@@ -150,12 +150,12 @@ def _as_typed(_flag: str, _metavar: str, typed: object) -> object:
 
 
 def _named(flag: str, _metavar: str, typed: object) -> object:
-    if typed == "":  # such as a shell variable that is not set; as a path this is the current folder
+    if typed == "":  # such as a shell variable that is not set; as a path it is the current folder
         raise ValueError(f"{flag} must name something, got ''")
     return typed
 
 
-# How a type of Python is typed: what typer parses, and what makes the value of it. Other types are typed as they are.
+# By type of Python: the type that typer parses, and how it becomes the value. Other types are parsed as they are.
 _TYPED: dict[object, tuple[object, Parse]] = {
     str | Path | None: (str | None, _named),
     str | Mapping[str, str] | None: (str | None, _as_typed),
@@ -164,7 +164,7 @@ _TYPED: dict[object, tuple[object, Parse]] = {
     str | Sequence[str] | None: (list[str] | None, _as_typed),
     str | Path: (str, _as_typed),
     Start | str | None: (Start | None, _as_typed),
-    Start | str: (Literal["prefill", "draft"], _as_typed),  # only a log can have begun in a way of its own
+    Start | str: (Literal["prefill", "draft"], _as_typed),  # only a log can have another start
     Rollouts | str | None: (str | None, lambda _flag, _, text: rollouts_of(text)),
     OverTags | str: (OverTags, _as_typed),
     Secret | None: (str | None, lambda _flag, _, variable: _key(variable)),
@@ -186,9 +186,9 @@ _TYPED: dict[object, tuple[object, Parse]] = {
 
 
 def typed_fields(record: Callable[..., object]) -> dict[str, tuple[Parameter, Callable[[Any], object]]]:
-    """The fields of a record that are options, declared by `Opt` or in typer's own words.
+    """The fields of a record that are options, declared by `Opt` or by typer's own classes.
 
-    Each as typer reads it, and what makes the field's value of what was typed; None, which nobody typed, stays None.
+    Each as typer reads it, with a function from the typed text to the field's value; None, if not typed, is kept.
     """
     found = {}
     for name, (field, said) in declared(record).items():
@@ -213,10 +213,10 @@ def _same(value: object) -> object:
 
 
 def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
-    """A command as typer reads it: each field of a record among its parameters is a parameter in the record's place.
+    """A command as typer reads it: a record among its parameters is replaced by its fields.
 
     Args:
-        command: takes everything by keyword; a parameter whose type is a dataclass is a record.
+        command: its parameters are keywords; one whose type is a dataclass is a record.
     """
     own = signature(command).parameters.values()
     records: dict[str, Callable[..., object]] = {
@@ -233,7 +233,7 @@ def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
     spelled = []
     for one in own:
         spelled += [option for option, _ in fields[one.name].values()] if one.name in fields else [one]
-    # By keyword, so that one without a default may stand behind one that has it.
+    # By keyword, so that one without a default may follow one with a default.
     options = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in spelled]
     vars(called)["__signature__"] = Signature(options)
     return called

@@ -1,10 +1,10 @@
-"""A policy of one's own: longer drafts after full acceptance, shorter ones after a refusal."""
+"""A policy of your own: longer drafts after full acceptance, shorter ones after a rejection."""
 
 from paceline.policies import ConfidenceBelow, Draft, Observation, Outcome, Pool, Step, Verify
 
 
 class MyPolicy:
-    """Draft with the smallest model while it is sure of itself, then let the target judge."""
+    """Draft with the smallest model while its probabilities are high, then let the target verify."""
 
     def __init__(self, pool: Pool, *, start: int = 3, longest: int = 8, sure: float = 0.3) -> None:
         if not 1 <= start <= longest:
@@ -15,13 +15,13 @@ class MyPolicy:
         self._start, self._windows = start, dict[str, int]()
 
     def decide(self, seen: Observation) -> Step:
-        """A draft first, then the target judges it; the last token it writes itself."""
+        """Draft first, then verify; the target alone writes the last token."""
         if seen.num_pending or seen.room == 1:
             return self._verify
         return self._drafts[min(self._windows.get(seen.request_id, self._start), seen.room - 1) - 1]
 
     def learn(self, outcome: Outcome) -> None:
-        """One token more after a full acceptance, one less after a refusal."""
+        """One token more after a full acceptance, one less after a rejection."""
         if outcome.done:
             self._windows.pop(outcome.request_id, None)
         elif outcome.num_judged:

@@ -43,7 +43,7 @@ class Trained(RoundChoice):
 
 
 def went(share: float) -> str:
-    """How a round went by the share of its draft that was accepted: none was judged, nothing, a part of it, or all."""
+    """How a round went by the share of its draft that was accepted: no draft, nothing, a part, or all."""
     return "none" if share < 0 else "all" if share == 1 else "part" if share else "nothing"
 
 

@@ -1,1 +1,1 @@
-"""A shed beside the house of paceline: the arena, experiments, training of small pools, what benchmarks share."""
+"""The laboratory beside paceline: the arena, experiments, training of small pools, code shared by benchmarks."""

@@ -34,10 +34,10 @@ from .arena.run import ArenaResults, run_arena
 from .experiments.catalogue import Experiment, experiments
 from .findings import Cell, ExperimentSetting, Finding, experiments_page, link_between, table, table_cell
 
-FAILED = 1  # exit code: a run ended in an error that is nobody's input
+FAILED = 1  # exit code: a run ended in an error not due to input
 
 
-MOST_SEEDS = 1_000  # every run of every cell is listed before the first is played
+MOST_SEEDS = 1_000  # all runs of all cells are listed before the first is played
 
 
 def arena(
@@ -105,7 +105,7 @@ def arena(
 
 
 def _of_cell(board: Leaderboard, where: ArenaCell) -> list[Cell]:
-    """The best static chain of a cell in the recorded order, and what others reach of its speed."""
+    """The best static chain of a cell in the recorded order, and the others' speed relative to it."""
     ratios = [table_cell(name, board.runs.ratios(name).get(where), "", 3) for name in board.policies]
     best = board.runs.of(BEST_STATIC, where)[0]
     return [table_cell("cell", str(where)), table_cell("best static chain", best.chain), *ratios]
@@ -132,7 +132,7 @@ def _lines(results: ArenaResults) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentAsked:
-    """What an experiment is to run on, as it is typed: each field is an option."""
+    """Options: what an experiment runs on."""
 
     pool: Annotated[
         Path | None, typer.Option(help="A pool's folder, with its prompts.jsonl; default: the shipped pool.")
@@ -220,11 +220,11 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
 
 
 def _tried(experiment: Experiment, setting: ExperimentSetting, figure: Path) -> Finding | Exception:
-    """What was found and drawn, or why not: one experiment must not lose the others' results."""
+    """The finding, with its figure drawn, or the error: one experiment must not lose the others' results."""
     try:
         finding = experiment.run(setting)
         write_figure(finding.panels, figure)
-    except Exception as error:  # noqa: BLE001 - told by name, and in the exit code
+    except Exception as error:  # noqa: BLE001 - reported by name, and in the exit code
         return error
     return finding
 

@@ -1,4 +1,4 @@
-"""What an experiment is given, what it finds (tables, panels and an answer), and the page of all: docs/experiments.md.
+"""Settings of experiments, findings (tables, panels and an answer), and the page of all: docs/experiments.md.
 
 Letters: R rows, C columns.
 """
@@ -19,7 +19,7 @@ Value = str | int | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What a column says of its values."""
+    """The head of a column: name and format of its values."""
 
     name: str
     unit: str = ""  # shown after the name; empty for none
@@ -31,7 +31,7 @@ class Head:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def text(self, value: Value) -> str:
-        """A value as tables show it."""
+        """A value as shown in tables."""
         if value is None or isinstance(value, str):
             return value or ""
         return f"{value:,}" if self.digits is None else f"{value:,.{self.digits}f}"
@@ -78,7 +78,7 @@ class Rows:
         return numbers
 
     def grid(self, *remarks: str, lines: Iterable[int] = ()) -> Grid:
-        """As it is shown, numbers to the right, text to the left; remarks below, `lines` drawn after these rows."""
+        """The table as shown, numbers right-aligned, text left-aligned; remarks below, `lines` after these rows."""
         numbers = [not any(isinstance(row[place], str) for row in self.rows) for place in range(len(self.columns))]
         return Grid(
             title=self.title,
@@ -94,7 +94,7 @@ class Rows:
 
 
 def table(title: str, rows: Iterable[Sequence[Cell]]) -> Rows:
-    """The table of rows whose cells say what column they are in; raises ValueError for none, or for other columns."""
+    """The table of rows whose cells name their columns; raises ValueError without rows, or for different columns."""
     each = [tuple(row) for row in rows]
     if not each:
         raise ValueError(f"table {title!r}: rows must be one or more, got none")
@@ -124,13 +124,13 @@ MOST_PANELS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSetting:
-    """What every experiment is given; raises ValueError for threads or a limit below 1."""
+    """The setting of an experiment; raises ValueError for threads or a limit below 1."""
 
     # folder of the pool, by default the shipped one; experiments with real models read its `prompts.jsonl`
     pool: Path = field(default_factory=lambda: shipped("pools", "pico"))
     # folder of the recording, by default the shipped one
     trace: Path = field(default_factory=lambda: shipped("recordings", "pico.trace"))
-    seed: int = 0  # of whatever is drawn
+    seed: int = 0  # of all random draws
     threads: int = 1  # CPU threads of torch, >= 1
     limit: int | None = None  # prompts and recorded requests at most, >= 1; None: the experiment's default
 
@@ -148,7 +148,7 @@ class Finding:
     question: str  # one sentence
     tables: tuple[Rows, ...]  # at least one
     panels: tuple[Panel, ...]  # of one figure, 1 to 4
-    answer: str  # one to four sentences, made from what was just measured
+    answer: str  # one to four sentences, made from the measurements
 
     def __post_init__(self) -> None:
         if not self.tables:
@@ -170,7 +170,7 @@ Questions about chains of models, each answered by `paceline experiment NAME` on
 
 
 def experiments_page(findings: Mapping[str, Finding | Exception], meta: TrieMeta, figures: str) -> str:
-    """The whole page; an experiment that failed has its error, and `figures` is the folder as seen from the page."""
+    """The whole page; an experiment that failed has its error, and `figures` is the folder relative to the page."""
     parts = [INTRO, _machine(meta)]
     parts += [
         _failure(name, found) if isinstance(found, Exception) else _section(name, found, figures)

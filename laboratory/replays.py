@@ -1,7 +1,7 @@
-"""What experiments and benchmarks on a recording share; needs no torch.
+"""Code shared by experiments and benchmarks on a recording; needs no torch.
 
-Chains in notation, prices of published models, replays and their speeds by tag, the time a policy thinks, and jobs that
-run in turn with their seconds and memory.
+Chains in notation, prices of published models, replays and their speeds by tag, seconds of policies' decisions, and
+jobs that run in turn with their seconds and memory.
 """
 
 import json
@@ -42,7 +42,7 @@ from .findings import ExperimentSetting
 
 
 def chain(members: Sequence[str], windows: Sequence[int]) -> str:
-    """Members from smallest to target, each but the last with its window."""
+    """Members from smallest to target, each except the last with its window."""
     return str(ChainSpec(members=tuple(members), windows=tuple(windows)))
 
 
@@ -66,7 +66,7 @@ DTYPE = "bfloat16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Three models that stand for drafter, middle level and target, and what they run on."""
+    """Three models in place of drafter, middle level and target, and their devices."""
 
     name: str
     device: str  # of the device sheet
@@ -81,7 +81,7 @@ class Family:
     def price(self, model: ModelInfo, num_devices: int) -> Price:
         """Seconds of one of its models, by roofline; raises ValueError where all three do not fit together."""
         device = device_sheet()[self.device]
-        RooflineCost(device, self.models, tensor_parallel=self.devices[-1])  # refuses what does not fit
+        RooflineCost(device, self.models, tensor_parallel=self.devices[-1])  # raises if it does not fit
         return Price(cost=RooflineCost(device, (model,), tensor_parallel=num_devices), model=model.name)
 
 
@@ -96,7 +96,7 @@ def families() -> tuple[Family, ...]:
 
 
 def submodel(target: ModelInfo, share: float) -> ModelInfo:
-    """The target with `share` of its parameters, layers and cache, as a recorded submodel has of its own target."""
+    """The target with `share` of its parameters, layers and cache, the ratio of a recorded submodel to its target."""
     return target.model_copy(
         update={
             "name": f"{target.name}-slim",
@@ -123,7 +123,7 @@ A100_COST = {
 
 
 def a100_cost(trace: TrieRecording, folder: Path, models: Collection[str] = tuple(A100_COST)) -> str:
-    """A cost file in a folder: members called as `models` take what these do, others what the target does."""
+    """A cost file in a folder: members with a name in `models` have its seconds, others the target's."""
     names = {member.name: member.name if member.name in models else "target" for member in trace.meta.models}
     cost = folder / "cost.json"
     cost.write_text(json.dumps({member: A100_COST[name] for member, name in names.items()}))
@@ -135,7 +135,7 @@ TARGET_ALONE = "plain"
 
 
 def recording_of(setting: ExperimentSetting) -> TrieRecording:
-    """The recording, as many requests of it as the limit lets through."""
+    """The recording, with at most the limit's number of requests."""
     trace = read_trace(setting.trace)
     return replace(trace, requests=trace.requests[: setting.limit])
 
@@ -152,7 +152,7 @@ def replayed(scenario: Scenario, policy: str) -> RunLog:
 
 
 def drafters_of(scenario: Scenario) -> tuple[str, ...]:
-    """Every member below the target, smallest first; raises ValueError where there is none."""
+    """Every member below the target, smallest first; raises ValueError if there is none."""
     names = scenario.tables.pool.names[:-1]
     if not names:
         raise ValueError(
@@ -162,12 +162,12 @@ def drafters_of(scenario: Scenario) -> tuple[str, ...]:
 
 
 def tags_of(trace: TrieRecording) -> tuple[str, ...]:
-    """In the order of their first request."""
+    """The tags, in the order of their first requests."""
     return tuple(dict.fromkeys(request.tag for request in trace.requests))
 
 
 def speed_of(log: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None) -> float:
-    """Output tokens per second of the requests of a tag, or of those called `among`, in a run with batch 1.
+    """Output tokens per second of the requests of a tag, or of those named in `among`, in a run with batch 1.
 
     Seconds are from admission to the last token, summed over requests. Raises ValueError for no such request.
     """
@@ -182,7 +182,7 @@ def speed_of(log: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None)
 
 
 def speed_up_of(log: RunLog, alone: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None) -> float:
-    """Its speed over that of the run `alone`, each of the same requests; see `speed_of`."""
+    """The speed of a run over that of `alone`, on the same requests; see `speed_of`."""
     return speed_of(log, tag=tag, among=among) / speed_of(alone, tag=tag, among=among)
 
 
@@ -202,10 +202,10 @@ def calls_per_token(log: RunLog, tag: str = ALL) -> float:
 
 
 class TimedSteps:
-    """Passes on to a policy, under what it is said to be about, and keeps the seconds of what it does.
+    """Forwards calls to a policy, with the given `about`, and keeps their seconds.
 
-    `deciding_s` and `learning_s` are of this thread, in all: whatever else the machine does adds none. `steps_s` is by
-    the wall clock, of each step `decide` and `learn` together, in the order in which steps finished.
+    `deciding_s` and `learning_s` are totals of this thread: other work on the machine adds none. `steps_s` is by the
+    wall clock, of each step `decide` and `learn` together, in the order in which steps finished.
     """
 
     def __init__(self, policy: Policy, about: About | None = None) -> None:
@@ -216,7 +216,7 @@ class TimedSteps:
         self.steps_s: list[float] = []
 
     def decide(self, seen: Observation) -> Step:
-        """What the policy says."""
+        """See `Policy`."""
         thread_s, start_s = thread_time(), perf_counter()
         step = self._policy.decide(seen)
         self._decided_s[seen.request_id] = perf_counter() - start_s
@@ -224,7 +224,7 @@ class TimedSteps:
         return step
 
     def learn(self, outcome: Outcome) -> None:
-        """Tell the policy."""
+        """See `Policy`."""
         thread_s, start_s = thread_time(), perf_counter()
         self._policy.learn(outcome)
         self.steps_s.append(perf_counter() - start_s + self._decided_s.pop(outcome.request_id, 0.0))
@@ -246,9 +246,9 @@ class Timing(NamedTuple):
 def in_turns(
     jobs: Mapping[Name, Callable[[], Result]], *, runs: int = RUNS, warm_ups: int = 0
 ) -> dict[Name, list[Result]]:
-    """What each job gave in `runs` runs after `warm_ups`, all jobs in turn, so that a slow spell falls on all alike."""
+    """Results of each job in `runs` runs after `warm_ups`, all jobs in turn, so that a slow spell affects all alike."""
     given: dict[Name, list[Result]] = {name: [] for name in jobs}
-    with quiet():  # telling takes time, too
+    with quiet():  # showing progress takes time too
         for turn in range(warm_ups + runs):
             for name, job in jobs.items():
                 result = job()

@@ -1,7 +1,7 @@
-"""What experiments with real models share: pool and prompts, runs, watched caches, and models near a pool's target.
+"""Code shared by experiments with real models: pool and prompts, runs, watched caches, and models near a pool's target.
 
-Those are perturbed copies, submodels in no file, and small drafters trained on the spot. Letters: T tokens of a text, V
-vocabulary.
+The last are perturbed copies, submodels without a file, and newly trained small drafters. Letters: T tokens of a text,
+V vocabulary.
 """
 
 import copy
@@ -51,7 +51,7 @@ def pool_of(setting: ExperimentSetting) -> ModelPool:
 
 
 def prompts_of(setting: ExperimentSetting, count: int, *, skip: int = 0) -> tuple[Prompt, ...]:
-    """Prompts beside the pool file after `skip`: `count`, or fewer by the limit; raises ValueError for none."""
+    """Prompts beside the pool file after `skip`: `count`, or fewer by the limit; raises ValueError if there is none."""
     folder = setting.pool if setting.pool.is_dir() else setting.pool.parent
     path = folder / PROMPTS_FILE
     if not path.is_file():
@@ -65,7 +65,7 @@ def prompts_of(setting: ExperimentSetting, count: int, *, skip: int = 0) -> tupl
 def models_of(setting: ExperimentSetting, trace: TrieRecording, count: int) -> tuple[ModelPool, tuple[Prompt, ...]]:
     """The pool of the setting's recording, and the first of its prompts: `count`, or as many as `trace` holds.
 
-    Raises TraceFormatError where the recording is not one of this pool and its prompts.
+    Raises TraceFormatError unless the recording is of this pool and its prompts.
     """
     pool = pool_of(setting)
     prompts = prompts_of(setting, min(count, len(trace.requests)))
@@ -112,7 +112,7 @@ def ran_in_turns(
 class Held:
     """Caches of all members after one operation."""
 
-    # of memory taken
+    # with memory
     held_slots: int
     # of these, those whose token belongs to a text
     live_slots: int
@@ -121,14 +121,14 @@ class Held:
 
     @property
     def dead_share(self) -> float:
-        """Of the bytes held, 0 to 1; 0 where none are."""
+        """Share of the held bytes, 0 to 1; 0 if none are held."""
         return 1 - self.live_bytes / self.held_bytes if self.held_bytes else 0.0
 
 
 def watch_caches(
     pool: ModelPool, policy: str, prompts: Sequence[Prompt], *, max_new_tokens: int, batch: int, cache: CacheKind
 ) -> tuple[tuple[Held, ...], int]:
-    """Decode once and look at the caches after every operation; also how often live slots were moved together."""
+    """Decode once; returns the caches' state after every operation, and how often live slots were moved together."""
     world = TorchWorld(pool=pool, sampling=GREEDY, memory=Memory(cache=cache))
     run = Run(world, make_policy(policy, loaded_pool(pool)), name=policy)
     sessions = sessions_of(pool, prompts, max_new_tokens)
@@ -147,28 +147,28 @@ def _look(caches: Collection[MemberKV]) -> Held:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What came of the drafts of one pair of tokenizers."""
+    """Counts of the drafts of one pair of tokenizers."""
 
     counted: list[int] = field(default_factory=list)  # target tokens that counted as drafted, of each draft
-    spelled: int = 0  # of these, how many in all are spelled as the target spells them
+    spelled: int = 0  # how many of these are tokenized as by the target
     # seconds of reading the context in the other's tokens, of each draft
     reading_s: list[float] = field(default_factory=list)
-    # seconds of spelling the draft in the target's tokens, of each draft
+    # seconds of encoding the draft in the target's tokens, of each draft
     spelling_s: list[float] = field(default_factory=list)
 
     @property
     def counted_a_draft(self) -> float:
-        """In the mean."""
+        """Mean counted tokens per draft."""
         return fmean(self.counted)
 
     @property
     def typical_s(self) -> tuple[float, float]:
-        """Median seconds of reading a context and of spelling a draft."""
+        """Median seconds of reading a context and of encoding a draft."""
         return median(self.reading_s), median(self.spelling_s)
 
     @property
     def spelled_share(self) -> float:
-        """Spelled as the target spells them, of all that counted; 0 to 1, 0 where none did."""
+        """Share of counted tokens that are tokenized as by the target; 0 to 1, 0 without any."""
         return self.spelled / sum(self.counted) if any(self.counted) else 0.0
 
 
@@ -180,7 +180,7 @@ def add_drafts(tally: Tally, alignment: Alignment, text: Sequence[int], cuts: It
         before = alignment.to_other(text[:cut])
         read_s = time.perf_counter()
         draft = written[len(before) : len(before) + num_tokens]
-        if written[: len(before)] != before or not draft:  # the cut parts a token of the other vocabulary
+        if written[: len(before)] != before or not draft:  # the cut splits a token of the other vocabulary
             continue
         spelling_s = time.perf_counter()
         tokens = alignment.drafted(text[:cut], draft)
@@ -210,7 +210,7 @@ def perturbed(model: PreTrainedModel, noise: float, *, seed: int) -> PreTrainedM
 def with_slims(pool: ModelPool, masks: Mapping[str, Mask]) -> ModelPool:
     """The pool, which is not changed, with a submodel of the target for each mask by name, in order of size.
 
-    Raises ValueError for a name that is taken, a mask that does not fit, or a target without a network.
+    Raises ValueError for a name that is taken, a mask that does not fit, or a target without a model.
     """
     target = pool.target.model
     if target is None:
@@ -228,8 +228,8 @@ def shared_noise_agreement(first: Tensor, second: Tensor) -> Tensor:
 
     With one Gumbel variable per token, added to the log-probabilities of both, token i is the argmax of both with
     probability 1 / sum_j max(p_j / p_i, q_j / q_i): an exponential race of all tokens at once (Daliri et al. 2024,
-    arXiv:2408.07978, who show that the sum over i is at least (1 - TVD) / (1 + TVD)). At most it is 1 - TVD.
-    Ordered by p / q, the j with p_j / p_i > q_j / q_i are those before i, so that two running sums are enough.
+    arXiv:2408.07978, who show that the sum over i is at least (1 - TVD) / (1 + TVD)). At most it is 1 - TVD. Ordered by
+    p / q, the j with p_j / p_i > q_j / q_i are those before i, so two running sums are enough.
     """
     p, q = first.double(), second.double()
     order = (p.log() - q.log()).nan_to_num(nan=0.0).sort(dim=-1, descending=True).indices

@@ -1,4 +1,4 @@
-"""Drives a server of language models over HTTP, and writes down what a client sees of it: HTTP of the standard library.
+"""Sends requests to a server of language models, with the standard library's HTTP, and records what a client sees.
 
-Beside sim and runtime, and imports neither; what is read and written lies in `runs.observed`.
+Imports neither sim nor runtime; the files are those of `runs.observed`.
 """

@@ -1,9 +1,9 @@
-"""Send requests to a server at their times, or so many at a time, and read what the server counts meanwhile.
+"""Send requests to a server at their times, or a number at a time, and read what the server counts meanwhile.
 
-Each request under way has a thread. What a server does not tell of its speculative decoding is unknown, never 0; a page
-that cannot be read is a reason why acceptance is unknown, and spoils no run. Names and arithmetic are those of imported
-pages (`traces.importers.metrics_pages`). The server's own tokenizer counts tokens of answers without `usage`: an answer
-that is read again may come to other tokens than were written, and an end of sequence has no text.
+Each running request has a thread. What a server does not report about its speculative decoding is unknown, never 0; a
+page that cannot be read is a reason why acceptance is unknown, and ends no run. Names and arithmetic are those of
+imported pages (`traces.importers.metrics_pages`). The server's own tokenizer counts tokens of answers without `usage`:
+an answer's text may become other tokens than were generated, and an end of sequence has no text.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from ..traces.workloads.arrival import MOST_COUNT, PS_PER_S, Arrival
 from .server import ClientClock, Endpoint, Exchange, ServerError
 
 _LONGEST = 400  # characters of a reason
-_PATHS = ("/metrics", "/prometheus/metrics")  # the second is TensorRT-LLM's, whose first is none of Prometheus
+_PATHS = ("/metrics", "/prometheus/metrics")  # the second is TensorRT-LLM's, whose first is not in Prometheus' format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +34,19 @@ class Counters:
     why_none: str = ""  # why there is no page, in words; "" if there is one
 
     def page(self, when: str) -> Page:
-        """What it says of known metrics, as it was read `when`; raises TraceFormatError, with its line."""
+        """Its known metrics, as read `when`; raises TraceFormatError, with the line."""
         lines = enumerate(self.text.splitlines(), start=1)
         return page_of((f"{self.path} {when} the run, line {number}", line) for number, line in lines)
 
     @property
     def any_known(self) -> bool:
-        """Whether a line may be one of an engine's metrics."""
+        """Whether a line begins as an engine's metric does."""
         prefixes = tuple(engine.prefix for engine in ENGINES)
         return any(line.startswith(prefixes) for line in self.text.splitlines())
 
 
 def counters(endpoint: Endpoint) -> Counters:
-    """What the server counts now."""
+    """The server's counters now."""
     found = [_counters(endpoint, _PATHS[0])]
     if not found[0].any_known:
         found.append(_counters(endpoint, _PATHS[1]))
@@ -63,7 +63,7 @@ def _counters(endpoint: Endpoint, path: str) -> Counters:
 def acceptance_between(
     before: Counters, after: Counters, requests: Iterable[ObservedRequest], model: str
 ) -> tuple[ObservedAcceptance | None, str]:
-    """(acceptance of a run, why it is unknown): by counters, else by what answers count, else a gauge.
+    """(acceptance of a run, why it is unknown): by counters, else by the answers, else by a gauge.
 
     Series that name another model are left out.
     """
@@ -76,7 +76,7 @@ def acceptance_between(
 
 
 def _by_pages(before: Counters, after: Counters, model: str) -> tuple[ObservedAcceptance | None, str]:
-    """(acceptance by pages of metrics, why they do not tell it)."""
+    """(acceptance by pages of metrics, why they lack it)."""
     if after.why_none:
         return None, after.why_none
     try:
@@ -118,7 +118,7 @@ def _told(path: str, found: Speculation, engine: Engine) -> tuple[ObservedAccept
             drafted=round(drafted),
             accepted=round(accepted),
             accepted_by_place=by_place or None,
-            # Own token: in, as vLLM's mean acceptance length.
+            # The target's own token is included, as in vLLM's mean acceptance length.
             accept_length=1 + accepted / drafts if drafts else None,
         ), ""
     length, source = found.counted_length, f"counters of {path} ({engine.name})"
@@ -127,7 +127,7 @@ def _told(path: str, found: Speculation, engine: Engine) -> tuple[ObservedAccept
     if length is None:
         return None, f"{path} has metrics of {engine.name}, and none of them tells that anything was drafted"
     if length < 1:
-        return None, f"{path} tells of {length:.3g} tokens a step, fewer than one"
+        return None, f"{path} gives {length:.3g} tokens a step, fewer than one"
     return ObservedAcceptance(source=source, accept_length=length), ""
 
 
@@ -139,7 +139,7 @@ Send = Callable[[Arrival, int], Exchange]
 
 
 class Stop(Protocol):
-    """Says whether to stop sending."""
+    """Whether to stop sending."""
 
     def heard(self) -> bool:
         """Whether an interrupt came."""
@@ -147,7 +147,7 @@ class Stop(Protocol):
 
 
 class LoadGenerator:
-    """Sends the requests of a workload and gathers their answers; no request is sent after the stop was heard.
+    """Sends the requests of a workload and gathers their answers; after a stop it sends no request.
 
     `send` is called in threads, and `on_ended` for each request that ended, in any thread, one at a time.
     """
@@ -167,12 +167,12 @@ class LoadGenerator:
             self._add(arrival)
 
     def open_loop(self) -> None:
-        """Send each request when it is due, however many are under way; returns when all ended, or at a stop."""
+        """Send each request when it is due, however many are running; returns when all ended, or at a stop."""
         while (arrival := self._next_due()) is not None:
             self._start(partial(self._serve, arrival, arrival.arrives_ps))
 
     def closed_loop(self, concurrency: int) -> None:
-        """Keep so many under way: one is sent when one ended, whatever its time; waits within sessions are kept."""
+        """Keep `concurrency` requests running, whatever their times of arrival; waits within sessions are kept."""
         for _ in range(concurrency):
             self._start(self._work)
         with self._changed:
@@ -225,7 +225,7 @@ class LoadGenerator:
         thread.start()
 
     def _work(self) -> None:
-        """Of a closed loop: one session after another, each request when the one before it has ended."""
+        """A closed loop's thread: one session after another, each request when the one before it has ended."""
         for arrival in iter(self._take, None):
             assert arrival is not None
             for request in self._session(arrival):
@@ -252,7 +252,7 @@ class LoadGenerator:
                 heappush(waiting, (following.arrives_ps, count, following))
 
     def _serve(self, arrival: Arrival, due_at_ps: int, *, keep: bool = True) -> None:
-        """One request; those that follow it come to the others, if they are kept."""
+        """Send one request; with `keep`, its session's next ones are queued."""
         found = self._send(arrival, due_at_ps)
         with self._changed:
             self._found.append(found)
@@ -273,18 +273,18 @@ _ASKED: tuple[tuple[str, Callable[[str, str], dict[str, Any]]], ...] = (
 
 
 class ServerTokenizer:
-    """Counts tokens of texts by the model's tokenizer; raises ServerError for a server that has none that is known."""
+    """Counts tokens of texts by the model's tokenizer; raises ServerError for a server without a known endpoint."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self._endpoint, self._model = endpoint, model
         self._form = next((form for form in _ASKED if self._count_by(form, "one two") is not None), None)
         if self._form is None:
             raise ServerError(f"{endpoint.url}: has no tokenizer to ask (/tokenize, /extras/tokenize/count)")
-        # What is put before every text, as a beginning of sequence, is none of an answer's tokens.
+        # Tokens added before every text, such as a beginning of sequence, do not belong to an answer.
         self._before = self.count("")
 
     def count(self, text: str) -> int:
-        """Tokens of a prompt; raises ServerError for a server that no longer tells."""
+        """Tokens of a prompt; raises ServerError for a server that no longer answers."""
         assert self._form is not None
         found = self._count_by(self._form, text)
         if found is None:
@@ -292,7 +292,7 @@ class ServerTokenizer:
         return found
 
     def counted(self, found: Exchange) -> ObservedRequest:
-        """The request with what its answer did not tell, as far as the server tells it now: a run was measured."""
+        """The request with counts that its answer lacked, as far as the server gives them; raises nothing."""
         seen = found.seen
         if not seen.finished:
             return seen
@@ -301,7 +301,7 @@ class ServerTokenizer:
             output = seen.output_tokens if seen.output_tokens is not None else self.count(found.answer) - self._before
         except ServerError:
             return seen
-        # A prompt of no token and an answer of less than none are no counts: such a tokenizer does not tell.
+        # A prompt of no token or an answer of less than none is no count: such a tokenizer is not used.
         return replace(
             seen, prompt_tokens=prompt if prompt > 0 else None, output_tokens=output if output >= 0 else None
         )

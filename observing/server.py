@@ -1,4 +1,4 @@
-"""A server, and one request and its streamed answer, with the times at which a client saw its parts.
+"""A server, one request and its streamed answer, with the times at which a client saw its parts.
 
 Times are whole picoseconds since the beginning of a run, as all serving logs have them.
 """
@@ -24,13 +24,13 @@ from ..traces.importers.reading import BrokenStreamError, EventStream
 from ..traces.workloads.arrival import MOST_COUNT, Arrival
 
 _LONGEST_REASON = 60  # characters
-PAIR = ("drafted", "accepted")  # which tell nothing without each other
+PAIR = ("drafted", "accepted")  # of no use without each other
 _TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; models that reason stream that as well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """One event. None stands where the server says nothing."""
+    """One event. None: the server does not say."""
 
     text: str = ""  # that was added; "" for none
     finish_reason: str | None = None  # once the answer has ended
@@ -38,17 +38,17 @@ class Chunk:
     output_tokens: int | None = None
     # of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`
     cached_tokens: int | None = None
-    # drafted tokens of the answer, and those that stayed: llama.cpp's `timings`, vLLM's `metrics.speculative_decoding`
+    # drafted tokens of the answer, and accepted ones: llama.cpp's `timings`, vLLM's `metrics.speculative_decoding`
     drafted: int | None = None
     accepted: int | None = None
     error: str = ""  # the server's message, where the event is one; "" for none
-    # names of counts that cannot be right, such as negative ones, drafted tokens without accepted ones, or more
-    # accepted than drafted; they are None above
+    # names of impossible counts, such as negative ones, drafted tokens without accepted ones, or more accepted than
+    # drafted; they are None above
     odd: tuple[str, ...] = ()
 
 
 def chunk_of(data: str) -> Chunk:
-    """What the data of an event says; raises BrokenStreamError for what is no object of JSON, or of several answers."""
+    """What the data of an event says; raises BrokenStreamError for no JSON object, or one of several answers."""
     try:
         content = decode_json(data.encode("utf-8"), constants=True)
     except ValueError:
@@ -108,7 +108,7 @@ _PS_PER_NS = 1000
 
 
 class ClientClock:
-    """Tells the time since it was made; monotonic. Final."""
+    """Time since it was made; monotonic. Final."""
 
     def __init__(self) -> None:
         self._began_ns = time.perf_counter_ns()
@@ -118,16 +118,16 @@ class ClientClock:
         return self.ps_of(time.perf_counter_ns())
 
     def ps_of(self, at_ns: int) -> int:
-        """What it told at an instant of `time.perf_counter_ns`."""
+        """Its time at an instant of `time.perf_counter_ns`."""
         return (at_ns - self._began_ns) * _PS_PER_NS
 
 
 _MOST_PAGE_BYTES = 2**24  # of an answer that is read whole, its head among them
-_MOST_MESSAGE_BYTES = 2**16  # that are read of why a request was refused
+_MOST_MESSAGE_BYTES = 2**16  # read of a rejected request's message
 
 
 class ServerError(ValueError):
-    """A server that cannot be reached, or says no; the message is one line."""
+    """A server that cannot be reached, or answers with an error; the message is one line."""
 
 
 class RefusedError(ServerError):
@@ -135,7 +135,7 @@ class RefusedError(ServerError):
 
 
 class _Received(RawIOBase):
-    """What comes from a server for one request, head and framing among it; it ends in time and in bytes."""
+    """The bytes of one answer, head and framing included, limited in time and in length."""
 
     def __init__(self, connected: socket.socket, ends_at_s: float, most_bytes: int) -> None:
         self._connected, self._ends_at_s, self._most_bytes = connected, ends_at_s, most_bytes
@@ -145,7 +145,7 @@ class _Received(RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - of bytes; its type is private
-        """Take what is there, waiting for it; raises TimeoutError and ServerError at the limits."""
+        """Read what has come, waiting for the first byte; raises TimeoutError and ServerError at the limits."""
         left_s = self._ends_at_s - monotonic()
         if left_s <= 0:
             raise TimeoutError
@@ -156,13 +156,13 @@ class _Received(RawIOBase):
         return count
 
     def check_length(self) -> None:
-        """Raises ServerError where more came than may come."""
+        """Raises ServerError where more came than `most_bytes`."""
         if self._num_bytes > self._most_bytes:
             raise ServerError(f"the answer is longer than {self._most_bytes:,} bytes")
 
 
 class _Connected:
-    """A socket as `http.client` uses it, with `_Received` to read from; whoever made it closes it. Final."""
+    """A socket as `http.client` uses it, with `_Received` to read from; its maker closes it. Final."""
 
     def __init__(self, connected: socket.socket, received: _Received) -> None:
         self._connected, self._received = connected, received
@@ -203,7 +203,7 @@ class Endpoint:
         return self._is_cut
 
     def cut(self) -> None:
-        """End every connection; whoever reads from one fails at once."""
+        """End every connection; reading from one fails at once."""
         with self._lock:
             self._is_cut = True
             for connected in self._open:
@@ -216,14 +216,14 @@ class Endpoint:
     def asked(
         self, path: str, body: Mapping[str, Any] | None = None, *, most_bytes: int = _MOST_PAGE_BYTES
     ) -> Iterator[HTTPResponse]:
-        """The answer to a request at `path`, as `/v1/models`, to be read while the block runs; `body` is JSON to post.
+        """The answer to a request at `path`, as `/v1/models`, to be read within the block; `body` is JSON to post.
 
         Without a body the request is a get. `most_bytes` bounds the answer, its head included.
 
         Raises:
             RefusedError: a status that is not 200, with the server's message.
-            ServerError: an answer of more bytes, or one that is compressed, which nobody asked for.
-            OSError, HTTPException, ValueError: of the connection, and of what is no HTTP.
+            ServerError: an answer of more bytes, or a compressed one, which was not requested.
+            OSError, HTTPException, ValueError: of the connection, or no HTTP.
         """
         ends_at_s = monotonic() + self._timeout_s
         make = HTTPSConnection if self._secure else HTTPConnection
@@ -256,7 +256,7 @@ class Endpoint:
             connected.close()
 
     def page(self, path: str, body: Mapping[str, Any] | None = None) -> str:
-        """All of a short answer as text; raises ServerError, which names its address, also for one that is too long."""
+        """All of a short answer as text; raises ServerError, which names its address, also if it is too long."""
         where = f"{self.url}{path}"
         try:
             with self.asked(path, body) as response:
@@ -331,13 +331,13 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A request with the text of its answer, which is kept no longer than its tokens are counted."""
+    """A request with the text of its answer, which is kept only until its tokens are counted."""
 
     seen: ObservedRequest  # what the client saw
     prompt: str  # the text that was sent
     answer: str  # the text that came
     done: bool  # whether [DONE] came at its end
-    # names of counts that cannot be right, such as negative ones; the record has none for them
+    # names of impossible counts, such as negative ones; `seen` has None for them
     odd: frozenset[str] = frozenset()
 
 
@@ -409,8 +409,8 @@ def read_exchange(
         endpoint: that was asked.
         due_at_ps: when the request was due, picoseconds as all times.
         sent_at_ps: when it was sent.
-        now_ps: tells when an answer ended that does not say so.
-        whole: whether the body is one answer of JSON, whose tokens came nobody knows when; else an event stream.
+        now_ps: the time now, for an answer that failed or has no event at its end.
+        whole: whether the body is one answer of JSON, whose tokens have no known times; else an event stream.
     """
     answer, failed = _Answer(), ""
     try:
@@ -490,12 +490,13 @@ def model_of(endpoint: Endpoint, asked: str | None, *, policies: Sequence[str] =
 
     Args:
         endpoint: the server.
-        asked: by whoever measures; None: whatever it lists.
+        asked: the model the user named; None: the one it lists.
         policies: that requests will name, as only `paceline serve` understands it.
 
     Raises:
         ServerError: the server cannot be reached, or lists no models though none was named.
-        ArgumentError: a model or a policy that it does not list, no model where it lists several, a name that is none.
+        ArgumentError: a model or a policy that it does not list, no model where it lists several, a name that is empty
+            or too long.
     """
     try:
         listed = _listed(endpoint)

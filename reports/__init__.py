@@ -1,6 +1,6 @@
 """From run logs to figures and tables.
 
-Reads what a run wrote; knows neither world.
+Reads what a run wrote; imports neither world.
 """
 
 from ..base.names import imported_when_asked

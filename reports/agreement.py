@@ -23,7 +23,7 @@ def total_line(agreements: Sequence[Agreement]) -> str:
 
 
 def prefix_line(agreements: Sequence[Agreement]) -> str:
-    """What of the prefix caches was compared, operation by operation, over all policies."""
+    """What was compared of prefix caches, operation by operation, over all policies."""
     asked = sum(row.num_asked_tokens for row in agreements)
     hit = sum(row.num_hit_tokens for row in agreements)
     evicted = sum(row.num_evicted_blocks for row in agreements)
@@ -34,7 +34,7 @@ def prefix_line(agreements: Sequence[Agreement]) -> str:
 
 
 def record_exit_line(agreement: Agreement, left: RecordExit) -> str:
-    """Where a policy left the record, and how much of the run lies before that."""
+    """Where a policy left the record, and how much of the run is before that."""
     return (
         f"{agreement.policy}: left the record at step {left.step} of request {left.request_id} "
         f"({agreement.num_left} of {counted(agreement.num_requests, 'request')} left it; "
@@ -43,7 +43,7 @@ def record_exit_line(agreement: Agreement, left: RecordExit) -> str:
 
 
 def difference_text(agreement: Agreement, difference: Difference, decode: Decode) -> str:
-    """The first difference of a policy with what stands around it, in lines; `decode` gives the text of token ids."""
+    """The first difference of a policy with its surroundings, in lines; `decode` gives the text of token ids."""
     parts = {
         "both had committed": _text(difference.committed, decode),
         "simulator": difference.replayed.did,
@@ -72,5 +72,5 @@ def _agreement_cells(agreement: Agreement) -> dict[str, str]:
 
 
 def _text(tokens: Sequence[int], decode: Decode) -> str:
-    """Tokens as quoted text and as ids, which tell apart what reads alike."""
+    """Tokens as quoted text and as ids, since different tokens may read alike."""
     return f"{decode(list(tokens))!r} {list(tokens)}" if tokens else "nothing"

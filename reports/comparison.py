@@ -1,8 +1,8 @@
-"""What a comparison of policies found, as tables, in words, in a notebook and as rows.
+"""The result of a comparison of policies, as tables, in words, in a notebook and as rows.
 
-The first screen has few columns and the fastest policy first; `compare --detail` adds what it leaves out, by policy and
-by member. Below it stand windows by batch, tags, regrets, quality where a policy is lossy, and the last line: which
-policy is best, whether that is certain, and where another one loses its seconds per token, by the target or below it.
+The first screen has few columns and the fastest policy first; `compare --detail` adds the rest, by policy and by
+member. Then follow windows by batch, tags, regrets, quality if a policy is lossy, and the last line: which policy is
+best, whether that is certain, and where another one loses its seconds per token, by the target or below it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,8 +36,8 @@ from .summary import LevelSummary, Summary
 from .tables import REMARKS, Grid, flat_rows, shown, table
 from .waterfall import Why, why_table
 
-CLOSE = 0.1  # shares that are nearer to each other than this do not explain anything
-LEANS = 0.1  # share of seconds by which a policy leans on a member more than twice as much as the best does
+CLOSE = 0.1  # shares closer than this explain nothing
+LEANS = 0.1  # share of seconds by which a policy uses a member more than twice as much as the best does
 
 
 def conclusion(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> str:
@@ -57,7 +57,7 @@ def best_in_words(comparison: SideBySide, *, ruled_out: Collection[str] = ()) ->
 
 
 def _too_few(comparison: SideBySide) -> Iterator[str]:
-    """What makes no interval known also leaves open which of several policies is best."""
+    """Where no interval is known, which of several policies is best is open too."""
     resampled = comparison.resampled
     if resampled is not None and not resampled.is_known and len(comparison.ranked()) > 1:
         yield f"{resampled.drawn_from} cannot tell for certain"
@@ -71,12 +71,12 @@ def _standing(comparison: SideBySide, ruled_out: Collection[str]) -> tuple[Summa
 
 
 def told_apart(comparison: SideBySide, best: Summary, other: Summary) -> bool:
-    """Whether `other` is slower for certain: by the requests, and at either end of what is known of the cost."""
+    """Whether `other` is slower for certain: by the requests, and at both ends of the cost's range."""
     return _apart_by_requests(comparison, best, other) and comparison.ranks_alike(best, other)
 
 
 def _apart_by_requests(comparison: SideBySide, best: Summary, other: Summary) -> bool:
-    """Whether the 95% interval of what one has over the other does not hold 1."""
+    """Whether the 95% interval of their ratio does not contain 1."""
     over = comparison.over(best, other)
     if over is None:
         return comparison.output_tokens_per_s(other) < comparison.output_tokens_per_s(best)
@@ -131,7 +131,7 @@ def _all_named(comparison: SideBySide, rows: Iterable[Summary]) -> str:
 
 
 def _reason(comparison: SideBySide, best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[str]:
-    """Why others lose: all where the target alone is best, those that rely on a member it spares, or the next."""
+    """Why others lose: all where the target alone is best, those that use a member more than the best, or the next."""
     if not slower:
         return
     if not tied and not _drafts(best) and _drafts(slower[0]):
@@ -151,9 +151,9 @@ def _drafts(row: Summary) -> bool:
 
 
 def _spared_members(best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[tuple[Summary, str]]:
-    """(policy, clause to begin with) of the fastest policy that leans on a member much more than the best does.
+    """(policy, clause to begin with) of the fastest policy that uses a member much more than the best does.
 
-    At most one: the slowest of them, if that member is why it loses.
+    At most one: the slowest of them, if it loses because of that member.
     """
     found = []
     for place, member in enumerate(best.levels[:-1]):
@@ -166,7 +166,7 @@ def _spared_members(best: Summary, tied: Sequence[Summary], slower: Sequence[Sum
 
 
 def _begun(member: str, users: Sequence[Summary], *, spared: bool) -> str:
-    """How a clause on a member begins; `spared`: only policies that lose use it, all those of `users`."""
+    """How a clause on a member begins; `spared`: only losing policies use it, all those of `users`."""
     if not spared:
         return f"more of {member} does not pay: in {{}} "
     kind = "chains" if all("/" in row.policy for row in users) else "policies"
@@ -175,7 +175,7 @@ def _begun(member: str, users: Sequence[Summary], *, spared: bool) -> str:
 
 
 def _why(best: Summary, loser: Summary) -> str:
-    """What the loser takes longer for; empty if that cannot be told."""
+    """Where the loser takes longer; empty if that is unknown."""
     place = _culprit(best, loser)
     if place is None:
         return ""
@@ -185,11 +185,11 @@ def _why(best: Summary, loser: Summary) -> str:
 
 
 def _culprit(best: Summary, loser: Summary) -> int | None:
-    """Level to blame for the loser's seconds per token: the target, or of those below it the one that adds most.
+    """The level that explains the loser's seconds per token: the target, or of those below it the one that adds most.
 
-    Members below the target stand in for each other, so they are weighed against it together. None where nothing is
-    added, where the loser is the faster one at the first seed, of which these seconds are, or where members worked side
-    by side: then one's seconds may have cost nothing.
+    Members below the target replace each other, so they are compared with it together. None where nothing is added,
+    where the loser is the faster one at the first seed, of which these seconds are, or where members ran at the same
+    time: then one's seconds may have cost nothing.
     """
     if _side_by_side(best) or _side_by_side(loser):
         return None
@@ -200,7 +200,7 @@ def _culprit(best: Summary, loser: Summary) -> int | None:
 
 
 def _side_by_side(row: Summary) -> bool:
-    """Whether members took more seconds than the run; what sums leave by rounding aside."""
+    """Whether members took more seconds than the run, apart from rounding."""
     return sum(level.duration_s for level in row.levels) > row.duration_s * (1 + 1e-9)
 
 
@@ -226,7 +226,7 @@ def _per_call(row: Summary) -> float:
 
 
 def _member_is_why(best: Summary, loser: Summary, place: int) -> str:
-    """What a member's seconds bought: calls of the target, or where those alone would not explain it, seconds."""
+    """What a member's seconds save: calls of the target, or where those do not explain it, seconds."""
     share = loser.levels[place].share_of_seconds
     takes = f"{loser.levels[place].name} takes {share:.0%} of the seconds"
     saved = 1 - loser.target_calls_per_token / best.target_calls_per_token if best.target_calls_per_token else 0.0
@@ -243,7 +243,7 @@ def _member_is_why(best: Summary, loser: Summary, place: int) -> str:
 
 
 def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:
-    """Milliseconds per token that the members below the target take more, and those that the target takes less."""
+    """Milliseconds per token that the members below the target take more, and that the target takes less."""
     *below, target = (1e3 * more for more in _more_seconds(best, loser))
     name = loser.levels[place].name
     alone = all(more <= 0 for level, more in enumerate(below) if level != place)
@@ -268,10 +268,10 @@ class DeviceRange:
     device: str  # the other one
     # by reading ("all": all seconds scale; "memory": their memory term does), its policies; at least one
     readings: Mapping[str, SideBySide]
-    left_out: tuple[str, ...] = ()  # policies whose seconds a reading does not know, and why, a line each
+    left_out: tuple[str, ...] = ()  # policies whose seconds are unknown under a reading, and why, a line each
 
     def speed_up(self, reading: str, policy: str) -> float | None:
-        """Over the target alone under the same reading, mean over seeds; None where that is unknown."""
+        """Speed-up over the target alone under the same reading, mean over seeds; None where that is unknown."""
         return self.readings[reading].speed_up(self._row(reading, policy))
 
     def tokens_per_s(self, reading: str, policy: str) -> float:
@@ -283,7 +283,7 @@ class DeviceRange:
 
     @property
     def policies(self) -> Sequence[str]:
-        """Those that ran under both readings, in order."""
+        """Policies that ran under both readings, in order."""
         first, *others = ([row.policy for row in comparison.rows] for comparison in self.readings.values())
         return [policy for policy in first if all(policy in other for other in others)]
 
@@ -325,7 +325,7 @@ def _cells_by_device(found: DeviceRange, policy: str) -> dict[str, str]:
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
 # How requests begin, by kind of recording; `prefill` for all others and for models.
 DEFAULT_STARTS = {"imported": "recorded"}
-# Of columns that are no means over seeds.
+# A remark on columns that are not means over seeds.
 AT_FIRST_SEED = "accept. length and exact share are those of the first seed"
 
 
@@ -340,7 +340,7 @@ def comparison_table(comparison: SideBySide) -> Grid:
 
 
 def shown_interval(interval: Interval | None, style: str) -> str:
-    """Half the width of an interval, to stand after its mean; empty for none."""
+    """Half the width of an interval, shown after its mean; empty without one."""
     return "" if interval is None else f" ± {interval.half_width:{style}}"
 
 
@@ -373,7 +373,7 @@ def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
 
 
 def start_words(meta: Mapping[str, Any]) -> str:
-    """How requests began, to stand in a title, a comma before it; empty for the default.
+    """How requests began, for a title, after a comma; empty for the default.
 
     `meta` is of a comparison or a run log, with `start`; with `kind` where a recording was replayed.
     """
@@ -382,13 +382,13 @@ def start_words(meta: Mapping[str, Any]) -> str:
 
 
 def prefix_words(meta: Mapping[str, Any]) -> str:
-    """The prefix caches of a comparison or a run log, to stand in a title, a comma before it; empty without them."""
+    """The prefix caches of a comparison or a run log, for a title, after a comma; empty without them."""
     size = meta.get("prefix_cache")
     return f", prefix caches of {size['num_blocks']} blocks of {size['block_tokens']} tokens" if size else ""
 
 
 def _where(meta: dict[str, Any]) -> str:
-    """The machine that measured the seconds; empty for published figures and for one's own."""
+    """The machine that measured the seconds; empty for published figures and for the user's own."""
     return f" (measured on {meta['hardware']})" if meta.get("hardware") else ""
 
 
@@ -407,10 +407,10 @@ def _what_if(meta: dict[str, Any]) -> str:
 def shared_remarks(
     meta: dict[str, Any], comparisons: Iterable[SideBySide], *, intervals: bool = True, chance: str = ""
 ) -> list[str]:
-    """What a reader of the figures of `comparisons` has to know, a line each.
+    """Remarks that readers of the figures of `comparisons` need, a line each.
 
-    `meta` is of them together; `intervals`: whether figures stand with theirs; `chance` is what else is to be said
-    where it has a part.
+    `meta` is of them together; `intervals`: whether figures are shown with theirs; `chance` is a further remark where
+    results are random.
     """
     remarks = [remark for key in REMARKS for remark in meta.get(key, ())]
     found = list(comparisons)
@@ -442,7 +442,7 @@ def shared_remarks(
 
 
 def _is_sure(comparison: SideBySide, row: Summary) -> bool:
-    """Whether a speed-up is shown with its interval; the target alone is what others are measured against."""
+    """Whether a speed-up is shown with its interval; the target alone is the baseline."""
     is_alone = comparison.baseline is not None and row.policy == comparison.baseline.policy
     return not is_alone and comparison.speed_up_interval(row) is not None
 
@@ -456,7 +456,7 @@ def _speed_up(comparison: SideBySide, row: Summary) -> str:
 
 
 def _cost_range(comparison: SideBySide, row: Summary) -> dict[str, str]:
-    """From the least to the most that is known of the cost, where it says what that is."""
+    """The range over the cost's ends, where the cost gives them."""
     if not comparison.ends:
         return {}
     ends = comparison.speed_up_range(row)
@@ -465,12 +465,12 @@ def _cost_range(comparison: SideBySide, row: Summary) -> dict[str, str]:
 
 
 def _share(share: float) -> str:
-    """Rounded down: 1 is shown only where every decision was replayed."""
+    """Rounded down: 1 is shown only if every decision was replayed."""
     return f"{floor(share * 1e4) / 1e4:.4f}" if share < 1 else "1"
 
 
 def detail_tables(comparison: SideBySide) -> tuple[Grid, Grid]:
-    """Figures (docs/glossary.md) of every policy and what each of its members did, the fastest policy first."""
+    """Figures (docs/glossary.md) of every policy and of each of its members, the fastest policy first."""
     rows = comparison.ranked()
     by_policy = table([_detail_cells(comparison, row) for row in rows], title="further figures")
     return by_policy, _by_member(rows)
@@ -520,9 +520,9 @@ class Sweep(Pictured):
     """Chains compared at one or more batches; prints as `paceline compare --sweep` does."""
 
     meta: dict[str, Any]  # as of a comparison; `batch` is a list
-    # names of all chains asked for, each with the window of every member but the target
+    # names of all requested chains, each with the window of every member except the target
     chains: Mapping[str, Mapping[str, int]]
-    # by batch; chains whose seconds the cost does not know are not among the rows
+    # by batch; chains whose seconds are unknown are not among the rows
     comparisons: Mapping[int, SideBySide]
 
     def best(self, batch: int) -> str:
@@ -535,7 +535,7 @@ class Sweep(Pictured):
         return [sweep_table(self)]
 
     def lines(self) -> Sequence[str]:
-        """For each batch which chain is best, or that the target alone is."""
+        """For each batch the best chain, or that the target alone is best."""
         return [f"batch {batch:,}: {best_in_words(comparison)}" for batch, comparison in self.comparisons.items()]
 
     def to_json(self) -> dict[str, Any]:
@@ -547,7 +547,7 @@ class Sweep(Pictured):
         return flat_rows(self._cells())
 
     def sections(self) -> Sequence[Section]:
-        """Speed-up by windows and batch; tokens per second where that of the target alone is not known."""
+        """Speed-up by windows and batch; tokens per second where that of the target alone is unknown."""
         knows = all(comparison.baseline is not None for comparison in self.comparisons.values())
         rows = {batch: {row.policy: row for row in one.rows} for batch, one in self.comparisons.items()}
 
@@ -643,7 +643,7 @@ def sweep_table(sweep: Sweep) -> Grid:
 
 
 def _modelled(sweep: Sweep) -> Iterator[str]:
-    """What no cell shows: how much of the chains was drawn."""
+    """What no cell shows: how much of the chains' decisions was modelled."""
     rows = [row for comparison in sweep.comparisons.values() for row in comparison.rows if row.exact_share < 1]
     if rows:
         least = min(rows, key=lambda row: row.exact_share)
@@ -669,11 +669,11 @@ class Comparison(Pictured):
     """Policies compared on one recording; prints as `paceline compare` does."""
 
     runs: SideBySide  # the policies side by side
-    oracles: tuple[str, ...] = ()  # policies that see ahead, which nobody can run; none of them is called best
-    by_tag: ByTag | None = None  # the same by tag, in the order of the policies; None if it was not asked for
-    why: Why | None = None  # where each policy's gain goes; None if it was not asked for
-    regret: Regret | None = None  # what each policy loses against the oracle; None if it was not asked for
-    # figures between which those of another device lie; None if none was asked about
+    oracles: tuple[str, ...] = ()  # policies that see ahead, which cannot be run; none of them is named best
+    by_tag: ByTag | None = None  # the same by tag, in the order of the policies; None: not requested
+    why: Why | None = None  # where each policy's gain goes; None: not requested
+    regret: Regret | None = None  # what each policy loses against the oracle; None: not requested
+    # bounds of the figures on another device; None: not requested
     on_device: DeviceRange | None = None
 
     @property
@@ -699,7 +699,7 @@ class Comparison(Pictured):
         return found
 
     def lines(self) -> Sequence[str]:
-        """Which policy is best, whether that is certain, and why another loses."""
+        """Which policy is best, whether that is certain, and why another one loses."""
         return [conclusion(self.runs, ruled_out=self.oracles)]
 
     def to_json(self) -> dict[str, Any]:
@@ -717,7 +717,7 @@ class Comparison(Pictured):
         return flat_rows([{**row, "quality": row["quality"] or unknown} for row in rows])
 
     def sections(self) -> Sequence[Section]:
-        """Speed-ups with intervals, what is kept by member and position, and the views that were asked for."""
+        """Speed-ups with intervals, acceptance by member and position, and the requested views."""
         ranked = self.runs.ranked()
         runnable = [row for row in ranked if row.policy not in self.oracles]
         speeds, unit = self._speeds()
@@ -752,7 +752,7 @@ class Comparison(Pictured):
         return self.meta
 
     def _speeds(self) -> tuple[dict[str, float], str]:
-        """Speed-up by policy and what that is; tokens per second where that of the target alone is not known."""
+        """(speed-up by policy, its label); tokens per second where that of the target alone is unknown."""
         speed_ups = {row.policy: self.runs.speed_up(row) for row in self.runs.ranked()}
         known = {policy: speed for policy, speed in speed_ups.items() if speed is not None}
         if len(known) == len(speed_ups):

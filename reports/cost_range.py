@@ -1,7 +1,7 @@
-"""What a cost leaves open of served runs: the same requests, served again at the ends of what is known of it.
+"""The uncertainty of served runs by their cost: the same requests, served again at the ends of the cost's range.
 
-A policy and the target alone are compared end by end, so that what is the same for both is in no difference. Means over
-seeds are moved by what the first seed's run is moved by.
+A policy and the target alone are compared end by end, so that common changes cancel. Means over seeds are shifted as
+the first seed's run is.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from .serving_tables import SeedRow, Shown, cells_between, milliseconds, styled
 from .tables import Grid, table
 
 IN_SYSTEM_S = "in_system_s"
-# Heading: figure, and how it is shown, of those whose range is printed.
+# The figures whose range is printed: heading, figure, and style.
 SHOWN: Shown = {
     "tokens/s": ("output_tokens_per_s", styled(",.1f")),
     "TTFT ms": ("ttft_s_mean", milliseconds),
@@ -26,7 +26,7 @@ ENDS_REMARK = (
 
 
 def ranges_table(rows: Sequence[tuple[dict[str, str], SeedRow]], gains: Sequence[str] | None = None) -> Grid | None:
-    """For each row, called by headings, its figures' ranges, and that of its gain where it is known.
+    """For each row, named by headings, the ranges of its figures, and of its gain if known.
 
     None where no row was served at the ends of its cost. `gains` are cells of the rows.
     """
@@ -42,7 +42,7 @@ def ranges_table(rows: Sequence[tuple[dict[str, str], SeedRow]], gains: Sequence
 def gain(row: SeedRow, alone: SeedRow) -> Interval | None:
     """Mean time in the system under the target alone over that under a policy, seed by seed, with its 95% interval.
 
-    The mean is of logarithms; None where either is not known at a seed.
+    The mean is of logarithms; None where either is unknown at a seed.
     """
     if row.mean(IN_SYSTEM_S) is None or alone.mean(IN_SYSTEM_S) is None:
         return None
@@ -53,7 +53,7 @@ def gain(row: SeedRow, alone: SeedRow) -> Interval | None:
 
 
 def gain_range(row: SeedRow, alone: SeedRow) -> tuple[float, float] | None:
-    """The gain at the ends of what is known of the cost, the same one for both; None where that is unknown."""
+    """The gain at the ends of the cost's range, the same end for both; None if unknown."""
     here = gain(row, alone)
     ratios = [other / own for other, own in zip(*(_at_first(each) for each in (alone, row)), strict=True)]
     if here is None or len(ratios) < 2:
@@ -63,12 +63,12 @@ def gain_range(row: SeedRow, alone: SeedRow) -> tuple[float, float] | None:
 
 
 def is_better_at_ends(row: SeedRow, other: SeedRow, figure: str, *, most: bool) -> bool:
-    """Whether a row is at least as good as another at every end of the cost, at the first seed; yes without ends."""
+    """Whether a row is at least as good as another at every end of the cost, at the first seed; True without ends."""
     both = zip(row.ends, other.ends, strict=True)
     values = [(own.flat[figure], theirs.flat[figure]) for own, theirs in both]
     return all((own >= theirs) if most else (own <= theirs) for own, theirs in values)
 
 
 def _at_first(row: SeedRow) -> list[float]:
-    """Time in the system of the first seed's run as the cost says it, and at each end."""
+    """Time in the system of the first seed's run at the cost itself, then at each end."""
     return [run.flat[IN_SYSTEM_S] for run in (row.runs[0], *row.ends)]

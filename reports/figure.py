@@ -1,4 +1,4 @@
-"""Panels as one figure, SVG, PNG or PDF, or one in a page; the one door to matplotlib (`figure_matplotlib`).
+"""Panels as one figure, SVG, PNG or PDF, or one in a page; the only import of matplotlib (`figure_matplotlib`).
 
 The same panels give the same bytes.
 """
@@ -21,10 +21,10 @@ MOST_PANELS = 12
 
 
 def check_figure(path: Path | None) -> None:
-    """Refuse, before a long run, a file that `write_figure` could not draw into.
+    """Reject, before a long run, a file that `write_figure` could not write.
 
     Raises:
-        ArgumentError: none of `SUFFIXES`.
+        ArgumentError: another suffix than `SUFFIXES`.
         ModuleNotFoundError: the extra is not installed; the message says how.
     """
     if path is None:
@@ -45,7 +45,7 @@ def write_figure(panels: Sequence[AnyPanel], path: Path, title: str = "") -> Non
     Raises:
         ArgumentError: more panels, or as `check_figure`.
         ModuleNotFoundError: as `check_figure`.
-        OSError: no folder to stand in, or a folder itself.
+        OSError: its folder does not exist, or it is a folder.
     """
     check_figure(path)
     write_drawn(figure_of(panels, title), path)
@@ -68,7 +68,7 @@ def figure_of(panels: Sequence[AnyPanel], title: str) -> "Figure":
 
 
 def drawn_alone(panel: AnyPanel) -> tuple[str, tuple[float, float], list[tuple[float, float, str]]]:
-    """One panel for a page, as `figure_matplotlib.drawn_alone` says; raises ModuleNotFoundError as `check_figure`."""
+    """One panel for a page, see `figure_matplotlib.drawn_alone`; raises ModuleNotFoundError as `check_figure`."""
     found: tuple[str, tuple[float, float], list[tuple[float, float, str]]] = _drawing().drawn_alone(panel)
     return found
 
@@ -81,6 +81,6 @@ def needs_matplotlib() -> None:
 def _drawing() -> ModuleType:
     if find_spec("matplotlib") is None:
         raise ModuleNotFoundError(f"figures need matplotlib: {install_hint('figures')}")
-    from . import figure_matplotlib  # noqa: PLC0415 - an optional dependency, at its one door
+    from . import figure_matplotlib  # noqa: PLC0415 - an optional dependency at its one door
 
     return figure_matplotlib

@@ -17,24 +17,24 @@ from matplotlib.path import Path as Outline
 
 from .panels import AnyPanel, HeatMap, Panel, Ranking, Series, Spans
 
-# By suffix: neither a date nor the version that drew it.
+# By suffix: without date and version.
 METADATA = {
     ".svg": {"Date": None, "Creator": None},
     ".png": {"Software": None},
     ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 PNG_DPI = 192
-# Okabe and Ito's palette, which colour-blind readers tell apart; shapes and strokes differ as well.
+# Okabe and Ito's palette, which colour-blind readers can distinguish; shapes and strokes differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STROKES = ("-", "--", "-.", ":")
 HATCHES = ("", "//", "..", "xx")
 WIDTH_IN, PANEL_HEIGHT_IN, LEGEND_ROW_IN = 7.3, 2.9, 0.24  # 700 pixels of 1/96 inch
 TITLE_ROW_IN, HEADLINE_LETTERS = 0.17, 112
-NAME_ROW_IN, CELL_ROW_IN, AROUND_IN = 0.21, 0.3, 1.0  # of a ranking, a heat map, and what stands around their rows
+NAME_ROW_IN, CELL_ROW_IN, AROUND_IN = 0.21, 0.3, 1.0  # of a ranking, a heat map, and the space around their rows
 MOST_HALF_LETTERS = 20  # of all columns of a heat map in half the width, each taking two more
-MOST_MARKS = 40  # of a line, beyond which they would hide it
-MOST_TICKS = 7  # of a logarithmic axis, whose places themselves are shown; beyond that powers of ten
+MOST_MARKS = 40  # of a line, more would hide it
+MOST_TICKS = 7  # of a logarithmic axis at its own values; with more, powers of ten
 LANE_HATCHES = ("", "/", "\\", "-", "|")  # an SVG holds every line of them
 BAR_HALF = 0.36  # of a row, half of what a bar takes
 SHADES = "cividis"  # from dark to light, the same to all eyes
@@ -45,7 +45,7 @@ MOST_UPRIGHT = 48  # letters that category names may take side by side in half t
 STYLE = Path(__file__).with_name("figures.mplstyle")
 PAGE_WIDTH_IN, PAGE_WIDE_IN = 4.5, 6.6  # of a panel by itself, and of one that needs room
 MOST_NAME = 24  # letters of a line of a name beside a panel of a page
-# Colours of a page, which changes them with its light: text becomes that of the page, the others its variables.
+# Colours that a page replaces by its light or dark theme: of text, and of faint lines.
 INK, FAINT = "#010203", "#d0d1d2"
 PAGE_STYLE = {
     "svg.fonttype": "none",
@@ -61,7 +61,7 @@ POINTS_PER_IN = 72
 
 
 def save_figure(figure: Figure, path: Path, suffix: str) -> None:
-    """Write a figure; `suffix` says the format, .svg, .png or .pdf."""
+    """Write a figure; `suffix` is the format, .svg, .png or .pdf."""
     with style.context(STYLE):
         figure.savefig(path, format=suffix[1:], dpi=PNG_DPI, metadata=METADATA[suffix])
 
@@ -77,7 +77,7 @@ def _drawn(panels: tuple[AnyPanel, ...], title: str) -> Figure:
     columns = max(map(len, rows))
     names = list(dict.fromkeys(series.name for panel in panels if isinstance(panel, Panel) for series in panel.series))
     legend_columns = 4 if max(map(len, names), default=0) <= SHORT_NAME else 2
-    # Below all of them only where it is of all of them.
+    # One common legend only if it applies to all panels.
     own_legends = not all(isinstance(panel, Panel) for panel in panels)
     legend_in = LEGEND_ROW_IN * -(-len(names) // legend_columns) if len(names) > 1 and not own_legends else 0.0
     headline = fill(title, HEADLINE_LETTERS)
@@ -91,7 +91,7 @@ def _drawn(panels: tuple[AnyPanel, ...], title: str) -> Figure:
     marks: dict[str, Any] = {}
     for row, together in enumerate(rows):
         for column, panel in enumerate(together):
-            # One that is alone in its row takes the whole width.
+            # A panel alone in its row takes the whole width.
             axes = figure.add_subplot(grid[row, :] if len(together) < columns else grid[row, column])
             if isinstance(panel, Ranking):
                 _rank(axes, panel)
@@ -113,7 +113,7 @@ def _drawn(panels: tuple[AnyPanel, ...], title: str) -> Figure:
 
 
 def _limits(panels: Sequence[AnyPanel]) -> dict[str, tuple[float, float]]:
-    """The least and the largest figure of all heat maps of the same figures, which have one scale.
+    """The least and the largest figure of all heat maps of the same figures, which share one scale.
 
     A tenth of the largest apart at least: figures that are nearly equal have nearly the same shade.
     """
@@ -131,7 +131,7 @@ def _limits(panels: Sequence[AnyPanel]) -> dict[str, tuple[float, float]]:
 
 
 def _in_rows(panels: Sequence[AnyPanel]) -> list[list[AnyPanel]]:
-    """Two in a row, but wide ones alone."""
+    """Rows of panels: two in a row, wide ones alone."""
     rows: list[list[AnyPanel]] = []
     has_room = False
     for panel in panels:
@@ -156,13 +156,13 @@ def _height_in(panel: AnyPanel) -> float:
     return PANEL_HEIGHT_IN
 
 
-Point = tuple[float, float, str]  # where it stands, in points from the left and from the top, and its words
+Point = tuple[float, float, str]  # (points from the left, from the top, its text)
 
 
 def drawn_alone(panel: AnyPanel) -> tuple[str, tuple[float, float], list[Point]]:
     """One panel for a page: its SVG, (width, height) in points, and the points of its series.
 
-    The SVG has no title and no address outside itself; its ids are its own only within it.
+    The SVG has no title and no address outside itself; its ids are unique only within it.
     """
     with style.context([STYLE, PAGE_STYLE]):
         wide = isinstance(panel, Spans) or (isinstance(panel, HeatMap) and _in_rows([panel, panel])[0] == [panel])
@@ -209,7 +209,7 @@ _LONG = re.compile(r"(\.\d\d)\d+")
 
 
 def _for_page(svg: str, *, shaded: bool) -> str:
-    """What stands within the SVG, in colours of the page, but for those of a map; places to a hundredth of a point."""
+    """The content of the SVG, in colours of the page, except those of a map; coordinates to a hundredth of a point."""
     inner = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
     inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
     inner = re.sub(r"\s*\n\s*", "\n", _PLACES.sub(lambda place: _LONG.sub(r"\1", place[0]), inner))
@@ -221,7 +221,7 @@ def _for_page(svg: str, *, shaded: bool) -> str:
 
 
 def _points(panel: AnyPanel) -> Iterator[tuple[float, float, str]]:
-    """What a reader may point at, with its words; lines of many points are read from their table."""
+    """Points with a text for readers; lines of many points have a table instead."""
     if isinstance(panel, Ranking):
         for place, (name, value, bounds) in enumerate(zip(panel.names, panel.values, panel.bounds, strict=True)):
             sure = "" if bounds is None else f" ({bounds[0]:{panel.style}} to {bounds[1]:{panel.style}})"
@@ -261,7 +261,7 @@ def _span(axes: Axes, panel: Spans) -> list[PathPatch]:
                 (span.start, span.row - BAR_HALF),
             )
         ]
-        # One path for all of a kind: a patch for each takes ten times the room.
+        # One path for all of a kind: separate patches take ten times the bytes.
         codes = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY] * len(own)
         bars = PathPatch(Outline(corners, codes), edgecolor="white", linewidth=0.3, label=kind)
         bars.set(facecolor=COLOURS[place % len(COLOURS)], hatch=LANE_HATCHES[place % len(LANE_HATCHES)])

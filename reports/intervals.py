@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 LEVEL = 0.95
 NORMAL = 1.959963984540054  # the z with P(|Z| <= z) = 0.95
 MOST_UNITS = 1_000_000  # requests, sessions or seeds that anyone has
-# What stands below figures in which chance has a part, of one seed alone.
+# The remark below random figures of one seed.
 ONE_SEED = "one seed, {}: chance has a part in these figures and their order, how large a part is not known"
 
 
@@ -30,7 +30,7 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half of what lies between both ends."""
+        """Half the distance between both ends."""
         return (self.high - self.low) / 2
 
     @property
@@ -44,14 +44,14 @@ def mean_interval(values: Sequence[float]) -> Interval:
     count = len(values)
     if count < 2:
         raise ValueError(f"an interval needs at least 2 values, got {count}")
-    if min(values) == max(values):  # no rounding error shall look like a spread
+    if min(values) == max(values):  # so that a rounding error does not look like a spread
         return Interval(mean=values[0], low=float(values[0]), high=float(values[0]))
     mean, half_width = fmean(values), t_quantile(count - 1) * stdev(values) / sqrt(count)
     return Interval(mean=mean, low=mean - half_width, high=mean + half_width)
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple[float, float]]:
-    """Two figures at the same seeds, in their order; a single one, without a part of chance, stands for every seed."""
+    """Two figures at the same seeds, in their order; a single one, of a run without chance, serves for every seed."""
     seeds = sorted({*ours, *theirs})
     only = [next(iter(values.values())) if len(values) == 1 else None for values in (ours, theirs)]
     return [
@@ -68,15 +68,15 @@ def geometric_interval(values: Sequence[float]) -> Interval:
 
 
 def over_product(together: Sequence[float], alone: Sequence[Sequence[float]]) -> list[float]:
-    """By run, what changes do together over the product of what each does alone, all as ratios to a run without any."""
+    """By run, the effect of all changes over the product of each one's, all as ratios to a run without any."""
     return [whole / prod(parts) for whole, *parts in zip(together, *alone, strict=True)]
 
 
-MANY = 200  # values, from which on Student's t is the normal quantile to within a percent
+MANY = 200  # values; from there on Student's t is within a percent of the normal quantile
 
 
 def enough_values(values: Sequence[float]) -> int | None:
-    """About so many values like these would have an interval without 0: more than these; None where the mean is 0."""
+    """About how many values like these would have an interval without 0: more than these; None where the mean is 0."""
     mean, spread = fmean(values), stdev(values)
     if not mean:
         return None
@@ -87,10 +87,10 @@ def enough_values(values: Sequence[float]) -> int | None:
 
 
 def enough_in_words(enough: int, units: str, num_tied: int) -> str:
-    """That about `enough` units would tell one of `num_tied` policies from the best; `units` is requests, seeds, ..."""
+    """That about `enough` of `units`, as "seeds", would separate one of `num_tied` policies from the best."""
     if enough > MOST_UNITS:
         return f"no number of {units} that anyone has would tell them apart (more than {MOST_UNITS:,})"
-    each = " sessions" if units == "sessions" else ""  # the words before it name requests
+    each = " sessions" if units == "sessions" else ""  # the words before it are about requests
     return f"about {enough:,}{each} {'would do' if num_tied == 1 else 'would tell one of them apart'}"
 
 

@@ -1,4 +1,4 @@
-"""The ledger of a recommendation: every candidate with what became of it, its figures and one reason.
+"""The ledger of a recommendation: every candidate with its status, its figures and one reason.
 
 Written as `recommendation.json`, from which each candidate can be run again (`studies.recommend_again`).
 """
@@ -18,11 +18,11 @@ FORMAT, VERSION = "paceline-recommendation", 1
 
 
 class Standing(StrEnum):
-    """What became of a candidate."""
+    """The status of a candidate."""
 
-    feasible = "feasible"  # it can be set, whether or not it is the best
+    feasible = "feasible"  # it can be used, whether or not it is the best
     infeasible = "infeasible"  # memory, or a limit that it misses
-    refused = "refused"  # its seconds or its decisions are not known
+    refused = "refused"  # its seconds or its decisions are unknown
     failed = "failed"  # the policy broke the contract
 
 
@@ -42,10 +42,10 @@ class LedgerLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendationLedger:
-    """All candidates, and what it takes to run them again."""
+    """All candidates, and what is needed to run them again."""
 
     asked: Mapping[str, Any]  # `recording` and the keywords of the call
-    inputs: Mapping[str, str]  # a hash of each file that was read, by the text that names it
+    inputs: Mapping[str, str]  # a hash of each file that was read, by its name
     candidates: tuple[LedgerLine, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -60,10 +60,10 @@ class RecommendationLedger:
 
 
 class Pasteable(Protocol):
-    """Settings of an engine that print themselves."""
+    """Settings of an engine, as printable lines."""
 
     def lines(self) -> Sequence[str]:
-        """What is set, and the text to paste."""
+        """The settings, and the text to paste."""
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/settings.md)."""
@@ -80,7 +80,7 @@ class Recommended(Pictured):
     setting: Pasteable | None  # to paste; None where something is not decided
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was asked for."""
+        """The options."""
         return self.ledger.asked
 
     def paste(self) -> str:
@@ -88,14 +88,14 @@ class Recommended(Pictured):
         return "" if self.setting is None else "\n".join(self.setting.lines())
 
     def write(self, path: str | Path) -> None:
-        """Write `recommendation.json`, of which `report` makes a page; one that is there is replaced."""
+        """Write `recommendation.json`, of which `report` makes a page; replaces an existing one."""
         found = {**self.to_json(), PAGE: page_of(self).to_json()}
         write_whole(Path(path), json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Again(Printed):
-    """What came of a candidate that was run again; prints as its own result, then whether the figures are equal."""
+    """The result of a candidate that was run again; prints as its own result, then whether the figures are equal."""
 
     found: Printed
     candidate: str  # FILE#N
@@ -103,7 +103,7 @@ class Again(Printed):
 
     @property
     def equal(self) -> bool:
-        """Whether every figure is that of the ledger, to the bit."""
+        """Whether every figure equals that of the ledger exactly."""
         return not self.differing
 
     def tables(self) -> Sequence[Grid]:

@@ -1,7 +1,7 @@
-"""Limits on figures, as they are typed: "p99_ttft < 1, p99_tpot <= 0.03"; one grammar for every command.
+"""Limits on figures, as typed: "p99_ttft < 1, p99_tpot <= 0.03"; one grammar for every command.
 
-A figure is called as `--json` and Parquet files call it (`ttft_s_p99`, `speed_up`), and a latency also as the field
-does, `p99_ttft`. Bounds are in the figure's own unit: seconds, shares, a number per second.
+A figure has its name in `--json` and Parquet files (`ttft_s_p99`, `speed_up`), and a latency also the usual one,
+`p99_ttft`. Bounds are in the figure's own unit: seconds, shares, a number per second.
 """
 
 import re
@@ -15,7 +15,7 @@ from ..base.errors import ArgumentError, known_are, repeated
 from .serving_tables import LATENCIES, PARTS
 
 SIGNS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
-# Flat names of latencies by the names that are typed, p99_ttft.
+# Flat names of latencies by their typed names, p99_ttft.
 OF_LATENCY = {f"{part}_{name.lower()}": f"{figure}_{part}" for name, figure in LATENCIES.items() for part in PARTS}
 TYPED = {figure: name for name, figure in OF_LATENCY.items()}
 SHARE = "slo_share"  # of requests that met every promise
@@ -24,7 +24,7 @@ _LIMIT = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=|<|>)\s*([^\s<>=]+)\s*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What is asked of a figure: one side of a bound."""
+    """A bound on one side of a figure."""
 
     figure: str  # its flat name, ttft_s_p99
     sign: str  # of `SIGNS`
@@ -36,7 +36,7 @@ class Limit:
         return TYPED.get(self.figure, self.figure)
 
     def kept(self, value: float) -> bool:
-        """Whether a value is on the right side."""
+        """Whether a value is on the allowed side."""
         return SIGNS[self.sign](value, self.bound)
 
     def to_json(self) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def figure_named(name: str, known: Collection[str], *, argument: str) -> str:
 
     Args:
         name: as it was typed.
-        known: flat names that may be asked for.
-        argument: whose value it is, for the error.
+        known: flat names that are allowed.
+        argument: the argument's name, for the error.
 
     Raises:
-        ArgumentError: none of `known`; says which is meant, where one is near.
+        ArgumentError: none of `known`; suggests a similar one.
     """
     figure = OF_LATENCY.get(name, name)
     if figure in known:
@@ -72,20 +72,20 @@ def figure_named(name: str, known: Collection[str], *, argument: str) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """Of a name in any order, without units."""
+    """The parts of a name in any order, without units."""
     return set(name.lower().split("_")) - {"s", "ms", ""}
 
 
 def limits_of(text: str, known: Collection[str], *, argument: str) -> tuple[Limit, ...]:
-    """What a text asks for: NAME < NUMBER with <, <=, > or >=, several behind commas.
+    """The limits in a text: NAME < NUMBER with <, <=, > or >=, separated by commas.
 
     Args:
         text: as it was typed.
-        known: flat names of the figures that may be asked for.
-        argument: whose value it is, for errors.
+        known: flat names of the figures that are allowed.
+        argument: the argument's name, for errors.
 
     Raises:
-        ArgumentError: another form, an unknown figure, a bound that is no number; says the part that is wrong.
+        ArgumentError: another form, an unknown figure, a bound that is no number; names the wrong part.
     """
     found = []
     for part in text.split(","):
@@ -113,16 +113,16 @@ def _number(text: str, name: str, argument: str) -> float:
 
 
 def service_limits(text: str, *, argument: str) -> tuple[Limit, ...]:
-    """A service level: latencies that stay below a bound in seconds, `slo_share` above one; each once.
+    """A service level: latencies below a bound in seconds, `slo_share` above one; each once.
 
     "p99_ttft < 1, p99_tpot < 0.03": mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e or queue.
 
     Args:
         text: as it was typed; see `limits_of`.
-        argument: whose value it is, for errors.
+        argument: the argument's name, for errors.
 
     Raises:
-        ArgumentError: another form, figure or side, a bound that no run can keep or break, a figure twice.
+        ArgumentError: another form, figure or side, a bound that no run can keep or break, a repeated figure.
     """
     found = limits_of(text, [*OF_LATENCY.values(), SHARE], argument=argument)
     for limit in found:

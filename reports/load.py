@@ -1,4 +1,4 @@
-"""Policies under load side by side: their tables, the best one at each rate, and where chance could change the order.
+"""Policies under load side by side: their tables, the best one at each rate, and where the order is uncertain.
 
 Policies at one rate meet the same requests at the same seed, so their figures are compared seed by seed.
 """
@@ -38,15 +38,15 @@ from .waterfall_under_load import LOSSES_UNDER_LOAD, UNKNOWN_UNDER_LOAD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What policies are compared by."""
+    """The figure that policies are compared by."""
 
     figure: str  # by its flat name
-    words: str  # what it is called
-    most: bool  # whether more of it is better
+    words: str  # its name in words
+    most: bool  # whether more is better
 
 
-# By the share of requests, all of which are the same for all policies: over the whole of a run, its rate would also say
-# how quickly the last ones drained.
+# By the share of requests, which are the same for all policies: a rate over the whole run would also depend on how fast
+# the last ones end.
 GOODPUT = Aim(figure="slo_share", words="most goodput", most=True)
 IN_SYSTEM = Aim(figure="in_system_s", words="least time in the system", most=False)
 
@@ -57,25 +57,25 @@ class Best:
 
     rate: float | None  # arrivals per second; None: the workload's own
     policy: str  # of the best mean; the first of equal ones
-    # others as good as it, for all that is known: equal, or with 0 in the 95% interval of the difference of the same
-    # seeds, which all met the same requests
+    # others that cannot be told apart from it: equal, or with 0 in the 95% interval of the difference at the same
+    # seeds, which all have the same requests
     tied: tuple[str, ...]
-    same: tuple[str, ...] = ()  # those of them whose figure is the very same at every seed
-    by_cost: tuple[str, ...] = ()  # others that are better than it at an end of what is known of the cost
-    aim: Aim = IN_SYSTEM  # what it is best at
-    seeds: int = 1  # that they were compared at
-    enough: int | None = None  # seeds that would tell one of `tied` apart, about
+    same: tuple[str, ...] = ()  # those of them with the same figure at every seed
+    by_cost: tuple[str, ...] = ()  # others that are better at an end of the cost's range
+    aim: Aim = IN_SYSTEM  # the figure in which it is best
+    seeds: int = 1  # number of seeds compared
+    enough: int | None = None  # about how many seeds would separate one of `tied` from it
 
     @property
     def open_to(self) -> tuple[str, ...]:
-        """Those that more seeds would tell apart from it."""
+        """Those that more seeds would separate from it."""
         return tuple(policy for policy in self.tied if policy not in self.same)
 
 
 def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
-    """The best of the policies that were run at a rate; None where a figure of one is not known.
+    """The best of the policies that were run at a rate; None where a figure of one is unknown.
 
-    Where all kept the same promises at every seed, goodput tells none of them apart: the time in the system does.
+    Where all met the same promises at every seed, goodput is equal for all: then the time in the system decides.
     """
     means = [row.mean(aim.figure) for row in rows]
     known = [mean for mean in means if mean is not None]
@@ -102,7 +102,7 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
 
 
 def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
-    """Who is best where, each change of it, and what is not told apart; rates rise."""
+    """The best policy by rate, each change of it, and ties; rates rise."""
     if not found:
         return []
     lines = []
@@ -141,18 +141,18 @@ def _open_by_cost(best: Best) -> str:
 
 
 def _at_rates(said: Iterable[tuple[float | None, str]]) -> list[str]:
-    """A line for what is said at neighbouring rates; "" is nothing."""
+    """A line for neighbouring rates with the same text; "" is skipped."""
     found = [(text, [rate for rate, _ in same]) for text, same in groupby(said, key=lambda one: one[1])]
     return [f"{_span(rates)} {text}" for text, rates in found if text]
 
 
 def not_told_apart(policies: Sequence[str], best: str, *, seeds: int, enough: int | None) -> str:
-    """In the words of a comparison without load; about `enough` seeds would tell one of the policies from the best."""
+    """In the words of a comparison without load; about `enough` seeds would separate one policy from the best."""
     told = f"{', '.join(policies)} cannot be told apart from {best} on these {counted(seeds, 'seed')}"
     return told if enough is None else f"{told}; {enough_in_words(enough, 'seeds', len(policies))}"
 
 
-# What the best policy is compared with others by.
+# Figures in which others are compared with the best policy.
 COMPARED = (
     "output_tokens_per_s",
     "goodput_per_s",
@@ -163,9 +163,9 @@ COMPARED = (
 
 
 def less(row: SeedRow, other: SeedRow) -> dict[str, Interval]:
-    """By flat name what the figures of a row exceed those of another by at the same seeds; of one seed without width.
+    """By flat name the differences of two rows' figures at the same seeds; with one seed without width.
 
-    Both met the same requests. A figure that either does not know is left out.
+    Both have the same requests. A figure that is unknown in either is left out.
     """
     known = [name for name in COMPARED if row.mean(name) is not None and other.mean(name) is not None]
     return {name: _interval(_differences(row, other, name)) for name in known}
@@ -196,7 +196,7 @@ def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:
 
 
 def _hold_zero(differences: Sequence[float]) -> bool:
-    """Whether they may be none at all, for all that their interval says; of one seed, what that says."""
+    """Whether their interval contains 0; with one seed, whether it is 0."""
     low, high = _interval(differences).bounds
     return low <= 0 <= high
 
@@ -228,12 +228,12 @@ QUICK: Shown = {
     "in system ms": ("in_system_s", milliseconds),
 }
 STRAINED: Shown = {name: LOAD[name] for name in ("preempted", "busy")}
-# One column, so that both stand in every part of a table that does not fit.
+# One column, so that both are in every part of a table that does not fit.
 RATE_AND_POLICY = "arrivals/s: policy"
 
 
 SPEED_UP = "speed-up"
-MOST_LINEAR = 8  # times the least rate, beyond which rates are drawn on a logarithmic axis
+MOST_LINEAR = 8  # times the least rate; beyond that the axis of rates is logarithmic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,19 +242,19 @@ class AtRate:
 
     rate: float | None  # arrivals per second; None: the workload's own
     rows: tuple[SeedRow, ...]  # one per policy
-    alone: SeedRow | None  # of the target alone on the same requests, one of `rows` or not; None: it could not be run
+    alone: SeedRow | None  # the target alone on the same requests, in `rows` or not; None: it could not be run
 
     def gain(self, row: SeedRow) -> Interval | None:
-        """Of a policy over the target alone, see `cost_range.gain`; None where that is not known."""
+        """The gain of a policy over the target alone, see `cost_range.gain`; None if unknown."""
         return None if self.alone is None else gain(row, self.alone)
 
     def gain_range(self, row: SeedRow) -> tuple[float, float] | None:
-        """The same at the ends of what is known of the cost."""
+        """The same at the ends of the cost's range."""
         return None if self.alone is None else gain_range(row, self.alone)
 
     @property
     def gain_open(self) -> list[str]:
-        """Policies of which the cost does not say whether they gain or lose over the target alone."""
+        """Policies that may gain or lose over the target alone, within the cost's range."""
         found = {row.about.policy: self.gain_range(row) for row in self.rows if row is not self.alone}
         return [policy for policy, ends in found.items() if ends is not None and ends[0] <= 1 <= ends[1]]
 
@@ -264,26 +264,26 @@ class LoadComparison(Pictured):
     """Policies under load; prints as `paceline compare --workload` does."""
 
     rates: tuple[AtRate, ...]  # rising
-    promised: Promises  # service levels by class that goodput asks for
+    promised: Promises  # service levels by class that goodput counts
     meta: dict[str, Any]  # what was compared on: workload, cluster, trace
-    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
-    why: Mapping[float | None, Why] | None = None  # by rate where gains go; None if it was not asked for
-    num_missing: int = 0  # runs that an interrupt left out, of a rate and policy together
+    remarks: tuple[str, ...]  # remarks that readers of the figures need, a line each
+    why: Mapping[float | None, Why] | None = None  # by rate where gains go; None: not requested
+    num_missing: int = 0  # pairs of rate and policy that an interrupt left out
 
     @property
     def aim(self) -> Aim:
-        """What the best policy is best at: goodput where something is promised."""
+        """What decides the best policy: goodput if there are promises."""
         return GOODPUT if self.promised.any else IN_SYSTEM
 
     @property
     def best(self) -> tuple[Best, ...]:
-        """By rate, of those at which every policy was run."""
+        """The best by rate, for rates at which every policy was run."""
         whole_rates = [one for one in self.rates if len(one.rows) == max(len(other.rows) for other in self.rates)]
         found = [best_at(one.rate, one.rows, self.aim) for one in whole_rates]
         return tuple(best for best in found if best is not None)
 
     def tables(self, *, detail: bool = False) -> Sequence[Grid]:
-        """One row per rate and policy, then by class where classes are promised; `detail`: those of `metrics` too."""
+        """One row per rate and policy, then by class if classes have promises; `detail`: those of `metrics` too."""
         named = [({RATE_AND_POLICY: _called(one, row)}, row) for one in self.rates for row in one.rows]
         gains = [_between(one.gain_range(row)) for one in self.rates for row in one.rows]
         found = [self._table(), ranges_table(named, gains), self._why()]
@@ -295,7 +295,7 @@ class LoadComparison(Pictured):
         return [grid for grid in found if grid is not None]
 
     def lines(self) -> Sequence[str]:
-        """Who is best where."""
+        """The best policy by rate."""
         several = any(len(one.rows) > 1 for one in self.rates)
         lines = in_words(self.best, self.aim) if several else []
         told = {best.rate: best.policy for best in self.best if BASELINE in best.by_cost} if several else {}
@@ -329,12 +329,12 @@ class LoadComparison(Pictured):
         for one in self.rates:
             for row in one.rows:
                 for run in row.to_json()["runs"]:
-                    del run["rejected_for"]  # reasons are texts, which make no columns
+                    del run["rejected_for"]  # reasons are texts, not columns
                     rows.append({"rate": one.rate, "policy": row.about.policy, **run})
         return flat_rows(rows)
 
     def sections(self) -> Sequence[Section]:
-        """How much sooner requests leave than under the first policy (`plain` if it is there), by rate; and when."""
+        """By rate, how much sooner requests end than under the first policy (`plain` if present); and their times."""
         policies = list(dict.fromkeys(row.about.policy for one in self.rates for row in one.rows))
         first = "plain" if "plain" in policies else policies[0]
         by_rate = {one.rate: {row.about.policy: row for row in one.rows} for one in self.rates}
@@ -361,7 +361,7 @@ class LoadComparison(Pictured):
         return [Section(topic="load", tables=(first_table,), panels=drawn), latencies]
 
     def answer(self) -> Sequence[str]:
-        """Who is best where; of one policy what it is."""
+        """The best policy by rate; for a single policy its figures."""
         return self.lines() or [f"one policy: {self.rates[0].rows[0].about.policy}; nothing to compare it with"]
 
     def configuration(self) -> Mapping[str, Any]:
@@ -369,7 +369,7 @@ class LoadComparison(Pictured):
         return self.meta
 
     def partial(self) -> str:
-        """How many runs an interrupt left out."""
+        """The number of runs that an interrupt left out."""
         return f"{counted(self.num_missing, 'run')} left out" if self.num_missing else ""
 
     def headline(self) -> str:
@@ -412,7 +412,7 @@ class LoadComparison(Pictured):
         return {name: {"mean": one.mean, "ci": list(one.bounds)} for name, one in less(row, best).items()}
 
     def _behind(self) -> Grid | None:
-        """What the others exceed the best policy of a rate by; None where no rate has a best and another."""
+        """Differences of the others to the best policy of a rate; None where no rate has a best one and others."""
         cells: list[dict[str, str]] = []
         ends: list[int] = []
         for one in self.rates:
@@ -441,7 +441,7 @@ class LoadComparison(Pictured):
         return {"tokens/s": QUICK["tokens/s"], **(PROMISED if self.promised.any else {}), **tails}
 
     def _shown(self) -> Shown:
-        """Without columns that say nothing: rejected and unfinished requests where there are none."""
+        """Without empty columns: rejected and unfinished requests where there are none."""
         rows = [row for one in self.rates for row in one.rows]
         ended = {
             name: one for name, one in ENDED.items() if name == "finished" or any(row.mean(one[0]) for row in rows)
@@ -502,7 +502,7 @@ def _sooner(first: SeedRow, row: SeedRow) -> tuple[float, float] | None:
 
 
 def _scaled(row: SeedRow, figure: str, scale: float) -> tuple[float, float] | None:
-    """Mean of a figure and half of its interval over seeds, times `scale`; None where a run cannot say it."""
+    """Mean of a figure and half of its interval over seeds, times `scale`; None where a run does not have it."""
     mean, interval = row.mean(figure), row.interval(figure)
     return None if mean is None else (scale * mean, 0.0 if interval is None else scale * interval.half_width)
 
@@ -510,7 +510,7 @@ def _scaled(row: SeedRow, figure: str, scale: float) -> tuple[float, float] | No
 def _against_rate(
     title: str, unit: str, values: Mapping[str, Mapping[float | None, tuple[float, float] | None]]
 ) -> AnyPanel | None:
-    """A line for each policy over the rates, or a ranking where there is one rate; None where nothing is known."""
+    """A line for each policy over the rates, or a ranking if there is one rate; None without figures."""
     every = {
         policy: [(rate, *found) for rate, found in of_rate.items() if found is not None]
         for policy, of_rate in values.items()

@@ -1,7 +1,7 @@
 """The figures of an observed run (docs/observing.md defines each), its tables, and simulated figures beside them.
 
-Figures are over finished requests, but for gaps of chunks, which are of all. Requests whose tokens nobody told are in
-none that needs tokens; `unknown` stands where a server did not tell.
+Figures are over finished requests, except gaps of chunks, which are of all. Requests with unknown tokens are left out
+where tokens are needed; `unknown` is shown for what a server did not report.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from .tables import Grid, facts, shown, table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedFigures:
-    """Seconds and counts; None where nothing can be said."""
+    """Seconds and counts; None: unknown."""
 
     requests: int  # that were sent: finished, failed and unfinished ones
     finished: int
@@ -40,7 +40,7 @@ class ObservedFigures:
     itl_s: Spread | None  # between two chunks with text
     e2e_s: Spread | None  # from sending to the end of the answer
     late_s: float  # longest time from when a request was due to when it was sent
-    finish_reasons: dict[str, int]  # finished requests by reason; "" where none was said
+    finish_reasons: dict[str, int]  # finished requests by reason; "" if none was given
     failures: dict[str, list[str]]  # requests by what went wrong
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def observed_figures(run: ObservedRun) -> ObservedFigures:
 
 
 def tpot_ps(one: ObservedRequest) -> float | None:
-    """Picoseconds for each token after the first; None of fewer than two tokens, or of nobody knows how many."""
+    """Picoseconds for each token after the first; None for fewer than two tokens, or an unknown number."""
     if one.ended_at_ps is None or not one.outputs_at_ps or one.output_tokens is None or one.output_tokens < 2:
         return None
     return (one.ended_at_ps - one.outputs_at_ps[0]) / (one.output_tokens - 1)
@@ -137,7 +137,7 @@ class ObservedCell:
 
 
 def compared(run: ObservedRun, log: ServingLog, *, mean_bound: float, tail_bound: float) -> tuple[ObservedCell, ...]:
-    """The cells of an observed run, only with requests that were replayed, beside the log of its replay.
+    """The cells of an observed run, only with replayed requests, compared with the log of its replay.
 
     `mean_bound` is of means, medians, throughput and duration, `tail_bound` of `TAIL`.
     """
@@ -155,7 +155,7 @@ def compared(run: ObservedRun, log: ServingLog, *, mean_bound: float, tail_bound
 
 
 def cells_table(cells: Sequence[ObservedCell], title: str) -> Grid:
-    """A line for each figure."""
+    """A row for each figure."""
     return table([_row(cell) for cell in cells], texts=("verdict",), title=title)
 
 
@@ -208,11 +208,11 @@ def _shown(cell: ObservedCell, figure: float | None) -> str:
 
 
 LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL (chunks)": "itl_s", "E2E": "e2e_s"}
-_NAMED = 5  # requests, of those that failed alike
+_NAMED = 5  # requests shown of those that failed alike
 
 
 def observed_tables(run: ObservedRun, figures: ObservedFigures) -> list[Grid]:
-    """What was served, then latencies."""
+    """Tables of requests, then latencies."""
     meta = run.meta
     loop = "open loop" if meta.concurrency is None else f"closed loop, {meta.concurrency} at a time"
     values = {
@@ -231,7 +231,7 @@ def observed_tables(run: ObservedRun, figures: ObservedFigures) -> list[Grid]:
 
 
 def observed_lines(run: ObservedRun, figures: ObservedFigures) -> list[str]:
-    """What a reader of the figures must know."""
+    """Remarks that readers of the figures need."""
     meta, lines = run.meta, [*run.meta.notes]
     for reason, names in figures.failures.items():
         more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""

@@ -1,7 +1,7 @@
-"""Results as figures and as one HTML page that asks no other address for anything.
+"""Results as figures and as one HTML page that loads nothing from elsewhere.
 
-`Pictured` is a result of which something is drawn: its sections are the tables and panels of both. A `ReportPage` is
-what a page says, as data, so that `--json` can keep it; `html_page` writes it. page.html holds style and script.
+`Pictured` is a result with figures: its sections are the tables and panels of both. A `ReportPage` is the content of a
+page as data, so that `--json` can keep it; `html_page` writes it. page.html holds style and script.
 """
 
 import re
@@ -26,7 +26,7 @@ from .tables import Grid, Printed, html_lines, html_table, table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Of the sections of a page, in their order: the heading, and what gives one that is not there.
+# By section of a page, in order: the heading, and what produces one that is missing.
 TOPICS: Mapping[str, tuple[str, str]] = {
     "figures": ("Figures", ""),
     "policies": ("Policies", "compare"),
@@ -42,23 +42,23 @@ TOPICS: Mapping[str, tuple[str, str]] = {
     "timeline": ("Timeline", "simulate --out, run --out"),
 }
 PAGE = "page"  # its key in JSON
-FORMAT = 1  # of what JSON holds of a page
+FORMAT = 1  # version of a page's JSON
 TEMPLATE = Path(__file__).with_name("page.html")
 MOST_ROWS = 60  # of a panel's table
-RADIUS = 6.0  # points around a mark in which it is meant
+RADIUS = 6.0  # points around a mark in which it is selected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPage:
-    """What a page says of one result."""
+    """The content of a page for one result."""
 
     title: str  # what it is of
     answer: tuple[str, ...]  # in words, a paragraph each
     sections: tuple[Section, ...]
-    configuration: dict[str, str] = field(default_factory=dict)  # what was asked for, by name
-    command: str = ""  # that gives the same again; empty where Python asked
-    paste: str = ""  # a setting to paste, which stands below the answer; empty where there is none
-    partial: str = ""  # why the result is not whole; empty if it is
+    configuration: dict[str, str] = field(default_factory=dict)  # options by name
+    command: str = ""  # that reproduces it; empty for a call from Python
+    paste: str = ""  # a setting to paste, shown below the answer; empty without one
+    partial: str = ""  # why the result is incomplete; empty if it is complete
     paceline: str = field(default_factory=lambda: version_of("paceline"))
     version: Literal[1] = 1
 
@@ -74,11 +74,11 @@ def page_from(data: Mapping[str, Any], name: str) -> ReportPage:
     """The page in the JSON of a command.
 
     Args:
-        data: what stands in the file.
+        data: content of the file.
         name: of the file, for errors.
 
     Raises:
-        ValueError: none is in it, it is of another version, or of a run that is not whole; one line.
+        ValueError: no page in it, one of another version, or of an incomplete run; one line.
     """
     held = data.get(PAGE)
     if not isinstance(held, Mapping):
@@ -103,7 +103,7 @@ def page_from(data: Mapping[str, Any], name: str) -> ReportPage:
 
 
 class Pictured(Printed):
-    """A result that is a figure and a page as well."""
+    """A result that also has a figure and a page."""
 
     __slots__ = ()
 
@@ -113,26 +113,26 @@ class Pictured(Printed):
 
     @abstractmethod
     def headline(self) -> str:
-        """What it is of, in a line."""
+        """The title line."""
 
     def panels(self) -> Sequence[AnyPanel]:
-        """What the figure shows."""
+        """The panels of the figure."""
         return [panel for section in self.sections() for panel in section.panels]
 
     def answer(self) -> Sequence[str]:
-        """What a page says first."""
+        """The first paragraphs of a page."""
         return self.lines()
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was asked for, by name."""
+        """The options by name."""
         return {}
 
     def paste(self) -> str:
-        """A setting to paste; empty where there is none."""
+        """A setting to paste; empty without one."""
         return ""
 
     def partial(self) -> str:
-        """Why the result is not whole; empty if it is."""
+        """Why the result is incomplete; empty if it is complete."""
         return ""
 
     def plot(self, figure: str | Path | None = None) -> "Figure":
@@ -154,7 +154,7 @@ class Pictured(Printed):
 
 
 def page_of(found: Printed, command: str = "") -> ReportPage:
-    """What a page says of a result; `command` gives the same again, and its remarks name options then."""
+    """The page of a result; with `command`, which reproduces it, its remarks name options."""
     if isinstance(found, Pictured):
         sections, title, partial = tuple(found.sections()), found.headline(), found.partial()
         answer, asked, paste = tuple(found.answer()), found.configuration(), found.paste()
@@ -181,7 +181,7 @@ def page_of(found: Printed, command: str = "") -> ReportPage:
 
 
 def flat_settings(asked: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Settings by name, those of parts as `part.name`; what is empty is left out."""
+    """Settings by name, those of parts as `part.name`, without empty ones."""
     for name, value in asked.items():
         if isinstance(value, Mapping):
             yield from flat_settings(value, f"{before}{name}.")
@@ -190,9 +190,9 @@ def flat_settings(asked: Mapping[str, Any], before: str = "") -> Iterator[tuple[
 
 
 def html_page(pages: Sequence[ReportPage]) -> str:
-    """One HTML document of at least one page, which stand one after the other.
+    """One HTML document of one page or more, one after the other.
 
-    Raises ModuleNotFoundError, which says what to install, where panels are to be drawn and cannot be.
+    Raises ModuleNotFoundError, which says what to install, if there are panels and they cannot be drawn.
     """
     several = len(pages) > 1
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
@@ -212,7 +212,7 @@ def html_page(pages: Sequence[ReportPage]) -> str:
 
 
 def _article(page: ReportPage, place: int, numbers: Iterator[int], *, several: bool) -> str:
-    # What comes first is what a reader looks for.
+    # Readers look for the answer first.
     first, *others = [*page.answer] if len(page.answer) > 1 else "".join(page.answer).split("; ")
     answer = f"<p><b>{html_lines(first or 'The figures are in the tables below.')}</b></p>"
     answer += "".join(f"<p>{html_lines(line)}</p>" for line in others)
@@ -246,14 +246,14 @@ def _again(page: ReportPage, place: int) -> str:
 
 
 def _table(grid: Grid, page_title: str) -> str:
-    """A table; a title that the page has is not said again."""
+    """A table, without its title if that is the page's."""
     return html_table(grid, on_page=True, captioned=not page_title.startswith(grid.title))
 
 
 def _picture(panel: AnyPanel, number: int) -> str:
-    """A panel with its points, which can be pointed at and walked through, and its figures as a table."""
+    """A panel with selectable points, and its figures as a table."""
     inner, (width, height), points = drawn_alone(panel)
-    # Ids of several SVGs stand in one document.
+    # Ids of several SVGs are in one document.
     inner = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>f{number}-", inner)
     marks = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" tabindex="{-1 if place else 0}" role="img" '
@@ -272,7 +272,7 @@ def _picture(panel: AnyPanel, number: int) -> str:
 
 
 def figures_of(panel: AnyPanel) -> Grid:
-    """What a panel shows, as a table; of long lines some of their points, which a remark says."""
+    """A panel's figures as a table; of long lines only some points, as a remark says."""
     remarks: list[str] = []
     if isinstance(panel, HeatMap):
         rows = [

@@ -1,4 +1,4 @@
-"""What figures and pages show: panels as plain data, and those of results. `figure.py` draws them.
+"""The content of figures and pages: panels as plain data, and those of results. `figure.py` draws them.
 
 Letters: P points, R rows, C columns, S spans.
 """
@@ -21,7 +21,7 @@ from .tables import Grid
 from .validation import Cell
 from .waterfall import LOSSES, Waterfall
 
-MOST_LINES = 6  # policies whose positions are drawn: more lines cannot be told apart
+MOST_LINES = 6  # policies whose positions are drawn: more lines cannot be distinguished
 MOST_CHAINS = 15  # of a sweep that is no grid
 INTERVAL = "bars: 95% interval over requests"
 MOST_WATERFALLS = 3  # policies
@@ -94,9 +94,9 @@ class Ranking:
     values: tuple[float, ...]  # `[P]`
     bounds: tuple[tuple[float, float] | None, ...]  # `[P]` both ends of the interval; None where it is not known
     filled: frozenset[int] = frozenset()  # indices of names whose marks are filled
-    reference: float | None = None  # where a line is drawn, such as 1 of a speed-up
+    reference: float | None = None  # where a line is drawn, such as 1 for a speed-up
     style: str = ".2f"  # of the figures beside the names
-    unit: str = ""  # that stands right after each
+    unit: str = ""  # right after each
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -116,7 +116,7 @@ class HeatMap:
     y_label: str
     columns: tuple[str, ...]  # `[C]`
     rows: tuple[str, ...]  # `[R]`, from top to bottom
-    values: tuple[tuple[float | None, ...], ...]  # `[R][C]`; None where nothing is known
+    values: tuple[tuple[float | None, ...], ...]  # `[R][C]`; None: unknown
     value_label: str  # what the figures are
     style: str = ".2f"
     marked: frozenset[tuple[int, int]] = frozenset()  # (row, column) of cells that are framed
@@ -145,14 +145,14 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Bars by row, from left to right; raises ValueError as `Panel`, and for a row or a kind that is none."""
+    """Bars by row, from left to right; raises ValueError as `Panel`, and for an unknown row or kind."""
 
     title: str
     x_label: str
     rows: tuple[str, ...]  # `[R]`, from top to bottom
-    spans: tuple[Span, ...]  # `[S]`, at least one; later ones lie above those before
-    kinds: tuple[str, ...]  # all there may be, in the order of their colours
-    style: str = ""  # of the length of each span beside it; empty: none is written
+    spans: tuple[Span, ...]  # `[S]`, at least one; later ones are drawn above earlier ones
+    kinds: tuple[str, ...]  # all possible ones, in the order of their colours
+    style: str = ""  # format of each span's length, written beside it; empty: not written
 
     def __post_init__(self) -> None:
         if not self.spans:
@@ -171,9 +171,9 @@ AnyPanel = Panel | Ranking | HeatMap | Spans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a result: its tables and what is drawn of it."""
+    """A part of a result: its tables and its panels."""
 
-    topic: str  # one of `page.TOPICS`, which orders them and says where others come from
+    topic: str  # one of `page.TOPICS`, which orders them
     tables: tuple[Grid, ...] = ()
     panels: tuple[AnyPanel, ...] = ()
 
@@ -211,7 +211,7 @@ def by_category(
 
 
 def kept_by_position(rows: Sequence[Summary]) -> list[AnyPanel]:
-    """How often a round keeps the drafted token at each position; rows are fastest first. Empty where nobody drafts."""
+    """How often a round keeps the drafted token at each position; rows are fastest first. Empty if no policy drafts."""
     drafting = [row for row in rows if len(row.accepted_histogram) > 1 and not row.levels[-1].trees]
     series = []
     for row in drafting[:MOST_LINES]:
@@ -233,7 +233,7 @@ def kept_by_position(rows: Sequence[Summary]) -> list[AnyPanel]:
 
 
 def seconds_by_member(rows: Sequence[Summary]) -> HeatMap:
-    """Where the seconds of each run went; members that took none are left out."""
+    """Seconds of each run by member; members without any are left out."""
     members = [level.name for level in rows[0].levels]
     ran = [place for place in range(len(members)) if any(row.levels[place].duration_s for row in rows)]
     return HeatMap(
@@ -249,7 +249,7 @@ def seconds_by_member(rows: Sequence[Summary]) -> HeatMap:
 
 
 def acceptance_by_level(rows: Sequence[Summary]) -> list[AnyPanel]:
-    """What share of the drafted tokens that it judged each member keeps; none where nobody judges, or trees."""
+    """The share of judged drafted tokens that each member accepts; empty if none judges, or with trees."""
     judging = [row for row in rows if any(level.judged for level in row.levels) and not row.levels[-1].trees]
     names = [level.name for level in judging[0].levels] if judging else []
     columns = [place for place in range(len(names)) if any(row.levels[place].judged for row in judging)]
@@ -273,7 +273,7 @@ def acceptance_by_level(rows: Sequence[Summary]) -> list[AnyPanel]:
 
 
 def waterfalls(policies: Mapping[str, Waterfall | None]) -> list[AnyPanel]:
-    """From the speed-up of perfect acceptance at no cost down to what is left, of the first policies."""
+    """From the speed-up of perfect acceptance at no cost down to the actual one, for the first policies."""
     known = [(policy, found) for policy, found in policies.items() if found is not None]
     return [
         Spans(
@@ -299,7 +299,7 @@ def _falls(found: Waterfall) -> Iterable[Span]:
 
 
 def quality_against_speed(rows: Sequence[Summary], speeds: Mapping[str, float], unit: str) -> list[AnyPanel]:
-    """Speed by how often a text leaves the target's own, a mark for each policy; none without a lossy one."""
+    """Speed by how often a text leaves the target's own, a mark for each policy; empty without a lossy one."""
     known = [
         (row.policy, row.quality.divergences_per_1000)
         for row in rows
@@ -319,7 +319,7 @@ def quality_against_speed(rows: Sequence[Summary], speeds: Mapping[str, float], 
 
 
 def speed_ups_by_tag(by_tag: ByTag) -> list[HeatMap]:
-    """Speed-up by policy and tag; none where the target alone is not known."""
+    """Speed-up by policy and tag; empty where the target alone is unknown."""
     found = {policy: by_tag.speed_ups(policy) for policy in by_tag.policies}
     known = {policy: speed_ups for policy, speed_ups in found.items() if speed_ups is not None}
     if not known:
@@ -353,7 +353,7 @@ def regrets(regret: Regret) -> Ranking:
 
 
 def distributions(title: str, seconds: Mapping[str, NDArray[np.float64]]) -> list[AnyPanel]:
-    """The share of times that are at most x, by name, in ms where all are short; none where nobody has any."""
+    """The share of times that are at most x, by name, in ms where all are short; empty without any times."""
     shares = np.linspace(0.0, 1.0, QUANTILES)
     known = {name: np.quantile(own, shares) for name, own in seconds.items() if len(own)}
     if not known:
@@ -369,13 +369,13 @@ def distributions(title: str, seconds: Mapping[str, NDArray[np.float64]]) -> lis
 
 
 def over_time(name: str, at_s: NDArray[np.float64], values: NDArray[np.float64]) -> Series:
-    """Values that each hold from their instant on; of many instants the largest of each of equal spans."""
+    """Values, each valid from its instant on; of many instants the largest in each of equal spans."""
     if len(at_s) <= MOST_INSTANTS:
         return Series(name=name, x=tuple(at_s.tolist()), y=tuple(map(float, values.tolist())))
     edges = np.linspace(at_s[0], at_s[-1], MOST_INSTANTS + 1)[:-1]
-    starts = np.searchsorted(at_s, edges, side="right") - 1  # what holds where a span begins is in it
+    starts = np.searchsorted(at_s, edges, side="right") - 1  # the value at a span's begin belongs to it
     most = np.maximum.reduceat(values, starts)
-    most[:-1] = np.maximum(most[:-1], values[starts[1:]])  # and so is what holds where it ends
+    most[:-1] = np.maximum(most[:-1], values[starts[1:]])  # and so does the value at its end
     return Series(name=name, x=tuple(edges.tolist()), y=tuple(most.astype(float).tolist()))
 
 
@@ -390,7 +390,7 @@ def ranking(
     style: str = ".2f",
     unit: str = "",
 ) -> Ranking:
-    """Names with their figures and what `bars` says; `filled` are those of which `told` says what they are."""
+    """Names with their figures; `bars` describes intervals, `told` the marks in `filled`."""
     names = list(figures)
     marks = frozenset(names.index(name) for name in filled)
     known = any(bounds is not None for _, bounds in figures.values())
@@ -408,7 +408,7 @@ def ranking(
 
 
 Windows = Mapping[str, int]  # by member
-Cells = Sequence[tuple[str | None, int]]  # a chain, None for none, and a batch
+Cells = Sequence[tuple[str | None, int]]  # (chain or None, batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,15 +417,15 @@ class SweptFigures:
 
     chains: Mapping[str, Windows]  # by chain
     batches: Sequence[int]
-    # of a chain at a batch, with its interval; None where it was not run there
+    # of a chain at a batch, with its interval; None if it was not run there
     figure: Callable[[str, int], tuple[float, Interval | None] | None]
     best: Mapping[int, str]  # chain by batch
     unit: str
-    least: float | None  # below it a figure is a loss; None: nobody knows
-    bars: str  # what intervals are of
+    least: float | None  # below it a figure is a loss; None: unknown
+    bars: str  # what intervals are over
 
     def panels(self) -> list[AnyPanel]:
-        """Windows by batch, or by the window of another member; chains that are no grid as a ranking."""
+        """Windows by batch, or by the window of another member; chains that form no grid as a ranking."""
         found: list[AnyPanel] = []
         for members in dict.fromkeys(tuple(windows) for windows in self.chains.values()):
             chains = {name: windows for name, windows in self.chains.items() if tuple(windows) == members}
@@ -450,7 +450,7 @@ class SweptFigures:
         return None if found is None else found[0]
 
     def _map(self, title: str, member: str, y_label: str, columns: Sequence[int], rows: Mapping[str, Cells]) -> HeatMap:
-        """Of cells by row, which is called so."""
+        """A heat map of cells by row name."""
         return HeatMap(
             title=title,
             x_label=f"window of {member}, tokens",
@@ -544,7 +544,7 @@ def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:
 
 
 def _errors(name: str, cells: Sequence[Cell], policies: Sequence[str]) -> Series:
-    """Of one batch: the median over tags, and half of their range."""
+    """Errors by batch: the median over tags, and half of their range."""
     of_policy = [[100 * cell.error for cell in cells if cell.policy == policy] for policy in policies]
     known = [(place, errors) for place, errors in enumerate(of_policy) if errors]
     return Series(

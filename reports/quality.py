@@ -11,13 +11,13 @@ from ..runs.log import QUALITY_FIELDS, Columns, RunLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Texts of the requests of which anything is known; None stands for what is not known or has no meaning."""
+    """Figures of the texts of requests with known quality; None: unknown or meaningless."""
 
     lossy: bool  # whether the policy may commit other text than the target's, or did
     requests: int  # that finished and whose texts are known
     tokens: int  # of their answers
-    known_share: float  # of these tokens, how many have a known log-probability, 0 to 1
-    num_divergences: int | None  # tokens that the target would not have written in their very context
+    known_share: float  # share of these tokens with a known log-probability, 0 to 1
+    num_divergences: int | None  # tokens that the target would not have written in their context
     divergences_per_1000: float | None  # of tokens whose context is known
     text_agreement: float | None  # share of positions at which the two texts are the same, 0 to 1
     prefix_agreement: float | None  # the same up to each text's first difference
@@ -31,7 +31,7 @@ class Quality:
 
 
 def quality_of(log: RunLog, *, tag: str | None = None) -> Quality | None:
-    """The quality of a run's texts, of one tag or of all (None); None if nothing is known of them."""
+    """The quality of a run's texts, of one tag or of all (None); None if it is unknown."""
     chosen = (log.requests["failed"] == "") & (log.requests["trunk_tokens"] >= 0)
     if tag is not None:
         chosen &= log.requests["tag"] == tag
@@ -40,7 +40,7 @@ def quality_of(log: RunLog, *, tag: str | None = None) -> Quality | None:
     rows = {name: log.requests[name][chosen] for name in (*QUALITY_FIELDS, "emitted_tokens")}
     tokens, scored = _total(rows["emitted_tokens"]), _total(rows["scored_tokens"])
     divergences = _known_total(rows["divergences"])
-    # Of two texts of other lengths, positions that only one has are not the same.
+    # In texts of different lengths, positions that only one has count as different.
     positions = _total(np.maximum(rows["emitted_tokens"], rows["trunk_tokens"]))
     same, start = (_known_total(rows[name]) for name in ("same_tokens", "same_start"))
     right, own, total = _answers(rows)
@@ -68,7 +68,7 @@ def is_lossy(log: RunLog) -> bool:
 
 
 def _answers(rows: Columns) -> tuple[int | None, int | None, int | None]:
-    """Right answers, right ones of the target alone, and how many are expected; three None if none is."""
+    """(right answers, right ones of the target alone, expected ones); three None if none is expected."""
     expected = rows["right"] >= 0
     if not expected.any():
         return None, None, None
@@ -80,7 +80,7 @@ def _total(counts: NDArray[np.int64]) -> int:
 
 
 def _known_total(counts: NDArray[np.int64]) -> int | None:
-    """None if one is not known."""
+    """The sum; None if one is unknown."""
     return None if (counts < 0).any() else _total(counts)
 
 

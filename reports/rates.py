@@ -1,4 +1,4 @@
-"""The highest rates of arrivals at which policies keep what is asked of them, and those at which they change places.
+"""The highest rates of arrivals at which policies keep all limits, and rates at which their order changes.
 
 Rates are found seed by seed, so policies are compared on the same arrivals. Means and intervals are of logarithms.
 """
@@ -18,9 +18,9 @@ from .tables import Grid, Printed, flat_rows, table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedRate:
-    """The highest rate at one seed, and how clear it is; arrivals per second.
+    """The highest rate at one seed, and its uncertainty; arrivals per second.
 
-    Where limits hold and break in turns as the rate rises, `broken_from` is less than `kept_up_to`; else all are equal.
+    If limits hold and break alternately as the rate rises, `broken_from` is less than `kept_up_to`; else all are equal.
     """
 
     rate: float  # limits are kept there
@@ -30,11 +30,11 @@ class SeedRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HighestRate:
-    """Of a policy: the highest rate at which all limits are kept."""
+    """A policy's highest rate at which all limits are kept."""
 
     policy: str
-    found: Mapping[int, SeedRate]  # by seed; one alone where chance has no part
-    figures: Mapping[str, float]  # by name of a limit, what it came to there, mean over seeds
+    found: Mapping[int, SeedRate]  # by seed; a single one if nothing is random
+    figures: Mapping[str, float]  # by name of a limit, the figure there, mean over seeds
 
     @property
     def by_seed(self) -> dict[int, float]:
@@ -43,7 +43,7 @@ class HighestRate:
 
     @property
     def turns(self) -> tuple[float, float]:
-        """Geometric means over seeds of where limits are first broken and last kept, over the rate; 1 where clear."""
+        """Geometric means over seeds of the rates where limits first break and last hold, over the rate; 1 if clear."""
         logs = [(log(one.broken_from / one.rate), log(one.kept_up_to / one.rate)) for one in self.found.values()]
         low, high = (exp(fmean(ends)) for ends in zip(*logs, strict=True))
         return low, high
@@ -64,17 +64,17 @@ class HighestRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Where two policies change places in the mean time in the system; all are arrivals per second.
+    """Where the order of two policies by mean time in the system changes; all rates are arrivals per second.
 
-    Between `low` and `high` the 95% interval over seeds of the difference holds 0, so that this is an interval of the
-    rate, too.
+    Between `low` and `high` the 95% interval over seeds of the difference contains 0, so this is an interval of the
+    rate too.
     """
 
     below: str  # the better one at lower rates
     above: str  # at higher rates
-    rate: float  # where both are equal in the mean over seeds
-    low: float | None  # <= rate; None: at no lower rate that was looked at is `below` surely better
-    high: float | None  # >= rate; None: at no higher one is `above`
+    rate: float  # where both have equal means over seeds
+    low: float | None  # <= rate; None: `below` is surely better at no tested lower rate
+    high: float | None  # >= rate; None: the same for `above` at higher ones
 
     def __str__(self) -> str:
         names = f"{self.below} below, {self.above} above {three_digits(self.rate)}"
@@ -95,24 +95,24 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HighestRates(Printed):
-    """Policies by the arrivals that they bear; prints as `paceline compare --workload --find-rate` does."""
+    """Policies by the arrivals that they sustain; prints as `paceline compare --workload --find-rate` does."""
 
     limits: tuple[Limit, ...]  # at least one
     rows: tuple[HighestRate, ...]  # the highest rate first; at least one
-    looked_at: tuple[float, float]  # arrivals per second between which crossings were looked for
+    looked_at: tuple[float, float]  # arrivals per second between which crossings were searched
     quickest: str  # the policy with the least time in the system at the lower one
     crossings: tuple[Crossing, ...]  # rising
     meta: dict[str, Any]  # what was compared on: workload, cluster, trace
-    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
+    remarks: tuple[str, ...]  # remarks that readers of the figures need, a line each
 
     @property
     def best(self) -> str:
-        """The policy that bears most."""
+        """The policy that sustains most."""
         return self.rows[0].policy
 
     @property
     def tied(self) -> tuple[HighestRate, ...]:
-        """Others that bear as much, for all that is known: the 95% interval of the ratio at the same seeds holds 1."""
+        """Others that cannot be told apart from it: the 95% interval of the ratio at the same seeds contains 1."""
         best, *others = self.rows
         found = [(row, row.over(best)) for row in others]
         return tuple(row for row, over in found if over.low <= 1 <= over.high)
@@ -144,7 +144,7 @@ class HighestRates(Printed):
         }
 
     def lines(self) -> Sequence[str]:
-        """Who bears most, what is not told apart from it, and where policies change places."""
+        """The policy that sustains most, its ties, and where the order changes."""
         return [self._most(), *self._changes()] if len(self.rows) > 1 else []
 
     def _most(self) -> str:
@@ -204,6 +204,6 @@ def three_digits(number: float) -> str:
 
 
 def with_ends(interval: Interval, style: Callable[[float], str]) -> str:
-    """With the ends of its interval, if that has a width: a geometric mean does not lie midway between them."""
+    """A mean with the ends of its interval, if that has a width: a geometric mean is not midway between them."""
     ends = f" ({style(interval.low)} to {style(interval.high)})" if interval.half_width else ""
     return f"{style(interval.mean)}{ends}"

@@ -1,4 +1,4 @@
-"""A decision about speculation: the draft length at each number of running requests, its gain, and how sure it is."""
+"""A decision about speculation: the draft length at each number of running requests, its gain, and its uncertainty."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,12 +16,12 @@ from .tables import Grid, flat_rows, table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLength:
-    """A draft length at a number of running requests, on the requests that had no part in the choice."""
+    """A draft length at a number of running requests, on the requests that were not used for the choice."""
 
     draft_tokens: int  # K; 0: no speculation
     speed_up: float | None  # over the target alone
     speed_up_ci: tuple[float, float] | None  # its 95% interval over requests or sessions
-    speed_up_range: tuple[float, float] | None  # at the ends of what is known of the cost
+    speed_up_range: tuple[float, float] | None  # at the ends of the cost's range
     tokens_per_s: float
     tuned_on: float | None  # its speed-up on the requests that the choice was made on
     policy: str  # as `compare` takes it
@@ -44,15 +44,15 @@ class DraftLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtBatch:
-    """What is best at a number of running requests."""
+    """The best draft length at a number of running requests."""
 
     batch: int
     chosen: int  # K
-    tied: tuple[int, ...]  # other K that cannot be told apart from it, 0 among them if that is so
-    open_between: bool  # whether drafting cannot be told apart from none, or its gain was gone on other requests
-    open_by_cost: bool  # whether it is the cost that does not tell
+    tied: tuple[int, ...]  # other K that cannot be told apart from it, maybe 0
+    open_between: bool  # whether drafting cannot be told apart from none, or has no gain on other requests
+    open_by_cost: bool  # whether the cost's range is the reason
     over_present: float | None  # tokens per second of the choice over those of the present K
-    candidates: tuple[DraftLength, ...]  # the fastest first, on the requests that had no part in the choice
+    candidates: tuple[DraftLength, ...]  # the fastest first, on the requests that were not used for the choice
 
     @classmethod
     def of(
@@ -66,7 +66,7 @@ class AtBatch:
         windows: Mapping[str, int],
         present: int | None,
     ) -> Self:
-        """From the comparisons of both halves; `windows` is K by policy, of all but the target alone."""
+        """From the comparisons of both halves; `windows` is K by policy, for all except the target alone."""
         best, *others = chosen_on.ranked()
         tied = [row for row in others if not told_apart(chosen_on, best, row)]
         ks = tuple(sorted(windows.get(row.policy, 0) for row in tied))
@@ -89,7 +89,7 @@ class AtBatch:
 
     @property
     def own(self) -> DraftLength:
-        """The one that is chosen."""
+        """The chosen one."""
         return next(one for one in self.candidates if one.draft_tokens == self.chosen)
 
 
@@ -97,18 +97,18 @@ class AtBatch:
 class Recommendation(Recommended):
     """Draft lengths by running requests; prints as `paceline recommend` does."""
 
-    meta: dict[str, Any]  # as of a sweep, of the requests that had no part in the choice
+    meta: dict[str, Any]  # as of a sweep, of the requests that were not used for the choice
     drafter: str
     present: int | None  # K that is set now
     batches: tuple[AtBatch, ...]
     bare: bool  # whether the cost is a lower bound only, at which no setting is named
-    setting: Pasteable | None  # to paste; None where something is not decided
-    advice: tuple[str, ...]  # what to measure then
-    compared: tuple[SideBySide, ...]  # by number of running requests, what the figures are of
+    setting: Pasteable | None  # to paste; None if something is undecided
+    advice: tuple[str, ...]  # what to measure in that case
+    compared: tuple[SideBySide, ...]  # by number of running requests, the comparisons behind the figures
     ledger: RecommendationLedger
 
     def headline(self) -> str:
-        """What it is of."""
+        """The title line."""
         return comparison_title(self.meta, self.compared[0])
 
     def sections(self) -> Sequence[Section]:
@@ -205,7 +205,7 @@ def _gains(each: Sequence[AtBatch]) -> str:
 def replayed_candidates(
     batches: Sequence[AtBatch], told_on: Sequence[SideBySide], *, first: int
 ) -> tuple[LedgerLine, ...]:
-    """The lines of a ledger for replays without arrivals, numbered from `first` on; those refused stand last."""
+    """The lines of a ledger for replays without arrivals, numbered from `first` on; rejected ones last."""
     found = [
         (each.batch, one.policy, Standing.feasible, _standing_of(each, one), {**asdict(one), "batch": each.batch})
         for each in batches
@@ -231,7 +231,7 @@ def _standing_of(each: AtBatch, one: DraftLength) -> str:
 
 
 def recommendation_table(found: Recommendation) -> Grid:
-    """The chosen draft length at each number of running requests, and what it gains on other requests."""
+    """The chosen draft length at each number of running requests, and its gain on other requests."""
     tuned, told = found.meta["requests_tuned_on"], found.meta["requests"]
     remarks = [
         f"K: tokens that {found.drafter} drafts in a round; chosen on {tuned:,} requests, gain on the other {told:,}",

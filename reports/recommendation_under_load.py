@@ -1,6 +1,6 @@
-"""A decision under load: which draft length serves a workload fastest and keeps what is asked of it, and what misses.
+"""A decision under load: which draft length serves a workload fastest within all limits, and what others miss.
 
-Candidates are chosen on one half of the recorded requests; every figure here is of the other half.
+Candidates are chosen on one half of the recorded requests; every figure here is from the other half.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,22 +26,22 @@ class HighestKept:
     """The highest rate at which a candidate keeps all limits."""
 
     rate: Interval | None  # arrivals per second; None: none was found
-    reason: str = ""  # why none was found; "" of one that was
+    reason: str = ""  # why none was found; "" if one was
     at_any: bool = False  # whether they are kept at every rate: the workload is too short to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedCandidate:
-    """A policy that serves the workload at the rate asked for."""
+    """A policy that serves the workload at the requested rate."""
 
     policy: str
     standing: Standing
     reason: str  # of its standing
     row: SeedRow | None  # its runs; None where there is none
     over_plain: Interval | None  # mean time in the system of the target alone over its own, seed by seed
-    range_of_cost: tuple[float, float] | None  # of that ratio, at the ends of what is known of the cost
-    kv_tokens: int | None  # that the target's keys and values have room for, beside what the policy runs
-    highest: HighestKept | None = None  # None where nothing is asked
+    range_of_cost: tuple[float, float] | None  # of that ratio, at the ends of the cost's range
+    kv_tokens: int | None  # tokens for which the target's keys and values have room, beside the policy's models
+    highest: HighestKept | None = None  # None without limits
 
     @property
     def in_system_s(self) -> float | None:
@@ -51,7 +51,7 @@ class ServedCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaysUpTo:
-    """Up to which rate of arrivals speculation pays; in words, and as a number where one is known."""
+    """Up to which rate of arrivals speculation pays; in words, and as a number if known."""
 
     words: str
     rate: float | None  # arrivals per second, above which the target alone has the least time in the system
@@ -61,21 +61,21 @@ class PaysUpTo:
 class RecommendationUnderLoad(Recommended):
     """Candidates that serve a workload; prints as `paceline recommend --workload` does."""
 
-    meta: dict[str, Any]  # as of `compare` under load, of the requests that had no part in the choice
-    limits: tuple[Limit, ...]  # all must be kept; none where nothing is asked
+    meta: dict[str, Any]  # as of `compare` under load, of the requests that were not used for the choice
+    limits: tuple[Limit, ...]  # all must be kept; empty without any
     rate: float | None  # arrivals per second; None: the workload's own
     candidates: tuple[ServedCandidate, ...]  # the least time in the system first
     chosen: str | None  # a policy; None where none keeps the limits
     tied: tuple[str, ...]  # others that cannot be told apart from it
-    open_because: str  # why no setting is named although one is chosen; "" where one is
-    at_slow_end: str  # by how much it misses limits where the cost is as slow as is known of it; "" where it keeps them
+    open_because: str  # why no setting is named although one is chosen; "" if one is named
+    at_slow_end: str  # by how much it misses limits at the slow end of the cost; "" if it keeps them
     present: str | None  # the policy that is set now
     observed: Printed | None  # the present setting, simulated and observed
-    crossing: PaysUpTo | None  # None where nothing is asked, or nothing drafts
+    crossing: PaysUpTo | None  # None without limits, or without drafting
     setting: Pasteable | None  # to paste
     advice: tuple[str, ...]
     by_batch: Recommendation | None  # K by running requests without arrivals; None: no cost of one device
-    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
+    remarks: tuple[str, ...]  # remarks that readers of the figures need, a line each
     ledger: RecommendationLedger
 
     def headline(self) -> str:
@@ -97,7 +97,7 @@ class RecommendationUnderLoad(Recommended):
         return [Section(topic="load", tables=tuple(self.tables()), panels=(*drawn, *by_batch))]
 
     def answer(self) -> Sequence[str]:
-        """All that is printed but the setting."""
+        """All that is printed except the setting."""
         return [*self._told(), *self.advice]
 
     def tables(self) -> Sequence[Grid]:
@@ -143,21 +143,21 @@ class RecommendationUnderLoad(Recommended):
         return cells
 
     def lines(self) -> Sequence[str]:
-        """The choice, what misses by how much, up to which rate it pays, and the setting."""
+        """The choice, what others miss, up to which rate it pays, and the setting."""
         return [*self.answer(), *([] if self.setting is None else ["", *self.setting.lines()])]
 
     def _told(self) -> list[str]:
         found = [self._decision()]
         if self.at_slow_end:
             found.append(f"if seconds are as slow as nine in ten measurements allow, it misses: {self.at_slow_end}")
-        found += [f"{one.policy} is {one.standing}: {one.reason}" for one in self.candidates if self._is_told(one)]
+        found += [f"{one.policy} is {one.standing}: {one.reason}" for one in self.candidates if self._is_listed(one)]
         found += [] if self.crossing is None else [self.crossing.words]
         if self.observed is not None:
             found += ["the present setting, simulated and observed:", *self.observed.lines()]
         return found
 
-    def _is_told(self, one: ServedCandidate) -> bool:
-        """Not where plenty miss for the same reason and another is chosen: the ledger has all of them."""
+    def _is_listed(self, one: ServedCandidate) -> bool:
+        """Whether a line says why it was not chosen; not for infeasible ones if another is (the ledger has all)."""
         return one.standing is not Standing.feasible and (
             self.chosen is None or one.policy == self.present or one.standing is not Standing.infeasible
         )
@@ -228,7 +228,7 @@ def ratio_of(other: SeedRow, own: SeedRow) -> Interval:
 
 
 def missed(row: SeedRow, limits: Sequence[Limit]) -> str:
-    """By how much limits are missed at the worst seed, and requests that were rejected; "" where all is kept."""
+    """By how much limits are missed at the worst seed, and requests that were rejected; "" if all limits are kept."""
     rejected = fmean(row.by_seed("rejected").values())
     found = [f"{rejected:g} requests a run are rejected"] if rejected else []
     for limit in limits:
@@ -260,7 +260,7 @@ def served_lines(candidates: Sequence[ServedCandidate]) -> tuple[LedgerLine, ...
 
 
 def _plain(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers, as JSON holds them."""
+    """Figures as numbers that JSON can hold."""
     return {name: value for name, value in flat.items() if isinstance(value, int | float | None)}
 
 

@@ -1,4 +1,4 @@
-"""Tables of what a recording holds, tries or imported rounds."""
+"""Tables of a recording's content, tries or imported rounds."""
 
 from collections.abc import Iterator
 
@@ -136,7 +136,7 @@ def _trunk_ties(meta: TrieMeta) -> str:
 
 
 def _lookup(ngram: NgramInfo | None) -> str:
-    """How prompt lookup finds what to copy, in words; what is as it always was is not said."""
+    """How prompt lookup finds what to copy, in words; defaults are not mentioned."""
     if ngram is None:
         return "none"
     least = f"{ngram.min_match} to " if ngram.min_match > 1 else "up to "

@@ -1,4 +1,4 @@
-"""What a policy loses against knowing the future, and by tag against the best chain that was fixed beforehand."""
+"""What a policy loses against an oracle, and by tag against the best fixed chain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ REFERENCE = "oracle-chain"
 class Regret:
     """Seconds per token of each policy over the reference's, less 1: 0.25 is a quarter slower, below 0 is faster."""
 
-    reference: str  # the policy that regret is measured against
+    reference: str  # the policy that regret is relative to
     over_reference: dict[str, float]  # by policy
-    # by tag, the policy of fewest seconds per token among those that do the same in every round; empty if none is
-    # compared
+    # by tag, the policy of fewest seconds per token among static ones, which do the same in every round; empty without
+    # one
     best_static: dict[str, str]
     over_static: dict[str, dict[str, float]]  # by policy and tag, over that policy
 

@@ -1,12 +1,11 @@
-"""How sure a comparison is: a paired bootstrap over the requests, and over the seeds where chance has a part.
+"""The uncertainty of a comparison: a paired bootstrap over the requests, and over the seeds if results are random.
 
-What is drawn is a *unit*: a session with all its requests, or a request that belongs to none. Turns of a conversation
-are like each other, so that drawn one by one they would know more than they do. Units are drawn anew, the same ones for
-every policy, and so are the seeds of each policy. Where the mix of tags is held fixed they are drawn within their tags
-(a session of several tags among those of the same ones), and what is alone in its tags is drawn together. Of n units
-n - 1 are drawn and each weighs n / (n - 1), which keeps the variance right where n is small (Rao & Wu 1988, JASA 83).
-Percentiles are widened by Student's t over the normal one, since few units know their own spread badly. Letters: N
-requests, U units, R runs, B resamples.
+A *unit* is drawn: a session with all its requests, or a request without one. Turns of a conversation are correlated, so
+drawing them one by one would make intervals too narrow. Each resample draws units, the same ones for every policy, and
+seeds for each policy. With a fixed mix of tags units are drawn within their tags (a session of several tags among those
+of the same ones), and units alone in their tags are drawn together. Of n units n - 1 are drawn and each weighs n / (n -
+1), which keeps the variance right where n is small (Rao & Wu 1988, JASA 83). Percentiles are widened by Student's t
+over the normal one, since the spread of few units is uncertain. Letters: N requests, U units, R runs, B resamples.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +21,8 @@ from ..runs.log import RunLog
 from .intervals import NORMAL, Interval, OverTags, t_quantile, two_digits_up
 from .seconds_by_tag import request_seconds
 
-LEAST_UNITS = 5  # of fewer nobody knows how much others would differ
-RESAMPLES, LEAST = 2000, 400  # of few units, and of many, which need fewer
+LEAST_UNITS = 5  # with fewer the spread is unknown
+RESAMPLES, LEAST = 2000, 400  # for few units, and for many, which need fewer
 MOST_DRAWN = 1 << 23  # units in all resamples together, beyond LEAST
 _AT_ONCE = 1 << 20  # weights in memory
 
@@ -32,13 +31,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestShares:
-    """`[N]` what each request of a run wrote and took, by id in ascending order.
+    """`[N]` tokens and seconds of each request of a run, by id in ascending order.
 
     Attributes:
         request_id, tag: as recorded.
-        tokens: that came out; 0 of one that failed.
+        tokens: emitted; 0 if it failed.
         seconds: that the run spent on it; see `request_seconds`.
-        speed: its tokens over the seconds from its arrival to its end; NaN of one that failed or took no time.
+        speed: its tokens over the seconds from its arrival to its end; NaN if it failed or took no time.
     """
 
     request_id: NDArray[np.object_]
@@ -66,7 +65,7 @@ class RequestShares:
         )
 
     def is_like(self, other: "RequestShares") -> bool:
-        """Whether each request came out the same, but for rounding."""
+        """Whether each request is the same, except for rounding."""
         return bool(np.array_equal(self.tokens, other.tokens) and np.allclose(self.seconds, other.seconds, rtol=1e-9))
 
     def rates(self) -> dict[str, float]:
@@ -83,8 +82,8 @@ class Resampled:
 
     Args:
         runs: by policy, one for each of its seeds, at least one; all of the same requests.
-        sessions: by request, the session that it belongs to; without those that belong to none.
-        fixed_mix: whether other samples would have as many requests of each tag.
+        sessions: by request, the session that it belongs to; requests without one are left out.
+        fixed_mix: whether the number of requests of each tag is fixed.
 
     Raises:
         ValueError: runs of different requests.
@@ -127,7 +126,7 @@ class Resampled:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are units enough to know anything; else all below is None."""
+        """Whether there are enough units; else all figures below are None."""
         return self.num_units >= LEAST_UNITS
 
     def rate(self, policy: str) -> Interval | None:
@@ -147,7 +146,7 @@ class Resampled:
         return self._interval(lambda: self._drawn[1], policy, other)
 
     def enough_units(self, policy: str, other: str) -> int | None:
-        """About so many units like these would tell two policies apart; None where they are equally fast."""
+        """About how many units like these would separate two policies; None if they are equally fast."""
         interval = self.rate_over(policy, other)
         if interval is None or interval.mean <= 0 or interval.low <= 0:
             return None
@@ -160,7 +159,7 @@ class Resampled:
     def _interval(
         self, figures: "Callable[[], Mapping[str, _Drawn]]", policy: str, other: str | None
     ) -> Interval | None:
-        if not self.is_known:  # then nothing can be drawn
+        if not self.is_known:  # too few units to draw
             return None
         drawn = figures()
         point, values = drawn[policy].point, drawn[policy].values
@@ -172,7 +171,7 @@ class Resampled:
         if not point or not (values > 0).all():
             return None
         low, high = np.quantile(np.log(values / point), [0.025, 0.975]) * self._widened
-        if max(abs(low), abs(high)) < 1e-12:  # no rounding error shall look like a spread
+        if max(abs(low), abs(high)) < 1e-12:  # so that a rounding error does not look like a spread
             low = high = 0.0
         return Interval(mean=point, low=point * float(np.exp(low)), high=point * float(np.exp(high)))
 
@@ -249,7 +248,7 @@ class Resampled:
             of_tags.append((units, *(self._by_unit(one * own[:, None])[units] for one in (tokens, seconds))))
         found = {}
         for over in OverTags:
-            with np.errstate(invalid="ignore", divide="ignore"):  # of a tag with one request none may be drawn
+            with np.errstate(invalid="ignore", divide="ignore"):  # a tag's only request may not be drawn
                 values = [
                     over_tags_of(
                         over,
@@ -265,7 +264,7 @@ class Resampled:
         return found
 
     def _by_policy(self, points: Floats, values: Floats) -> dict[str, "_Drawn"]:
-        """Of `[R]` figures of runs and `[B, R]` of their resamples, each the mean of as many seeds, drawn anew."""
+        """From `[R]` figures of runs and `[B, R]` of their resamples: each draws as many seeds and takes their mean."""
         rng, found, first = np.random.default_rng(1), dict[str, _Drawn](), 0
         for policy, runs in self._runs.items():
             count = len(runs)
@@ -291,6 +290,6 @@ def over_tags_of(over: OverTags, figures: Sequence[Floats]) -> Floats:
 
 
 def _product(weights: Floats, figures: NDArray[Any]) -> Floats:
-    """`[b, U]` times `[U, R]`. As a matrix product it would wake the threads of BLAS, which take longer than that."""
+    """`[b, U]` times `[U, R]`. A matrix product would start BLAS threads, which takes longer."""
     found: Floats = np.einsum("bn,nr->br", weights, figures)
     return found

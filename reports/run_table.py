@@ -20,7 +20,7 @@ def tree_remarks(levels: Iterable[LevelSummary]) -> list[str]:
 def run_table(summary: Summary, remarks: Sequence[str] = (), *, start: str = "") -> Grid:
     """One row per member; totals in the title.
 
-    `remarks` are what else its reader has to know, a line each; `start` is as `start_words` gives it.
+    `remarks` are further remarks, a line each; `start` is from `start_words`.
     """
     return table(
         map(_level_cells, summary.levels),
@@ -55,7 +55,7 @@ def _acceptance(level: LevelSummary) -> str:
 
 
 def _quality(summary: Summary) -> list[str]:
-    """What a lossy policy refused, and its texts beside the target's; nothing for any other."""
+    """What a lossy policy rejected, and its texts compared with the target's; empty for any other."""
     quality = summary.quality
     if quality is None or not quality.lossy:
         return []
@@ -64,7 +64,7 @@ def _quality(summary: Summary) -> list[str]:
 
 
 def _troubles(summary: Summary) -> str:
-    """What went wrong, as a part of the title; empty if nothing did."""
+    """Failures, as a part of the title; empty without any."""
     troubles = []
     if summary.failed:
         troubles.append(f"{counted(summary.failed, 'request')} failed")
@@ -76,7 +76,7 @@ def _troubles(summary: Summary) -> str:
 
 
 def prefix_lines(summary: Summary) -> Sequence[str]:
-    """A line for each member that looked texts up; none without prefix caches."""
+    """A line for each member that looked texts up; empty without prefix caches."""
     return [
         f"prefix cache of {level.name}: {level.hit_tokens / level.asked_tokens:.1%} of "
         f"{counted(level.asked_tokens, 'token')} found, {counted(level.evicted_blocks, 'block')} evicted"

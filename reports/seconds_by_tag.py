@@ -1,6 +1,6 @@
 """Seconds of each request of a run, and the figures of each tag.
 
-The seconds of a run are shared out to its requests without a rest, so those of the tags add up to those of the run.
+All seconds of a run are divided among its requests, so those of the tags add up to those of the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ class TagShare:
 
     requests: int  # of this tag that finished
     output_tokens: int  # tokens they emitted
-    duration_s: float  # seconds shared out to the requests of this tag, failed ones among them, > 0
+    duration_s: float  # seconds of the requests of this tag, failed ones included, > 0
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -94,11 +94,11 @@ def tag_speed_ups(shares: TagShares, baseline: TagShares) -> dict[str, float]:
 
 
 def request_seconds(log: RunLog) -> NDArray[np.float64]:
-    """`[R]` seconds of a run shared out to its requests; they add up to the `duration_s` of its summary.
+    """`[R]` seconds of a run divided among its requests; they add up to the `duration_s` of its summary.
 
     The requests of an operation share its seconds evenly, whatever each was fed: in a batch one forward serves all.
-    Parts of an `Overlap` that ran at the same time count once (`added_seconds`). What is left of the run, such as
-    deciding, goes by the number of steps that were decided. At batch 1 that is the time a request ran.
+    Parts of an `Overlap` that ran at the same time count once (`added_seconds`). The rest of the run, such as deciding,
+    is divided by the number of decided steps. At batch 1 that is the time a request ran.
     """
     steps, ops, requests = log.steps, log.ops, log.requests
     num_requests = len(requests["request_id"])
@@ -108,7 +108,7 @@ def request_seconds(log: RunLog) -> NDArray[np.float64]:
     seconds = np.bincount(request, weights=added_seconds(log)[op] / rows[op], minlength=num_requests)
     rest_s = float(requests["finished_at_s"].max() - requests["arrived_at_s"].min()) - seconds.sum()
     decided = log.decided()
-    if not decided.any():  # nothing was left to decide, nor any time but what rounding leaves
+    if not decided.any():  # no decided step, and no time except rounding
         decided = ~decided
     num_steps = np.bincount(steps["request"][decided], minlength=num_requests)
     shared: NDArray[np.float64] = seconds + rest_s * num_steps / num_steps.sum()
@@ -141,5 +141,5 @@ def _speed_ups(by_tag: ByTag, speed_ups: Mapping[str, float] | None) -> list[str
 
 
 def tag_columns(headings: Sequence[str]) -> tuple[Column, ...]:
-    """Those of a table of policies by tag."""
+    """The columns of a table of policies by tag."""
     return (Column(heading="policy", number=False), *(Column(heading=heading or "no tag") for heading in headings))

@@ -1,4 +1,4 @@
-"""How sure the latencies of one run are: by sections, five parts of its requests in order of arrival.
+"""The uncertainty of one run's latencies: by sections, five parts of its requests in order of arrival.
 
 Requests of a run share its queue, so an interval over single requests would be far too narrow. Fifths of a run are
 almost independent. The figure of all requests is the middle of the interval; the spread of the fifths around it, by
@@ -13,11 +13,11 @@ from .serving import ENDS, latency_seconds
 from .summary import PERCENTILES
 
 SECTIONS = 5
-LEAST_IN_SECTION = 10  # requests; of fewer a percentile says nothing
+LEAST_IN_SECTION = 10  # requests; of fewer a percentile is meaningless
 
 
 def latency_intervals(log: ServingLog) -> dict[str, Interval]:
-    """The 95% intervals of mean and percentiles of each latency by flat name, `ttft_s_mean`; none of few requests."""
+    """The 95% intervals of mean and percentiles of each latency by flat name, `ttft_s_mean`; empty for few requests."""
     found: dict[str, Interval] = {}
     everyone = np.ones_like(log.finished)
     for name in ENDS:

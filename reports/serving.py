@@ -22,9 +22,9 @@ Mask = NDArray[np.bool_]
 
 
 def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
-    """Percentiles in picoseconds, interpolated linearly between neighbours in order of size, as numpy's default does.
+    """Percentiles in picoseconds, interpolated linearly between neighbours in order of size, as numpy's default.
 
-    `gaps` are runs as `runs.serving.ServingLog` has them, at least one; `percents` are whole numbers in [0, 100].
+    `gaps` are runs in the form of `runs.serving.ServingLog`, at least one; `percents` are whole numbers in [0, 100].
     """
     last = total_gaps(gaps) - 1
     places = [divmod(percent * last, 100) for percent in percents]
@@ -37,8 +37,8 @@ def gap_percentiles(gaps: Columns, percents: Sequence[int]) -> list[float]:
 class _Runs:
     """Rising runs of gaps.
 
-    `[N]` each: `low` and `high`, the least and the greatest gap of a run; `step` between its gaps, >= 1, of no meaning
-    in runs of one; `count` of its different gaps; `rows`, how often each of them was seen.
+    `[N]` each: `low` and `high`, the least and the greatest gap of a run; `step` between its gaps, >= 1, meaningless in
+    runs of one; `count` of its different gaps; `rows`, how often each of them occurred.
     """
 
     def __init__(self, gaps: Columns) -> None:
@@ -52,7 +52,7 @@ class _Runs:
 
     def by_size(self, ranks: Sequence[int]) -> list[int]:
         """`[K]` the gaps of these ranks, 0 for the least one."""
-        # Were each gap as short as the least of its run, that of any rank would be no longer; and the other way about.
+        # If each gap were the least of its run, no rank's gap would be longer; conversely with the greatest.
         least, most = self._as_if_all(self.low, ranks), self._as_if_all(self.high, ranks)
         return [self._of_rank(rank, *ends) for rank, *ends in zip(ranks, least, most, strict=True)]
 
@@ -63,7 +63,7 @@ class _Runs:
         return found
 
     def _of_rank(self, rank: int, least: int, most: int) -> int:
-        """The gap of a rank, which lies in [least, most]: halved until one is left."""
+        """The gap of a rank, which is in [least, most], by bisection."""
         below = int((self.count * self.rows)[self.high < least].sum())
         open_to_both = (self.high >= least) & (self.low <= most)
         low, step, count, rows = (part[open_to_both] for part in (self.low, self.step, self.count, self.rows))
@@ -79,7 +79,7 @@ class _Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetrics:
-    """One member; shares lie between 0 and 1, and None stands where nothing was asked, judged or counted."""
+    """One member; shares are between 0 and 1; None where nothing was looked up, judged or counted."""
 
     name: str
     forwards: int  # batched forwards it ran
@@ -87,7 +87,7 @@ class MemberMetrics:
     verifications: int  # one per request and forward in which it judged, or wrote a token of its own; prefills are none
     acceptance_length: float | None  # tokens a verification leaves: accepted ones and its own
     accepted_per_verification: float | None  # the same without its own token
-    acceptance_rate: float | None  # accepted over judged tokens; own tokens in neither
+    acceptance_rate: float | None  # accepted over judged tokens; without own tokens
     kv_use_mean: float | None  # used over available KV blocks, over time
     kv_use_max: float | None  # the largest such share of any replica
     hit_share_blocks: float | None  # full blocks that its prefix cache held, over those looked up
@@ -102,7 +102,7 @@ def member_metrics(log: ServingLog, duration_ps: int) -> tuple[MemberMetrics, ..
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """A share or a rate; None of nothing."""
+    """A share or a rate; None for a `whole` of 0."""
     return part / whole if whole else None
 
 
@@ -134,14 +134,14 @@ def _of_member(log: ServingLog, level: int, duration_ps: int) -> MemberMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMetrics:
-    """Of all replicas together."""
+    """Host memory of all replicas together."""
 
-    # stored, loaded, dropped: blocks by member: that came, that were read again, and that went
+    # stored, loaded, dropped: blocks by member: copied to it, read back, and evicted
     stored: dict[str, int]
     loaded: dict[str, int]
     dropped: dict[str, int]
     most_bytes: int  # the most that a replica used at once
-    load_s: float  # that steps took longer for what was read
+    load_s: float  # that loading added to steps
 
     @property
     def words(self) -> str:
@@ -156,7 +156,7 @@ class HostMetrics:
 
 
 def host_metrics(log: ServingLog) -> HostMetrics | None:
-    """Of a run; None where no replica has host memory."""
+    """The host memory's figures; None where no replica has any."""
     hosts = [replica.host for replica in log.meta.replicas if replica.host is not None]
     if not hosts:
         return None
@@ -179,11 +179,11 @@ class TransferMetrics:
     """Requests that were prefilled on one replica and decoded on another."""
 
     handed_over: int  # requests
-    sent: int  # transfers that came to the link; a text that the other prefix cache holds needs none
-    unfinished: int  # of these, those that the end of the run found waiting, or cut
+    sent: int  # transfers that reached the link; a text in the other prefix cache needs none
+    unfinished: int  # of these, those waiting at the end of the run, or cut by it
     bytes: int  # that were sent by then
     busy_share: float | None  # time of the link for them, over `duration_s`
-    # queued_s_mean, queued_s_max: that a transfer waited for others before it
+    # queued_s_mean, queued_s_max: that a transfer waited behind others
     queued_s_mean: float | None
     queued_s_max: float
     held_s_mean: float | None  # from the end of a prefill until blocks and a place were there for the request
@@ -202,7 +202,7 @@ class TransferMetrics:
 
 
 def transfer_metrics(log: ServingLog, duration_ps: int) -> TransferMetrics | None:
-    """Of a run; None where every replica prefills and decodes."""
+    """The transfers' figures; None where every replica prefills and decodes."""
     found = log.meta.transfers
     if found is None:
         return None
@@ -220,7 +220,7 @@ def transfer_metrics(log: ServingLog, duration_ps: int) -> TransferMetrics | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLevels:
-    """The longest times that meet a promise (SLO), seconds; None where nothing is promised.
+    """The longest times that meet a promise (SLO), seconds; None: no promise.
 
     Raises:
         ArgumentError: a time that is not above 0 and finite.
@@ -237,7 +237,7 @@ class ServiceLevels:
 
     @property
     def promised(self) -> dict[str, float]:
-        """Seconds by name, of what is promised."""
+        """The promised seconds, by name."""
         return {name: seconds for name, seconds in asdict(self).items() if seconds is not None}
 
     def met(self, log: ServingLog) -> Mask:
@@ -252,7 +252,7 @@ class ServiceLevels:
         return met
 
 
-# Between which times of a request each of its latencies lies.
+# By latency, the times of a request at its start and end.
 ENDS = {
     "ttft": ("arrived", "first_token"),
     "tpot": ("first_token", "ended"),
@@ -262,7 +262,7 @@ ENDS = {
 
 
 def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
-    """Of `latency_seconds`; None without one."""
+    """The spread of `latency_seconds`; None without any."""
     seconds = latency_seconds(log, name, among)
     return spread_of(float(seconds.mean()), np.percentile(seconds, PERCENTILES).tolist()) if len(seconds) else None
 
@@ -270,7 +270,7 @@ def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
 def latency_seconds(log: ServingLog, name: str, among: Mask) -> NDArray[np.float64]:
     """A latency (a key of `ENDS`) of the finished requests of `among` `[R]` in order of arrival.
 
-    Of TPOT those with several tokens.
+    For TPOT only requests with several tokens.
     """
     since, until = (f"{end}_at_ps" for end in ENDS[name])
     kept = log.finished & among
@@ -288,22 +288,22 @@ def spread_of(mean: float, percentiles: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """Service levels by class. A class with levels of its own has none of the others' besides."""
+    """Service levels by class. A class with levels of its own has none of the others'."""
 
-    others: ServiceLevels = field(default_factory=ServiceLevels)  # of requests whose class has none of its own
+    others: ServiceLevels = field(default_factory=ServiceLevels)  # for requests whose class has none of its own
     classes: Mapping[str, ServiceLevels] = field(default_factory=dict)  # by name
 
     @property
     def any(self) -> bool:
-        """Whether anything is promised to anybody."""
+        """Whether there is any promise."""
         return bool(self.others.promised) or any(levels.promised for levels in self.classes.values())
 
     def of(self, name: str) -> ServiceLevels:
-        """Of the requests of a class; "" is that of those without one."""
+        """The levels of a class; "" for requests without one."""
         return self.classes.get(name, self.others)
 
     def met(self, log: ServingLog) -> Mask:
-        """`[R]` whether each request finished and met all that its class is promised; not where that is nothing."""
+        """`[R]` whether each request finished and met all promises to its class; False without promises."""
         met = np.zeros(len(log.finished), np.bool_)
         for name, of_class in by_class(log).items():
             if self.of(name).promised:
@@ -311,7 +311,7 @@ class Promises:
         return met
 
     def made(self, log: ServingLog) -> Mask:
-        """`[R]` whether each request is promised anything."""
+        """`[R]` whether each request has a promise."""
         made = np.zeros(len(log.finished), np.bool_)
         for name, of_class in by_class(log).items():
             if self.of(name).promised:
@@ -319,7 +319,7 @@ class Promises:
         return made
 
     def in_words(self) -> str:
-        """For a title; empty where nothing is promised."""
+        """The promises for a title; empty without any."""
         named = [("", self.others)] if self.others.promised else []
         named += [(f"{name}: ", levels) for name, levels in self.classes.items()]
         if len(named) > 1 and self.others.promised:
@@ -334,23 +334,23 @@ class Promises:
 
 
 def by_class(log: ServingLog) -> dict[str, Mask]:
-    """`[R]` by class of service levels, in order of name, whether each request is of it; "" is that of none."""
+    """By class of service levels, in order of name, `[R]` whether each request has it; "" for those without one."""
     column = np.asarray(log.requests["slo"])
     return {name: column == name for name in sorted(set(column.tolist()))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of some requests of a run. None stands where nothing can be said: no request qualifies, or no time went by."""
+    """Figures of some requests of a run. None: no request qualifies, or no time passed."""
 
     requests: int  # that arrived: finished, rejected and unfinished ones
     finished: int
     rejected: int
     unfinished: int
     output_tokens: int  # of finished requests
-    # requests that finished and met every promise; None where nothing is promised, as of the two after it
+    # requests that finished and met every promise; None without promises, as the next two
     slo_met: int | None
-    slo_share: float | None  # of all that arrived and are promised anything
+    slo_share: float | None  # of all that arrived and have a promise
     goodput_per_s: float | None  # of those that met every promise
     # ttft_s, tpot_s, e2e_s, queue_s: over finished requests
     ttft_s: Spread | None
@@ -361,13 +361,13 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassMetrics(Figures):
-    """One class; the `name` "" is that of the requests without one."""
+    """One class; the `name` "" is for requests without one."""
 
     name: str
 
 
 def class_metrics(log: ServingLog, promised: Promises, duration_s: float) -> tuple[ClassMetrics, ...]:
-    """The figures of each class, in order of name; none where no request has one."""
+    """The figures of each class, in order of name; empty where no request has one."""
     classes = by_class(log)
     if not any(classes):
         return ()
@@ -379,7 +379,7 @@ def class_metrics(log: ServingLog, promised: Promises, duration_s: float) -> tup
 
 
 def _figures(log: ServingLog, among: Mask, met: Mask | None, made: Mask, duration_s: float) -> dict[str, Any]:
-    """The fields of `Figures`, by `[R]` requests: those that count, met their promises, and were made any."""
+    """The fields of `Figures`, by `[R]` requests: those that count, that met their promises, that have promises."""
     columns, finished = log.requests, log.finished & among
     kept = None if met is None else int((met & among).sum())
     return {
@@ -400,8 +400,8 @@ class ReplicaMetrics:
     """One replica over the run."""
 
     name: str
-    requests: int  # it was given
-    # time of its members' forwards over `duration_s`; above 1 only where several devices work at once
+    requests: int  # routed to it
+    # time of its members' forwards over `duration_s`; above 1 only where several devices run at once
     busy_share: float | None
     # running_mean, running_max: requests in its batch, over time
     running_mean: float | None
@@ -417,7 +417,7 @@ class ServingMetrics(Figures):
 
     rejected_for: dict[str, int]  # rejected requests by reason
     prompt_tokens: int  # of finished requests
-    unfinished_tokens: int  # that came out of requests which did not finish
+    unfinished_tokens: int  # emitted by requests that did not finish
     duration_s: float  # from the first arrival to the end of the run
     requests_per_s: float | None
     output_tokens_per_s: float | None  # of finished requests, as vLLM and AIPerf count
@@ -483,7 +483,7 @@ def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
 
 
 def _in_system_s(log: ServingLog) -> float | None:
-    """Unlike E2E not too good where a run was stopped, and there comparable between policies as well."""
+    """Unlike E2E not too low if a run was stopped, and then still comparable between policies."""
     served = log.requests["rejected"] == ""
     ended = np.where(log.requests["ended_at_ps"] == UNKNOWN, log.meta.ended_at_ps, log.requests["ended_at_ps"])
     return float(np.mean((ended - log.requests["arrived_at_ps"])[served] / PS_PER_S)) if served.any() else None

@@ -1,4 +1,4 @@
-"""Serving runs as tables and words: those of one or more runs (`ServingReport`), both worlds beside each other.
+"""Serving runs as tables and words: of one or more runs (`ServingReport`), and of both worlds side by side.
 
 A row holds the runs of one setting at all its seeds: the mean of each figure and its 95% interval. The tables of a
 workload are here as well.
@@ -39,7 +39,7 @@ class MeasuredRun:
     meta: ServingMeta  # what was run
     metrics: ServingMetrics
     flat: Mapping[str, Any]  # the same by flat name, `ttft_s_mean`
-    # 95% intervals by flat name of what the run alone can say them of; none where it stands beside other seeds
+    # 95% intervals by flat name, as far as one run gives them; empty if there are runs at other seeds
     intervals: Mapping[str, Interval] = field(default_factory=dict)
 
 
@@ -48,7 +48,7 @@ class SeedRow:
     """Runs that differ in their seed alone, at least one."""
 
     runs: tuple[MeasuredRun, ...]
-    # the first of them again, at the ends of what is known of its cost (`CostModel.ends`, the whole); none if unknown
+    # the first of them again, at the ends of its cost's range (`CostModel.ends`); empty if unknown
     ends: tuple[MeasuredRun, ...] = ()
 
     @property
@@ -57,19 +57,19 @@ class SeedRow:
         return self.runs[0].meta.about
 
     def mean(self, figure: str) -> float | None:
-        """Mean over the runs of a figure by its flat name, `ttft_s_mean`; None where a run cannot say it."""
+        """Mean over the runs of a figure by its flat name, `ttft_s_mean`; None where a run does not have it."""
         values = self._values(figure)
         return None if values is None else sum(values) / len(values)
 
     def interval(self, figure: str) -> Interval | None:
-        """The same with its 95% interval over seeds; of one run that over its sections, None where it has none."""
+        """The same with its 95% interval over seeds; for one run over its sections; None without one."""
         if len(self.runs) == 1:
             return self.runs[0].intervals.get(figure)
         values = self._values(figure)
         return None if values is None else mean_interval(values)
 
     def cost_range(self, figure: str) -> tuple[float, float] | None:
-        """From the least to the most that the cost allows: the mean, moved as the first run is; None if unknown."""
+        """The range over the cost's ends: the mean, shifted as the first run is; None if unknown."""
         first, mean = self.runs[0].flat.get(figure), self.mean(figure)
         ends = [end.flat.get(figure) for end in self.ends]
         known = [value / first for value in ends if value is not None] if first else []
@@ -78,7 +78,7 @@ class SeedRow:
         return mean * min(1.0, *known), mean * max(1.0, *known)
 
     def by_seed(self, figure: str) -> dict[int, float]:
-        """A figure of each run, which all know."""
+        """A figure of each run; all must have it."""
         return {run.meta.about.seed: run.flat[figure] for run in self.runs}
 
     def _values(self, figure: str) -> list[float] | None:
@@ -116,7 +116,7 @@ def seed_rows(runs: Sequence[MeasuredRun]) -> tuple[SeedRow, ...]:
 
 
 def _setting(meta: ServingMeta) -> str:
-    """What two runs of one row have in common, as a text; notes may hold what was drawn."""
+    """What runs of one row have in common, as a text; without notes, which may depend on the seed."""
     about = meta.about.model_copy(update={"seed": 0, "notes": ()})
     blocks = [(one.name, [member.num_blocks for member in one.members]) for one in meta.replicas]
     return f"{about.model_dump_json()} {meta.members} {blocks}"
@@ -129,12 +129,12 @@ def _check_seeds(row: Sequence[MeasuredRun]) -> None:
         raise ValueError(f"runs of one setting must differ in their seed, got seeds {seeds} of {folders}")
 
 
-# Heading: figure, and how it is shown.
+# By heading: (figure, style).
 Shown = dict[str, tuple[str, Callable[[float], str]]]
 
 
 def whole(number: float) -> str:
-    """A count; of a mean over seeds one place more."""
+    """A count; a mean over seeds with one more decimal."""
     return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
 
 
@@ -144,7 +144,7 @@ def styled(style: str) -> Callable[[float], str]:
 
 
 def milliseconds(seconds: float) -> str:
-    """Of seconds, without their unit."""
+    """Seconds as milliseconds, without a unit."""
     return f"{1e3 * seconds:,.2f}"
 
 
@@ -176,7 +176,7 @@ OF_MEMBER: Shown = {
 
 
 def served_table(rows: Sequence[SeedRow], *, promised: bool, title: str, remarks: Iterable[str]) -> Grid:
-    """One line per row: what came of its requests, and rates; `promised`: service levels were asked for."""
+    """One line per row: outcomes of its requests, and rates; `promised`: with service levels."""
     shown = {**SERVED, **(PROMISED if promised else {})}
     cells = [names_of(rows, row) | cells_of(row, shown, "") for row in rows]
     return table(cells, texts=_names(rows), title=title, remarks=remarks)
@@ -219,7 +219,7 @@ def _names(rows: Sequence[SeedRow]) -> set[str]:
 
 
 def names_of(rows: Sequence[SeedRow], row: SeedRow) -> dict[str, str]:
-    """What a row is called: its policy, and whatever else rows differ in; its folders where that is not enough."""
+    """The name of a row: its policy, and all else in which rows differ; its folders where that is not enough."""
     named = {"policy": row.about.policy}
     for name in ("workload", "cluster"):
         if len({getattr(other.about, name) for other in rows}) > 1:
@@ -234,7 +234,7 @@ def cells_of(row: SeedRow, shown: Shown, before: str) -> dict[str, str]:
 
 
 def cells_between(row: SeedRow, shown: Shown) -> dict[str, str]:
-    """From the least to the most that the cost allows of each figure, by heading."""
+    """The range of each figure over the cost's ends, by heading."""
     found = {heading: (row.cost_range(figure), style) for heading, (figure, style) in shown.items()}
     return {
         heading: "-" if ends is None else f"{style(ends[0])} to {style(ends[1])}"
@@ -261,12 +261,12 @@ class LoadCell:
     """One cell in both worlds."""
 
     policy: str
-    rate: float | None  # mean arrivals per second asked for; None: the workload's own
+    rate: float | None  # requested mean arrivals per second; None: the workload's own
     requests: int  # that arrived
     finished: tuple[int, int]  # in the simulator, and with the models
-    preemptions: tuple[int, int]  # likewise
+    preemptions: tuple[int, int]  # preempted in each, in the same order
     # figures by name, `LATENCIES` and `PARTS` joined by an underscore, and `THROUGHPUT`; seconds and tokens per second;
-    # one that no request has is left out
+    # one without a request is left out
     simulated: Mapping[str, float]
     measured: Mapping[str, float]  # the same with the models, medians of the runs
     spread: float  # half the range of the measured runs' mean E2E as a share of its median
@@ -279,14 +279,14 @@ class LoadCell:
     equal: bool  # whether members judged, accepted and wrote as many tokens in both worlds, level by level
 
     def error(self, name: str) -> float | None:
-        """Relative error of a figure, infinite where only one world has it (or 0 was measured); None: neither does."""
+        """Relative error of a figure, infinite if only one world has it (or 0 was measured); None: neither has it."""
         ours, theirs = self.simulated.get(name), self.measured.get(name)
         if ours is None or not theirs:
             return None if not ours and not theirs else inf
         return ours / theirs - 1
 
     def errors(self) -> dict[str, float | None]:
-        """Of all figures; None for an infinite one, too, which JSON has no number for."""
+        """The errors of all figures; None for an infinite one too, which JSON cannot hold."""
         errors = {name: self.error(name) for name in FIGURES}
         return {name: None if error == inf else error for name, error in errors.items()}
 
@@ -295,7 +295,7 @@ FIGURES = (*(f"{latency}_{part}" for latency in VALIDATED_LATENCIES for part in 
 
 
 def figures_of(log: ServingLog) -> dict[str, float]:
-    """The figures of a run; those that no request has are left out."""
+    """The figures of a run; those without a request are left out."""
     found = metrics_of(log, Promises()).to_json()
     figures: dict[str, float | None] = {
         f"{latency}_{part}": None if found[latency] is None else found[latency][part]
@@ -312,14 +312,14 @@ def medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def half_range(values: Sequence[float]) -> float:
-    """Half of what values range over, as a share of their median; 0 without any."""
+    """Half the range of values, as a share of their median; 0 without any."""
     return (max(values) - min(values)) / 2 / median(values) if values and median(values) else 0.0
 
 
 def worst_and_median(cells: Sequence[LoadCell]) -> dict[str, Any]:
-    """Absolute errors of each figure that a world has, over all cells: `median` and `worst`, infinite ones among them.
+    """Absolute errors of each figure that a world has, over all cells: `median` and `worst`, infinite ones included.
 
-    A world in which nobody finished must not pass for one that has no error.
+    A world in which no request finished must not look like one without error.
     """
     found = {}
     for name in FIGURES:
@@ -377,8 +377,8 @@ def _ms(seconds: float | None) -> str:
 def what_was_asked(setting: Mapping[str, Any], cluster: str) -> list[str]:
     """Parts of a title, from the setting of a `ServingAbout` and the name of its cluster.
 
-    Empty where seconds, acceptance and tags are those of the device that the cluster is called by, the recording's, the
-    workload's. Changes of times and lengths are not among them: the workload's notes count those.
+    Empty where seconds, acceptance and tags are those of the cluster's named device, the recording, the workload.
+    Changes of times and lengths are not among them: the workload's notes count those.
     """
     found = []
     shifts: Mapping[str, float] = setting.get("shift_acceptance", {})
@@ -469,7 +469,7 @@ TAKEN: Shown = {
 def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: bool) -> Grid | None:
     """For each row a line per class; None where no request has a class.
 
-    Each of `rows` has what it is called, by heading; `promised`: service levels were asked for.
+    Each of `rows` has its name by heading; `promised`: with service levels.
     """
     shown = {**COUNTED, **(PROMISED if promised else {}), **TAKEN}
     cells: list[dict[str, str]] = []
@@ -493,11 +493,11 @@ class ServingReport(Pictured):
     """The figures of one or several runs; prints as `paceline metrics` does."""
 
     rows: tuple[SeedRow, ...]  # one per setting, its seeds together
-    promised: Promises  # service levels by class that goodput asks for
-    noted: bool = True  # whether the notes of runs are printed; False where they stand elsewhere
+    promised: Promises  # service levels by class that goodput counts
+    noted: bool = True  # whether the notes of runs are printed; False where they are shown elsewhere
 
     def tables(self) -> Sequence[Grid]:
-        """What was served, classes if there are any, latencies, load, and members."""
+        """Requests served, classes if there are any, latencies, load, and members."""
         served = served_table(self.rows, promised=self.promised.any, title=self._title(), remarks=self._remarks())
         classes = class_table([(names_of(self.rows, row), row) for row in self.rows], promised=self.promised.any)
         by_class = [] if classes is None else [classes]
@@ -513,12 +513,12 @@ class ServingReport(Pictured):
         for row in self.rows:
             setting = {name: getattr(row.about, name) for name in ("policy", "workload", "cluster")}
             for run in row.to_json()["runs"]:
-                del run["rejected_for"]  # reasons are texts, which make no columns
+                del run["rejected_for"]  # reasons are texts, not columns
                 rows.append({**setting, **run})
         return flat_rows(rows)
 
     def sections(self) -> Sequence[Section]:
-        """Latencies of each run; of several also how many tokens a second came out."""
+        """Latencies of each run; of several also their tokens per second."""
         served, *others = self.tables()
         *classes, latencies, load, members = others
         return [
@@ -529,7 +529,7 @@ class ServingReport(Pictured):
         ]
 
     def answer(self) -> Sequence[str]:
-        """Which row is the best by throughput and by latency, where there are several; what came of each."""
+        """Which row is the best by throughput and by latency, where there are several; the outcome of each."""
         best = []
         for words, figure, most in (
             ("most output tokens/s", "output_tokens_per_s", True),
@@ -543,7 +543,7 @@ class ServingReport(Pictured):
         return [*told, *(self._in_words(row) for row in self.rows)]
 
     def configuration(self) -> Mapping[str, Any]:
-        """What was asked of each row."""
+        """The options of each row."""
         asked = {}
         for row in self.rows:
             seeds = [run.meta.about.seed for run in row.runs]
@@ -606,7 +606,7 @@ class ServingReport(Pictured):
 
     @property
     def _asked_alike(self) -> bool:
-        """Whether the title can say what was asked of all runs."""
+        """Whether all runs have the same options, so that the title can name them."""
         return len({str(what_was_asked(row.about.setting, row.about.cluster)) for row in self.rows}) == 1
 
     def _remarks(self) -> list[str]:

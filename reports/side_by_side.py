@@ -15,45 +15,45 @@ class SideBySide:
     """Runs of several policies under the same scenario."""
 
     meta: dict[str, Any]  # what was compared on: trace and its kind, cost, batch, seed, what-ifs
-    # the target alone, of which nothing is modelled at any seed; None if its seconds are unknown
+    # the target alone, for which nothing is modelled at any seed; None if its seconds are unknown
     baseline: Summary | None
     rows: tuple[Summary, ...]  # one per policy, in the order asked, at the first seed
-    # by policy, its runs at further seeds, where chance has a part in them, and in further orders of the requests
+    # by policy, its runs at further seeds, if they are random, and in further orders of the requests
     repeats: Mapping[str, tuple[Summary, ...]] = field(default_factory=dict)
-    resampled: Resampled | None = None  # all runs, by policy; None: nobody knows how sure the figures are
-    # the same policies at the ends of what is known of the cost (`CostModel.ends`), at the first seed; none if unknown
+    resampled: Resampled | None = None  # all runs, by policy; None: the uncertainty is unknown
+    # the same policies at the ends of the cost's range (`CostModel.ends`), at the first seed; empty if unknown
     ends: "tuple[SideBySide, ...]" = ()
 
     def speed_up(self, row: Summary) -> float | None:
         """Output tokens per second over those of the target alone, prefill of every member included in both.
 
-        Of a policy that was run at several seeds the mean; None without a baseline.
+        The mean if a policy was run at several seeds; None without a baseline.
         """
         if self.baseline is None:
             return None
         return self.output_tokens_per_s(row) / self.output_tokens_per_s(self.baseline)
 
     def speed_up_interval(self, row: Summary) -> Interval | None:
-        """The 95% interval over requests or sessions, and over seeds where chance has a part.
+        """The 95% interval over requests or sessions, and over seeds if the run is random.
 
-        None without a baseline, and where nobody knows.
+        None without a baseline, or if unknown.
         """
         if self.resampled is None or self.baseline is None:
             return None
         return self.resampled.rate_over(row.policy, self.baseline.policy)
 
     def speed_up_range(self, row: Summary) -> tuple[float, float] | None:
-        """From the least to the most that is known of the cost; None where that is unknown."""
+        """The range over the cost's ends; None if unknown."""
         found = [end.speed_up(same) for end in self.ends for same in end.rows if same.policy == row.policy]
         known = [speed_up for speed_up in (*found, self.speed_up(row)) if speed_up is not None]
         return (min(known), max(known)) if found else None
 
     def ranks_alike(self, row: Summary, other: Summary) -> bool:
-        """Whether `row` is as fast as `other` or faster at both ends of what is known of the cost, where it is."""
+        """Whether `row` is as fast as `other` or faster at both ends of the cost's range, if known."""
         return all(end.rate_of(row.policy) >= end.rate_of(other.policy) for end in self.ends)
 
     def rate_of(self, policy: str) -> float:
-        """Output tokens per second of a policy or the target alone; 0 of one whose seconds the cost does not know."""
+        """Output tokens per second of a policy or the target alone; 0 if its seconds are unknown."""
         rows = self.rows if self.baseline is None else (*self.rows, self.baseline)
         return next((self.output_tokens_per_s(row) for row in rows if row.policy == policy), 0.0)
 
@@ -62,14 +62,13 @@ class SideBySide:
         return fmean([run.output_tokens_per_s for run in self.runs(row)])
 
     def output_tokens_per_s_interval(self, row: Summary) -> Interval | None:
-        """The 95% interval, likewise; None where nobody knows."""
+        """Its 95% interval; None if unknown."""
         return None if self.resampled is None else self.resampled.rate(row.policy)
 
     def speed_up_mean_of_requests(self, row: Summary) -> float | None:
         """Mean over requests of a request's tokens per second, over the same mean of the target alone.
 
-        Published tables use this or `speed_up`. Of a policy that was run at several seeds the mean; None without a
-        baseline.
+        Published tables use this or `speed_up`. The mean if a policy was run at several seeds; None without a baseline.
         """
         if self.baseline is None or not self.baseline.mean_request_tokens_per_s:
             return None
@@ -83,7 +82,7 @@ class SideBySide:
         return self.resampled.speed_over(row.policy, self.baseline.policy)
 
     def over(self, row: Summary, other: Summary) -> Interval | None:
-        """Output tokens per second over those of another policy, and the 95% interval; None where nobody knows."""
+        """Output tokens per second over those of another policy, and the 95% interval; None if unknown."""
         return None if self.resampled is None else self.resampled.rate_over(row.policy, other.policy)
 
     def ranked(self) -> tuple[Summary, ...]:
@@ -126,7 +125,7 @@ class SideBySide:
 
 
 def has_chance(row: Summary, *, shifted: bool) -> bool:
-    """Whether another seed may give another run; `shifted`: whether acceptance is, which is drawn by seed."""
+    """Whether another seed may give another run; `shifted`: acceptance is shifted, which draws by seed."""
     return row.drawn or (shifted and any(level.drafted for level in row.levels))
 
 

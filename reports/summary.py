@@ -1,4 +1,4 @@
-"""From a run log to the figures people compare; docs/glossary.md defines each."""
+"""From a run log to the figures that policies are compared by; docs/glossary.md defines each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,17 +29,17 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSummary:
-    """What one pool member did in a run."""
+    """The figures of one pool member in a run."""
 
     name: str
     forwards: int  # batched forwards it ran
     duration_s: float  # seconds of its operations
     share_of_seconds: float  # of all operations' seconds, 0 to 1
     drafted: int  # tokens it drafted
-    judged: int  # pending tokens it looked at as a verifier, all nodes of a token tree
-    accepted: int  # of those, how many stayed; its own tokens are not among them
-    refused: int  # verifications in which it refused a token (at most one each), of a tree all nodes at some depth
-    # verifications of token trees: with any, accepted over judged is a share of nodes, no rate of acceptance
+    judged: int  # pending tokens it read as a verifier, all nodes of a token tree
+    accepted: int  # how many of those were accepted; its own tokens are not among them
+    refused: int  # verifications in which it rejected a token (at most one each), of a tree all nodes at some depth
+    # verifications of token trees: with any, accepted over judged is a share of nodes, not an acceptance rate
     trees: int
     own: int  # tokens it added itself as a verifier (corrections and bonuses)
     # asked_tokens, hit_tokens, evicted_blocks: of its prefix cache, as in `PrefixCounts`; 0 without one
@@ -50,7 +50,7 @@ class LevelSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One policy's run; the metrics' formulas stand in docs/glossary.md."""
+    """One policy's run; docs/glossary.md has the formulas."""
 
     policy: str
     requests: int
@@ -122,7 +122,7 @@ def summarise_run(log: RunLog) -> Summary:
 
 
 def _finished(log: RunLog) -> tuple[Columns, Columns]:
-    """Requests that finished and their steps: what was emitted for one that failed answers nobody."""
+    """Requests that finished and their steps: tokens of failed ones are not delivered."""
     finished = log.requests["failed"] == ""
     if not finished.any():
         raise ValueError("no request finished in this run")
@@ -143,7 +143,7 @@ def _latencies(requests: Columns) -> tuple[NDArray[np.float64], NDArray[np.float
 
 
 def _policy_s(log: RunLog) -> float:
-    """Seconds spent deciding: measured, or in the simulator what each step's decision was charged."""
+    """Seconds spent deciding: measured, or in the simulator the seconds charged for each decision."""
     measured = log.meta.get("policy_s")
     if measured is not None:
         return float(measured)
@@ -153,9 +153,9 @@ def _policy_s(log: RunLog) -> float:
 def _exact_share(log: RunLog) -> float:
     """Share of token decisions replayed rather than modelled.
 
-    A decision is a drafted token, a judged token up to and including the first refused one, or a verifier's own token;
-    also that a model-free drafter finds nothing, where that had to be modelled. The token of a prefill is none: it is
-    the target's whatever is known of drafts.
+    A decision is a drafted token, a judged token up to and including the first rejected one, or a verifier's own token;
+    also a model-free drafter's finding nothing, where that had to be modelled. The token of a prefill is none: it is
+    always the target's.
     """
     steps = log.steps
     looked_at = steps["accepted"] + steps["refused"]
@@ -167,17 +167,17 @@ def _exact_share(log: RunLog) -> float:
 
 
 def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> float:
-    """Refusals at any level over the drafted tokens that a first verifier looked at, >= 0, for chains of any depth.
+    """Rejections at any level over the drafted tokens that a first verifier judged, >= 0, for chains of any depth.
 
-    A refusal is a verification that refused a token: at most one each. A drafted token is looked at first by the
-    verification that comes next in its request; those after the first refused one are not looked at, nor are those
-    that a Commit took before. Of a token tree the depths are looked at: those of the path that stays, and the next
-    one if the tree goes on there, which is refused then. For two levels this is 1 less the rate of acceptance per
-    position. Above two it may exceed 1, as a middle verifier's own token can be refused too. 0 if none was looked at.
+    A rejection is a verification that rejected a token: at most one each. A drafted token is first judged by the next
+    verification of its request; tokens after the first rejected one are not judged, nor are those that a Commit took
+    before. Of a token tree the depths count: those of the accepted path, and the next one if the tree continues there,
+    which is then rejected. For two levels this is 1 less the acceptance rate per position. Above two it may exceed 1,
+    as a middle verifier's own token can be rejected too. 0 if none was judged.
 
     Args:
-        steps: of a run log, each request's in their order; requests of a batch may lie between one another.
-        among: `[steps]` which steps count, all of a request or none; None for all.
+        steps: of a run log, each request's in their order; requests of a batch may be interleaved.
+        among: `[steps]` which steps count, all of a request or none; None: all.
     """
     order = np.argsort(steps["request"], kind="stable")
     if among is not None:
@@ -191,10 +191,10 @@ def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> fl
 
 
 def _as_looked_at(steps: Columns, order: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The rows with the parts of each Overlap as they follow one another on the same tokens.
+    """The rows with the parts of each Overlap in their order on the same tokens.
 
-    What was drafted ahead in one step is looked at by the smallest verifier in the next; so smaller verifiers come
-    before larger ones, and what is drafted last.
+    Tokens drafted ahead in one step are judged by the smallest verifier in the next; so smaller verifiers come before
+    larger ones, and drafts last.
     """
     parts = steps["part"][order]
     if not parts.any():
@@ -204,7 +204,7 @@ def _as_looked_at(steps: Columns, order: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _whole_requests(requests: NDArray[Any], order: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
-    """The rows in this order, which goes by request, in pieces that hold all of theirs: the whole fills memory."""
+    """The rows in this order, which is by request, in pieces of whole requests: all at once would fill memory."""
     sorted_requests = requests[order]
     start = 0
     while start < len(order):
@@ -215,11 +215,11 @@ def _whole_requests(requests: NDArray[Any], order: NDArray[np.intp]) -> Iterator
 
 
 def _refusals(steps: Columns) -> tuple[int, int]:
-    """(refusals, drafted tokens that a first verifier looked at) of steps that go by request."""
+    """(rejections, drafted tokens that a first verifier judged) of steps in order of requests."""
     requests, drafted = steps["request"], steps["drafted"]
     ends = np.flatnonzero(steps["kind"] == VERIFY)
     judged, accepted, refused = (steps[name][ends].astype(np.int64) for name in ("judged", "accepted", "refused"))
-    # What nobody has judged was drafted after the request's verification before this one, and stands last.
+    # Tokens not judged yet were drafted after the request's previous verification, and come last.
     starts = np.searchsorted(requests, requests[ends], side="left")
     starts[1:] = np.maximum(starts[1:], ends[:-1] + 1)
     before = np.concatenate([[0], np.cumsum(drafted)])
@@ -251,7 +251,7 @@ def _levels(log: RunLog) -> tuple[LevelSummary, ...]:
 
 
 def _of_trees(steps: Columns) -> NDArray[np.bool_]:
-    """`[steps]` which are verifications of a token tree: that is all that may follow one in its request."""
+    """`[steps]` which are verifications of a token tree: only these may follow one in its request."""
     found = np.zeros(len(steps["kind"]), dtype=np.bool_)
     if (steps["kind"] == TREE).any():
         order = np.argsort(steps["request"], kind="stable")

@@ -1,7 +1,7 @@
-"""What came of a sweep: which cells failed, and the settings that are best by one figure or by several.
+"""The results of a sweep: which cells failed, and the settings that are best by one figure or by several.
 
-A setting is all of a cell but its seed; its figures are means over seeds. A setting is on the front where no other one
-is at least as good by every objective, and better by one (Pareto).
+A setting is a cell without its seed; its figures are means over seeds. A setting is on the front where no other one is
+at least as good by every objective, and better by one (Pareto).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,18 +27,18 @@ MOST_DRAWN = 15  # settings in a figure of one objective
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SweepDone(Printed):
-    """What became of the cells of a sweep, or of a shard."""
+    """The outcome of the cells of a sweep, or of a shard."""
 
     folder: str
     total: int
-    kept: int  # that stood there before
-    played: int  # of this call, failed ones among them
-    failed: tuple[tuple[str, str], ...]  # (cell, why in one line), of this call and before
-    lost: tuple[tuple[str, str], ...]  # likewise; nothing is kept of them, and the next call plays them again
+    kept: int  # that existed before
+    played: int  # by this call, failed ones included
+    failed: tuple[tuple[str, str], ...]  # (cell, why in one line), of this call and earlier ones
+    lost: tuple[tuple[str, str], ...]  # the same of cells without a kept result, which the next call plays again
 
     @property
     def missing(self) -> int:
-        """Cells that were never begun, since an interrupt came before."""
+        """Cells that an interrupt left out."""
         return self.total - self.kept - self.played - len(self.lost)
 
     def lines(self) -> Sequence[str]:
@@ -78,18 +78,18 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str, known: Collection[str]) -> "Objective":
-        """Read `FIGURE`, of which more is better, or `min:FIGURE`; raises ArgumentError for none of the known ones."""
+        """Read `FIGURE`, of which more is better, or `min:FIGURE`; raises ArgumentError for an unknown one."""
         figure = figure_named(text.removeprefix(LEAST), known, argument="objective")
         return cls(figure=figure, most=not text.startswith(LEAST))
 
     @property
     def name(self) -> str:
-        """Of the figure, as it is typed."""
+        """The figure's name, as typed."""
         return TYPED.get(self.figure, self.figure)
 
     @property
     def text(self) -> str:
-        """As it is typed."""
+        """The objective, as typed."""
         return self.name if self.most else f"{LEAST}{self.name}"
 
 
@@ -97,11 +97,11 @@ class Objective:
 class SettingFigures:
     """One setting with its figures at each seed."""
 
-    setting: Mapping[str, Any]  # keywords but the seed
+    setting: Mapping[str, Any]  # keywords except the seed
     seeds: tuple[Mapping[str, Any], ...]  # figures, at least one
 
     def mean(self, figure: str) -> float | None:
-        """Over seeds; None where one of them does not know it."""
+        """The mean over seeds; None where one of them lacks it."""
         known = [seed[figure] for seed in self.seeds if isinstance(seed.get(figure), int | float)]
         return fmean(known) if len(known) == len(self.seeds) else None
 
@@ -114,7 +114,7 @@ class SettingFigures:
         return f"{found.mean:,.6g} ± {found.half_width:,.3g}"
 
     def bounds(self, figure: str) -> tuple[float, float] | None:
-        """Of the 95% interval over seeds; None of one seed."""
+        """The ends of the 95% interval over seeds; None with one seed."""
         return mean_interval([seed[figure] for seed in self.seeds]).bounds if len(self.seeds) > 1 else None
 
 
@@ -131,7 +131,7 @@ class BestSettings(Pictured):
     remarks: tuple[str, ...]
 
     def headline(self) -> str:
-        """What is asked for."""
+        """The title line."""
         aims = ", ".join(one.text for one in self.objectives)
         limits = f"; {', '.join(map(str, self.limits))}" if self.limits else ""
         return f"{'the best by' if len(self.objectives) == 1 else 'the front of'} {aims}{limits}"
@@ -141,7 +141,7 @@ class BestSettings(Pictured):
         return [Section(topic="policies", tables=tuple(self.tables()), panels=tuple(self._drawn()))]
 
     def answer(self) -> Sequence[str]:
-        """What a page says first."""
+        """The first paragraphs of a page."""
         return self.lines() or [
             f"{counted(len(self.found), 'setting')} of {len(self.found) + len(self.others):,} on it"
         ]
@@ -193,7 +193,7 @@ class BestSettings(Pictured):
         return [table(rows, texts={*self.varied, *self.by}, title=self.headline(), remarks=remarks, lines=ends)]
 
     def lines(self) -> Sequence[str]:
-        """That none is left, where that is so."""
+        """A line if no setting is left."""
         return [] if self.found else ["no setting keeps these limits"]
 
     def to_json(self) -> dict[str, Any]:
@@ -221,10 +221,10 @@ def best_settings(
     varied: Sequence[str] = (),
     missing: int = 0,
 ) -> BestSettings:
-    """The settings that no other one is better than.
+    """The settings than which no other one is better.
 
     Args:
-        rows: keywords and figures of each cell; None of one that failed.
+        rows: keywords and figures of each cell; None if it failed.
         objectives: see `Objective`, at least one.
         subject_to: see `limits_of`; all of them are kept.
         by: keywords; settings are compared with those that have the same values of them.
@@ -232,7 +232,7 @@ def best_settings(
         missing: cells that were not played.
 
     Raises:
-        ArgumentError: no objective, a figure or a keyword that no cell has, or a limit that is none.
+        ArgumentError: no objective, a figure or a keyword that no cell has, or a bad limit.
     """
     if not objectives:
         raise ArgumentError("`objective` must name a figure, got none")
@@ -275,7 +275,7 @@ def best_settings(
 
 
 def _remarks(missing: int, settings: int, whole: int, able: int, within: int) -> list[str]:
-    """Why some are not among those that are compared, and what the choice says of the best."""
+    """Why some settings are not compared, and that the choice makes the best look better."""
     remarks = []
     for count, why in (
         (missing, "not played yet"),
@@ -303,11 +303,11 @@ def _keeps(one: SettingFigures, limit: Limit) -> bool:
 
 
 def front(settings: Sequence[SettingFigures], objectives: Sequence[Objective]) -> list[SettingFigures]:
-    """Those that no other one is better than, the best by the first objective first; all figures are known."""
+    """Those than which no other one is better, the best by the first objective first; all figures must be known."""
     aimed = [
         (tuple((1 if aim.most else -1) * (one.mean(aim.figure) or 0.0) for aim in objectives), one) for one in settings
     ]
-    aimed.sort(key=lambda pair: pair[0], reverse=True)  # a better one never stands behind a worse one
+    aimed.sort(key=lambda pair: pair[0], reverse=True)  # a better one never comes after a worse one
     best, found = list[tuple[float, ...]](), list[SettingFigures]()
     for values, one in aimed:
         if best and values == best[-1]:
@@ -320,16 +320,16 @@ def front(settings: Sequence[SettingFigures], objectives: Sequence[Objective]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedHalf:
-    """A tuned policy on some of the requests; tokens per second are over tags, as it was tuned for."""
+    """A tuned policy on some of the requests; tokens per second are over tags, the figure it was tuned for."""
 
     name: str  # whether it was tuned on them
     requests: int
     rates: Mapping[str, float]  # output tokens per second by policy, the target alone among them where that is known
-    intervals: Mapping[str, Interval | None]  # 95% intervals over requests; None where nobody knows
-    speed_up: Interval | None  # over the target alone, likewise
+    intervals: Mapping[str, Interval | None]  # 95% intervals over requests; None if unknown
+    speed_up: Interval | None  # over the target alone; None if unknown
 
     def to_json(self, policy: str) -> dict[str, Any]:
-        """Of one policy."""
+        """The figures of one policy."""
         bounds = self.intervals[policy]
         speed_up = self.speed_up
         return {
@@ -343,13 +343,13 @@ class TunedHalf:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tuned(Pictured):
-    """What a tuning found."""
+    """The result of a tuning."""
 
     ranges: str  # the policy's text
     best: str  # with the values that were fastest on the requests that it was tuned on
     values: Mapping[str, str]  # these, by the name of their range
-    over_tags: OverTags  # what was most
-    trail: tuple[float | None, ...]  # tokens per second of each trial, in their order; None of one that failed
+    over_tags: OverTags  # the maximised figure
+    trail: tuple[float | None, ...]  # tokens per second of each trial, in their order; None if it failed
     failed: tuple[str, ...]  # why trials failed, each reason once
     halves: tuple[TunedHalf, TunedHalf]  # of the requests that it was not tuned on, and of the others
     recording: str
@@ -358,7 +358,7 @@ class Tuned(Pictured):
 
     @property
     def trials(self) -> int:
-        """That were played."""
+        """The number of trials."""
         return len(self.trail)
 
     @property
@@ -371,7 +371,7 @@ class Tuned(Pictured):
         return f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}, of {self.recording}"
 
     def sections(self) -> Sequence[Section]:
-        """Both halves, and how the search came there."""
+        """Both halves, and the course of the search."""
         return [
             Section(
                 topic="policies",
@@ -385,7 +385,7 @@ class Tuned(Pictured):
         return [table([self._row(half, self._over) for half in self.halves], title=self.headline())]
 
     def lines(self) -> Sequence[str]:
-        """What counts, and what failed."""
+        """The result, and failures."""
         own = self.halves[0]
         rate, bounds = own.rates[self.best], own.intervals[self.best]
         sure = f" ± {bounds.half_width:,.1f}" if bounds is not None else ""
@@ -420,7 +420,7 @@ class Tuned(Pictured):
 
 
 def learning_curve(trail: Sequence[float | None], label: str) -> Panel:
-    """The figure of each trial in their order, and the most so far; None of one that failed."""
+    """The figure of each trial in their order, and the most so far; None if it failed."""
     known = [(float(number), value) for number, value in enumerate(trail, 1) if value is not None]
     numbers, values = zip(*known, strict=True)
     return Panel(
@@ -441,7 +441,7 @@ class TunedUnderLoadHalf:
     name: str  # whether it was tuned on them
     requests: int
     tuned: Mapping[int, float]
-    alone: Mapping[int, float] | None  # of the target alone; None where it has none
+    alone: Mapping[int, float] | None  # of the target alone; None without one
     figure: str  # which, by flat name
 
     @property
@@ -472,14 +472,14 @@ class TunedUnderLoadHalf:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TunedUnderLoad(Pictured):
-    """What a tuning under load found."""
+    """The result of a tuning under load."""
 
     ranges: str  # the policy's text
     best: str  # with the values that were best with the requests that it was tuned on
     values: Mapping[str, str]  # these, by the name of their range
-    figure: str  # what was most, by flat name
+    figure: str  # the maximised figure, by flat name
     words: str  # the same in words
-    trail: tuple[float | None, ...]  # the figure of each trial, in their order; None of one that failed
+    trail: tuple[float | None, ...]  # the figure of each trial, in their order; None if it failed
     failed: tuple[str, ...]  # why trials failed, each reason once
     halves: tuple[TunedUnderLoadHalf, TunedUnderLoadHalf]  # of requests that it was not tuned on, and of the others
     recording: str
@@ -495,7 +495,7 @@ class TunedUnderLoad(Pictured):
         return f"{what}; workload {self.workload}; cluster {self.cluster}"
 
     def sections(self) -> Sequence[Section]:
-        """Both halves, and how the search came there."""
+        """Both halves, and the course of the search."""
         return [Section(topic="load", tables=tuple(self.tables()), panels=(learning_curve(self.trail, self.words),))]
 
     def tables(self) -> Sequence[Grid]:
@@ -505,7 +505,7 @@ class TunedUnderLoad(Pictured):
         return [table(map(self._row, self.halves), title=self.headline(), remarks=remarks)]
 
     def lines(self) -> Sequence[str]:
-        """What counts, and what failed."""
+        """The result, and failures."""
         own = self.halves[0]
         found = f"{self.best}: {own.shown[0]} {self.words}, on requests that it was not tuned on"
         failed = f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
@@ -535,7 +535,7 @@ class TunedUnderLoad(Pictured):
 
 
 def beside_plain(gain: Interval | None) -> str:
-    """That a tuned policy is not surely better than the target alone; empty where it is, or nobody knows."""
+    """A remark that a tuned policy is not surely better than the target alone; empty if it is, or if unknown."""
     if gain is None or gain.low > 1:
         return ""
     what = with_ends(gain, "{:.2f}x".format)
@@ -546,7 +546,7 @@ HIGHEST = "highest_rate_per_s"
 
 
 def mean_of(figure: str, values: Iterable[float]) -> float:
-    """Over seeds: of rates, which are above 0, the geometric mean, as `find_rates` has it."""
+    """The mean over seeds: for rates, which are above 0, the geometric one, as in `find_rates`."""
     known = [*values]
     return geometric_interval(known).mean if figure == HIGHEST else fmean(known)
 

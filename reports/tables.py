@@ -1,4 +1,4 @@
-"""Tables that stay readable at any width, as text and as HTML, and results that print themselves (`Printed`).
+"""Tables that are readable at any width, as text and as HTML, and results that print themselves (`Printed`).
 
 Nothing is cut off and no number is broken. Where the columns do not fit, headings are broken first, then texts; where
 even that is too wide, the table is printed in parts, each with its first column. Letters: R rows, C columns.
@@ -26,20 +26,20 @@ _BREAKS = re.compile(r" +|(?<=[,/;_])(?![\d\s])|(?<=[:-])(?=[A-Za-z])")
 
 
 def longest_piece(text: str) -> int:
-    """Cells of the longest part of `text` that is not broken without need."""
+    """Cells of the longest part of `text` that is not broken unless necessary."""
     return max((cell_len(piece.rstrip()) for line in text.split("\n") for piece in _pieces(line)), default=0)
 
 
 def broken(text: str, width: int) -> list[str]:
     """`text` in lines of at most `width` >= 1 cells; a piece that is longer itself is cut, but never inside a number.
 
-    A number of more than `width` digits stands on a line that is too long.
+    A number of more than `width` digits makes a line that is too long.
     """
     return [line for part in text.split("\n") for line in _broken_line(part, width)]
 
 
 def prose(text: str, width: int) -> list[str]:
-    """Sentences in lines of at most `width` cells: names stay whole, unless one is longer than a line."""
+    """Sentences in lines of at most `width` cells: names are not broken, unless one is longer than a line."""
     lines = []
     for paragraph in text.split("\n"):
         for line in words_of(paragraph, width):
@@ -72,7 +72,7 @@ def _broken_line(text: str, width: int) -> Iterator[str]:
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """The parts of a line between which it may be broken, spaces at the end of each."""
+    """The parts of a line between which it may be broken, each with its trailing spaces."""
     start = 0
     for found in _BREAKS.finditer(line):
         if found.end() > start:
@@ -93,27 +93,27 @@ def _numeric(char: str) -> bool:
     return char.isdigit() or char in ".,"
 
 
-MOST_LEAST = 24  # cells that a column of text keeps for a piece that is not broken without need
+MOST_LEAST = 24  # cells that a column of text reserves for a piece that should not be broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """The head of a column."""
 
-    heading: str = ""  # words; broken between them where room is short. Empty for none
-    number: bool = True  # whether its cells stand to the right and are never broken
+    heading: str = ""  # words; broken between words if necessary. Empty: no heading
+    number: bool = True  # whether its cells are right-aligned and never broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A table with what stands above and below it; prints itself at the width of the console."""
+    """A table with its title and remarks; prints itself at the width of the console."""
 
     # `[C]`; the first is repeated where the table is printed in parts. No headings: no head is drawn
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]  # `[R][C]`
     title: str = ""  # above it
     remarks: tuple[str, ...] = ()  # below it, a line each
-    # (row, column) of cells that stand out; None as a column is all of the row
+    # (row, column) of bold cells; None as a column is the whole row
     bold: frozenset[tuple[int, int | None]] = frozenset()
     lines: frozenset[int] = frozenset()  # rows after which a line is drawn
 
@@ -138,7 +138,7 @@ class Grid:
         return any(column.heading for column in self.columns)
 
     def _in(self, encoding: str) -> "Grid":
-        """In characters that the console writes: some take another width there."""
+        """The table in characters that the console can show, which may have another width."""
         return replace(
             self,
             columns=tuple(replace(column, heading=shown_in(column.heading, encoding)) for column in self.columns),
@@ -188,9 +188,9 @@ def table(
     bold: Collection[tuple[int, int | None]] = (),
     lines: Collection[int] = (),
 ) -> Grid:
-    """A table of rows, each a mapping from heading to cell; a heading that a row leaves out is an empty cell of it.
+    """A table of rows, each a mapping from heading to cell; a heading that a row lacks is an empty cell.
 
-    `texts` are headings of columns that hold text; the first column does in any case. All else is as in `Grid`.
+    `texts` are headings of columns that hold text; the first column always does. The rest is as in `Grid`.
     """
     every = list(rows)
     headings = list(dict.fromkeys(heading for row in every for heading in row))
@@ -225,8 +225,8 @@ def _row(
 ) -> Iterator[Text]:
     """The lines of one row of cells `[C]` in columns `[C]`, each with its width and the padding on either side.
 
-    `sides` are drawn at the left, between columns, and at the right; `bold` are the places of cells that stand out.
-    `at_bottom`: the cells are headings, broken between words only, and down at the line below them.
+    `sides` are drawn at the left, between columns, and at the right; `bold` are the indices of bold cells. `at_bottom`:
+    the cells are headings, broken between words only, and aligned to the bottom.
     """
     lines_of = words_of if at_bottom else broken
     texts = [lines_of(cell, width) for cell, (_, width, _) in zip(cells, columns, strict=True)]
@@ -278,7 +278,7 @@ def _widths(grid: Grid, width: int) -> tuple[list[int], bool] | None:
 
 
 def _whole(grid: Grid) -> list[int]:
-    """Widths at which nothing is broken."""
+    """Widths without any breaks."""
     return [
         max(cell_len(line) for text in _texts(grid, place) for line in text.split("\n"))
         for place in range(len(grid.columns))
@@ -303,15 +303,15 @@ def _texts(grid: Grid, place: int) -> list[str]:
 
 
 def _overhead(columns: int, *, padded: bool) -> int:
-    """Cells of lines and padding."""
+    """Cells for lines and padding."""
     return 3 * columns + 1 if padded else 3 * columns - 1
 
 
 def html_table(grid: Grid, *, on_page: bool = False, captioned: bool = True) -> str:
     """A table with its title and its remarks; `captioned`: whether the title is shown.
 
-    On a page (`page.html`) classes say how cells look, and columns sort the table unless its rows stand in groups;
-    elsewhere it needs neither style sheet nor script.
+    On a page (`page.html`) classes style the cells, and columns sort the table unless its rows are grouped; elsewhere
+    it needs neither style sheet nor script.
     """
     sorts = on_page and not grid.lines and len(grid.rows) > 1
     sides = [_side(column, on_page=on_page) for column in grid.columns]
@@ -330,7 +330,7 @@ def html_table(grid: Grid, *, on_page: bool = False, captioned: bool = True) -> 
 
 
 def html_lines(text: str) -> str:
-    """A text in HTML, in the lines that it has."""
+    """A text in HTML, with its line breaks."""
     return escape(text).replace("\n", "<br>")
 
 
@@ -341,7 +341,7 @@ def _side(column: Column, *, on_page: bool) -> str:
 
 
 def _html_row(grid: Grid, index: int, sides: Sequence[str]) -> str:
-    """A row, headed by its first cell, which may stand further in than others."""
+    """A row, headed by its first cell, which may be indented."""
     cells = []
     for place, (text, side) in enumerate(zip(grid.rows[index], sides, strict=True)):
         shown = html_lines(text)
@@ -354,7 +354,7 @@ def _html_row(grid: Grid, index: int, sides: Sequence[str]) -> str:
     return f"<tr{ends}>{''.join(cells)}</tr>"
 
 
-# What a meta has of remarks, in the order of their lines; they may name arguments.
+# Keys of a meta that hold remarks, in the order of their lines; remarks may name arguments.
 REMARKS = ("cost_notes", "left_out", "remarks")
 
 FILE_WIDTH = 160  # cells; of tables in a file or a pipe
@@ -370,7 +370,7 @@ class Printed(ABC):
         return ()
 
     def lines(self) -> Sequence[str]:
-        """What stands below the tables; nothing by default."""
+        """Lines below the tables; none by default."""
         return ()
 
     @abstractmethod
@@ -378,7 +378,7 @@ class Printed(ABC):
         """All of it, in the form that docs/compare.md documents."""
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row each, all with the same keys: numbers, texts, and lists of such; None where nothing is known.
+        """Rows with the same keys: numbers, texts, and lists of these; None: unknown.
 
         By default one row, of `to_json`.
         """
@@ -403,8 +403,8 @@ class Printed(ABC):
 
 
 def console_of_output(*, plain: bool = False) -> Console:
-    """Standard output, as wide as the terminal or COLUMNS, else `FILE_WIDTH`; `plain`: it writes nothing but text."""
-    # Names come from users: what looks like markup or a number in one is none.
+    """Standard output, as wide as the terminal or COLUMNS, else `FILE_WIDTH`; `plain`: only text."""
+    # Names come from users: nothing in them is markup or a number.
     make = partial(Console, markup=False, highlight=False)
     if plain:
         make = partial(make, color_system=None, force_jupyter=False)
@@ -414,7 +414,7 @@ def console_of_output(*, plain: bool = False) -> Console:
 
 
 def print_tables(console: Console, tables: Iterable[Grid], *, between: str = "\n") -> None:
-    """Print tables with `between` before each but the first."""
+    """Print tables with `between` between them."""
     for index, table in enumerate(tables):
         if index:
             console.print(end=between)
@@ -427,7 +427,7 @@ def prose_of(line: str) -> Grid:
 
 
 def print_line(console: Console, line: str) -> None:
-    """Print words broken at the width of tables; what has lines of its own keeps them, whatever their width."""
+    """Print words broken at the width of tables; a text with line breaks keeps its lines, whatever their width."""
     console.print(Text(line) if "\n" in line else prose_of(line), crop=False, soft_wrap="\n" in line)
 
 

@@ -1,8 +1,8 @@
 """Runs as a timeline in Chrome's trace-event format, which Perfetto shows: one file, any number of runs side by side.
 
 A run has a lane for each replica and member that ran, one for each request from its arrival to its end (lanes are used
-again), and counters. Simulated and measured runs have the same words. Lines of the file are put together column by
-column: a run has millions of them. Letters: N operations, M rows, R requests.
+again), and counters. Simulated and measured runs have the same words. Lines of the file are built column by column: a
+run has millions of them. Letters: N operations, M rows, R requests.
 """
 
 import gzip
@@ -28,15 +28,15 @@ from .panels import AnyPanel, Panel, Series, Span, Spans, over_time
 
 SUFFIXES = (".json", ".json.gz")
 PS_PER_NS, NS_PER_S = 1000, 10**9
-AT_ONCE = 1 << 18  # lines put together at a time
-LAST_VERIFICATIONS = 20  # that a point of the counter of acceptance is of
+AT_ONCE = 1 << 18  # lines built at a time
+LAST_VERIFICATIONS = 20  # verifications behind a point of the acceptance counter
 SIMULATED, MEASURED, OBSERVED = "simulated", "measured", "observed"
 Ints = NDArray[np.int64]
 Output = IO[bytes] | gzip.GzipFile
 
 
 class Counter(NamedTuple):
-    """A number over time: each value holds from its instant on."""
+    """A number over time: each value is valid from its instant on."""
 
     replica: int
     name: str
@@ -52,9 +52,9 @@ class TimelineRun:
     replicas: tuple[str, ...]
     members: tuple[str, ...]  # in level order
     # `[R]` request_id, prompt_tokens, emitted_tokens, outcome; arrived, scheduled, first and ended in ns, UNKNOWN where
-    # it did not come to it; of several replicas `replica`, an index
+    # the event did not happen; with several replicas `replica`, an index
     requests: Columns
-    preempted: Columns  # request and at, ns, of each time that one was put back
+    preempted: Columns  # request and at, ns, of each preemption
     ops: Columns | None = None  # `[N]` replica, level, kind, start, end, forwards, new_tokens; None: not kept
     rows: Columns | None = None  # `[M]` operation, request, kind, tokens, accepted, emitted, part
     counters: tuple[Counter, ...] = ()
@@ -73,7 +73,7 @@ def _ns(seconds: NDArray[Any]) -> Ints:
 
 
 def events_of_serving(log: ServingLog) -> TimelineRun:
-    """Of a served run; operations and rows where it kept them."""
+    """The timeline of a served run; with operations and rows if it kept them."""
     requests, series = log.requests, log.series
 
     def ns(values: Ints) -> Ints:
@@ -126,7 +126,7 @@ def _of_series(log: ServingLog, at_ns: Ints) -> Iterator[Counter]:
 
 
 def _block_tokens(log: ServingLog) -> dict[str, int]:
-    """Tokens of a block of each member, where the run says so and all replicas have the same."""
+    """Tokens of a block of each member, where the run gives it and all replicas have the same."""
     found: dict[str, set[int]] = {}
     replicas = log.meta.about.setting.get("replicas")
     for replica in replicas.values() if isinstance(replicas, Mapping) else ():
@@ -138,7 +138,7 @@ def _block_tokens(log: ServingLog) -> dict[str, int]:
 
 
 def events_of_log(log: RunLog) -> TimelineRun:
-    """Of a replay or of real models; a `Commit` takes no time and is no event."""
+    """The timeline of a replay or of real models; a `Commit` takes no time and is no event."""
     requests, ops, steps = log.requests, log.ops, log.steps
     begun = np.concatenate([requests["arrived_at_s"], ops["start_s"]])
     zero_s = begun.min() if len(begun) else 0.0
@@ -152,7 +152,7 @@ def events_of_log(log: RunLog) -> TimelineRun:
     rows |= {name: steps[name] for name in ("accepted", "emitted", "part")}
     end = np.maximum(start, _ns(ops["start_s"] + ops["duration_s"] - zero_s))
     ended = _ns(requests["finished_at_s"] - zero_s)
-    # Sums of seconds that should be equal may differ by their last bit: a request ends with its last operation.
+    # Sums of seconds that should be equal may differ by their last bit: so a request ends with its last operation.
     known = ran[ended[steps["request"][ran]] != UNKNOWN]
     np.maximum.at(ended, steps["request"][known], end[steps["op"][known]])
     times = {"arrived": "arrived_at_s", "scheduled": "admitted_at_s", "first": "first_token_at_s"}
@@ -183,7 +183,7 @@ def events_of_log(log: RunLog) -> TimelineRun:
 
 
 def events_of_observed(run: ObservedRun) -> TimelineRun:
-    """Of a server, as its client saw it: of its inside nothing is known."""
+    """The timeline of a server, as its client saw it, without its operations."""
     asked = run.requests
     first = [one.outputs_at_ps[0] if one.outputs_at_ps else UNKNOWN for one in asked]
     ended = [UNKNOWN if one.ended_at_ps is None else one.ended_at_ps for one in asked]
@@ -221,7 +221,7 @@ def _of_requests(events: TimelineRun) -> tuple[Counter, ...]:
 
 
 def _steps_of(*changes: tuple[Ints, Ints | int]) -> tuple[Ints, Ints]:
-    """(instants, value from each on) of what begins at 0 and changes at instants by so much."""
+    """(instants, value from each on) of a value that begins at 0 and changes at instants by these amounts."""
     at = np.concatenate([instants for instants, _ in changes])
     by = np.concatenate([np.broadcast_to(np.asarray(more), len(instants)) for instants, more in changes])
     order = np.argsort(at, kind="stable")
@@ -248,8 +248,8 @@ def write_timeline(runs: Mapping[str, TimelineRun], path: Path, *, from_s: float
     Args:
         runs: at least one.
         path: ends in .json or .json.gz.
-        from_s: leave out what ended before, in seconds of each run; events are never cut.
-        until_s: leave out what begins later.
+        from_s: leave out events that ended before, in seconds of each run; events are never cut.
+        until_s: leave out events that begin later.
 
     Returns:
         How many events each run has, by its name.
@@ -258,7 +258,7 @@ def write_timeline(runs: Mapping[str, TimelineRun], path: Path, *, from_s: float
     counts: dict[str, int] = {}
     with whole_file(path) as part, part.open("wb") as raw:
         if path.name.endswith(".gz"):
-            # Without a name and a time the same runs give the same bytes.
+            # Without name and time, so that the same runs give the same bytes.
             with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=1, mtime=0) as packed:
                 _write(runs, packed, window, counts)
         else:
@@ -276,12 +276,12 @@ def _write(runs: Mapping[str, TimelineRun], out: Output, window: tuple[int, int]
         for meta in _names(name, events, pid):
             out.write(json.dumps(meta, separators=(",", ":")).encode() + b",\n")
         pid += len(events.replicas) + 1
-    # A last event, so that none before it has to be known for the last.
+    # A final event, so that all before it can end in a comma.
     out.write(b'{"ph":"M","name":"trace_end","pid":0,"tid":0,"args":{}}\n]}\n')
 
 
 def _names(run: str, events: TimelineRun, pid: int) -> Iterator[dict[str, Any]]:
-    """What processes and lanes are called: replicas, then the requests."""
+    """Names of processes and lanes: replicas, then the requests."""
     many = len(events.replicas) > 1
     only = "counters" if events.ops is None else "members"
     titles = [f"{run} ({events.world}): {name if many else only}" for name in events.replicas]
@@ -293,12 +293,12 @@ def _names(run: str, events: TimelineRun, pid: int) -> Iterator[dict[str, Any]]:
         for replica, level in np.unique(np.stack([events.ops["replica"], events.ops["level"]]), axis=1).T.tolist():
             lane = {"pid": pid + replica, "tid": level + 1}
             yield {"ph": "M", "name": "thread_name", **lane, "args": {"name": events.members[level]}}
-            # The target on top, as it is what others wait for.
+            # The target on top, since others wait for it.
             yield {"ph": "M", "name": "thread_sort_index", **lane, "args": {"sort_index": len(events.members) - level}}
 
 
 def _of_run(events: TimelineRun, pid: int) -> Iterator[Slices]:
-    """Outer slices before those within them, as Perfetto wants it of slices that begin together."""
+    """Outer slices before those within them, as Perfetto needs for slices that begin together."""
     lanes, parts = _lanes(events), 1
     if events.rows is not None:
         parts += int(events.rows["part"].max(initial=0))
@@ -314,7 +314,7 @@ def _of_run(events: TimelineRun, pid: int) -> Iterator[Slices]:
 
 
 def _lanes(events: TimelineRun) -> Ints:
-    """`[R]` the first free lane when each request comes; it is its own until it ends."""
+    """`[R]` the first free lane at each request's arrival; the request has it until its end."""
     requests = events.requests
     ended = np.where(requests["ended"] == UNKNOWN, events.end_ns, requests["ended"]).tolist()
     free: list[int] = []
@@ -360,7 +360,7 @@ def _of_each_request(events: TimelineRun, pid: int, tid: Ints) -> Iterator[Slice
 
 
 def _back_again(events: TimelineRun) -> Ints:
-    """When each request that was put back runs again: its next row; an instant where rows were not kept."""
+    """When each preempted request runs again: its next row; an instant where rows were not kept."""
     back = events.preempted
     if events.rows is None or events.ops is None:
         return back["at"]
@@ -396,7 +396,7 @@ def _of_operations(events: TimelineRun, ops: Columns, rows: Columns, pid: int) -
 
 
 def _of_rows(events: TimelineRun, ops: Columns, rows: Columns, pid: int, tid: Ints) -> Iterator[Slices]:
-    """Rounds of each request, and its part in each operation. Parts of an `Overlap` beside the first have own lanes."""
+    """Rounds of each request, and its part in each operation. Later parts of an `Overlap` have lanes of their own."""
     at = rows["operation"]
     start, end, level = ops["start"][at], ops["end"][at], ops["level"][at]
     lane = tid[rows["request"]] + rows["part"]
@@ -428,7 +428,7 @@ def _of_rows(events: TimelineRun, ops: Columns, rows: Columns, pid: int, tid: In
 
 
 def _acceptance(events: TimelineRun, ops: Columns, rows: Columns, pid: int) -> Iterator[Slices]:
-    """Share of drafted tokens that the target kept, of the last operations in which it judged some."""
+    """Share of drafted tokens that the target accepted, over the last operations in which it judged some."""
     own = (rows["kind"] == VERIFY) & (ops["level"][rows["operation"]] == len(events.members) - 1)
     at, count = rows["operation"][own], len(ops["kind"])
     judged, accepted = (np.bincount(at, weights=rows[name][own], minlength=count) for name in ("tokens", "accepted"))
@@ -463,13 +463,13 @@ def _text_tokens(events: TimelineRun, ops: Columns, rows: Columns, pid: int) -> 
 
 
 def _quoted(texts: NDArray[Any]) -> NDArray[Any]:
-    """Texts as JSON; each one is made once."""
+    """Texts as JSON; each different one is built once."""
     known = {text: json.dumps(str(text)) for text in dict.fromkeys(texts.tolist())}
     return np.array([known[text] for text in texts.tolist()], dtype=object)
 
 
 def _write_slices(found: Slices, out: Output, window: tuple[int, int]) -> int:
-    """Write what is under way in the window; returns how many."""
+    """Write the slices that overlap the window; returns their number."""
     ends = found.start if found.end is None else found.end
     chosen = np.flatnonzero((ends >= window[0]) & (found.start <= window[1]))
     for begin in range(0, len(chosen), AT_ONCE):
@@ -496,7 +496,7 @@ def _bytes_of(lines: pa.Array) -> memoryview:
 
 
 def _text(values: Any, picked: Ints) -> Any:  # noqa: ANN401 - one for all, or an array
-    """As text: of an array the picked ones; JSON stays as it is."""
+    """Values as text: the picked ones of an array; JSON is unchanged."""
     if isinstance(values, str):
         return values
     if not isinstance(values, np.ndarray):
@@ -519,9 +519,9 @@ MOST_REPLICAS = 4
 
 
 def swim_lanes(run: str, events: TimelineRun) -> list[AnyPanel]:
-    """The slowest request and those that arrived around it, and what members did while they were there.
+    """The slowest request and those that arrived around it, and the members' operations during that time.
 
-    None of a run in which no request ended.
+    Empty for a run in which no request ended.
     """
     requests = events.requests
     took = np.where(requests["ended"] == UNKNOWN, -1, requests["ended"] - requests["arrived"])
@@ -553,7 +553,7 @@ def swim_lanes(run: str, events: TimelineRun) -> list[AnyPanel]:
 
 
 def _stages(events: TimelineRun, row: int, index: int) -> Iterator[Span]:
-    """What a request did from its arrival to its end; stages that it did not come to last until its end."""
+    """The stages of a request from its arrival to its end; the last one reached lasts until its end."""
     requests = events.requests
     at = [int(requests[name][index]) for name in ("arrived", "scheduled", "first", "ended")]
     end = events.end_ns if at[3] == UNKNOWN else at[3]
@@ -566,7 +566,7 @@ def _stages(events: TimelineRun, row: int, index: int) -> Iterator[Span]:
 def _lanes_of_members(
     run: str, events: TimelineRun, ops: Columns, rows: Columns, window: tuple[int, int], request: str
 ) -> list[AnyPanel]:
-    """The first operations of every member in a window of time, ns, that a request was there."""
+    """The first operations of every member in a window of time, ns, during which a request was there."""
     ran = _of_operations(events, ops, rows, 0)
     within = np.flatnonzero((ops["end"] > window[0]) & (ops["start"] < window[1]) & (ops["end"] > ops["start"]))
     within = within[np.argsort(ops["start"][within], kind="stable")][:MOST_OPERATIONS]

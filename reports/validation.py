@@ -1,4 +1,4 @@
-"""How far simulated seconds are from measured ones, cell by cell, and whether following the simulator costs anything.
+"""How far simulated seconds are from measured ones, cell by cell, and the cost of following the simulator.
 
 A cell is a policy, a number of requests at a time and a tag.
 """
@@ -24,8 +24,8 @@ class Cell:
     runs_s: tuple[float, ...]  # the same of real models, each measured run, > 0; at least one
     # relative error of the mean time per output token after the first; None where no request has two
     tpot_error: float | None
-    forwards_error: float  # what forwards contribute to the error of total seconds, as a share of the measured seconds
-    beside_error: float  # what all else contributes
+    forwards_error: float  # the forwards' contribution to the error of total seconds, as a share of measured ones
+    beside_error: float  # the contribution of everything else
     equal: bool  # whether both worlds took the same steps
     runs_equal: bool  # whether all measured runs took the same steps
     forced: bool = False  # whether acceptance came from a recording and not from the models
@@ -42,13 +42,13 @@ class Cell:
 
     @property
     def error(self) -> float:
-        """Relative error of total seconds; tokens per second are off by as much the other way."""
+        """Relative error of total seconds; the error of tokens per second has the opposite sign."""
         return self.simulated_s / self.measured_s - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestPolicy:
-    """Which policy is best for a batch and a tag, and what it costs to believe the simulator."""
+    """Which policy is best for a batch and a tag, and the cost of following the simulator."""
 
     # batch, tag: of the cells compared
     batch: int
@@ -60,7 +60,7 @@ class BestPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationVerdict:
-    """What all cells come to."""
+    """The verdict over all cells."""
 
     # median_error, worst_error: of total seconds, absolute
     median_error: float
@@ -108,21 +108,22 @@ def verdict(cells: Sequence[Cell]) -> ValidationVerdict:
 
 
 def repeatability(cells: Sequence[Cell]) -> ValidationVerdict | None:
-    """What measured runs say of each other, in the terms in which `verdict` speaks of the simulator; None for one run.
+    """`verdict` on measured runs against each other, in place of the simulator; None for one run.
 
-    Each run in turn stands for the simulator, and the median of the others for what was measured; of two runs, each
-    for the other. So errors are taken over every cell and run, choices over every batch, tag and run, and `equal` is
-    the share of cells in which all runs took the same steps. There is at least one cell, and all have as many runs.
+    Each run in turn replaces the simulator, and the median of the others is the measurement; of two runs, each is
+    compared with the other. So errors are taken over every cell and run, choices over every batch, tag and run, and
+    `equal` is the share of cells in which all runs took the same steps. There is at least one cell, and all have as
+    many runs.
     """
     num_runs = len(cells[0].runs_s)
     if num_runs == 1:
         return None
-    held_out = [[_foretold(cell, run) for cell in cells] for run in range(num_runs)]
+    held_out = [[_predicted(cell, run) for cell in cells] for run in range(num_runs)]
     return _verdict([cell for told in held_out for cell in told], [one for told in held_out for one in choices(told)])
 
 
-def _foretold(cell: Cell, run: int) -> Cell:
-    """One of the measured runs in the simulator's place, and the others as they were."""
+def _predicted(cell: Cell, run: int) -> Cell:
+    """A cell with one of the measured runs in the simulator's place, and the other runs."""
     others = (*cell.runs_s[:run], *cell.runs_s[run + 1 :])
     return replace(cell, simulated_s=cell.runs_s[run], runs_s=others, equal=cell.runs_equal)
 

@@ -1,4 +1,4 @@
-"""Why a gain is what it is: what speculation could give at no cost, and what is lost on the way, in terms that add up.
+"""Explains a gain: what speculation could give at no cost, and what is lost, in terms that add up.
 
 Letters: T tokens of rounds, C forwards of the target, one for each request in it.
 """
@@ -14,7 +14,7 @@ from ..decoding.results import VERIFY
 from ..runs.log import RunLog
 from .tables import Grid, table
 
-# What is lost, in the order in which it is taken off, in words.
+# Losses in words, in the order of subtraction.
 LOSSES = {
     "acceptance": "what is drafted is refused",
     "drafting": "the members below the target take time",
@@ -26,13 +26,13 @@ UNKNOWN = "not known where token trees are drafted, or no round is run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a run did and where its seconds went."""
+    """Counts of a run and where its seconds went."""
 
     tokens: int  # emitted
-    in_rounds: int  # T of them, after the one that the reading of a prompt gives
+    in_rounds: int  # T of them, without the one that a prefill gives
     calls: int  # C, without those that read a prompt
     judged: int  # drafted tokens that the target judged
-    accepted: int  # those of them that stayed
+    accepted: int  # how many of them were accepted
     duration_s: float  # of the run
     prompts_s: float  # of the target's forwards that read prompts
     target_s: float  # of its other forwards
@@ -63,10 +63,10 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """The speed-up of perfect acceptance at no cost, and what is lost from it: `perfect` less all is `speed_up`."""
+    """The speed-up of perfect acceptance at no cost, and its losses: `perfect` less all losses is `speed_up`."""
 
     perfect: float
-    losses: Mapping[str, float]  # by name, in the order in which they are taken off; below 0 where it is a gain
+    losses: Mapping[str, float]  # by name, in the order of subtraction; below 0 for a gain
     speed_up: float
 
     def to_json(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Waterfall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """Where the gain of each policy goes; None of one that drafts token trees, or that runs no round."""
+    """Where the gain of each policy goes; None if it drafts token trees, or runs no round."""
 
     policies: Mapping[str, Waterfall | None]
 
@@ -88,9 +88,9 @@ class Why:
 
 
 def waterfall_of(run: Spent, alone: Spent) -> Waterfall | None:
-    """Where the gain of a run over the target alone goes; None where no round was run, or all answers end at once.
+    """Where the gain of a run over the target alone goes; None if no round was run, or all answers end at once.
 
-    A run is priced five times, and what a price takes from the speed-up before it is lost to what came in:
+    A run is priced five times, and the decrease of the speed-up at a price is the loss by what it adds:
 
     - perfect: all that the target judged is kept, and what lossy policies commit without it, so it is called T / (1 +
       (judged + committed) / C) times, each for what a token of the target alone took, and nothing else takes any time
@@ -98,7 +98,7 @@ def waterfall_of(run: Spent, alone: Spent) -> Waterfall | None:
     - acceptance: it is called as often as it was.
     - drafting: the members below take what they took.
     - width: the target takes what it took.
-    - rest: all that the run took: deciding and waiting. Where members worked side by side it can be a gain.
+    - rest: everything the run took: deciding and waiting. If members ran at the same time it can be a gain.
     """
     if not (run.calls and alone.calls):
         return None
@@ -122,9 +122,9 @@ def waterfall(speed_ups: Sequence[float], losses: Mapping[str, str]) -> Waterfal
 
 
 def why_table(why: Why, losses: Mapping[str, str] = LOSSES, *, named: str = "policy", unknown: str = UNKNOWN) -> Grid:
-    """A row per policy: the gain of perfect acceptance at no cost, what takes it away, and what is left.
+    """A row per policy: the gain of perfect acceptance at no cost, its losses, and what is left.
 
-    `losses` are in words what is lost, `named` heads what rows are called, `unknown` says of which nothing is known.
+    `losses` are in words, `named` is the heading of row names, `unknown` the remark on rows without figures.
     """
     remarks = ["perfect: all that is drafted stays, drafts are free, and a verification takes as long as a plain step"]
     remarks += [f"{loss}: {words}" for loss, words in losses.items()]

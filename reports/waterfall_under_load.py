@@ -1,7 +1,7 @@
-"""Why a gain under load is what it is: the closed waterfall's terms, of the time that requests are in the system.
+"""Explains a gain under load: the terms of `waterfall`, for the time that requests are in the system.
 
 A request waits in a queue, its prompt is read, and then it is in rounds until it ends. Seconds of rounds are those of
-the operations that its replica runs meanwhile, whoever is in them: each of the requests waits for all of them.
+all operations that its replica runs meanwhile, with or without it: each request waits for all of them.
 
 Letters: N operations, T tokens of rounds, C forwards of the target, one for each request in it.
 """
@@ -25,7 +25,7 @@ Times = NDArray[np.int64]
 # Seconds of a forward of the target by rows, new tokens and tokens held.
 StepS = Callable[[int, int, int], float]
 
-# What is lost, in the order in which it is taken off, in words.
+# Losses in words, in the order of subtraction.
 LOSSES_UNDER_LOAD = {
     **{loss: LOSSES[loss] for loss in ("acceptance", "drafting", "width")},
     "batch": "the target's steps have other rows, prompts and host time in them than alone",
@@ -38,17 +38,17 @@ UNKNOWN_UNDER_LOAD = "not known where a request was rejected or did not finish, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpentUnderLoad:
-    """What a run did, and the seconds of all its requests together, by what they waited for."""
+    """Counts of a run, and the seconds of all its requests together, by cause."""
 
     in_rounds: int  # T of them, without the first of each request
     calls: int  # C, without those that read a prompt
     judged: int  # drafted tokens that the target judged
-    accepted: int  # those of them that stayed
+    accepted: int  # how many of them were accepted
     queue_s: float  # from arrival until a request is scheduled
     prompts_s: float  # from there to its first token
     rounds_s: float  # from there to its end
     target_s: float  # of these, forwards of the target
-    width_s: float  # of these, what they would have taken less for one token a row
+    width_s: float  # of these, seconds saved if each row fed one token
     below_s: float  # of `rounds_s`, all other members
 
     @property
@@ -58,7 +58,7 @@ class SpentUnderLoad:
 
     @classmethod
     def of(cls, log: ServingLog, steps_s: Sequence[StepS]) -> Self | None:
-        """Of a run whose operations were kept; `steps_s` by replica. None where a request did not finish."""
+        """For a run whose operations were kept; `steps_s` by replica. None where a request did not finish."""
         kept, columns, target = log.operations, log.requests, len(log.meta.members) - 1
         if kept is None or not log.finished.all():
             return None
@@ -89,10 +89,10 @@ class SpentUnderLoad:
 
 
 def waterfall_under_load(run: SpentUnderLoad | None, alone: SpentUnderLoad | None) -> Waterfall | None:
-    """Where the gain of a run over the target alone on the same requests goes; None where it is not known.
+    """Where the gain of a run over the target alone on the same requests goes; None if unknown.
 
     The gain is the time in the system of the target alone over the run's. A run is priced eight times, as by
-    `waterfall_of`, and what a price takes from the gain before it is lost to what came in:
+    `waterfall_of`, and the decrease of the gain at a price is the loss by what it adds:
 
     - perfect: requests wait and are read as alone, and the target is called T / (1 + (judged + committed) / C) times,
       each for what a call alone took.
@@ -123,7 +123,7 @@ def waterfall_under_load(run: SpentUnderLoad | None, alone: SpentUnderLoad | Non
 
 
 def _met_s(ops: Columns, seconds: Floats, replicas: Times, first: Times, ended: Times) -> float:
-    """What all requests together meet of `[N]` seconds of operations, from `first` to `ended`, on their replica."""
+    """Of `[N]` seconds of operations, those that all requests wait through, from `first` to `ended`, per replica."""
     total = 0.0
     for replica in np.unique(replicas).tolist():
         here, own = ops["replica"] == replica, replicas == replica
@@ -133,7 +133,7 @@ def _met_s(ops: Columns, seconds: Floats, replicas: Times, first: Times, ended: 
 
 
 class _Met:
-    """Seconds of operations that have passed at a time, evenly from the start to the end of each."""
+    """Seconds of operations that have passed at a time, spread evenly over each operation."""
 
     def __init__(self, start_ps: Times, end_ps: Times, seconds: Floats) -> None:
         lasts = end_ps > start_ps
@@ -145,7 +145,7 @@ class _Met:
         self._passed = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(self._at_ps))])
 
     def until(self, at_ps: Times) -> Floats:
-        """At times."""
+        """The seconds that have passed at each time."""
         if not len(self._at_ps):
             return np.zeros(len(at_ps))
         passed: Floats = np.interp(at_ps, self._at_ps, self._passed)
@@ -153,7 +153,7 @@ class _Met:
 
 
 def _width_s(kept: KeptOperations, requests: Columns, target: int, steps_s: Sequence[StepS]) -> Floats:
-    """`[N]` seconds that each forward of the target takes longer than if every row that is not read fed one token."""
+    """`[N]` seconds that each forward of the target takes longer than with one token per row, prompts aside."""
     ops, rows = kept.ops, kept.rows
     reads, judges = rows["kind"] == READ, rows["kind"] == VERIFY
     size = len(ops["kind"])
@@ -174,7 +174,7 @@ def _width_s(kept: KeptOperations, requests: Columns, target: int, steps_s: Sequ
 
 
 def _before(requests: Times, values: Times) -> Times:
-    """Of each row the sum of earlier values of the same request."""
+    """For each row the sum of earlier values of the same request."""
     order = np.argsort(requests, kind="stable")
     sums = np.cumsum(values[order]) - values[order]
     starts = np.flatnonzero(np.diff(requests[order], prepend=-1))

@@ -1,4 +1,4 @@
-"""What changes do to a served workload: each alone and all together, against the same run without them.
+"""Effects of changes on a served workload: each alone and all together, relative to the same run without them.
 
 Ratios are taken seed by seed, of the same requests; means and intervals are of logarithms.
 """
@@ -16,7 +16,7 @@ from .serving_tables import PROMISED, SeedRow, Shown, cells_of, milliseconds, st
 from .tables import Grid, Printed, flat_rows, table
 
 TOGETHER, TERM = "all together", "over the product"
-LEADING = "in_system_s"  # what the last lines speak of
+LEADING = "in_system_s"  # the figure of the last lines
 SHOWN: Shown = {
     "tokens/s": ("output_tokens_per_s", styled(",.1f")),
     "in system ms": (LEADING, milliseconds),
@@ -31,7 +31,7 @@ SHOWN: Shown = {
 class Changed:
     """A run with changes."""
 
-    name: str  # what was changed, as it was typed, or `TOGETHER`
+    name: str  # the change as typed, or `TOGETHER`
     row: SeedRow
 
 
@@ -41,10 +41,10 @@ class WhatIf(Printed):
 
     base: SeedRow  # without changes
     alone: tuple[Changed, ...]  # at least one, in the order asked
-    together: Changed | None  # None where there is but one
+    together: Changed | None  # None if there is only one
     promised: Promises  # service levels by class
     meta: dict[str, Any]  # what was compared on: workload, cluster, trace
-    remarks: tuple[str, ...]  # what the reader of the figures has to know, a line each
+    remarks: tuple[str, ...]  # remarks that readers of the figures need, a line each
 
     @property
     def runs(self) -> tuple[Changed, ...]:
@@ -52,12 +52,12 @@ class WhatIf(Printed):
         return self.alone if self.together is None else (*self.alone, self.together)
 
     def ratio(self, changed: Changed, figure: str) -> Interval | None:
-        """A figure over that without changes, by its flat name; None where one is 0 or not known."""
+        """A figure over that without changes, by its flat name; None where one is 0 or unknown."""
         found = self._ratios(changed, figure)
         return None if found is None else geometric_interval(found)
 
     def term(self, figure: str) -> Interval | None:
-        """What all together do over the product of what each does alone: 1 where they leave each other be."""
+        """The effect of all together over the product of each one's alone: 1 if they are independent."""
         if self.together is None:
             return None
         whole, parts = self._ratios(self.together, figure), [self._ratios(one, figure) for one in self.alone]
@@ -69,7 +69,7 @@ class WhatIf(Printed):
         return geometric_interval(over_product(whole, known))
 
     def _ratios(self, changed: Changed, figure: str) -> list[float] | None:
-        """By seed; a single one, without a part of chance, stands for every seed."""
+        """The ratios by seed; a single one, of a run that is not random, is used for every seed."""
         if not (changed.row.mean(figure) and self.base.mean(figure)):
             return None
         pairs = paired(changed.row.by_seed(figure), self.base.by_seed(figure))
@@ -111,7 +111,7 @@ class WhatIf(Printed):
         return "-" if ratio is None else with_ends(ratio, styled(".3f"))
 
     def lines(self) -> Sequence[str]:
-        """What the mean time in the system becomes, what is not told apart, and what changes do to each other."""
+        """The mean time in the system, uncertain effects, and interactions of changes."""
         known = [(one, ratio) for one in self.runs if (ratio := self.ratio(one, LEADING)) is not None]
         said = [f"mean time in the system: {', '.join(f'{one.name} {ratio.mean:.3f}x' for one, ratio in known)}"]
         open_to = [one for one, ratio in known if ratio.half_width and ratio.low <= 1 <= ratio.high]
@@ -151,7 +151,7 @@ class WhatIf(Printed):
 
 def _of_term(term: Interval) -> str:
     said = f"all together over the product of each alone: {with_ends(term, styled('.3f'))}"
-    if term.low <= 1 <= term.high or abs(term.mean - 1) < 1e-9:  # no rounding error shall look like one
+    if term.low <= 1 <= term.high or abs(term.mean - 1) < 1e-9:  # so that a rounding error does not look like one
         return f"{said}; that they change each other cannot be told"
     return f"{said}; together they are {'quicker' if term.mean < 1 else 'slower'} than that"
 

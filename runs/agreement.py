@@ -1,8 +1,8 @@
 """Compare two runs of one policy, step by step: a replay in the simulator and a run of the real models.
 
-Both worlds share the loop and the session, and neither has a clock, so all that is counted has to be equal: the steps
-of each request in order, their operations with what prefix caches did in them, and every committed token. Where a lossy
-policy takes the replay out of its record, the comparison ends: what is modelled cannot agree.
+Both worlds share the loop and the session, and neither has a clock, so all counts must be equal: the steps of each
+request in order, their operations with what prefix caches did in them, and every committed token. Where a lossy policy
+takes the replay out of its record, the comparison ends: modelled steps cannot agree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ class Agreement:
     num_asked_tokens: int
     num_hit_tokens: int
     num_evicted_blocks: int
-    num_other_answers: int  # requests whose whole answers are not the same, those that left the record not among them
+    num_other_answers: int  # requests whose whole answers are not the same, those that left the record excluded
     difference: Difference | None  # the first one, None if there is none
     num_replayed: int  # steps of the replay, compared or not
     num_left: int  # requests that left the record
@@ -103,7 +103,7 @@ def joined(agreements: Sequence[Agreement]) -> Agreement:
     return replace(agreements[0], **sums, difference=difference, left=left, ahead=ahead)
 
 
-# What is compared: all but seconds, and what is modelled, which one world alone does.
+# What is compared: all except seconds and `modelled`, which only one world has.
 _STEP_FIELDS = tuple(name for name in StepRecord._fields if name not in ("request_id", "modelled", "end_s"))
 _OP_FIELDS = tuple(name for name in OpRecord._fields if name not in ("start_s", "duration_s"))
 
@@ -130,7 +130,7 @@ class _Run(NamedTuple):
 
 
 class _Parting(NamedTuple):
-    """Where two runs part on one request. They sort by what is told first: of an operation, a step that differs."""
+    """Where two runs first differ on one request. They sort in order of reporting: in an operation, a step first."""
 
     start: int  # row in the log at which the operation begins
     alike: bool  # whether the step itself is the same and its operation as a whole is not
@@ -185,7 +185,7 @@ def compare_runs(
 
 
 def _check_same(replayed: RunLog, ran: RunLog) -> None:
-    """Refuse runs that were not of the same requests on the same members."""
+    """Raise ValueError for runs of other requests or members."""
     members, others = list(replayed.meta["members"]), list(ran.meta["members"])
     if members != others:
         raise ValueError(f"both runs must have the same members, got {members} and {others}")
@@ -227,7 +227,7 @@ def _rows(columns: Mapping[str, NDArray[Any]], fields: Sequence[str]) -> Iterato
 
 
 def _parting(request_id: str, ours: _Run, theirs: _Run) -> _Parting | None:
-    """Where the two runs part on one request, None if they do not."""
+    """Where the two runs first differ on one request, None if they do not."""
     one, other = ours.steps[request_id], theirs.steps[request_id]
     pairs = enumerate(zip(one, other, strict=False))
     shorter = min(len(one), len(other))

@@ -1,7 +1,7 @@
-"""Cells of a sweep: each is played once, and kept in a file that is named by all that decides what comes of it.
+"""Cells of a sweep: each is played once, and kept in a file whose name is a hash of all its inputs.
 
-A file appears whole or not at all, whoever writes it: so what is there need not be played again, several machines can
-share a folder, and a sweep that was killed loses the cells it was at.
+A file appears whole or not at all: so a cell with a file need not be played again, several machines can share a folder,
+and a killed sweep loses only the cells that were running.
 """
 
 import json
@@ -25,7 +25,7 @@ class CellWork(Protocol):
 
     @property
     def asked(self) -> Mapping[str, Any]:
-        """All that decides what comes of it, as JSON holds it: hashes of the files that it reads are part of it."""
+        """All its inputs, as JSON holds them, hashes of the files that it reads included."""
 
     def play(self) -> Mapping[str, Any]:
         """Its figures, as JSON holds them; raises whatever went wrong."""
@@ -39,11 +39,11 @@ def key_of(asked: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellFound:
-    """What came of a cell."""
+    """The result of a cell."""
 
     asked: Mapping[str, Any]
-    figures: Mapping[str, Any] | None  # None of one that failed
-    failed: str = ""  # why, in one line; "" of one that did not
+    figures: Mapping[str, Any] | None  # None if it failed
+    failed: str = ""  # why, in one line; "" if it did not fail
 
 
 class CellStore:
@@ -66,7 +66,7 @@ class CellStore:
         return finished, failed - finished
 
     def read(self, key: str) -> CellFound | None:
-        """What is kept under a key, None where nothing is; raises TraceFormatError for a file that is no cell."""
+        """The result kept under a key, None if there is none; raises TraceFormatError for a file that is no cell."""
         for path in (self._path(key, FINISHED), self._path(key, FAILED)):
             try:
                 content = json.loads(path.read_bytes())
@@ -82,7 +82,7 @@ class CellStore:
         return None
 
     def write(self, key: str, found: CellFound) -> None:
-        """Keep what came of a cell; raises OSError where it cannot be written."""
+        """Keep the result of a cell; raises OSError where it cannot be written."""
         outcome = {"failed": found.failed} if found.figures is None else {"figures": found.figures}
         path = self._path(key, FAILED if found.figures is None else FINISHED)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """The log of a run, in one form for both worlds: steps, operations, rounds and requests, as Parquet.
 
 `RunLedger` collects it while a loop runs (it fits `decoding.results.Ledger` by shape, which says what the columns of
-operations and steps hold). Functions say what follows from it: how good texts are by the target's probabilities, how
-far each operation moved the run on, and seconds per token of each request, which tell when speculation made a request
-slower than the target alone (it thrashes).
+operations and steps hold). Functions compute from it: how good texts are by the target's probabilities, how far each
+operation moved the run on, and seconds per token of each request, which show when speculation made a request slower
+than the target alone (it thrashes).
 """
 
 import json
@@ -33,12 +33,12 @@ UNKNOWN_COUNT = -1
 class TextQuality:
     """One answer beside the target's own text for the same prompt, its *trunk*; the columns of a run log.
 
-    A count is -1 where nobody knows. Log-probabilities are the target's, of the distribution that sampling draws from,
+    A count is -1 where it is unknown. Log-probabilities are the target's, of the distribution that sampling draws from,
     each at least -64 nats (`traces.contexts.columns.LOG_PROBS`).
     """
 
     divergences: int = UNKNOWN_COUNT  # committed tokens that the target would not have written in their very context
-    seen_tokens: int = 0  # committed tokens of whose context that is known
+    seen_tokens: int = 0  # committed tokens for which that is known
     scored_tokens: int = 0  # those of them whose log-probability is known
     log_prob: float = 0.0  # sum of these, nats, <= 0
     trunk_tokens: int = UNKNOWN_COUNT  # of the target's own text
@@ -94,7 +94,7 @@ class RunLog:
     requests: Columns  # one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`
 
     def decided(self) -> NDArray[np.bool_]:
-        """Which steps a policy was asked for: not the prefills, and the parts of an Overlap once."""
+        """Which steps a policy decided: not the prefills, and each Overlap once."""
         first: NDArray[np.bool_] = (self.steps["prefill"] == 0) & (self.steps["part"] == 0)
         return first
 
@@ -129,12 +129,12 @@ class RunLog:
 
 
 def with_quality(log: RunLog, qualities: Mapping[str, TextQuality]) -> RunLog:
-    """The log with what is known of its requests' texts, by request; of one that is missing nothing is."""
+    """The log with the quality of its requests' texts, by request; a request that is missing is unknown."""
     unknown = TextQuality()
     rows = [qualities.get(request_id, unknown) for request_id in log.requests["request_id"].tolist()]
     columns = {name: np.asarray([getattr(row, name) for row in rows]) for name in QUALITY_FIELDS}
     emitted, trunk, same = (log.requests["emitted_tokens"], columns["trunk_tokens"], columns["same_tokens"])
-    # Of a lossy run on real models nothing else says how many positions differ.
+    # Of a lossy run on real models this is the only source of how many positions differ.
     differ = np.where(same >= 0, np.maximum(emitted, trunk) - same, log.requests["divergent_tokens"])
     return replace(log, requests={**log.requests, **columns, "divergent_tokens": differ})
 
@@ -238,7 +238,7 @@ _TEXTS = {"request_id", "tag", "failed"}
 
 
 def _write_columns(columns: Columns, file: Path) -> None:
-    """Whole numbers as 64-bit integers, whatever they are kept as; group by group, as a long run fills memory."""
+    """Whole numbers as 64-bit integers, whatever their type in memory; in groups, as a long run fills memory."""
     size = len(next(iter(columns.values())))
     pieces = (slice(start, start + _GROUP) for start in range(0, max(size, 1), _GROUP))
     first = _table(columns, next(pieces))
@@ -274,7 +274,7 @@ def parts_of(log: RunLog) -> NDArray[np.int64]:
     return part
 
 
-# Of integers that do not take four bytes: small ones, and tokens fed to a batch.
+# Integers that do not take four bytes: small ones, and tokens fed to a batch.
 _CODES = {"kind": "b", "prefill": "b", "part": "b", "refused": "b", "level": "h", "own": "h", "new_tokens": "q"}
 
 
@@ -282,7 +282,7 @@ class RunLedger:
     """Packs one row per operation and per step; `finish` turns them into columns."""
 
     def __init__(self) -> None:
-        # Packed rows: smaller than tuples, and quicker to append to than an array.array.
+        # Packed rows: smaller than tuples, and faster to append to than an array.array.
         self._ops = bytearray()
         self._steps = bytearray()
         self._pack_op = _packer(OP_FIELDS).pack
@@ -325,7 +325,7 @@ class RunLedger:
         self._failed[request_id] = (error, end_s)
 
     def note_preempted(self, request_id: str) -> None:
-        """A step of a request was put off."""
+        """A step of a request did not run, since memory was short."""
         self._preempted[request_id] += 1
 
     def finish(
@@ -336,10 +336,10 @@ class RunLedger:
         divergent: Mapping[str, int],
         times_plain: Mapping[str, float] | None = None,
     ) -> RunLog:
-        """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
+        """The run log. Changes nothing, so that `times_plain` can be computed from a first one.
 
-        Its columns are views of what was written down: nothing more can be noted as long as they are held. What is
-        known of the texts' quality is added by `with_quality`.
+        Its columns are views of the packed rows: nothing more can be noted while they are held. `with_quality` adds the
+        quality of texts.
 
         Args:
             meta: what was run.
@@ -379,7 +379,7 @@ def _codes(fields: tuple[str, ...]) -> list[str]:
 
 
 def _packer(fields: tuple[str, ...]) -> Struct:
-    """Rows laid out as a compiler would, so that columns can be looked at where they lie."""
+    """Rows laid out as a compiler would, so that columns are views without a copy."""
     return Struct("@" + "".join(_codes(fields)) + "0d")
 
 
@@ -389,7 +389,7 @@ def _row_type(fields: tuple[str, ...]) -> np.dtype[np.void]:
 
 
 def _packed(fields: tuple[str, ...], columns: Columns) -> bytes:
-    """Rows of columns, of which the first is there; others that are left out are 0."""
+    """Pack columns into rows; the first field must be there, others that are left out are 0."""
     table = np.zeros(len(columns[fields[0]]), _row_type(fields))
     for field in columns.keys() & set(fields):
         table[field] = columns[field]
@@ -397,18 +397,17 @@ def _packed(fields: tuple[str, ...], columns: Columns) -> bytes:
 
 
 def _unpacked(fields: tuple[str, ...], rows: bytearray) -> Columns:
-    """Columns of packed rows, not copied: a long run is not to be held twice."""
+    """Columns of packed rows, not copied: a long run would take twice the memory."""
     table = np.frombuffer(rows, dtype=_row_type(fields))
     return {field: table[field] for field in fields}
 
 
 def seconds_per_token(log: RunLog) -> dict[str, float]:
-    """Seconds per token by request id, after each request's first commit: prefill is not speculation's fault.
+    """Seconds per token by request id, after each request's first commit: prefill does not depend on speculation.
 
-    Seconds are those of the operations that the request had a part in, whole, however many requests shared them; parts
-    of an `Overlap` that ran at the same time count once (`added_seconds`). An operation in which another request's
-    prompt was read counts as the median of its kind and member. Requests that emitted nothing after their first commit
-    are left out.
+    An operation counts whole for each request in it; parts of an `Overlap` that ran at the same time count once
+    (`added_seconds`). An operation in which another request's prompt was read counts as the median of its kind and
+    member. Requests that emitted nothing after their first commit are left out.
     """
     order = np.argsort(log.steps["request"], kind="stable")
     steps = {name: log.steps[name][order] for name in ("op", "request", "emitted")}
@@ -418,14 +417,14 @@ def seconds_per_token(log: RunLog) -> dict[str, float]:
     later = before > before[starts]
     request = steps["request"][later]
     ops = steps["op"][later]
-    ran = ops >= 0  # a Commit is part of no operation
+    ran = ops >= 0  # a Commit belongs to no operation
     seconds = np.bincount(request[ran], weights=_without_prompts(log)[ops[ran]], minlength=len(ids))
     tokens = np.bincount(request, weights=steps["emitted"][later], minlength=len(ids))
     return {str(ids[index]): float(seconds[index] / tokens[index]) for index in np.flatnonzero(tokens)}
 
 
 def _without_prompts(log: RunLog) -> NDArray[np.float64]:
-    """Seconds of every operation, those that read a prompt as the median of the others of their kind and member."""
+    """Seconds of every operation, with the median of the others of its kind and member for one that read a prompt."""
     steps, ops = log.steps, log.ops
     seconds = added_seconds(log)
     ran = steps["op"] >= 0

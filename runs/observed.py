@@ -3,7 +3,7 @@
 A detailed result (`vllm bench serve --save-detailed`, SGLang's `bench_serving`) holds for each request `input_lens` and
 `output_lens` (tokens), `ttfts` and `itls` (seconds), `errors` and, of newer vLLM, `start_times`. Without the last,
 requests were sent all at once, or one whenever another of `max_concurrency` ended: both clients do so at an infinite
-`request_rate`. At a finite rate the times cannot be known, and the result is refused.
+`request_rate`. At a finite rate the times cannot be known, and the result is rejected.
 """
 
 import re
@@ -29,7 +29,7 @@ from .log import check_run_folder, new_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRequest:
-    """Times are whole picoseconds since the beginning of the run. None stands for what nobody told."""
+    """Times are whole picoseconds since the beginning of the run. None: unknown."""
 
     request_id: str  # unique in the run
     # Of the workload; "" for none.
@@ -47,10 +47,10 @@ class ObservedRequest:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None  # of the prompt, that the server had in its cache
-    # Drafted tokens and those that stayed, where the answer itself says so.
+    # Drafted and accepted tokens, where the answer itself reports them.
     drafted: int | None = None
     accepted: int | None = None
-    finish_reason: str = ""  # "stop", "length", ...; "" where nothing was said
+    finish_reason: str = ""  # "stop", "length", ...; "" where none was given
     failed: str = ""  # what went wrong; "" for nothing
 
     @property
@@ -68,13 +68,13 @@ UNCOUNTED: Final = "nobody"
 
 
 class ObservedAcceptance(Record):
-    """What a server tells of its speculative decoding during a run. None stands for what it does not tell."""
+    """What a server reports about its speculative decoding during a run. None: not reported."""
 
-    source: Title  # who told it
+    source: Title  # where it was read
     drafts: Count | None = None  # rounds that had a draft
     drafted: Count | None = None  # tokens
-    accepted: Count | None = None  # of those, how many stayed; own tokens are not among them
-    accepted_by_place: tuple[Count, ...] | None = None  # of each place of the draft, from the first on
+    accepted: Count | None = None  # how many of those were accepted; own tokens are not among them
+    accepted_by_place: tuple[Count, ...] | None = None  # by position in the draft, from the first on
     # Tokens a round, the target's own among them.
     accept_length: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
@@ -88,7 +88,7 @@ _BY_ANSWERS = "counts of"
 
 
 def acceptance_by_answers(requests: Iterable[ObservedRequest]) -> ObservedAcceptance | None:
-    """What answers themselves tell of drafts; None where none does."""
+    """What answers themselves report about drafts; None where none does."""
     answers = [(one.drafted, one.accepted) for one in requests if one.drafted is not None and one.accepted is not None]
     if not answers:
         return None
@@ -105,7 +105,7 @@ class ObservedMeta(Record):
     url: Title  # of the server, without any key
     model: Title  # that was asked for
     endpoint: Title  # below the address
-    drafter: Title = ""  # of the server, as the user calls it; "" where nobody said
+    drafter: Title = ""  # of the server, as the user calls it; "" if not given
     # As they were named.
     workload: Title
     prompts: Title
@@ -114,9 +114,9 @@ class ObservedMeta(Record):
     warmup: Count = 0  # requests that were sent before, and are not in the run
     seed: Count = 0  # of the workload, and the order of prompts; sent with each request
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # sent with each request; >= 0
-    ignore_eos: bool = False  # whether the server was asked to go on after an end of sequence
+    ignore_eos: bool = False  # whether the server was asked to continue after an end of sequence
     extra_body: dict[str, JsonValue] = Field(default_factory=dict)  # further fields that were sent with each request
-    # Who counted tokens: "usage" of the answers, the server's "tokenizer" afterwards, or "nobody".
+    # Where counts of tokens are from: `usage` of the answers, the server's `tokenizer` afterwards, or `nobody`.
     counted_by: Literal["usage", "tokenizer", "nobody"] = "usage"
     acceptance: ObservedAcceptance | None = None  # of speculative decoding; None where it is unknown
     acceptance_unknown: Title = ""  # why it is; "" where it is known
@@ -132,7 +132,7 @@ class ObservedMeta(Record):
 
 
 class ObservedRun:
-    """A run and all of its requests, in the order in which they were sent."""
+    """A run with all its requests, in the order in which they were sent."""
 
     def __init__(self, meta: ObservedMeta, requests: tuple[ObservedRequest, ...]) -> None:
         self.meta, self.requests = meta, requests
@@ -171,7 +171,7 @@ def write_observed(run: ObservedRun, path: Path) -> None:
 
     Raises:
         ValueError: `path` exists already, or lies inside a recording.
-        OSError: naming `path`; nothing stays of what was written.
+        OSError: naming `path`; nothing written is left.
     """
     with new_folder(path) as part:
         table = pa.Table.from_pylist([asdict(one) for one in run.requests], schema=SCHEMA)
@@ -180,7 +180,7 @@ def write_observed(run: ObservedRun, path: Path) -> None:
 
 
 def is_observed(path: Path) -> bool:
-    """Whether a folder says that it is one of an observed run, or holds the parts of one."""
+    """Whether a folder's metadata is that of an observed run, or it holds the parts of one."""
     return _is_one(path) or bool(_parts(path))
 
 
@@ -199,7 +199,7 @@ def read_observed(path: Path) -> ObservedRun:
     """Read the folder of a run, or the parts of one, which together are a run.
 
     Raises:
-        TraceFormatError: anything about it is not sound; the message is one line.
+        TraceFormatError: anything in it breaks a rule; the message is one line.
     """
     if parts := _parts(path):
         return _joined(parts, [_read_one(part) for part in parts])
@@ -221,7 +221,7 @@ def _read_one(path: Path) -> ObservedRun:
 
 
 def _joined(paths: Sequence[Path], runs: Sequence[ObservedRun]) -> ObservedRun:
-    """Parts as one run. Counters of a part count from the beginning of the run, so that those of the last one tell."""
+    """Parts as one run. Counters of a part count from the beginning of the run, so the last part's are the run's."""
     last, requests = runs[-1].meta, [one for run in runs for one in run.requests]
     for path, run in zip(paths, runs, strict=True):
         for field in ("url", "model", "drafter"):
@@ -279,7 +279,7 @@ def read_run(path: Path) -> ObservedRun:
 
 
 def read_bench(path: Path) -> ObservedRun:
-    """The requests of a result; raises TraceFormatError where it lacks details, or when requests were sent."""
+    """The requests of a result; raises TraceFormatError without details, or without times of sending."""
     found = list(islice(read_objects(path), 2))
     if len(found) > 1:
         raise TraceFormatError(path, "file", "must hold one result", "several")
@@ -321,7 +321,7 @@ def read_bench(path: Path) -> ObservedRun:
 
 
 def _chunks_ps(result: Fields, number: int) -> list[int]:
-    """When the chunks of an answer came, picoseconds after it was asked for."""
+    """When the chunks of an answer came, picoseconds after its request."""
     gaps = result.by_turn("itls").sequence(str(number))
     seconds = [result.values["ttfts"][number], *gaps]
     for place, one in enumerate(seconds):
@@ -332,7 +332,7 @@ def _chunks_ps(result: Fields, number: int) -> list[int]:
 
 
 def _sent_ps(result: Fields, chunks: list[list[int]]) -> tuple[list[int], int | None, tuple[str, ...]]:
-    """(when each request was sent, how many were under way at most, what to note)."""
+    """(when each request was sent, most that ran at a time, notes)."""
     concurrency = result.known_count("max_concurrency", least=1)
     if "start_times" in result:
         starts = [_moment(result, number) for number in range(len(chunks))]

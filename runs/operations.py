@@ -23,19 +23,19 @@ SCHEMAS = {
     file: pa.schema([pa.field(name, pa.int64(), nullable=False) for name in fields])
     for file, fields in {OPERATIONS: OPERATION_FIELDS, ROWS: ROW_FIELDS}.items()
 }
-# A request whose text the target reads; other rows are of the kinds of steps, DRAFT and VERIFY.
+# A row in which the target reads a request's text; other rows have the kinds of steps, DRAFT and VERIFY.
 READ = 4
 ROW_KINDS = (DRAFT, VERIFY, READ)
 
 
 class RanRow(NamedTuple):
-    """What came of one request in an operation."""
+    """The result of one request in an operation."""
 
     request: int  # its serial
     kind: int  # of ROW_KINDS
     tokens: int  # that were drafted, judged or read
-    accepted: int = 0  # of judged tokens, how many stayed
-    emitted: int = 0  # tokens of its answer that came out
+    accepted: int = 0  # how many of the judged tokens were accepted
+    emitted: int = 0  # tokens of its answer that were committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class OperationRecorder:
         fed: tuple[int, int],
         rows: Sequence[RanRow],
     ) -> None:
-        """An operation ended: of which member and kind, from when to when, (forwards, tokens fed), and its rows."""
+        """An operation ended: level of its member, kind, (start, end), (forwards, tokens fed), and its rows."""
         self._ops.extend((replica, level, kind, *span_ps, *fed))
         for row in rows:
             self._rows.extend((self._count, *row))
@@ -81,7 +81,7 @@ def _columns(packed: "array[int]", fields: Sequence[str]) -> Columns:
 
 
 def rules_of_operations(found: KeptOperations, *, replicas: int, levels: int, end_ps: int) -> Iterator[Rule]:
-    """What must hold of `ops`; `replicas` and `levels` are how many there are, `end_ps` the end of the run."""
+    """What must hold of `ops`; `replicas` and `levels` are their numbers, `end_ps` the end of the run."""
     ops = found.ops
     for field, most in (("replica", replicas), ("level", levels)):
         yield Rule(field, (ops[field] < 0) | (ops[field] >= most), f"must be in [0, {most - 1}]", ops[field])
@@ -94,7 +94,7 @@ def rules_of_operations(found: KeptOperations, *, replicas: int, levels: int, en
 
 
 def rules_of_rows(found: KeptOperations, *, requests: int) -> Iterator[Rule]:
-    """What must hold of `rows`; `requests` is how many there are."""
+    """What must hold of `rows`; `requests` is their number."""
     rows, num_ops = found.rows, len(found.ops["kind"])
     for field, most in (("operation", num_ops), ("request", requests)):
         yield Rule(field, (rows[field] < 0) | (rows[field] >= most), f"must be in [0, {most - 1}]", rows[field])

@@ -1,9 +1,8 @@
-"""What an engine tells of a serving run while it runs: requests that arrive, what becomes of them, and states.
+"""What an engine reports while a serving run runs: requests that arrive, what happens to them, and states.
 
 An engine calls this once per step and several times per request, so a call only packs integers and makes no object per
-token. Columns are made of many requests at a time. What replicas hold over time becomes exact sums and maxima of all
-states, and a series thinned to a size. Times are whole picoseconds since the start of the workload. Letters: N states,
-L levels.
+token. Columns are made of many requests at a time. States of replicas over time become exact sums and maxima, and a
+series thinned to a size. Times are whole picoseconds since the start of the workload. Letters: N states, L levels.
 """
 
 from array import array
@@ -36,17 +35,17 @@ from .serving import (
     check_log,
 )
 
-_AT_ONCE = 2**6  # few: until then the ids of their texts stay in memory, and new ones find none that is warm
+_AT_ONCE = 2**6  # few: until then the ids of their texts stay in memory, and new ones are allocated in cold memory
 
 
 class WrongArrivalError(ValueError):
-    """A request that cannot have come; the message says which, and why."""
+    """An impossible arrival; the message names the request and says why."""
 
 
 class RepeatedIdError(WrongArrivalError):
     """A request with the id of another one, `request_id`."""
 
-    def __init__(self, request_id: str) -> None:  # its only argument: simpy makes errors anew from their arguments
+    def __init__(self, request_id: str) -> None:  # its only argument: simpy makes errors again from their arguments
         super().__init__(request_id)
         self.request_id = request_id
 
@@ -55,7 +54,7 @@ class RepeatedIdError(WrongArrivalError):
 
 
 class ArrivedRequests:
-    """What the workload says of each request, by serial, and which replica it was given to."""
+    """Each request's data from the workload, by serial, and its replica."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -76,7 +75,7 @@ class ArrivedRequests:
         known, replicas = self._known, self._counts["replica"]
         serial = len(replicas)
         known.add(arrival.request_id)
-        if len(known) == serial:  # it was there
+        if len(known) == serial:  # the id is known
             raise RepeatedIdError(arrival.request_id)
         replicas.append(replica)
         self._newest.append(arrival)
@@ -102,7 +101,7 @@ class ArrivedRequests:
 
 
 MOST_POINTS = 1024
-# States that wait to be added up: a few MB, and enough for numpy to be quick.
+# States to gather before they are added up: a few MB, and enough for numpy to be fast.
 _GATHERED = 2**14
 # A row: replica, at_ps, running, waiting, then the used blocks of each level.
 _HELD = 2
@@ -171,7 +170,7 @@ class ReplicaStates:
 
 
 class States:
-    """The states of all replicas, packed as they come and added up many at a time."""
+    """The states of all replicas, packed one by one and added up many at a time."""
 
     def __init__(self, num_replicas: int, num_levels: int) -> None:
         self._replicas = tuple(ReplicaStates(num_levels) for _ in range(num_replicas))
@@ -206,17 +205,17 @@ class States:
 
 
 _GAP = Struct(f"={len(GAP_FIELDS)}q")
-# Requests for which room is made at a time.
+# Requests that arrays grow by at a time.
 _ROOM = 2**12
 
 
 class ServingRecorder:
     """Gathers requests, gaps between outputs, states of replicas and sums; `log` makes a `ServingLog` of them.
 
-    Letter: L levels. Calls but `arrived` check nothing: what they were told is checked as a whole by `log`. `members`
-    are `[L]` names of the pool, in level order; `replicas` have by name, in the order of their indices, `[L]` the KV
-    blocks of each member; None for a member whose blocks nobody counts. With `events` every operation is kept as well,
-    in `operations`, and replicas run step by step for it.
+    Letter: L levels. All calls except `arrived` check nothing: `log` checks the whole. `members` are `[L]` names of the
+    pool, in level order; `replicas` have by name, in the order of their indices, `[L]` the KV blocks of each member;
+    None for a member whose blocks are not counted. With `events` every operation is kept as well, in `operations`, and
+    replicas run step by step for it.
     """
 
     def __init__(
@@ -243,7 +242,7 @@ class ServingRecorder:
         self._transfers: TransferTotals | None = None
 
     def arrived(self, arrival: Arrival, replica: int) -> int:
-        """A request came and was given to a replica; its serial, which names it in every other call.
+        """A request came and was given to a replica; returns its serial, which names it in every other call.
 
         Raises:
             WrongArrivalError: it comes too late for a clock of 64 bits, or one before it had its id.
@@ -279,7 +278,7 @@ class ServingRecorder:
         self._ended[serial] = at_ps
 
     def emitted(self, serial: int, num_tokens: int) -> None:
-        """How many tokens of one that has not ended are out; to be told of each that has its first, at the end."""
+        """Tokens so far of a request that has not ended; to be called at the end for each that has its first token."""
         self._emitted[serial] = num_tokens
 
     def gaps(self, first_ps: int, increment_ps: int, count: int, rows: int) -> None:
@@ -297,9 +296,9 @@ class ServingRecorder:
         self._gaps += array("q", packed).tobytes()
 
     def judged(self, level: int, drafted: int, accepted: int, own: int, rows: int) -> None:
-        """A member judged `drafted` tokens of `rows` requests together; `accepted` stayed, and it added `own` itself.
+        """A member judged `drafted` tokens of `rows` requests together; it accepted `accepted` and added `own` itself.
 
-        One that has nothing to judge and writes a token of its own is among them; a prefill is not.
+        A row with nothing to judge and an own token counts too; a prefill does not.
         """
         sums = self._judged[level]
         sums[0] += rows
@@ -323,17 +322,17 @@ class ServingRecorder:
         self._states.grew(replica, level, block_ps, most_blocks)
 
     def path(self, replica: int, words: str) -> None:
-        """How the steps of a replica are worked out; not empty."""
+        """How the steps of a replica are computed, in words; not empty."""
         self._paths[replica] = words
 
     def busy(self, replica: int, level: int, duration_ps: int, forwards: int = 1) -> None:
-        """A member ran on its device, for so many forwards."""
+        """A member ran on its device, for `forwards` forwards."""
         sums = self._busy[replica][level]
         sums[0] += duration_ps
         sums[1] += forwards
 
     def looked_up(self, replica: int, level: int, asked: tuple[int, int], found: tuple[int, int]) -> None:
-        """A member's prefix cache was asked for (blocks, tokens) and held (blocks, tokens): of one look-up, or many."""
+        """A member's prefix cache was asked for (blocks, tokens) and held (blocks, tokens): in one look-up or more."""
         sums = self._lookups[replica][level]
         sums[0] += asked[0]
         sums[1] += found[0]
@@ -345,7 +344,7 @@ class ServingRecorder:
         self._stopped = at_ps, reason
 
     def offloaded(self, replica: int, totals: HostTotals) -> None:
-        """What host memory did for a replica, in all."""
+        """A replica's totals of host memory."""
         self._hosts[replica] = totals
 
     @property
@@ -354,14 +353,14 @@ class ServingRecorder:
         return self._stopped[1] if self._stopped is not None else ""
 
     def transferred(self, totals: TransferTotals) -> None:
-        """What crossed the link between replicas, in all."""
+        """The totals of the link between replicas."""
         self._transfers = totals
 
     def log(self, about: ServingAbout) -> ServingLog:
-        """All of it so far; the recorder can go on.
+        """The log so far; more can be recorded afterwards.
 
         Raises:
-            TraceFormatError: what it was told does not go together; one line.
+            TraceFormatError: what was recorded is inconsistent; one line.
         """
         requests = self._requests()
         ended_at_ps, reason = self._stopped or (int(requests["ended_at_ps"].max(initial=0)), "")
@@ -406,7 +405,7 @@ class ServingRecorder:
         return {name: columns[name] for name in REQUEST_FIELDS}
 
     def _preemptions(self, replicas: NDArray[np.int64]) -> Columns:
-        """In order of time, and of replicas at one instant, whichever was let run first."""
+        """In order of time, then of replicas, so that the order of calls at one instant does not matter."""
         columns = _columns(np.array(self._preempted, dtype=np.int64), PREEMPTION_FIELDS)
         order = np.lexsort((replicas[columns["request"]], columns["at_ps"]))
         return {name: column[order] for name, column in columns.items()}
@@ -457,12 +456,12 @@ class ServingRecorder:
 
 
 def _whole_numbers(column: "array[int]", count: int) -> NDArray[np.int64]:
-    """A copy of the first so many, since the column may grow on."""
+    """A copy of the first `count`, since the column may still grow."""
     return np.frombuffer(column, dtype=np.int64)[:count].copy()
 
 
 def _columns(packed: NDArray[np.int64], fields: Sequence[str]) -> Columns:
-    """Columns of rows that stand one behind the other."""
+    """Columns of consecutive rows."""
     rows = packed.reshape(-1, len(fields))
     return {name: rows[:, place].copy() for place, name in enumerate(fields)}
 

@@ -1,4 +1,4 @@
-"""A serving run: what it says of itself, its columns, what must hold of them, and its folder.
+"""A serving run: its metadata, its columns, their rules, and its folder.
 
 Times are whole picoseconds since the start of the workload; sums of time are whole picoseconds times requests or
 blocks, as exact as the clock. Letters: R requests, L levels.
@@ -24,7 +24,7 @@ from . import operations as kept
 from .log import Columns, check_run_folder, new_folder
 from .operations import KeptOperations, rules_of_operations, rules_of_rows
 
-# Python's numbers take several times the room of numpy's: so many runs are turned into them at a time.
+# Runs converted to Python's numbers at a time: these take several times the memory of numpy's.
 _AT_ONCE = 2**16
 
 
@@ -50,7 +50,7 @@ def exact_dot(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
 
 
 Count = Annotated[int, Field(ge=0)]
-# How the steps of a replica were worked out.
+# How the steps of a replica were computed.
 STEP_BY_STEP = "step by step"
 CYCLES = "cycle by cycle, where nobody looks"
 
@@ -58,12 +58,12 @@ Title = Annotated[str, Field(pattern=TITLE_PATTERN)]
 
 
 class Lookups(Record):
-    """What was asked of a member's prefix cache, and what it held."""
+    """Look-ups in a member's prefix cache, and hits."""
 
     asked_blocks: Count = 0  # full blocks of the texts that were looked up
-    found_blocks: Count = 0  # of those, how many it held
+    found_blocks: Count = 0  # how many of those were hits
     asked_tokens: Count = 0  # tokens of the texts that were looked up, those of a last block that is not full included
-    found_tokens: Count = 0  # of those, how many it held
+    found_tokens: Count = 0  # how many of those were hits
 
     @model_validator(mode="after")
     def _found(self) -> "Lookups":
@@ -75,11 +75,11 @@ class Lookups(Record):
 class MemberTotals(Record):
     """What one member of a replica did and held."""
 
-    # KV blocks it may use; None: nobody counts them, or it keeps no keys and values.
+    # KV blocks it may use; None: they are not counted, or it keeps no keys and values.
     num_blocks: Annotated[int, Field(ge=1)] | None
     most_blocks: Count  # that it used at once
     block_ps: Count  # used blocks, added up over time
-    busy_ps: Count  # time of its forwards, of those that the end of the run cuts until then
+    busy_ps: Count  # time of its forwards, forwards that the end of the run cuts count until then
     forwards: Count  # batched forwards it ran
     lookups: Lookups  # in its prefix cache
 
@@ -91,35 +91,35 @@ class MemberTotals(Record):
 
 
 class HostTotals(Record):
-    """What host memory did for the prefix caches of a replica."""
+    """Host memory behind the prefix caches of a replica."""
 
-    stored: dict[str, Count]  # blocks of each member that came, by its name
-    loaded: dict[str, Count]  # blocks that were read again
-    dropped: dict[str, Count]  # blocks that went
+    stored: dict[str, Count]  # blocks of each member that were copied to it, by its name
+    loaded: dict[str, Count]  # blocks that were read back
+    dropped: dict[str, Count]  # blocks that were evicted
     most_bytes: Count  # that were used at once
-    load_ps: Count  # that steps took longer for what was read, until the end of the run
+    load_ps: Count  # time that loading added to steps, until the end of the run
 
 
 class ReplicaTotals(Record):
-    """What one replica did."""
+    """The totals of one replica."""
 
     name: str = Field(pattern=NAME_PATTERN)  # unique among the replicas
-    path: Title = STEP_BY_STEP  # how its steps were worked out, in words; figures do not depend on it
-    states: Count  # that it reported, of which the series holds some
+    path: Title = STEP_BY_STEP  # how its steps were computed, in words; figures do not depend on it
+    states: Count  # that it reported; the series holds some of them
     most_running: Count  # requests in its batch at once
     running_ps: Count  # requests in its batch, added up over time
     most_waiting: Count  # requests in its queue at once, preempted ones among them
     waiting_ps: Count  # requests in its queue, added up over time
     members: tuple[MemberTotals, ...]  # `[L]`
-    host: HostTotals | None = None  # what host memory did for it; None where it has none
+    host: HostTotals | None = None  # of its host memory; None where it has none
 
 
 class LevelTotals(Record):
-    """What one member judged in all replicas; a prefill judges nothing and is not among it."""
+    """What one member judged in all replicas; prefills judge nothing and are not counted."""
 
     verifications: Count  # one per request and forward in which it judged, or wrote a token of its own
-    judged: Count  # drafted tokens that it was given
-    accepted: Count  # of those, how many stayed; own tokens are not among them
+    judged: Count  # drafted tokens that it judged
+    accepted: Count  # how many of those were accepted; own tokens are not among them
     own: Count  # tokens it added itself, corrections and bonuses
 
     @model_validator(mode="after")
@@ -133,12 +133,12 @@ class TransferTotals(Record):
     """What crossed the link from replicas that prefill to those that decode, until the end of the run."""
 
     handed_over: Count  # requests
-    held_ps: Count  # times from the end of their prefill until blocks and a place were there for them, added up
-    sent: Count  # transfers that came to the link; a request whose text the other prefix cache holds needs none
-    unfinished: Count = 0  # of these, those that the end of the run found waiting, or cut
-    bytes: Count  # that were sent; of a transfer that was cut, in whole ones, what its time until then is of all of it
+    held_ps: Count  # time from the end of a prefill until its request had blocks and a place, summed over requests
+    sent: Count  # transfers that reached the link; a request whose text is in the other prefix cache needs none
+    unfinished: Count = 0  # of these, those waiting at the end of the run, or cut by it
+    bytes: Count  # that were sent; of a cut transfer the share of its bytes that its time until then is, rounded down
     busy_ps: Count  # time of the link for them
-    queued_ps: Count  # times that they waited for others before them, added up
+    queued_ps: Count  # time they waited behind others, added up
     most_queued_ps: Count  # the longest of these
 
 
@@ -148,9 +148,9 @@ class ServingAbout(Record):
     policy: Title  # as it was named
     workload: Title  # as it was named, rate included
     cluster: Title  # as it was named
-    seed: int = 0  # of the acceptance that was drawn and of whatever else is chance
+    seed: int = 0  # of drawn acceptance and all else that is random
     notes: tuple[Title, ...] = ()  # what a reader of its figures has to know, a line each
-    setting: dict[str, JsonValue] = Field(default_factory=dict)  # all else that was asked for, by option
+    setting: dict[str, JsonValue] = Field(default_factory=dict)  # all other options, by name
 
 
 class ServingMeta(Record):
@@ -184,7 +184,7 @@ def _check_unique(name: str, names: Sequence[str]) -> None:
         raise ValueError(f"names of {name} must be unique, got {list(names)}")
 
 
-# A time of what did not happen.
+# The time of an event that did not happen.
 UNKNOWN = -1
 
 REQUEST_FIELDS = (
@@ -213,8 +213,8 @@ class ServingLog:
 
     meta: ServingMeta  # what was run, and its sums
     # one row per request that arrived (REQUEST_FIELDS), in order of arrival. `replica` is an index into
-    # `meta.replicas`; `output_tokens` were asked for and `emitted_tokens` came out; a time is UNKNOWN where it did not
-    # come to it; `rejected` is the reason, "" for all others; `cached_tokens` `[R, L]` are those of the prompt that
+    # `meta.replicas`; `output_tokens` were asked for and `emitted_tokens` came out; a time is UNKNOWN where the event
+    # did not happen; `rejected` is the reason, "" for all others; `cached_tokens` `[R, L]` are those of the prompt that
     # each member's prefix cache held when the request was first scheduled. A request has finished if it ended and was
     # not rejected
     requests: Columns
@@ -237,9 +237,9 @@ GAPS, PREEMPTIONS, REQUESTS, SERIES = (f"{name}.parquet" for name in ("gaps", "p
 
 
 def check_log(log: ServingLog, path: Path, *, ids_are_unique: bool = False) -> None:
-    """Refuse a log whose parts do not go together; `path` is the folder that errors name.
+    """Reject an inconsistent log; `path` is the folder that errors name.
 
-    Whoever gathered the requests may have made sure that `ids_are_unique`.
+    `ids_are_unique` says that this was checked as requests were gathered.
 
     Raises:
         TraceFormatError: the first rule that is broken, with its file, field and row.
@@ -287,7 +287,7 @@ def _by_level(log: ServingLog, columns: Columns, field: str, path: Path) -> NDAr
 
 
 def _is_again(names: list[str]) -> NDArray[np.bool_]:
-    """Where a name stands that stood before."""
+    """Whether each name came before."""
     again = np.zeros(len(names), dtype=bool)
     if len(set(names)) < len(names):
         again[:] = True
@@ -367,14 +367,14 @@ def _of_gaps(log: ServingLog, path: Path) -> Iterator[Rule]:
     yield _within(columns, "increment_ps", -MOST_PS, MOST_PS)
     increment, later = columns["increment_ps"], columns["count"] - 1
     words = f"must leave the last gap in [0, {MOST_PS}]"
-    # First in floats, so that the whole numbers cannot run over.
+    # First in floats, so that the integers cannot overflow.
     yield Rule("increment_ps", np.abs(increment * later.astype(np.float64)) > 2.0**62, words, increment)
     last = columns["first_ps"] + increment * later
     yield Rule("increment_ps", (last < 0) | (last > MOST_PS), words, increment)
 
 
 def _check_gap_sums(log: ServingLog, path: Path) -> None:
-    """Outputs of a request are at most its tokens, and the gaps of one that finished fill the time between its ends."""
+    """Outputs of a request are at most its tokens; gaps of a finished one fill the time from first to last token."""
     most = int(np.maximum(log.requests["emitted_tokens"] - 1, 0).sum())
     found = total_gaps(log.gaps)
     if found > most:
@@ -390,7 +390,7 @@ def _check_gap_sums(log: ServingLog, path: Path) -> None:
 
 _TEXTS = {"request_id", "tag", "slo", "rejected"}
 _BY_LEVEL = {"cached_tokens", "used_blocks"}
-# Of these UNKNOWN is null in the file.
+# Columns in which UNKNOWN is null in the file.
 _MAY_LACK = {"scheduled_at_ps", "first_token_at_ps", "ended_at_ps"}
 _LIST = pa.list_(pa.field("element", pa.int64(), nullable=False))
 
@@ -420,7 +420,7 @@ def write_serving(log: ServingLog, path: Path) -> None:
 
     Raises:
         ValueError: `path` exists already, or lies inside a recording.
-        OSError: naming `path`; nothing stays of what was written.
+        OSError: naming `path`; nothing written is left.
     """
     with new_folder(path) as part:
         tables = {GAPS: log.gaps, PREEMPTIONS: log.preemptions, REQUESTS: log.requests, SERIES: log.series}
@@ -437,7 +437,7 @@ def read_serving(path: Path) -> ServingLog:
     """Read the folder of a run.
 
     Raises:
-        TraceFormatError: anything about it is not sound; the message is one line.
+        TraceFormatError: anything in it breaks a rule; the message is one line.
     """
     check_run_folder(path, "a serving run")
     has_operations = (path / kept.OPERATIONS).exists()

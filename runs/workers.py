@@ -1,8 +1,8 @@
-"""Plays cells in processes of this machine, through joblib, of a Dask cluster or of Ray, and keeps what comes of each.
+"""Plays cells in processes of this machine (through joblib), of a Dask cluster or of Ray, and keeps each result.
 
-The worker that played a cell keeps it, so that nothing is lost with whoever asked. A process that dies takes with it
-the cells that were being played: each of them is played once more, alone, and the one that kills its process again is
-named.
+The worker that played a cell writes its result, so that nothing is lost with the calling process. A process that dies
+takes with it the cells that were being played: each of them is played once more, alone, and the one that kills its
+process again is named.
 """
 
 import gc
@@ -31,7 +31,7 @@ from ..base.terminal import Progress, held_interrupts, quiet
 from ..decoding.steps import PolicyError
 from .cells import CellFound, CellStore, CellWork, key_of
 
-LOOK_S = 0.5  # between two looks whether whoever asked is still there
+LOOK_S = 0.5  # between two checks whether the parent process still runs
 ENDED = "its process ended by itself, as one that is killed for memory does"
 
 
@@ -59,29 +59,29 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellsPlayed:
-    """What became of the cells that were asked for; `failed` are those of this call and of earlier ones."""
+    """The results of the requested cells; `failed` are those of this call and of earlier ones."""
 
     total: int
-    kept: int  # that stood there before
+    kept: int  # results that existed before
     played: int  # by this call, those that failed among them
     failed: tuple[Failure, ...]
-    lost: tuple[Failure, ...]  # nothing is kept of them: the process ended, or its memory or disk was full
+    lost: tuple[Failure, ...]  # no result is kept: the process ended, or its memory or disk was full
 
     @property
     def interrupted(self) -> bool:
-        """Whether cells are missing that were never begun."""
+        """Whether some cells were never begun."""
         return self.kept + self.played + len(self.lost) < self.total
 
 
 @contextmanager
 def kept_processes() -> Iterator[None]:
-    """Processes of this machine serve all calls of `play_cells` in this block, and end with it."""
+    """Within this block all calls of `play_cells` share their processes on this machine."""
     try:
         yield
     finally:
-        executor: Any = reusable_executor._executor  # None where nobody began any
+        executor: Any = reusable_executor._executor  # None where none was begun
         if executor is not None:
-            getattr(executor, "terminate", executor.shutdown)()  # with what joblib keeps on the disk
+            getattr(executor, "terminate", executor.shutdown)()  # with joblib's files on the disk
             reusable_executor._executor = executor = None
             gc.collect()  # its semaphores, which outlive a process that ends at once
 
@@ -95,16 +95,16 @@ def play_cells(
     again: bool = False,
     unit: str = "cells",
 ) -> CellsPlayed:
-    """Play the cells that the folder lacks; the tasks are played whole by one process each, short ones several at once.
+    """Play the cells that the folder lacks; a process plays whole tasks, several short ones at a time.
 
     An interrupt ends it; what was played is kept. A second one raises KeyboardInterrupt. To be called in a block of
     `kept_processes`.
 
     Args:
-        tasks: cells that share what is read go together.
+        tasks: cells that read the same files are one task.
         folder: see `CellStore`.
         on: whose processes.
-        jobs: processes of this machine, >= 1; one is this process itself. A cluster has as many as it has.
+        jobs: processes of this machine, >= 1; one is this process itself. On a cluster its own number counts.
         again: whether cells that failed are played again.
         unit: what progress calls them.
 
@@ -127,7 +127,7 @@ def play_cells(
     rest = [left for task in keyed if (left := [pair for pair in task if pair[0] not in known])]
     kept = total - sum(map(len, rest))
     failures, lost, played = list[Failure](), list[Failure](), 0
-    # The first cell of a task may search for what the others share.
+    # The first cell of a task may search for a result that the others share.
     longest = max(map(len, rest), default=0)
     with (
         held_interrupts() as interrupts,
@@ -145,7 +145,7 @@ def play_cells(
 
 
 class _Came(NamedTuple):
-    """What became of a cell; `why` is empty where it has figures."""
+    """The result of a cell; `why` is empty where it has figures."""
 
     cell: str
     key: str
@@ -159,9 +159,9 @@ Task = Sequence[tuple[str, CellWork]]  # with the key of each cell
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Worker:
     folder: Path
-    begun: Path | None  # folder in which each process says which cell it is at; None: nobody asks
-    parent: int | None  # process with which it ends; None: it is started by others
-    at: Path | None = None  # folder that paths of cells begin at; None: the one where the process is
+    begun: Path | None  # folder in which each process notes the cell it plays; None: not needed
+    parent: int | None  # process with which it ends; None: a cluster started it
+    at: Path | None = None  # folder that paths of cells are relative to; None: the working directory
 
     def __call__(self, task: Task) -> list[_Came]:
         if self.at is not None:
@@ -178,13 +178,13 @@ class _Worker:
 
 
 def _play(store: CellStore, key: str, cell: CellWork) -> _Came:
-    """Play one cell and keep what comes of it; nothing is raised, so that one cell does not lose the others."""
+    """Play one cell and keep its result; raises nothing, so that one cell does not lose the others."""
     name = str(cell)
     try:
         store.write(key, CellFound(asked=cell.asked, figures=cell.play()))
     except (MemoryError, OSError) as error:  # of this machine at this moment
         return _Came(name, key, _line(error), lost=True)
-    except Exception as error:  # noqa: BLE001 - a policy may raise anything, and is told with its cell
+    except Exception as error:  # noqa: BLE001 - a policy may raise anything; it is reported with its cell
         why = _line(error)
         store.write(key, CellFound(asked=cell.asked, figures=None, failed=why))
         return _Came(name, key, why)
@@ -192,7 +192,7 @@ def _play(store: CellStore, key: str, cell: CellWork) -> _Came:
 
 
 def _line(error: Exception) -> str:
-    """In one line, the same on every machine: paths of installed packages stay out."""
+    """The error in one line, the same on every machine: without paths of installed packages."""
     if isinstance(error, ValueError | OSError | PolicyError):
         return " ".join(str(error).split())
     place = raised_at(error, installed=False)
@@ -201,7 +201,7 @@ def _line(error: Exception) -> str:
 
 @cache
 def end_with(parent: int) -> None:
-    """End this process when `parent` is gone, which was killed and could not say so."""
+    """End this process when `parent` is gone: a killed process cannot end its children."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -223,7 +223,7 @@ def _come(rest: Sequence[Task], folder: Path, on: On, jobs: int) -> Iterator[_Ca
 
 
 def _of_processes(rest: Sequence[Task], folder: Path, jobs: int) -> Iterator[_Came]:
-    """What came of cells in processes of this machine; where one dies, others take over."""
+    """Results of cells from processes of this machine; where one dies, others take over."""
     pending = {key: (key, cell) for task in rest for key, cell in task}
     while pending:
         tasks = [part for task in rest if (part := [pending[key] for key, _ in task if key in pending])]
@@ -239,7 +239,7 @@ def _of_processes(rest: Sequence[Task], folder: Path, jobs: int) -> Iterator[_Ca
             finished, _ = CellStore(folder).keys()
             for key in finished & set(pending):
                 yield _Came(str(pending.pop(key)[1]), key)
-            # Where nobody says what it was at, it died of the first one.
+            # Where no process noted its cell, the first one counts as the cause.
             for key in (at & set(pending)) or list(pending)[:1]:
                 pair = pending.pop(key)
                 try:
@@ -257,9 +257,9 @@ Result = TypeVar("Result")
 
 
 def called_together(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
-    """What calls return, as they end, in processes of joblib's present backend; raises what one of them raises.
+    """Results of calls, as they end, in processes of joblib's current backend; raises what one of them raises.
 
-    Processes that begin here hear no Ctrl-C, which is for the user who asked. To be called in a block of
+    Processes that begin here ignore Ctrl-C, which the calling process handles. To be called in a block of
     `kept_processes`.
     """
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -275,20 +275,20 @@ def called_together(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
 
 
 class _Cluster(NamedTuple):
-    """How processes of others are asked."""
+    """How to use the processes of a cluster."""
 
     submit: Callable[[_Worker, Task], Any]  # returns a future
     wait: Callable[[list[Any]], Iterable[Any]]  # some of the futures that have ended
     result: Callable[[Any], list[_Came]]
-    # raised by `result` of a task that was given to a process that ended, whether it was played by then or not
+    # raised by `result` for a task of a process that ended, whether it had been played or not
     died: type[Exception]
-    at_once: int  # tasks that are asked for at a time
+    at_once: int  # tasks submitted at a time
 
 
 def _of_cluster(rest: Iterable[Task], folder: Path, on: On, jobs: int) -> Iterator[_Came]:
-    """What came of cells as they end, a few more being asked for than there are processes.
+    """Results of cells as they end; a few more tasks are submitted than there are processes.
 
-    Nobody says which task a process died of: all that it had been given are played once more, alone.
+    Which task killed a process is unknown: all its tasks are played once more, alone.
     """
     worker, left = _Worker(folder=folder.absolute(), begun=None, parent=None, at=Path.cwd()), iter(rest)
     with _dask(jobs) if on is On.dask else _ray(jobs) as cluster:

@@ -1,9 +1,9 @@
-"""Carries out the parts of an `Overlap` with real models; each member has a lane of its own.
+"""Runs the parts of an `Overlap` with real models; each member has a lane of its own.
 
-Lanes run in threads or in turns, whichever was measured to be quicker; the answers are the same. All parts read the
-text as it was before. Once all verdicts are in, caches are cut back to what stays (`decoding.overlap.settle`); of a
-request that has to wait none counts. Where threads find no memory, all parts run again in turns. Letters: B requests,
-P parts.
+Lanes run in threads or in turns, whichever was measured to be faster; the answers are the same. All parts read the text
+as it was before. After all verdicts, caches are rolled back to the tokens that are kept (`decoding.overlap.settle`); a
+deferred request keeps none of its parts. Where threads find no memory, all parts run again in turns. Letters: B
+requests, P parts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,23 +31,23 @@ from .pools.members import LoadedMember
 from .state import CrowdedError
 from .verify import VerifyProcessor
 
-# Operations that `auto` tries each way: after one that pays for what comes up once, enough to outlast a disturbance.
+# Operations that `auto` tries each way, after one for one-time costs: enough to outlast a disturbance.
 TRIED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AheadPace:
-    """What came of a run's operations in which several members worked."""
+    """The run's operations in which several members worked: how they ran, and why."""
 
     asked: AheadKind
     used: str  # how most of them ran, "" if there was none
-    threads_s: float | None  # median seconds of the operations that were tried, None where none was
-    turns_s: float | None  # likewise
-    why: str  # why threads were not even tried; empty if they were, or nobody asked for them
+    threads_s: float | None  # median seconds of the operations that were tried, None if none was tried
+    turns_s: float | None  # the same in turns
+    why: str  # why threads were not tried; empty if they were, or were not requested
 
 
 def check_has_use(asked: AheadKind, policies: Mapping[str, Policy]) -> None:
-    """Refuse to choose how policies, by name, work ahead where none ever does; raises ArgumentError."""
+    """Raise ArgumentError for `threads` or `turns` if no policy, by name, works ahead."""
     if asked != "auto" and not any(map(may_work_ahead, policies.values())):
         names = " nor ".join(policies)
         raise ArgumentError(f"`overlap` is for policies that work ahead, such as pearl, got {asked!r} for {names}")
@@ -56,7 +56,8 @@ def check_has_use(asked: AheadKind, policies: Mapping[str, Policy]) -> None:
 def why_no_threads(sampling: str, *, whole: bool, limited: bool, compiled: bool) -> str:
     """Why members cannot work in threads, empty if they can.
 
-    `whole`: all models are in this process; `limited`: the memory of caches is; `compiled`: a member's forward is.
+    `whole`: all models are in this process; `limited`: the memory of caches has a limit; `compiled`: a member's forward
+    is compiled.
     """
     if sampling == "rejection":
         return "rejection sampling draws from one stream of chance per request, in order"
@@ -71,11 +72,11 @@ class Pace:
     """Chooses threads or turns, operation by operation; mutated by `note`.
 
     Args:
-        asked: `auto` tries both ways in turn, and goes on with the quicker one.
-        why_not: why threads cannot be, empty if they can.
+        asked: `auto` tries both ways in turn, then uses the faster one.
+        why_not: why threads cannot be used, empty if they can.
 
     Raises:
-        ArgumentError: `threads` where there can be none.
+        ArgumentError: `threads` where they cannot be used.
     """
 
     def __init__(self, asked: AheadKind, why_not: str) -> None:
@@ -99,13 +100,13 @@ class Pace:
         return median_high(self._seconds[True]) < median_high(self._seconds[False])
 
     def note(self, seconds: float, *, threads: bool) -> None:
-        """An operation took so long; the first one of either kind pays for what comes up once and is left out."""
+        """Note an operation's seconds; the first one of either kind has one-time costs and is left out."""
         self._num_ops[threads] += 1
         if 1 < self._num_ops[threads] <= TRIED + 1:
             self._seconds[threads].append(seconds)
 
     def told(self) -> AheadPace:
-        """What there is to say of the run so far."""
+        """The pace of the run so far."""
         ran = max(self._num_ops, key=self._num_ops.__getitem__)
         used = "" if not self._num_ops[ran] else "threads" if ran else "turns"
         return AheadPace(
@@ -122,7 +123,7 @@ Maker = Callable[[], tuple[list[Answer], PartRun]]
 
 
 class Lane(NamedTuple):
-    """One member, with all that a forward of it mutates but its caches."""
+    """One member, with all that its forwards mutate except its caches."""
 
     executor: Executor
     draft: DraftProcessor
@@ -133,7 +134,7 @@ class Lanes:
     """Mutates caches, request states and its notes of seconds; no session.
 
     `executor` runs members one at a time, and each lane has a twin of it. `foreign` holds by level the members with a
-    tokenizer of their own. The attribute `parts` `[P]` says how the parts of the latest operation ran.
+    tokenizer of their own. The attribute `parts` `[P]` has how the parts of the latest operation ran.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Lanes:
         self._threads: ThreadPoolExecutor | None = None
 
     def run(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> list[Parted | Failed | Deferred]:
-        """`[B]` what came of each request's parts, or why nothing did."""
+        """`[B]` the result of each request's parts, or why there is none."""
         manager, start_s = self._manager, self._clock.now_s()
         spans = [spans_of(session, step, levels) for session, step in items]
         endorsed = [self._endorsed(session) for session, _ in items]
@@ -181,13 +182,13 @@ class Lanes:
         return rows
 
     def phases(self) -> Phases:
-        """Where the seconds of all lanes went so far; those of threads count side by side."""
+        """Seconds of all lanes so far by kind of work; those of concurrent threads are all added."""
         return sum((lane.executor.phases for lane in self._lanes.values()), start=Phases())
 
     def _maker(
         self, level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int], start_s: float
     ) -> Maker:
-        """Carries out one part when it is called, and looks up only then what it reads of requests."""
+        """A function that runs one part; it reads the state of requests only when called."""
         lane = self._lane(level)
 
         def make() -> tuple[list[Answer], PartRun]:
@@ -202,9 +203,9 @@ class Lanes:
         return make
 
     def _in_threads(self, makers: Sequence[Maker]) -> list[tuple[list[Answer], PartRun]] | None:
-        """The largest member's part here, the others in threads; waits for all. None where memory is short."""
+        """Run the largest member's part here, the others in threads; waits for all. None where memory is short."""
         if self._threads is None:
-            # A new thread does not know how many threads of torch's own this one may use.
+            # A new thread does not inherit this one's number of torch threads.
             most, each = len(self._members) - 1, (torch.get_num_threads(),)
             self._threads = ThreadPoolExecutor(most, initializer=torch.set_num_threads, initargs=each)
         self._manager.beside = True
@@ -212,7 +213,7 @@ class Lanes:
         try:
             try:
                 first = makers[0]()
-            finally:  # nobody may go on writing to caches once this has ended
+            finally:  # no thread may write to caches after this has ended
                 wait(coming)
                 self._manager.beside = False
             return [first, *[each.result() for each in coming]]
@@ -229,7 +230,7 @@ class Lanes:
         return lane
 
     def _lost(self, items: Sequence[OverlapItem], num_evicted: int) -> set[str]:
-        """Requests of this operation that gave up their caches to another member's part; nobody else reports them."""
+        """Requests of this operation that lost their caches to another member's part; not reported elsewhere."""
         own = {session.request_id for session, _ in items}
         evicted = self._manager.evicted
         lost = own & set(evicted[num_evicted:])
@@ -237,7 +238,7 @@ class Lanes:
         return lost
 
     def _endorsed(self, session: Session) -> list[Tensor | None]:
-        """What whoever endorses each pending token says there."""
+        """The logits of each pending token's endorser at its context."""
         views = self._manager.states[session.request_id].views
         return [views[place].judge for place in session.places]
 
@@ -249,7 +250,7 @@ class Lanes:
         row: Parted | Failed | Deferred,
         endorsed: Sequence[Tensor | None],
     ) -> None:
-        """Cut caches back to what the session will say they hold; of a request without answers nothing counts."""
+        """Roll caches back to what the session will say they hold; without answers, to before the operation."""
         if isinstance(row, Failed | Deferred):
             self._undo(session, endorsed)
         else:

@@ -1,12 +1,12 @@
 """Keys and values of the requests that run: rows of slots, one row a request, in two kinds of cache.
 
 `SlotCache`: a slot is a position, and rolling back is one integer. `MaskCache`: append-only with a validity mask
-(SpecRouter, arXiv:2505.07680); all rows take new slots at the same columns, so rolled-back tokens and rows that sat a
-forward out leave holes, which are masked. Where more than a stated share of the columns in use is dead (beyond the
-longest text), live slots are moved together. A `Placement` says where the tokens of one ragged forward go and what each
-looks at; `on_trees` makes it one of token trees. numpy works out the indices, in half of torch's time.
+(SpecRouter, arXiv:2505.07680); all rows take new slots at the same columns, so rolled-back tokens and rows that are not
+in a forward leave holes, which are masked. Where more than a stated share of the columns in use is dead (beyond the
+longest text), live slots are moved together. A `Placement` says where the tokens of one ragged forward go and which
+slots each attends to; `on_trees` makes it one of token trees. numpy computes the indices, in half of torch's time.
 
-Letters: L layers, R rows, S slots looked at, H key and value heads, D head width, B requests, T new tokens of all of
+Letters: L layers, R rows, S slots attended to, H key and value heads, D head width, B requests, T new tokens of all of
 them (request after request), Q the most of one, N new nodes of a tree, M its nodes in the cache, the new ones last.
 """
 
@@ -31,29 +31,29 @@ from .forward_kinds import SharedKind
 
 
 def total_bytes(device: torch.device) -> int:
-    """Of a GPU its own, else the machine's."""
+    """Memory of a GPU, else of the machine."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 _MAPS = Path("/proc/self/maps")
-# `MADV_PAGEOUT` of Linux: the system may take pages away. It changes no value: they are read anew when asked for.
+# `MADV_PAGEOUT` of Linux: the system may drop pages. Values do not change: pages are read again at the next access.
 _PAGE_OUT, _PAGE_BYTES = 21, 4096
 
 
 def let_go(values: Tensor) -> None:
-    """Tell the system that values without gaps are not needed in memory; does nothing where they are in no file."""
+    """Tell the system that contiguous values are not needed in memory; does nothing if no file backs them."""
     first = values.data_ptr()
     if values.device.type != "cpu" or not _in_a_file(first):
         return
     start, end = -(-first // _PAGE_BYTES) * _PAGE_BYTES, (first + values.nbytes) // _PAGE_BYTES * _PAGE_BYTES
-    if start < end:  # a hint, so what comes of it is not asked
+    if start < end:  # a hint, so its result is not checked
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _PAGE_OUT)
 
 
 def _in_a_file(address: int) -> bool:
-    """Whether an address is one of a mapped file; False where the system does not say."""
+    """Whether an address is in a mapped file; False if the system does not say."""
     if not _MAPS.exists():
         return False
     for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -65,7 +65,7 @@ def _in_a_file(address: int) -> bool:
 
 
 def trim() -> None:
-    """Let the C library give back what was freed, where it can."""
+    """Let the C library return freed memory to the system, where it can."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
 
@@ -74,12 +74,12 @@ Places = slice | Tensor  # one run, or indices
 
 
 class Prefix(NamedTuple):
-    """What a forward reads from a prefix cache, in front of the rows' own slots. Letter: P the most of one request."""
+    """What a forward reads from a prefix cache, before the rows' own slots. Letter: P the most of one request."""
 
-    slots: Tensor  # `[B, P]` of the store of blocks; after a request's last one any
-    num_common: int  # of these P the first so many are the same for all requests: held once, they may be read once
+    slots: Tensor  # `[B, P]` of the store of blocks; any slot after a request's last one
+    num_common: int  # the first `num_common` of these P are the same for all requests: held once, they may be read once
     own: "Placement"  # the placement in the rows alone
-    attention: SharedKind = "auto"  # whether attention over what is common is computed once for all rows
+    attention: SharedKind = "auto"  # whether attention over the common slots is computed once for all rows
 
     @property
     def num_slots(self) -> int:
@@ -95,10 +95,10 @@ class Placement(NamedTuple):
     positions: Places  # of the new tokens in their texts: a slice if it is one run, else `[T]`
     written: tuple[int, slice] | Tensor  # (row, slots) if it is one run, else `[T]` indices into all slots of all rows
     num_slots: int  # S; slots 0 to S - 1 of the rows are read, after those of `prefix`, which are among the S
-    mask: Tensor | None  # `[B, 1, Q, S]` bool, True where a token looks; None if every token may look at all S slots
+    mask: Tensor | None  # `[B, 1, Q, S]` bool, True where a token attends; None if every token attends to all S slots
     pad: Tensor | None  # `[B, Q]` index into T, requests padded with their own last token; None if all counts are equal
     unpad: Tensor | None  # `[T]` index of every token in B x Q; None as `pad`
-    tree: bool = False  # slots say nothing of positions and the mask is all there is; such a forward is not compiled
+    tree: bool = False  # slots do not give positions, only the mask does; such a forward is not compiled
     prefix: Prefix | None = None
 
     @property
@@ -125,7 +125,7 @@ class Placement(NamedTuple):
 
 
 def runs(firsts: Sequence[int], counts: tuple[int, ...], device: torch.device) -> Tensor:
-    """`[T]` whole numbers: of each request so many in a row, from its first on."""
+    """`[T]` whole numbers: `counts[i]` consecutive ones of each request, from its first on."""
     starts, lengths = np.array(firsts), np.array(counts)
     longest = max(counts)
     grid = starts[:, None] + np.arange(longest)
@@ -146,35 +146,36 @@ def padding(counts: tuple[int, ...], device: torch.device) -> tuple[Tensor | Non
 
 
 def _holds_token(lengths: NDArray[np.int64], longest: int) -> NDArray[np.bool_]:
-    """`[B, Q]` whether a place holds a token, and not padding."""
+    """`[B, Q]` whether a place holds a token, not padding."""
     return np.arange(longest) < lengths[:, None]
 
 
 def side_by_side(rows: list[int]) -> slice | None:
-    """The slice that rows make up, None if they have gaps or another order (a new request takes the first free row)."""
+    """The slice of these rows, None if they have gaps or another order (a new request takes the first free row)."""
     first, end = rows[0], rows[0] + len(rows)
     return slice(first, end) if rows == list(range(first, end)) else None
 
 
-# What a device without so much memory raises.
+# What a device without enough memory raises.
 NO_MEMORY = (MemoryError, torch.OutOfMemoryError)
-# Bytes of a line of the processor's cache. Torch begins memory at one, as attention likes it, numpy 16 bytes behind.
+# Bytes of a line of the processor's cache. Torch aligns memory to one, which is fastest for attention; numpy begins 16
+# bytes after one.
 _ALIGNED = 64
 
 
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor of zeros: a slot that nobody may look at must still hold finite numbers.
+    """A tensor of zeros: a masked slot must still hold finite numbers.
 
-    On a CPU pages cost neither seconds nor memory until they are written (numpy asks for zeroed memory).
+    On a CPU pages cost neither seconds nor memory until they are written (numpy requests zeroed memory).
 
     Raises:
-        MemoryError: a CPU has not so much memory.
-        torch.OutOfMemoryError: another device has not.
+        MemoryError: a CPU lacks the memory.
+        torch.OutOfMemoryError: another device lacks it.
     """
     if device.type != "cpu" or not prod(size):
         return torch.zeros(size, dtype=dtype, device=device)
     num_bytes = prod(size) * dtype.itemsize
-    as_bytes = np.zeros(num_bytes + _ALIGNED, dtype=np.uint8)  # numpy knows no bfloat16
+    as_bytes = np.zeros(num_bytes + _ALIGNED, dtype=np.uint8)  # numpy has no bfloat16
     first = -as_bytes.ctypes.data % _ALIGNED
     return torch.from_numpy(as_bytes)[first : first + num_bytes].view(dtype).view(size)
 
@@ -200,17 +201,17 @@ class KVShape:
 
 
 class MemberKV(ABC):
-    """One member's cache for all running requests; all methods but the properties mutate it, few of them move data.
+    """One member's cache for all running requests; all methods but the properties mutate it, few of them copy data.
 
-    `rows` are by request id; `num_rows` (R) is how many there is memory for, `capacity` (S) the slots of each.
+    `rows` are by request id; `num_rows` (R) have memory, with `capacity` (S) slots each.
     """
 
     def __init__(self, shape: KVShape) -> None:
         self.shape = shape
         self.rows: dict[str, int] = {}
-        # Beside the tensor's own shape, which takes ten times as long to read; every forward asks several times.
+        # Kept beside the tensor's shape, which takes ten times as long to read, several times per forward.
         self.num_rows = self.capacity = 0
-        # Rows that a request left and none has taken since, and how many of their slots may hold what it wrote.
+        # Rows that a request has freed and none has taken since, and how many of their slots it may have written.
         self._left: dict[int, int] = {}
         self._kv = self._zeros(0, 0)
 
@@ -218,7 +219,7 @@ class MemberKV(ABC):
 
     @property
     def held_slots(self) -> int:
-        """Slots there is memory for."""
+        """Slots with memory."""
         return self.num_rows * self.capacity
 
     @property
@@ -232,7 +233,7 @@ class MemberKV(ABC):
         return sum(self.length(request_id) for request_id in self.rows)
 
     def length(self, request_id: str) -> int:
-        """Tokens of the request that the cache holds; 0 for one it does not know."""
+        """Tokens of the request that the cache holds; 0 for an unknown one."""
         row = self.rows.get(request_id)
         return 0 if row is None else self._length(row)
 
@@ -268,7 +269,7 @@ class MemberKV(ABC):
 
     @abstractmethod
     def _shorten(self, row: int, num_tokens: int) -> None:
-        """The row holds more tokens than that."""
+        """Called only if the row holds more tokens."""
 
     @abstractmethod
     def _reach(self, row: int) -> int:
@@ -281,13 +282,13 @@ class MemberKV(ABC):
     # -- forwards
 
     def reserve(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int] = ()) -> None:
-        """Get the memory that a forward needs, and those of one token each after it.
+        """Allocate the memory for a forward, and for later forwards of one token each.
 
         `request_ids` differ. `counts` are tokens of each in the first `place`, >= 1; `further` is how many more times
         each is placed with one token, >= 0, none at all if empty.
 
         Raises:
-            MemoryError, torch.OutOfMemoryError: the device has none (`NO_MEMORY`).
+            MemoryError, torch.OutOfMemoryError: the device has not enough (`NO_MEMORY`).
         """
         rows, slots = self._needed(request_ids, counts, further)
         if (rows, slots) != (self.num_rows, self.capacity):
@@ -338,7 +339,7 @@ class MemberKV(ABC):
         return kv[rows] if isinstance(rows, slice) else kv.index_select(0, rows)
 
     def truncate(self) -> None:
-        """Give back the memory of what is not live: free rows, and slots beyond those of the longest text."""
+        """Free the memory of what is not live: free rows, and slots beyond those of the longest text."""
         self._close_ranks()
         slots = -(-self._squeeze() // SLOT_STEP) * SLOT_STEP
         if (len(self.rows), slots) != (self.num_rows, self.capacity):
@@ -349,7 +350,7 @@ class MemberKV(ABC):
         """Move live slots of every row together where they are apart; returns how many the longest text has."""
 
     def _append(self, rows: list[int], counts: tuple[int, ...]) -> Placement:
-        """There is room for them."""
+        """Called only with room for them."""
         if len(rows) == 1:
             return self._one(rows[0], counts)
         starts = [self._length(row) for row in rows]
@@ -394,7 +395,7 @@ class MemberKV(ABC):
     def _looks(
         self, rows: Places, counts: tuple[int, ...], positions: Places, pad: Tensor | None, num_slots: int
     ) -> Tensor | None:
-        """The mask of slots that were just taken; arguments as in `Placement`."""
+        """The mask over slots that were just taken; arguments as in `Placement`."""
 
     @abstractmethod
     def _slots_needed(self, rows: Sequence[int | None], counts: Sequence[int], further: Sequence[int]) -> int:
@@ -424,10 +425,10 @@ class MemberKV(ABC):
         return zeros(size, shape.dtype, shape.device)
 
     def _resize(self, rows: int, slots: int) -> None:
-        """What requests wrote stays where it is, as far as it fits."""
+        """Keeps what requests wrote in place, as far as it fits."""
         old, new = self._kv, self._zeros(rows, slots)
         for row in self.rows.values():
-            reach = min(self._reach(row), self.capacity, slots)  # the rest is zero, or of nobody
+            reach = min(self._reach(row), self.capacity, slots)  # the rest is zero or belongs to no request
             new[:, row, :reach] = old[:, row, :reach]
         self._kv = new
         self.num_rows, self.capacity = rows, slots
@@ -447,7 +448,7 @@ class MemberKV(ABC):
 
     @abstractmethod
     def _move(self, row: int, to: int) -> None:
-        """What is known of a row is now known of another one."""
+        """Move a row's state to another row."""
 
 
 class MaskCache(MemberKV):
@@ -466,7 +467,7 @@ class MaskCache(MemberKV):
 
     @property
     def _longest(self) -> int:
-        """Tokens of the longest text: the columns that must stay."""
+        """Tokens of the longest text: the columns that must be kept."""
         return max((len(self._slots[row]) for row in self.rows.values()), default=0)
 
     def live_slots_of(self, request_id: str) -> list[int]:
@@ -493,12 +494,12 @@ class MaskCache(MemberKV):
 
     def _shorten(self, row: int, num_tokens: int) -> None:
         slots = self._slots[row]
-        # Slots ascend with positions, so all live ones from here on are those that go.
+        # Slots ascend with positions, so all live ones from here on are dropped.
         self._valid[row, slots[num_tokens] :] = False
         del slots[num_tokens:]
 
     def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
-        """See `MemberKV`; moves nothing: what is not kept becomes a hole."""
+        """See `MemberKV`; moves nothing: dropped tokens become holes."""
         row = self.rows[request_id]
         slots = self._slots[row]
         if num_tokens == len(slots):
@@ -509,7 +510,7 @@ class MaskCache(MemberKV):
         slots[num_tokens:] = live
 
     def _reach(self, row: int) -> int:
-        # Truncating moves slots and leaves the old ones as they were.
+        # Truncating moves slots and does not clear the old ones.
         return self._furthest
 
     def _clear(self, row: int) -> None:
@@ -524,7 +525,7 @@ class MaskCache(MemberKV):
         self._valid[row] = False
 
     def _resize(self, rows: int, slots: int) -> None:
-        # All memory before anything is changed: where there is none, the cache stays as it is.
+        # Allocate everything before any change: if that fails, the cache is unchanged.
         kept_rows, kept_slots = min(rows, self._valid.shape[0]), min(slots, self._valid.shape[1])
         valid = zeros((rows, slots), torch.bool, self.shape.device)
         causal = zeros((slots, slots), torch.bool, self.shape.device).fill_(value=True).tril_()
@@ -563,7 +564,7 @@ class MaskCache(MemberKV):
             self._valid[rows, first:end] = live
         looks = self._valid[rows, None, :end]
         if longest > 1:
-            # Padding looks at what its request holds; nobody looks at padding.
+            # Padding attends to its request's slots; nothing attends to padding.
             looks = looks & self._causal[first:end, :end]
         return looks[:, None]
 
@@ -583,7 +584,7 @@ class SlotCache(MemberKV):
         return list(range(self.length(request_id)))
 
     def fork(self, request_id: str, to: str, num_tokens: int) -> None:
-        """Let `to`, which the cache does not know, begin as a copy of the first `num_tokens` >= 1 of a request."""
+        """Let `to`, a new request, begin as a copy of the first `num_tokens` >= 1 of a request."""
         self.place([to], [num_tokens])
         self._kv[:, self.rows[to], :num_tokens] = self._kv[:, self.rows[request_id], :num_tokens]
 
@@ -598,7 +599,7 @@ class SlotCache(MemberKV):
         self._lengths[row] = num_tokens
 
     def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
-        """See `MemberKV`; moves what is kept to the slots of its positions."""
+        """See `MemberKV`; moves kept tokens to the slots of their positions."""
         row, end = self.rows[request_id], num_tokens + len(kept)
         if list(kept) != list(range(len(kept))):
             slots = torch.tensor(kept, device=self.shape.device) + num_tokens
@@ -616,7 +617,7 @@ class SlotCache(MemberKV):
             known[to], known[row] = known[row], 0
 
     def _resize(self, rows: int, slots: int) -> None:
-        # All memory before anything is changed: where there is none, the cache stays as it is.
+        # Allocate everything before any change: if that fails, the cache is unchanged.
         numbers = torch.arange(slots, device=self.shape.device)
         super()._resize(rows, slots)
         self._numbers = numbers
@@ -625,7 +626,7 @@ class SlotCache(MemberKV):
 
     def _slots_needed(self, rows: Sequence[int | None], counts: Sequence[int], further: Sequence[int]) -> int:
         lengths, needed = self._lengths, 0
-        for row, count, more in zip(rows, counts, further or repeat(0)):  # noqa: B905 - to be strict costs more
+        for row, count, more in zip(rows, counts, further or repeat(0)):  # noqa: B905 - a strict zip is slower
             end = count + more if row is None else lengths[row] + count + more
             needed = max(needed, end)
         return needed
@@ -656,11 +657,11 @@ class TreeRow(NamedTuple):
 
     request_id: str
     positions: Sequence[int]  # of all its new tokens in their texts
-    sees: Flags  # `[N, M]` which nodes of the tree each of the last N new tokens looks at
+    sees: Flags  # `[N, M]` which nodes of the tree each of the last N new tokens attends to
 
 
 def on_trees(placement: Placement, cache: MemberKV, rows: Sequence[TreeRow]) -> Placement:
-    """A placement that was just made for a run of tokens of each request, for trees; rows in the order of its own."""
+    """Turn a placement just made for runs of tokens into one for trees; `rows` are in its order."""
     device = cache.shape.device
     behind = 0 if placement.prefix is None else placement.prefix.num_slots
     allowed = np.ones((len(rows), placement.longest, placement.num_slots), dtype=np.bool_)
@@ -669,7 +670,7 @@ def on_trees(placement: Placement, cache: MemberKV, rows: Sequence[TreeRow]) -> 
         nodes = allowed[number, count - num_new : count]
         nodes[:, [behind + slot for slot in cache.live_slots_of(row.request_id)[-num_nodes:]]] = row.sees
     positions = np.concatenate([np.asarray(row.positions, dtype=np.int64) for row in rows])
-    # Parents stand before their children, so what the nodes see is part of what a run of tokens would.
+    # Parents come before their children, so nodes see a subset of what a run of tokens would.
     mask = placement.looks(device) & torch.from_numpy(allowed).to(device)[:, None]
     return placement._replace(positions=torch.from_numpy(positions).to(device), mask=mask, tree=True)
 

@@ -1,7 +1,7 @@
-"""Where decoding times its operations, in one place, so that no measurement forgets to wait for the device.
+"""The clocks of decoding, in one place, so that every measurement waits for the device.
 
-A price list can stand in for the clock, so that a policy that weighs seconds sees what a replay shows it.
-`TimedPolicy` measures a policy's own thinking.
+A price list can stand in for the clock, so that a policy that weighs seconds sees the same as in a replay.
+`TimedPolicy` measures a policy's own seconds.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from ..decoding.world import Op
 from ..policies.about import WatchedPolicy
 from .ranks import Ranks
 
-# A place in what a device has to do: seconds on a CPU, an event on a GPU.
+# A point in a device's work: seconds on a CPU, an event on a GPU.
 Mark = float | torch.cuda.Event
 
 
@@ -38,7 +38,7 @@ class Clock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out of all readings what is done within."""
+        """Exclude the block's time from all readings."""
         before_s = self.now_s()
         try:
             yield
@@ -47,7 +47,7 @@ class Clock:
 
 
 class SharedClock(Clock):
-    """A clock that shows the same in every process: rank 0's, so that policies that look at seconds decide alike.
+    """A clock that shows the same in every process: rank 0's, so that policies that use seconds decide alike.
 
     Every process makes it and reads it in the same order; a reading waits for rank 0.
     """
@@ -62,7 +62,7 @@ class SharedClock(Clock):
 
 
 def mark(device: torch.device) -> Mark:
-    """This place in the work of a device; waits for nothing."""
+    """The current point in a device's work; does not wait."""
     if device.type != "cuda":
         return perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -71,7 +71,7 @@ def mark(device: torch.device) -> Mark:
 
 
 def between_s(first: Mark, last: Mark) -> float:
-    """Seconds from one mark to a later one of the same device; waits until it has come there."""
+    """Seconds from one mark to a later one of the same device; waits until the device has reached it."""
     if isinstance(first, float) or isinstance(last, float):
         assert isinstance(first, float)
         assert isinstance(last, float)
@@ -81,9 +81,9 @@ def between_s(first: Mark, last: Mark) -> float:
 
 
 class Prices(Protocol):
-    """What operations are said to take; the simulator's cost models fit by shape.
+    """Seconds of operations as a price list; the simulator's cost models have this shape.
 
-    `context_tokens` is told as 0, since nobody counts them here: prices must not depend on it.
+    `context_tokens` is always 0, since it is not counted here: prices must not depend on it.
     """
 
     lookup_s: float  # of one prompt lookup
@@ -94,7 +94,7 @@ class Prices(Protocol):
 
 
 class PricedSeconds:
-    """A clock that only operations move, each by its price; mutated by `priced`. `names` are of members, by level."""
+    """A clock that operations alone advance, by their prices; mutated by `priced`. `names` are of members, by level."""
 
     def __init__(self, prices: Prices, names: Sequence[str]) -> None:
         self._prices = prices
@@ -106,7 +106,7 @@ class PricedSeconds:
         return self._now_s
 
     def priced(self, op: Op, results: Results) -> Results:
-        """What a world did, with the prices of its forwards for seconds; moves the clock on by their sum."""
+        """A world's results with the prices of its forwards as seconds; advances the clock by their sum."""
         if isinstance(results, OverlapResults):
             return self._priced_parts(op, results)
         forwards, duration_s = self._run(op, op.level, results.forwards, verifies=isinstance(results, VerifyResults))
@@ -138,12 +138,12 @@ class PricedSeconds:
 
 
 class TimedPolicy(WatchedPolicy):
-    """Passes on to a policy, notes its steps, and adds up the `seconds` that its `decide` and `learn` take.
+    """Forwards calls to a policy, notes its steps, and adds up the `seconds` of its `decide` and `learn`.
 
-    `decisions` counts the steps, and `num_running` is the number of requests that ran when it was asked last.
+    `decisions` counts the steps, and `num_running` is the number of running requests at the last `decide`.
 
-    Not by `Clock`, which waits for devices: that wait is not the policy's. What a policy asks of a pending token (its
-    signal) is computed when asked for, and counts.
+    Not by `Clock`, which waits for devices: that wait is not the policy's. A pending token's signal is computed when
+    the policy reads it, and counts.
     """
 
     seconds = 0.0
@@ -151,7 +151,7 @@ class TimedPolicy(WatchedPolicy):
     num_running = 0
 
     def decide(self, seen: Observation) -> Step:
-        """The policy's step."""
+        """See `Policy`."""
         start_s = perf_counter()
         step = self.wrapped.decide(seen)
         self.seconds += perf_counter() - start_s
@@ -161,7 +161,7 @@ class TimedPolicy(WatchedPolicy):
         return step
 
     def learn(self, outcome: Outcome) -> None:
-        """The policy learns."""
+        """See `Policy`."""
         start_s = perf_counter()
         self.wrapped.learn(outcome)
         self.seconds += perf_counter() - start_s

@@ -1,8 +1,8 @@
-"""Either process of a run of tests: one holds the answer that is tested, the other one the tests.
+"""Code of both processes of a run of tests: one holds the answer that is tested, the other the tests.
 
-`sandbox` starts both, by `python -c` of this file's text; so it imports nothing of ours. They talk in lines of JSON:
-calls one way, what came of them the other way. What passes is plain data, made anew on the other side, so no object of
-the answer ever reaches the tests; and the exit status that says "passed" is that of the process which never held it.
+`sandbox` starts both, by `python -c` of this file's text; so it imports nothing of ours. They exchange lines of JSON:
+calls one way, results the other way. Only plain data passes, rebuilt on the other side, so no object of the answer ever
+reaches the tests; and the exit status that says "passed" is that of the process which never held it.
 """
 
 import builtins
@@ -25,13 +25,13 @@ COLLECTIONS = (list, tuple, set, frozenset)
 
 
 class NotDataError(BaseException):
-    """Something that cannot pass as plain data; no `except Exception` of a test hides it."""
+    """A value that cannot pass as plain data; a test's `except Exception` does not catch it."""
 
 
 def packed(value: object, depth: int = 0) -> object:
-    """Plain data as JSON holds it: a list of a kind's name and content for what JSON has no form of.
+    """Plain data as JSON: [name of its kind, content] for kinds that JSON lacks.
 
-    An object of a derived class passes as what it derives from; of anything else NotDataError is raised.
+    An object of a derived class passes as its base; raises NotDataError for anything else.
     """
     if depth > MOST_DEPTH:
         raise NotDataError
@@ -58,7 +58,7 @@ def packed(value: object, depth: int = 0) -> object:
 
 
 def unpacked(said: object) -> Any:  # noqa: ANN401 - whatever it is
-    """The data again; raises whatever nonsense makes it raise."""
+    """The inverse of `packed`; bad input may raise anything."""
     if not isinstance(said, list):
         return said
     kind, *content = said
@@ -72,7 +72,7 @@ def unpacked(said: object) -> Any:  # noqa: ANN401 - whatever it is
 
 
 def put_back(given: tuple[Any, ...], now: tuple[Any, ...]) -> None:
-    """Change arguments as the function changed its own."""
+    """Apply the function's changes to its arguments here."""
     for had, after in zip(given, now, strict=True):
         if isinstance(had, list | bytearray):
             had[:] = after
@@ -90,9 +90,9 @@ def lowered(kind: int, most: int, hard: int | None = None) -> None:
 
 def set_limits(asked: dict[str, Any]) -> None:
     """Limit seconds, memory, sizes and numbers of files, and processes."""
-    signal.setitimer(signal.ITIMER_REAL, asked["wall_s"] + 1)  # should nobody be left to end it at the deadline
+    signal.setitimer(signal.ITIMER_REAL, asked["wall_s"] + 1)  # in case no process is left to end it at the deadline
     lowered(resource.RLIMIT_CPU, asked["cpu_s"], asked["cpu_s"] + 1)
-    if sys.platform != "darwin":  # which takes the limit and does not keep to it
+    if sys.platform != "darwin":  # which accepts the limit and does not enforce it
         lowered(resource.RLIMIT_AS, asked["memory_bytes"])
     lowered(resource.RLIMIT_FSIZE, asked["file_bytes"])
     lowered(resource.RLIMIT_NOFILE, 32)
@@ -101,7 +101,7 @@ def set_limits(asked: dict[str, Any]) -> None:
 
 
 def hold_answer(asked: dict[str, Any], calls: BinaryIO, replies: BinaryIO) -> None:
-    """Define the function, and answer calls of it until there are no more."""
+    """Define the function, and serve its calls until the pipe closes."""
     answer = types.ModuleType("answer")
     sys.modules["answer"] = answer  # dataclasses look for the module of a class
 
@@ -110,7 +110,7 @@ def hold_answer(asked: dict[str, Any], calls: BinaryIO, replies: BinaryIO) -> No
             said = ["value", *made()]
         except NotDataError:
             said = ["not data"]
-        except BaseException as error:  # noqa: BLE001 - SystemExit too is no pass
+        except BaseException as error:  # noqa: BLE001 - SystemExit is a failure too
             kinds = [kind.__name__ for kind in type(error).__mro__]
             said = ["raised", kinds, error.errno if isinstance(error, OSError) else None]
         replies.write(json.dumps(said).encode() + b"\n")
@@ -131,10 +131,10 @@ def hold_answer(asked: dict[str, Any], calls: BinaryIO, replies: BinaryIO) -> No
 
 
 def run_tests(asked: dict[str, Any], replies: BinaryIO, calls: BinaryIO) -> int:
-    """Run the tests of a function that the other process holds; how they ended, as an exit status."""
+    """Run the tests of a function that the other process holds; returns an exit status."""
 
     def told() -> list[Any]:
-        # Ends the process for what is no reply: a test that expects an exception must not take it for one.
+        # Ends the process for a bad reply: an exception could pass a test that expects one.
         line = replies.readline(MOST_BYTES)
         if not line.endswith(b"\n"):
             os._exit(FAILED if line else GONE)
@@ -143,7 +143,7 @@ def run_tests(asked: dict[str, Any], replies: BinaryIO, calls: BinaryIO) -> int:
             if kind == "value":
                 return [unpacked(one) for one in said]
             raised = NotDataError() if kind == "not data" else exception_of(*said)
-        except BaseException:  # noqa: BLE001 - of nonsense, whatever it is
+        except BaseException:  # noqa: BLE001 - a bad reply may raise anything
             os._exit(FAILED)
         raise raised
 
@@ -167,33 +167,33 @@ def run_tests(asked: dict[str, Any], replies: BinaryIO, calls: BinaryIO) -> int:
         return NOT_DATA
     except OSError as error:
         return DISK if error.errno in {errno.EFBIG, errno.ENOSPC, errno.EDQUOT} else FAILED
-    except BaseException:  # noqa: BLE001 - SystemExit too is no pass
+    except BaseException:  # noqa: BLE001 - SystemExit is a failure too
         return FAILED
     return PASSED
 
 
 def exception_of(kinds: list[str], number: int | None) -> BaseException:
-    """What the answer raised, as the first of its kinds that Python has and that can be made here."""
+    """The answer's exception, as the first of its classes that is Python's own and can be made here."""
     for name in kinds:
         kind = vars(builtins).get(name)
         if isinstance(kind, type) and issubclass(kind, OSError) and number is not None:
-            return OSError(number, "raised by the answer")  # Python makes the kind of a number
+            return OSError(number, "raised by the answer")  # Python chooses the class by the number
         if isinstance(kind, type) and issubclass(kind, BaseException):
             try:
                 return kind("raised by the answer")
-            except TypeError:  # UnicodeDecodeError wants more
+            except TypeError:  # UnicodeDecodeError needs more arguments
                 continue
     raise ValueError
 
 
 def main(role: str, asked_fd: int) -> None:
-    """Play one of the roles; `asked_fd` is an open file that says with what."""
+    """Play one of the roles; `asked_fd` is an open file with its input."""
     with os.fdopen(asked_fd, "rb") as file:
         asked = json.loads(file.read())
     sys.set_int_max_str_digits(0)
     reading, writing, nothing = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(nothing, standard)  # what programs print nobody reads
+        os.dup2(nothing, standard)  # what programs print is dropped
     set_limits(asked)
     with os.fdopen(reading, "rb") as received, os.fdopen(writing, "wb") as sent:
         if role == "answer":

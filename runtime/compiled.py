@@ -20,13 +20,13 @@ from ..base.errors import ArgumentError
 from .caches import SLOT_STEP, KVShape, MemberKV, Placement, SlotCache
 from .forward import ModuleForward
 
-# Tokens of a row. Longer feeds read prompts: there the arithmetic takes the time, and padding would add to it.
+# Tokens of a row. Longer feeds read prompts: there arithmetic dominates, and padding would add to it.
 ROW_TOKENS = (1, 4, 8, 16)
 MOST_TOKENS = 1024
-# Shapes of one code object that torch compiles: rows and slots grow by doubling, so no text needs so many.
+# Shapes of one code object that torch compiles: rows and slots grow by doubling, so the limit is not reached.
 _MOST_SHAPES = 1024
 
-# What torch compiles with by itself; on CUDA it records graphs.
+# Torch's own backend; on CUDA it records graphs.
 OWN_BACKEND: dict[str, Any] = {"mode": "reduce-overhead"}
 
 Backend = str | Callable[..., Any]
@@ -35,8 +35,8 @@ Backend = str | Callable[..., Any]
 class DoublingCache(SlotCache):
     """Slot == position, in memory that grows by doubling rows and slots, so that its shapes are few.
 
-    The last step of slots of every row is for padding. It is not even read, since a masked slot is multiplied by 0, and
-    what broken weights leave there may be NaN. `context_tokens` is the longest text, >= 1.
+    The last step of slots of every row is for padding. It is never read: a masked slot is multiplied by 0, and broken
+    weights may leave NaN there. `context_tokens` is the longest text, >= 1.
     """
 
     def __init__(self, shape: KVShape, context_tokens: int) -> None:
@@ -45,14 +45,14 @@ class DoublingCache(SlotCache):
 
     @property
     def keys_values(self) -> Tensor:
-        """`[L, R, S + 64, 2, H, D]` all memory there is. Letters as in `MemberKV`."""
+        """`[L, R, S + 64, 2, H, D]` all its memory. Letters as in `MemberKV`."""
         return self._kv
 
     def _squeeze(self) -> int:
         return super()._squeeze() + SLOT_STEP
 
     def _reach(self, row: int) -> int:
-        # What was left in a row's last step is nobody's, and must not be moved to where somebody looks.
+        # A row's last step holds padding, which must not be moved to slots that are read.
         return min(super()._reach(row), self.capacity - SLOT_STEP)
 
     def _slots_needed(self, rows: Sequence[int | None], counts: Sequence[int], further: Sequence[int]) -> int:
@@ -67,7 +67,7 @@ class DoublingCache(SlotCache):
         return rows, slots
 
     def _zeros(self, rows: int, slots: int) -> Tensor:
-        # Made in inference mode, memory is of another kind, for which everything would be compiled once more.
+        # Tensors made in inference mode are of another kind, for which everything would be compiled again.
         with torch.inference_mode(mode=False):
             made = super()._zeros(rows, slots)
         torch._dynamo.mark_static_address(made)
@@ -80,7 +80,7 @@ def _power_of_two(count: int) -> int:
 
 
 class _Whole:
-    """All memory of a cache as a forward over fixed shapes takes it."""
+    """All memory of a cache, for a forward over fixed shapes."""
 
     def __init__(self, keys_values: Tensor) -> None:
         self._kv = keys_values
@@ -114,7 +114,7 @@ def _fixed(forward: ModuleForward, tokens: Tensor, keys_values: Tensor) -> Tenso
 
 
 class CompiledForward:
-    """A model's modules, compiled. Prompts, token trees and caches of another kind run by the modules as they are.
+    """A model's modules, compiled. Prompts, token trees and caches of another kind run by the uncompiled modules.
 
     Args:
         model: in evaluation mode; it is not changed.
@@ -158,16 +158,16 @@ class CompiledForward:
     def with_states(
         self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
-        """See `ModelForward`; a compiled forward hands out logits alone."""
+        """See `ModelForward`; a compiled forward returns logits only."""
         raise ValueError("a compiled forward gives no hidden states")
 
     def _run(self, tokens: Tensor, keys_values: Tensor) -> Tensor:
         shape = (*tokens.shape, *keys_values.shape)
-        if keys_values.is_cuda:  # what a graph gave before is copied already
+        if keys_values.is_cuda:  # a graph's previous result was copied
             torch.compiler.cudagraph_mark_step_begin()
         if shape in self._known:
             return self._compiled(tokens, keys_values)
-        # Torch counts the shapes of all members together, as their code is one, and gives up at eight.
+        # Torch counts the shapes of all members together, as they share code, and its limit is eight.
         limits = {"recompile_limit": _MOST_SHAPES, "accumulated_recompile_limit": _MOST_SHAPES}
         try:
             with torch._dynamo.config.patch(limits):
@@ -179,12 +179,12 @@ class CompiledForward:
 
 
 def _reason(error: Exception) -> str:
-    """Of many lines the first ones: which backend, and what it raised."""
+    """The first lines of an error: the backend, and what it raised."""
     return " ".join(str(error).split("\n")[:2])
 
 
 def _filled(ids: Tensor, placement: Placement, cache: DoublingCache, width: int) -> tuple[Tensor, Tensor]:
-    """`[3, R, Q]` what is compiled reads, of a forward's ids `[T]`, and `[T]` where each token stands among the R Q."""
+    """`[3, R, Q]` input of the compiled code from a forward's ids `[T]`, and `[T]` each token's index in R x Q."""
     device, capacity = ids.device, cache.capacity
     all_rows = torch.arange(cache.num_rows, device=device)
     tokens = torch.zeros((3, cache.num_rows, width), dtype=torch.long, device=device)

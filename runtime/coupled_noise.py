@@ -1,8 +1,8 @@
 """Coupled noise: one Gumbel vector per request and position, the same bits on every machine and device.
 
 A position is the number of emitted tokens before the one drawn; token = argmax(logits / temperature + noise) is a draw
-from softmax(logits / temperature). All models of a pool share the noise of a position, so the text a target samples
-does not depend on who drafted for it (Daliri et al. 2024, arXiv:2408.07978). Letters: Q positions, V vocabulary.
+from softmax(logits / temperature). All models of a pool share the noise of a position, so the text that a target
+samples does not depend on the drafter (Daliri et al. 2024, arXiv:2408.07978). Letters: Q positions, V vocabulary.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ _LOG_SERIES = tuple(2.0 / (2 * term + 1) for term in range(11))
 _MANTISSA_BITS = 52
 # As integers, the bits of 1.0 and of the float64 that mantissas begin at, the root of 1/2.
 _ONE, _ROOT_HALF = (int(np.float64(value).view(np.int64)) for value in (1.0, 0.7071067811865476))
-# Numbers that are worked out at a time, so that all that is in between stays in the processor's nearest caches, and the
-# most positions of a small vocabulary that are drawn together.
+# Numbers computed at a time, so that intermediate values fit into the processor's nearest caches, and the most
+# positions of a small vocabulary drawn together.
 _TILE, _MOST_POSITIONS = 16384, 16
 
 
@@ -77,7 +77,7 @@ def gumbel_rows(seed: int, request_id: str, positions: Sequence[int], vocab_size
 
 
 class RequestNoise:
-    """The noise of one request; a position is drawn once and kept until nobody asks for it any more.
+    """The noise of one request; a position is drawn once and kept until `drop_before`.
 
     Of a small vocabulary several positions are drawn at once, 64 KiB at most. So a request that decodes holds the noise
     of the tokens after its text that are drafted or pending, 4 V bytes each, and those 64 KiB.
@@ -98,7 +98,7 @@ class RequestNoise:
         return sum(row.nbytes for row in self._kept.values())
 
     def at(self, position: int) -> NDArray[np.float32]:
-        """`[V]` noise of one position; do not write to it."""
+        """`[V]` noise of one position; not to be written to."""
         kept = self._kept.get(position)
         if kept is None:
             new = [ahead for ahead in range(position, position + self._together) if ahead not in self._kept]
@@ -111,7 +111,7 @@ class RequestNoise:
         return np.stack([self.at(int(position)) for position in positions])
 
     def drop_before(self, position: int) -> None:
-        """Nobody asks for earlier positions any more; one that is asked for all the same is drawn again."""
+        """Forget earlier positions; one that is read again is drawn again."""
         for past in [kept for kept in self._kept if kept < position]:
             del self._kept[past]
 

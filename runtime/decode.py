@@ -1,9 +1,9 @@
 """Decode prompts with real models under a policy: the runtime's counterpart of `sim.simulate`.
 
-`Run` is a world with all that drives it; its `Driver` admits requests and runs the loop's operations, on the clock of
-this machine or by a price list. `text_qualities` measures a lossy policy's texts: the target continues the same prompts
-alone, and one forward of it over each text, without any cache, says what it would have written at every place and how
-probable the text is to it. Letters: T tokens of an answer, V vocabulary.
+`Run` is a world with a policy, loop, driver and ledger; its `Driver` admits requests and runs the loop's operations, on
+the clock of this machine or by a price list. `text_qualities` measures a lossy policy's texts: the target continues the
+same prompts alone, and one forward of it over each text, without cache, gives the token it would have written at every
+position, and the text's probability. Letters: T tokens of an answer, V vocabulary.
 """
 
 from collections import deque
@@ -50,12 +50,12 @@ from .world import TorchWorld
 
 
 def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) -> None:
-    """Compare what the first requests may come to hold, and prefix caches do, with what the devices have in all.
+    """Compare the memory that the first requests may need, and prefix caches need, with the devices' total.
 
     On a device with a limit the runtime preempts instead, so a batch of any size is served.
 
     Raises:
-        ArgumentError: some device has less memory than that.
+        ArgumentError: some device has less memory.
     """
     if not sessions:
         return
@@ -88,7 +88,7 @@ INTERRUPTED = "interrupted"
 class Driver:
     """Admits requests as others end, and runs operations until none is left.
 
-    `on_commit` is told of every request's newly committed tokens, in order; `priced` tells the seconds in place of the
+    `on_commit` is called with every request's newly committed tokens, in order; `priced` gives seconds in place of the
     clock (None measures). The attribute `failed` holds the errors of requests that failed, by id.
     """
 
@@ -120,8 +120,8 @@ class Driver:
         Args:
             sessions: in the order in which they are admitted.
             batch: requests running at a time, >= 1.
-            growth: the paths that leave them; None for none. Those that may start come before what has not begun, as
-                their text was the last to be read. Paths that cannot start fail, and count as ended.
+            growth: the paths that leave them; None for none. Paths that may start come before requests that have not
+                begun, as their text was read last. Paths that cannot start fail, and count as ended.
         """
         loop, clock = self._loop, self._clock
         self._batch, self._growth = batch, growth
@@ -158,7 +158,7 @@ class Driver:
         return ended
 
     def _branch(self, growth: RolloutGrowth) -> bool:
-        """Let paths that may start wait for their turn, before all others; returns whether there are any."""
+        """Put paths that may start at the front of the queue; returns whether there are any."""
         ripe = [child for session in self._running.values() for child in growth.ripe(session)]
         self._waiting.extendleft(reversed(ripe))
         self._loop.load.num_waiting += len(ripe)
@@ -173,7 +173,8 @@ class Driver:
     def raise_failure(self) -> None:
         """Raise the error of the first request that failed, if one did.
 
-        The error leaves the driver first: a cycle through its frames would hold the run's memory until Python collects.
+        The driver drops the error first: a cycle through its frames would hold the run's memory until garbage
+        collection.
         """
         for request_id in self.failed:
             raise self.failed.pop(request_id).with_traceback(None)
@@ -190,7 +191,7 @@ class Driver:
             self._running[session.request_id] = session
 
     def _note_evicted(self) -> None:
-        """Requests that lost their memory while others ran; the loop notes those that could not run themselves."""
+        """Note requests that lost their memory while others ran; the loop notes those that could not run."""
         evicted = self._world.manager.evicted
         for request_id in evicted:
             self._ledger.note_preempted(request_id)
@@ -233,14 +234,14 @@ class Driver:
 
 
 class Run:
-    """A world with a policy, the loop that asks it, the driver of the loop and the ledger of both.
+    """A world with a policy, the loop that calls it, the loop's driver, and the ledger of both.
 
     Args:
         world: of the models.
         policy: built for `loaded_pool(world.pool)`; one object for all requests.
         name: of the policy, for errors and the log.
-        on_commit: told of every request's newly committed tokens.
-        prices: what operations are said to take; None measures.
+        on_commit: called with every request's newly committed tokens.
+        prices: seconds of operations; None measures.
 
     Raises:
         ValueError: an oracle, or token trees under rejection sampling.
@@ -268,7 +269,7 @@ class Run:
         self.driver = Driver(loop, world, self.ledger, on_commit=on_commit, priced=priced)
 
     def meta(self, *, pool: str, max_new_tokens: int, batch: int) -> dict[str, Any]:
-        """What a run log says of the run so far; `pool` is the name of the models."""
+        """The run log's metadata so far; `pool` is the name of the models."""
         return {
             "world": "runtime",
             "policy": self._name,
@@ -290,7 +291,7 @@ class Run:
         }
 
     def _sharing(self) -> dict[str, Any]:
-        """With prefix caches, how each member attends to what rows share: only fused forwards can do so once."""
+        """With prefix caches, how members attend to shared prefixes: only fused forwards can do so once."""
         memory = self.world.memory
         if memory.prefixes is None:
             return {}
@@ -300,7 +301,7 @@ class Run:
         return {"shared_attention": each, "shared_attention_asked": how}
 
     def _lossy_steps(self) -> bool:
-        """Whether steps may have changed the text, or under rejection sampling what it follows."""
+        """Whether steps may have changed the text, or under rejection sampling its distribution."""
         watch = self.timed.watch
         return watch.lossy_drawn if self.world.sampling.mode == "rejection" else watch.lossy
 
@@ -313,7 +314,7 @@ def sessions_of(
     *,
     start: Start = Start.prefill,
 ) -> list[Session]:
-    """The requests that prompts are; raises as `pool.tokens_of`, and ValueError for a start that only a log holds."""
+    """The requests of prompts; raises as `pool.tokens_of`, and ValueError for a start that only a log holds."""
     members = loaded_pool(pool)
     return [
         Session(
@@ -335,7 +336,7 @@ OnToken = Callable[[str, int, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What one request was answered."""
+    """The answer to one request."""
 
     request_id: str
     tag: str
@@ -370,9 +371,9 @@ def decode(
 ) -> tuple[tuple[Output, ...], RunLog]:
     """Answer every prompt; up to `batch` requests share each forward.
 
-    The log's `divergent_tokens` are 0: nobody knows here what the target alone would have written. An interrupt
-    (KeyboardInterrupt) ends the run early: outputs hold the requests that ended, `log.meta["interrupted"]` is True, and
-    `log.meta["interrupted_at"]` is the line of the policy's file, if it came there.
+    The log's `divergent_tokens` are 0: the text of the target alone is not known here. An interrupt (KeyboardInterrupt)
+    ends the run early: outputs hold the requests that ended, `log.meta["interrupted"]` is True, and
+    `log.meta["interrupted_at"]` is the line of the policy's file, if it came in that file.
 
     Args:
         pool: its last member is the target.
@@ -388,10 +389,9 @@ def decode(
         start: how requests begin, `prefill` or `draft`.
         on_token: called with request id, token and the text it adds, for every committed token; of a path of rollouts
             those after its branch.
-        prices: what operations are said to take, to policy and log alike; None measures, and compares with plain
-            decoding.
+        prices: seconds of operations, for policy and log alike; None measures, and compares with plain decoding.
         debug: check the caches at every step.
-        rollouts: how prompts go on as several paths; None for one answer to each.
+        rollouts: how prompts continue as several paths; None for one answer to each.
         overlap: how members work at the same time where the policy lets them, see `TorchWorld`.
 
     Returns:
@@ -399,14 +399,14 @@ def decode(
         them, and the run log.
 
     Raises:
-        ArgumentError: an id twice, a prompt that does not fit into the pool's context with its budget, a batch whose
-            caches cannot fit into the machine's memory, an empty stop string, start `recorded`, or rollouts that cannot
-            be or are greedy.
+        ArgumentError: a repeated id, a prompt that does not fit into the pool's context with its budget, a batch whose
+            caches cannot fit into the machine's memory, an empty stop string, start `recorded`, or rollouts that are
+            impossible or greedy.
         PolicyError: the policy broke the contract.
     """
     check_least("`batch`", batch, 1)
     interrupted_at = None
-    # Its caches go before the target alone is timed, which needs memory of its own.
+    # Its caches are freed before the target alone is timed, which needs memory too.
     with TorchWorld(
         pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap
     ) as world:
@@ -424,7 +424,8 @@ def decode(
                 run.driver.give_up(INTERRUPTED)
                 interrupted_at = raised_at(interrupt, installed=False) or ""
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
-    # How prompts were put, which weights were fetched, and what of the target's generation config is left off.
+    # How prompts were rendered, which weights were fetched, and which options of the target's generation config are
+    # ignored.
     meta |= {"chat": pool.chat is not None, "fetched": dict(pool.fetched)}
     meta |= {"left_off": dict(pool.left_off)} if pool.left_off else {}
     interrupted = interrupted_at is not None
@@ -442,7 +443,7 @@ def decode(
 
 
 def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], RunLog]:
-    """What `decode` gave; raises KeyboardInterrupt if it was interrupted, for those to whom half a run is of no use."""
+    """The result of `decode`; raises KeyboardInterrupt if it was interrupted, for callers that need a whole run."""
     if ran[1].meta["interrupted"]:
         raise KeyboardInterrupt
     return ran
@@ -468,7 +469,7 @@ def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:
 def _plain_step_s(
     pool: ModelPool, sampling: Sampling, sessions: Sequence[Session], batch: int, forward: ForwardKind
 ) -> float | None:
-    """Of the target alone at this batch, in the middle of an answer; None if there is none."""
+    """Seconds of a step of the target alone at this batch, in the middle of an answer; None without requests."""
     if not sessions:
         return None
     middle = sum(session.num_prompt + len(session.emitted) // 2 for session in sessions) // len(sessions)
@@ -480,7 +481,7 @@ def _plain_step_s(
 
 
 def _times_plain(log: RunLog, plain_s: float) -> dict[str, float]:
-    """Seconds per token over those of the target alone, of each request that anything was drafted for."""
+    """Seconds per token over those of the target alone, of each request with drafted tokens."""
     speculated = set(log.requests["request_id"][np.unique(log.steps["request"][log.steps["drafted"] > 0])])
     taken = seconds_per_token(log)
     return {request_id: seconds / plain_s for request_id, seconds in taken.items() if request_id in speculated}
@@ -489,7 +490,7 @@ def _times_plain(log: RunLog, plain_s: float) -> dict[str, float]:
 def _path_outputs(
     pool: ModelPool, growth: RolloutGrowth, stop: Sequence[str], failed: Mapping[str, Exception]
 ) -> Iterator[Output]:
-    """Of all paths that ended or could not start, prompt by prompt; a path's answer starts at its prompt's end."""
+    """Outputs of paths that ended or could not start, prompt by prompt; a path's answer starts at its prompt's end."""
     for request_id, fork in growth.paths():
         parent, depth = ("", 0) if fork is None else (fork.parent_id, fork.depth)
         session, lost = growth.sessions.get(request_id), growth.lost.get(request_id)
@@ -518,7 +519,7 @@ def _output(
     *,
     shared: tuple[int, ...] = (),
 ) -> Output | None:
-    """None for a request that was interrupted; `shared` is what of its prompt belongs to the answer."""
+    """None for a request that was interrupted; `shared` tokens at the end of its prompt belong to the answer."""
     error = failed.get(session.request_id)
     reason = session.finish_reason
     if error is None and reason is None:
@@ -536,7 +537,7 @@ def _output(
 
 
 class Alone(TypedDict, total=False):
-    """How the target is to write alone: arguments of `decode`, as of the run that it is compared with."""
+    """How the target writes alone: arguments of `decode`, equal to those of the run that it is compared with."""
 
     sampling: Required[Sampling]
     max_new_tokens: Required[int]
@@ -547,7 +548,7 @@ class Alone(TypedDict, total=False):
 
 
 class AnswerVerdict(NamedTuple):
-    """What the target says of an answer."""
+    """The target's verdict on an answer."""
 
     log_prob: float  # sum over its tokens, nats, <= 0, each rounded as recordings are
     divergences: int  # tokens it would not have written in their contexts; -1 with rejection sampling, which draws
@@ -560,14 +561,14 @@ def text_qualities(
     alone: Alone,
     scorer: Scorer | None = None,
 ) -> dict[str, TextQuality]:
-    """Measure every answer that was finished; failed ones are left out.
+    """Measure the quality of every finished answer; failed ones are left out.
 
-    With rejection sampling two texts of one prompt are two draws: where they part means nothing and stays unknown.
+    With rejection sampling two texts of one prompt are two draws: where they first differ means nothing and is unknown.
     Rounding may turn a near tie, so that a token of the target's own counts as a divergence. `alone` is how the target
     writes; `scorer` is of answers, None runs no tests.
 
     Raises:
-        KeyboardInterrupt: the user would not wait.
+        KeyboardInterrupt: the user interrupted.
     """
     answered = {output.request_id: output for output in outputs if not output.error}
     asked = [prompt for prompt in prompts if prompt.request_id in answered]
@@ -613,7 +614,7 @@ def _quality(
 def verdict_on(
     pool: ModelPool, request_id: str, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling
 ) -> AnswerVerdict:
-    """What the target says of `tokens` after `prompt`: one forward over both."""
+    """The target's verdict on `tokens` after `prompt`: one forward over both."""
     model = pool.target.model
     assert model is not None
     count = len(tokens)
@@ -629,6 +630,6 @@ def verdict_on(
 
 
 def _right(scorer: Scorer, prompt: Prompt, output: Output) -> int:
-    """1 if the answer is the one expected, 0 if not, -1 where nobody knows."""
+    """1 if the answer is the one expected, 0 if not, -1 if unknown."""
     score = scorer.score(prompt, output.text)
     return UNKNOWN_COUNT if score is None or score.right is None else int(score.right)

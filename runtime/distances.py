@@ -1,7 +1,7 @@
-"""What is told of tokens that a verifier judges: how far apart whoever endorses them is from it, and what a rule sees.
+"""Numbers of judged tokens: distances between their endorsers and the verifier, and the facts that a rule sees.
 
-Distances are worked out when somebody looks: few policies do, and on a small model it costs as much as choosing the
-tokens. Numbers are on the grid of recordings, so that a rule draws its line at the same place in both worlds.
+Distances are computed when they are read: few policies read them, and on a small model they cost as much as choosing
+the tokens. Numbers are on the grid of recordings, so that a rule's threshold falls at the same place in both worlds.
 Letters: K judged tokens of one request, M distributions, N contexts, V vocabulary.
 """
 
@@ -24,10 +24,10 @@ from .state import KVMemoryError, PendingView
 
 
 class Judgement(NamedTuple):
-    """One request's tokens under judgement, as they stood before the verdict."""
+    """One request's judged tokens, as before the verdict."""
 
     start: int  # index of its first context among those of the verifier
-    endorsed: Sequence[Tensor | None]  # `[K]` logits `[V]` of whoever endorses each token; None without a distribution
+    endorsed: Sequence[Tensor | None]  # `[K]` logits `[V]` of each token's endorser; None without a distribution
     own: Sequence[bool]  # `[K]` whether the verifier wrote the token itself; then the distance is 0
 
 
@@ -48,7 +48,7 @@ class OpDistances:
         """`[K]` of one request."""
         if self._logits is not None:
             self._found = self._distances(self._logits)
-            self._logits, self._rows = None, ()  # and with them the distributions
+            self._logits, self._rows = None, ()  # frees the distributions
         return self._found[number]
 
     def _distances(self, logits: Tensor) -> list[list[float]]:
@@ -69,20 +69,20 @@ class OpDistances:
         drafted, judged = torch.cat([theirs, verifiers]).softmax(dim=-1).chunk(2)
         sums: list[float] = (drafted - judged).abs_().sum(dim=-1).tolist()
         for (number, index, _), value in zip(places, sums, strict=True):
-            # As `total_variation`. A context without finite logits fails its request; any distance does.
+            # As `total_variation`. A context without finite logits fails its request, so its distance does not matter.
             found[number][index] = 1.0 if isnan(value) else UNITS.nearest(min(value / 2, 1.0))
         return found
 
 
 class LazyNumbers(Sequence[float]):
-    """The first numbers of some that are worked out when somebody looks; reads like a tuple of them."""
+    """The first `count` of some numbers that are computed when read; behaves like a tuple of them."""
 
     def __init__(self, count: int) -> None:
         self._count = count
 
     @abstractmethod
     def values(self) -> Sequence[float]:
-        """Those numbers and maybe more."""
+        """Those numbers, maybe followed by more."""
 
     def __len__(self) -> int:
         return self._count
@@ -117,7 +117,7 @@ class Distances(LazyNumbers):
         self._op, self._number = op, number
 
     def first(self, count: int) -> "Distances":
-        """The same, but for those from `count` on."""
+        """The first `count` of them."""
         return Distances(self._op, self._number, min(count, self._count))
 
     def values(self) -> Sequence[float]:
@@ -151,13 +151,13 @@ class NonFiniteLogitsError(ValueError):
 
 
 def broken(contexts: Sequence[str], logits: Tensor) -> set[str]:
-    """The requests whose logits `[N, V]` are not finite; `contexts` says of each of the N whose it is."""
+    """The requests whose logits `[N, V]` are not finite; `contexts` has the request of each of the N."""
     sound = logits.amax(dim=-1).isfinite().tolist()
     return {request_id for request_id, is_sound in zip(contexts, sound, strict=True) if not is_sound}
 
 
 def without_room(error: KVMemoryError | None) -> Failed | Deferred:
-    """What becomes of a request that `StateManager.reserve` refused: it fails with the error, or waits without one."""
+    """The result of a request without room in `StateManager.reserve`: it fails with the error, or waits without one."""
     return Deferred("KV memory is short") if error is None else Failed(error)
 
 
@@ -165,10 +165,10 @@ Flags = NDArray[np.bool_]
 
 
 def facts_of(view: PendingView, logits: Tensor, own_token: int, *, tvd: float, judge: int) -> Facts:
-    """What a rule is told of one token, from the verifier's distribution `[V]` at the context before it.
+    """The facts that a rule sees of one token, from the verifier's distribution `[V]` at the context before it.
 
-    `own_token` is what the verifier would write, `tvd` the distance to its distribution, `judge` the level of whoever
-    endorses the token.
+    `own_token` is what the verifier would write, `tvd` the distance to its distribution, `judge` the level of the
+    token's endorser.
     """
     log_probs = torch.log_softmax(logits, dim=-1)
     target_log_prob, top_log_prob = _rounded(log_probs, view.token)
@@ -190,7 +190,7 @@ def facts_of(view: PendingView, logits: Tensor, own_token: int, *, tvd: float, j
 
 
 def facts_of_all(view: PendingView, logits: Tensor, own_token: int, *, tvd: float, judge: int) -> Facts:
-    """The same of every token that could stand there: `same`, `draft_prob` and `target_prob` are `[V]`."""
+    """The same for every token of the vocabulary there: `same`, `draft_prob` and `target_prob` are `[V]`."""
     log_probs = torch.log_softmax(logits, dim=-1)
     theirs = np.exp(LOG_PROBS.round(log_probs.cpu().numpy()))
     drafted = np.full_like(theirs, nan)
@@ -210,7 +210,7 @@ def facts_of_all(view: PendingView, logits: Tensor, own_token: int, *, tvd: floa
 
 
 def ruled(rule: Rule, facts: Facts) -> tuple[Flags, Flags]:
-    """(`[V]` tokens the rule keeps, `[V]` tokens it leaves to the next verifier), by `facts_of_all`."""
+    """(`[V]` whether the rule accepts, `[V]` whether it leaves the token to the next verifier), by `facts_of_all`."""
     shape = facts.target_prob.shape
     keeps = np.broadcast_to(rule.accepts(facts), shape)
     escalates: Any = getattr(rule, "escalates", None)
@@ -218,12 +218,12 @@ def ruled(rule: Rule, facts: Facts) -> tuple[Flags, Flags]:
 
 
 def law_after(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:
-    """What the token at this place follows, given the text before it, once a lossy rule has judged it: logits `[V]`.
+    """The law of the token at this place, given the text before it, after a lossy rule has judged it: logits `[V]`.
 
-    It followed `draft_probs`; it stays if `stays` `[V]` (the rule does not refuse it), else a draw from the verifier's
-    `probs` (`[V]` float64) takes its place. So it follows draft_probs where tokens stay, and probs in the share of all
-    others. A next level that judges losslessly needs just this: it makes what it keeps follow its own, whatever the
-    rule did. None for a token that is certain: drafted without a distribution, and not refused.
+    It followed `draft_probs`; it is kept if `stays` `[V]` (the rule does not reject it), else a draw from the
+    verifier's `probs` (`[V]` float64) replaces it. So it follows draft_probs where tokens are kept, and probs in the
+    share of all others. A next level that verifies losslessly needs just this: what it accepts then follows its own
+    law, whatever the rule did. None for a token that is certain: drafted without a distribution, and not rejected.
     """
     if view.judge is None:
         return None if stays[view.token] else probs.log()

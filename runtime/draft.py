@@ -1,9 +1,10 @@
-"""Carries out a Draft: a model writes token by token, a lookup copies, a model with a tokenizer of its own writes text.
+"""Runs a Draft: a model writes token by token, a lookup copies, a model with a tokenizer of its own writes text.
 
-A model's first forward reads what it lacks of the texts; then there is one for each token, for all requests that still
-write. Of a foreign text whole target tokens count. A drafter that reads hidden states reads a text at once as far as
-the target has judged, then token by token: beyond it reads its own state of the token before, which takes the forward
-before. Letters: B requests, N of them still writing, or N contexts of all of them, V vocabulary.
+A model's first forward reads the tokens of the texts that its cache lacks; then there is one for each token, for all
+requests that still write. Of a text in another tokenizer only whole target tokens are drafted. A drafter that reads
+hidden states reads a text in one forward as far as the target has judged, then token by token: there it reads its own
+state of the token before, which needs the forward before. Letters: B requests, N of them still writing, or N contexts
+of all of them, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,18 +31,20 @@ from .tokenizers import Alignment
 def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[Writing]) -> None:
     """Fill `tokens` of every writing, in the order of the cache's rows; there must be room in the member's cache."""
     if writings:
-        go_on(executor, sampler, level, writings, first_logits(executor, level, writings))
+        continue_writing(executor, sampler, level, writings, first_logits(executor, level, writings))
 
 
 def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) -> Tensor:
-    """`[B, V]` after the texts of requests, which the member reads; otherwise as `write`."""
+    """`[B, V]` logits after the texts of requests, which the member reads; otherwise as `write`."""
     states = [writing.state for writing in writings]
     feeds = [writing.feed for writing in writings]
     return executor.feed(level, states, feeds, kept_last(executor.device(level), feeds, [1] * len(feeds)))
 
 
-def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor) -> None:
-    """As `write`, from the logits `[B, V]` on that each request's first token is chosen from."""
+def continue_writing(
+    executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor
+) -> None:
+    """As `write`, beginning with the logits `[B, V]` of each request's first token."""
     while True:
         going, written = choose(executor, sampler, running, logits)
         if not going:
@@ -56,9 +59,9 @@ def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Wr
 def choose(
     executor: Executor, sampler: Sampler, running: Sequence[Writing], logits: Tensor
 ) -> tuple[list[int], Tensor]:
-    """Write a token of every request, chosen from `[B, V]`; returns the indices of those that go on, and `[B]` tokens.
+    """Write a token of every request, chosen from `[B, V]`; returns indices of those that continue, and `[B]` tokens.
 
-    The tokens of those that do not go on may be none.
+    The tokens of the others may be invalid.
     """
     start_s = executor.clock.now_s()
     states = [writing.state for writing in running]
@@ -66,7 +69,7 @@ def choose(
     written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
     tokens, scores = written.tolist(), best.tolist()
     asks = any(writing.stop is not None for writing in running)
-    going = _take(running, rows, tokens, scores, _said(rows, tokens, scores) if asks else None)
+    going = _take(running, rows, tokens, scores, _signals_of(rows, tokens, scores) if asks else None)
     executor.phases.sampling_s += executor.clock.now_s() - start_s
     return going, written
 
@@ -74,7 +77,7 @@ def choose(
 def _take(
     running: Sequence[Writing], rows: Tensor, tokens: list[int], best: list[float], said: list[Signal | None] | None
 ) -> list[int]:
-    """Hand every request its token; returns the indices of those that go on."""
+    """Give every request its token; returns the indices of those that continue."""
     going = []
     for index, (writing, row) in enumerate(zip(running, rows.unbind(), strict=True)):
         if not isfinite(best[index]):
@@ -84,8 +87,8 @@ def _take(
     return going
 
 
-def _said(rows: Tensor, tokens: list[int], best: list[float]) -> list[Signal | None]:
-    """What `[N, V]` distributions say of one token each; None where they are not finite."""
+def _signals_of(rows: Tensor, tokens: list[int], best: list[float]) -> list[Signal | None]:
+    """Signals of one token each from `[N, V]` distributions; None where they are not finite."""
     said: list[Signal | None] = [None] * len(tokens)
     known = [index for index, score in enumerate(best) if isfinite(score)]
     if known:
@@ -98,9 +101,9 @@ def _said(rows: Tensor, tokens: list[int], best: list[float]) -> list[Signal | N
 class ForeignDrafter:
     """Turns drafts of one member into target tokens. Mutates its caches through the state manager only.
 
-    It always drafts greedily: coupled noise is over the target's tokens, and rejection sampling takes its drafts for
-    certain tokens (a point mass), which is lossless whatever they are. `eos` are the member's end-of-sequence tokens,
-    maybe none; `context_tokens` is the longest text it can read, in its own tokens.
+    It always drafts greedily: coupled noise is over the target's tokens, and rejection sampling treats its drafts as
+    certain (a point mass), which is lossless whatever they are. `eos` are the member's end-of-sequence tokens, may be
+    empty; `context_tokens` is the longest text it can read, in its own tokens.
     """
 
     def __init__(
@@ -114,9 +117,9 @@ class ForeignDrafter:
         self._context_tokens = context_tokens
 
     def writing(self, item: DraftItem) -> Writing:
-        """What a request's draft has to read: its text in the member's tokens, after what the cache holds of it.
+        """What a request's draft has to read: its text in the member's tokens, beyond the cached ones.
 
-        `most` is below 1 where there is no text to read, or where it leaves the member no room to write.
+        `most` is below 1 where there is no text to read, or no room to write.
         """
         session, step = item
         state = self._manager.states[session.request_id]
@@ -135,14 +138,14 @@ class ForeignDrafter:
         )
 
     def drafted(self, item: DraftItem, writing: Writing) -> list[int]:
-        """The target tokens that were drafted, as far as the request has room for them."""
+        """The drafted target tokens, as many as the request has room for."""
         session, step = item
         tokens = self._alignment.drafted(session.tail(0), writing.tokens)[: min(step.tokens, session.room)]
         return session.until_end(tokens)
 
 
 def num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens of the longest prefix that both begin with."""
+    """Tokens of the longest common prefix."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -159,20 +162,20 @@ class FeatureReading:
     now: list[int]  # tokens of the next forward
     later: list[int]  # tokens after them, one a forward
 
-    def go_on(self, written: int | None = None) -> None:
-        """The next forward reads the next token: one of `later`, or what was written after all of them."""
+    def advance(self, written: int | None = None) -> None:
+        """Let the next forward read the next token: one of `later`, or after all of them the written one."""
         self.now = [self.later.pop(0) if written is None else written]
 
 
 class FeatureReader:
-    """Runs the member at `level`. Mutates its cache and what is known of states."""
+    """Runs the member at `level`. Mutates its cache and the known states."""
 
     def __init__(self, level: int, executor: Executor) -> None:
         self._level = level
         self._executor = executor
 
     def write(self, sampler: Sampler, writings: Sequence[Writing]) -> None:
-        """Fill `tokens` of every writing, which are in the order of the cache's rows, with room there for all."""
+        """Fill `tokens` of every writing; they are in the order of the cache's rows, which have room."""
         running = [(writing, self._begin(writing.state, writing.feed)) for writing in writings]
         while running:
             logits = self._forward([reading for _, reading in running])
@@ -185,7 +188,7 @@ class FeatureReader:
                 written |= {due[index]: tokens[index] for index in going}
             running = [pair for place, pair in enumerate(running) if place in written]
             for (_, reading), token in zip(running, [written[place] for place in sorted(written)], strict=True):
-                reading.go_on(token)
+                reading.advance(token)
 
     def contexts(self, states: Sequence[RequestState], feeds: Sequence[list[int]], counts: Sequence[int]) -> Tensor:
         """`[N, V]` logits after the last `counts[i]` tokens of each request, in the order of the cache's rows."""
@@ -198,7 +201,7 @@ class FeatureReader:
                     kept[place].append(row)
             running = [pair for pair in running if pair[1].later]
             for _, reading in running:
-                reading.go_on()
+                reading.advance()
         return torch.stack([row for rows in kept for row in rows])
 
     def _begin(self, state: RequestState, feed: list[int]) -> FeatureReading:
@@ -208,7 +211,7 @@ class FeatureReader:
         return FeatureReading(state=state, now=feed[:count], later=feed[count:])
 
     def _forward(self, readings: Sequence[FeatureReading]) -> Tensor:
-        """`[B, V]` logits after what is read now."""
+        """`[B, V]` logits after the tokens that are read now."""
         level, executor = self._level, self._executor
         states, fed = [reading.state for reading in readings], [reading.now for reading in readings]
         starts = [len(state.fed.get(level, [])) for state in states]
@@ -276,7 +279,7 @@ class DraftProcessor:
         ]
 
     def _run_sharing(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
-        """As `run`, with a prefix cache: what only some requests of the operation need to read, only these do."""
+        """As `run`, with a prefix cache, in waves: requests reuse prefixes that an earlier wave has read."""
         able = [item for item in items if min(item[1].tokens, item[0].room) > 0]
         writings: dict[str, Writing] = {}
         started: dict[str, Tensor] = {}
@@ -299,7 +302,7 @@ class DraftProcessor:
         going = self._ordered(level, [writings[name] for name in started if name not in refused])
         if going:
             logits = torch.stack([started[each.state.request_id] for each in going])
-            go_on(self._executor, self._executor.sampler, level, going, logits)
+            continue_writing(self._executor, self._executor.sampler, level, going, logits)
         nothing = Drafted([], [])
         return [
             without_room(refused[name])
@@ -310,7 +313,7 @@ class DraftProcessor:
         ]
 
     def _reserve_rest(self, level: int, started: Sequence[Writing]) -> dict[str, KVMemoryError | None]:
-        """Room for the forwards after the first, which another wave, or the end of one, may have taken away."""
+        """Reserve room for the forwards after the first, which another wave, or the end of one, may have taken."""
         more = [writing for writing in started if writing.most > 1]
         done = [writing.state.request_id for writing in started if writing.most == 1]
         further = [writing.most - 2 for writing in more]
@@ -343,7 +346,7 @@ class DraftProcessor:
         if level in self._foreign:
             tokens = self._foreign[level].drafted(item, writing)
             return self._without_distribution(session, tokens)
-        said: Sequence[Signal | None] = writing.said or [None] * len(writing.tokens)
+        said: Sequence[Signal | None] = writing.signals or [None] * len(writing.tokens)
         views = [
             PendingView(token, row, signal)
             for token, row, signal in zip(writing.tokens, writing.rows, said, strict=True)
@@ -351,7 +354,7 @@ class DraftProcessor:
         return Drafted(writing.tokens, [writing.state.add(view) for view in views])
 
     def _look_up(self, level: int, item: DraftItem) -> Drafted | Failed:
-        """Copy what followed the newest tokens where they stood before; no forward."""
+        """Copy what followed the newest tokens at an earlier occurrence; no forward."""
         session, step = item
         rule = self._members[level].lookup
         assert rule is not None

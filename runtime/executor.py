@@ -1,6 +1,6 @@
-"""Runs one member on a ragged batch: places its tokens, times the forward, hands back logits.
+"""Runs one member on a ragged batch: places its tokens, times the forward, returns logits.
 
-Here too: what a draft writes (`Writing`), and what cuts caches back to a request's text without moving data
+Also what a draft writes (`Writing`), and rolling caches back to a request's text without moving data
 (`RollbackProcessor`). Letters: B requests, T tokens fed in all, N contexts whose logits are asked for, V vocabulary.
 """
 
@@ -26,7 +26,7 @@ from .state import PrefixSharing, RequestState, StateManager
 
 @dataclass(slots=True, kw_only=True)
 class Phases:
-    """Seconds of decoding by kind of work; mutated by whoever does it."""
+    """Seconds of decoding by kind of work; mutated where the work is done."""
 
     forward_s: float = 0.0  # inside models
     placing_s: float = 0.0  # slots and masks of their caches
@@ -44,7 +44,8 @@ class Executor:
     """Mutates the caches of its state manager and its notes of forwards.
 
     `forwards` are by level. `sharing`: the prefix caches of the run; `reader`: level and forward of the member that
-    reads the target's states (None for none). `phases`: seconds since the run began, of forwards whose marks were read.
+    reads the target's states (None for none). `phases`: seconds since the run began, of the forwards that were read so
+    far.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Executor:
         self._reader = reader
 
     def twin(self) -> "Executor":
-        """Another one of the same members and caches, which notes its own forwards."""
+        """Another one for the same members and caches, with its own notes of forwards."""
         return Executor(self._forwards, self.manager, self.sampler, self.clock, self.sharing, self._reader)
 
     def device(self, level: int) -> torch.device:
@@ -95,7 +96,7 @@ class Executor:
             states: of the requests, in the order of the cache's rows.
             fed: to each.
             keep: the tokens whose logits are wanted.
-            trees: of each request, how its tokens hang together; None where they are runs.
+            trees: the tree of each request's tokens; None where they are runs.
             ids: `[T]` the tokens where they are on the device already.
 
         Returns:
@@ -128,7 +129,7 @@ class Executor:
         placement: Placement,
         keep: slice | Tensor,
     ) -> Tensor:
-        """`[N, V]` logits in a pool with a member that reads the target's states: these are kept."""
+        """`[N, V]` logits in a pool with a member that reads the target's states: these are stored."""
         assert self._reader is not None
         if level == self._reader[0]:
             raise ValueError("a member that reads states is fed by feed_after")
@@ -165,12 +166,12 @@ class Executor:
         return logits, own[keep]
 
     def begin(self) -> None:
-        """An operation begins: no forward of it has run."""
+        """Begin an operation: forget earlier forwards."""
         self._marked.clear()
         self._forwards_run.clear()
 
     def forwards_run(self) -> list[Forward]:
-        """The forwards of the operation under way, oldest first; waits for the device to have done them."""
+        """The forwards of the current operation, oldest first; waits until the device has run them."""
         for rows, tokens, start, placed, end in self._marked:
             self.phases.placing_s += between_s(start, placed)
             self.phases.forward_s += between_s(placed, end)
@@ -180,7 +181,7 @@ class Executor:
 
 
 def _noted(level: int, states: Sequence[RequestState], fed: Sequence[list[int]]) -> list[int]:
-    """Note that a member's cache holds these tokens of each request, too; returns how many they are."""
+    """Note that a member's cache now holds these tokens of each request too; returns their number."""
     for state, tokens in zip(states, fed, strict=True):
         held = state.fed.get(level)
         if held is None:
@@ -191,7 +192,7 @@ def _noted(level: int, states: Sequence[RequestState], fed: Sequence[list[int]])
 
 
 def kept_last(device: torch.device, feeds: Sequence[Sequence[int]], counts: Sequence[int]) -> slice | Tensor:
-    """Of packed tokens, the last so many of each request."""
+    """Indices of the last `counts[i]` packed tokens of each request."""
     if len(feeds) == 1:
         return slice(len(feeds[0]) - counts[0], None)
     kept: list[int] = []
@@ -210,7 +211,7 @@ class RollbackProcessor:
         foreign: levels whose caches are in tokens of another tokenizer; they roll back by text when they draft.
         reader: level of the member that reads the target's states; None for none.
         beside: whether other members work for the same requests at the same time; then a verdict touches no cache, and
-            whoever puts all verdicts together cuts them back.
+            the caller rolls them back after all verdicts.
     """
 
     def __init__(
@@ -227,10 +228,10 @@ class RollbackProcessor:
         self._beside = beside
 
     def before(self, items: Sequence[tuple[Session, Step]], level: int, *, verify: bool) -> list[list[int]]:
-        """Roll a member back to what the next step may use of its cache; returns the tokens it must be fed.
+        """Roll a member's cache back to what the next step may use; returns the tokens it must be fed.
 
-        What it missed while it sat out is among them. A verifier is fed the position before the first token it judges
-        again if it held that one.
+        Tokens committed while it did not run are among them. A verifier is fed the position before its first judged
+        token again if it held it.
         """
         feeds = []
         for session, _ in items:
@@ -240,10 +241,10 @@ class RollbackProcessor:
         return feeds
 
     def after(self, state: RequestState, num_tokens: int, *, by_target: bool) -> None:
-        """A verifier kept the first `num_tokens` tokens of a context: no member may hold more.
+        """A verifier accepted the first `num_tokens` tokens of a context: no member may hold more.
 
-        Whoever reads the target's states read its own states for what stands beyond the tokens that the target had
-        judged before, and the one after them: it reads that anew.
+        The member that reads the target's states used its own states beyond the tokens that the target had judged
+        before, and the one after them: it reads those again.
         """
         if self._beside:
             return
@@ -266,17 +267,17 @@ class Writing:
     stop: Stop | None = None  # ends the draft early; None never
     tokens: list[int] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)  # per token the distribution `[V]` it was chosen from
-    said: list[Signal] = field(default_factory=list)  # per token what the member said of it, where `stop` asked
+    signals: list[Signal] = field(default_factory=list)  # per token its signal, if `stop` is given
     broken: bool = False  # whether the logits were not finite; then the last token is missing
     _product: float = 1.0
 
     def take(self, token: int, row: Tensor, signal: Signal | None) -> bool:
-        """Note one token; returns whether to go on."""
+        """Note one token; returns whether to continue."""
         self.tokens.append(token)
         self.rows.append(row)
         stopped = False
         if self.stop is not None and signal is not None:
-            self.said.append(signal)
+            self.signals.append(signal)
             self._product *= token_factor(self.stop)(signal, len(self.tokens) - 1)
             stopped = self.stop.holds(signal, self._product)
         return not stopped and token not in self.eos and len(self.tokens) < self.most

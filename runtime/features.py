@@ -1,6 +1,6 @@
 """A drafter that reads hidden states (Li et al. 2024, arXiv:2401.15077): its layer, its forwards, the states it reads.
 
-`draft.FeatureReader` lets it read texts. Letters: T new tokens of all requests, N of them kept, W hidden size, V
+`draft.FeatureReader` feeds it texts. Letters: T new tokens of all requests, N of them kept, W hidden size, V
 vocabulary.
 """
 
@@ -64,9 +64,9 @@ def read_input_weight(location: Path | str) -> Tensor:
 
 
 class FeatureForward:
-    """A model with an input layer (`give_input`). Which states it reads, whoever calls `after` says.
+    """A model with an input layer (`give_input`). The caller of `after` gives the states it reads.
 
-    `model` is in evaluation mode; `body` is its layers and its head, None runs them by the model's own modules.
+    `model` is in evaluation mode; `body` is its layers and its head, None: the model's own modules.
 
     Raises:
         ValueError: as of `ModuleForward`.
@@ -86,7 +86,7 @@ class FeatureForward:
 
     @property
     def kv_shape(self) -> KVShape:
-        """What the cache must hold of one token."""
+        """Shape of one token's entry in the cache."""
         return self._body.kv_shape
 
     def slot_cache(self) -> SlotCache:
@@ -105,7 +105,7 @@ class FeatureForward:
         return self._body.on_inputs(inputs_of(self._model, ids, states), placement, cache, keep)
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
-        """After states of zeros: for seconds, which do not depend on states. What is said is nobody's text."""
+        """With states of zeros: for timing, which does not depend on states. The logits are of no use."""
         return self.with_states(ids, placement, cache, keep)[0]
 
     def with_states(
@@ -119,8 +119,8 @@ class FeatureForward:
 class KnownStates:
     """States by position in the text; mutated by forwards of the target and of the drafter.
 
-    Of the target's the first ones hold, as many as it has judged (`Session.num_judged`); what stands after them is of
-    tokens that it refused. The drafter's own begin at the position of the judged tokens' number.
+    Of the target's states the first `Session.num_judged` hold; those after them belong to rejected tokens. The
+    drafter's own begin at the position of the judged tokens' number.
     """
 
     def __init__(self) -> None:
@@ -138,9 +138,9 @@ class KnownStates:
         held[start:end] = states
 
     def begin(self, judged: int, held: int) -> None:
-        """The drafter goes on where its cache holds `held` tokens, of `judged` that the target has judged.
+        """The drafter continues after `held` tokens in its cache; the target has judged `judged`.
 
-        What it says of its own of later tokens is forgotten.
+        Forgets its own states of later tokens.
         """
         own = max(0, held - judged)
         if own > len(self._own):
@@ -151,11 +151,11 @@ class KnownStates:
         """`[count, W]` the states before the tokens from position `start` on: zeros before the first of all."""
         if start > judged:
             return self._own[start - 1 - judged][None]
-        assert self._target is not None  # nobody drafts before the prefill
+        assert self._target is not None  # there is no draft before the prefill
         known = self._target[max(0, start - 1) : start + count - 1]
         return known if start else torch.cat([known.new_zeros((1, known.shape[1])), known])
 
     def put_own(self, position: int, state: Tensor, judged: int) -> None:
-        """The drafter's own state `[W]` at a position, where that is beyond the judged tokens."""
+        """Note the drafter's own state `[W]` at a position, if that is beyond the judged tokens."""
         if position >= judged:
             self._own.append(state)

@@ -1,10 +1,10 @@
-"""Forced runs: models made from configs, with random weights, take the seconds; a recording of others decides.
+"""Forced runs: models made from configs, with random weights, give the seconds; a recording of other models decides.
 
-A `ForcedPool` is read for shapes alone: configs, or names of shapes that people serve and of some for processors
-(sizes.toml). The models do all that decoding asks: forwards over as many tokens and contexts, cache writes, rollbacks,
-the choice of tokens, distances where a policy looks. Then the *decisions*, another world's, replace what they said: a
-`ForcedSampler` does a sampler's work and says what it was told. `forced_recording` is a recording whose models are
-called and sized as the pool's, level by level. Letters as in `sampler`.
+A `ForcedPool` holds shapes only: configs, or names of shapes that people serve and of some for processors (sizes.toml).
+The models do all the work of decoding: forwards over as many tokens and contexts, cache writes, rollbacks, the choice
+of tokens, distances where a policy reads them. Then the *decisions*, another world's, replace their results: a
+`ForcedSampler` does a sampler's work and returns the decided tokens. `forced_recording` is a recording whose models
+have the names and sizes of the pool's, level by level. Letters as in `sampler`.
 """
 
 import tomllib
@@ -61,8 +61,8 @@ from .verify import Chunk
 from .world import TorchWorld
 
 
-class Told(NamedTuple):
-    """What one request's part in an operation comes to."""
+class Decided(NamedTuple):
+    """The decided result of one request in an operation."""
 
     start: int  # output position of the first token drafted
     tokens: Sequence[int]  # drafted, or the verifier's own
@@ -70,11 +70,11 @@ class Told(NamedTuple):
 
 
 class ForcedSampler(Sampler):
-    """Writes and accepts as it is told: by request in `told`, which whoever starts an operation sets."""
+    """Writes and accepts as decided: by request in `decided`, which must be set before each operation."""
 
     def __init__(self, sampling: Sampling) -> None:
         super().__init__(sampling)
-        self.told: Mapping[str, Told] = {}
+        self.decided: Mapping[str, Decided] = {}
         self._real = make_sampler(sampling)
 
     def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
@@ -82,19 +82,19 @@ class ForcedSampler(Sampler):
         return self._real.distributions(logits, states)
 
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """See `Sampler`; the tokens are those told."""
+        """See `Sampler`; the tokens are the decided ones."""
         _, best = self._real.write(logits, states, positions)
         tokens = []
         for state, position in zip(states, positions, strict=True):
-            told = self.told[state.request_id]
+            told = self.decided[state.request_id]
             tokens.append(told.tokens[position - told.start])
         return torch.tensor(tokens, device=logits.device), best
 
     def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
-        """See `Sampler`; the verdicts are those told, but for logits that are not finite."""
+        """See `Sampler`; the verdicts are the decided ones, except for logits that are not finite."""
         verdicts: list[Verdict | None] = []
         for row, real in zip(judgings, self._real.verdicts(logits, judgings), strict=True):
-            told = self.told[row.state.request_id]
+            told = self.decided[row.state.request_id]
             verdicts.append(None if real is None else Verdict(told.num_accepted, told.tokens[0]))
         return verdicts
 
@@ -115,12 +115,12 @@ def sized_shapes() -> Mapping[str, DecoderShape]:
 
 
 def preset_names() -> tuple[str, ...]:
-    """All names that `preset_config` takes, as tables show them; others that mean one of these do as well."""
+    """All names that `preset_config` takes, as tables show them; other spellings of these are accepted too."""
     return (*sized_shapes(), *(name for name, shape in presets().items() if _is_made(shape)))
 
 
 def preset_config(text: str, *, context_tokens: int) -> PreTrainedConfig | None:
-    """The config of the shape that a text names, `20M`, `llama-3-8b` or `Qwen3-0.6B`; None if it names none.
+    """The config of the shape named by a text, `20M`, `llama-3-8b` or `Qwen3-0.6B`; None if it names none.
 
     `context_tokens` are positions the model is made for; its seconds do not depend on them.
     """
@@ -141,7 +141,7 @@ def preset_config(text: str, *, context_tokens: int) -> PreTrainedConfig | None:
 
 
 def _is_made(shape: DecoderShape) -> bool:
-    """Whether a config here has the shape; mixtures of experts have none, and a dense one would be far too small."""
+    """Whether a config class here has the shape; mixtures of experts have none: dense ones would be far too small."""
     return shape.mixture is None and _family(shape) in _FAMILIES
 
 
@@ -151,13 +151,13 @@ def _family(shape: DecoderShape) -> tuple[bool, int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedPool(LoadedMembers):
-    """Models of random weights; they write nothing of use, and what is fed to them may be any token id."""
+    """Models of random weights; their output is of no use, and any token id may be fed to them."""
 
     name: str
 
     @property
     def vocab_size(self) -> int:
-        """Of all members."""
+        """The vocabulary of all members."""
         model: Any = self.target.model
         return int(model.config.vocab_size)
 
@@ -190,13 +190,13 @@ class ForcedPool(LoadedMembers):
         )
 
     def forward(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
-        """See `LoadedMembers`; token ids beyond the vocabulary are counted from its beginning again."""
-        # A class with slots is made anew, which a bare super() does not know.
+        """See `LoadedMembers`; token ids are taken modulo the vocabulary."""
+        # `slots=True` creates a new class, for which a bare super() fails.
         return _AnyToken(LoadedMembers.forward(self, level, kind, share_weights=share_weights), self.vocab_size)
 
 
 class _AnyToken(WrappedForward):
-    """Takes the token ids of a recording: which row of the embedding is read costs the same."""
+    """Takes the token ids of a recording: reading any row of the embedding costs the same."""
 
     def __init__(self, inner: ModelForward, vocab_size: int) -> None:
         super().__init__(inner)
@@ -209,7 +209,7 @@ class _AnyToken(WrappedForward):
 def shapes_of(
     file: Path, content: ForcedPoolFile, configs: Mapping[str, MemberConfig] | None = None
 ) -> tuple[LoadedMember, ...]:
-    """The members without any weights, for their sizes; raises as `ForcedPool.load`, but for memory.
+    """The members without any weights, for their sizes; raises as `ForcedPool.load`, except for memory.
 
     `configs` are by name, of the members that have one; None reads them.
     """
@@ -240,7 +240,7 @@ def _configs(file: Path, content: ForcedPoolFile) -> dict[str, MemberConfig]:
 def named_config(
     file: Path, field: str, text: str, context_tokens: int
 ) -> tuple[PreTrainedConfig, type[PreTrainedModel], Path]:
-    """The config that a pool file names, the class of its model, and the file that it stands in.
+    """The config that a pool file names, the class of its model, and its file.
 
     `field` of the pool file names it by `text`: a preset, or a config.json or its folder relative to the pool file.
     `context_tokens` is the longest text the model is used with.
@@ -269,7 +269,7 @@ def _device(file: Path, field: str, entry: MemberEntry) -> torch.device:
 def _made(
     file: Path, content: ForcedPoolFile, configs: Mapping[str, MemberConfig], devices: Mapping[str, torch.device]
 ) -> tuple[LoadedMember, ...]:
-    """The members with weights: as each model's class begins them, from the pool's seed."""
+    """The members with weights: initialised by each model's class, from the pool's seed."""
     models = {}
     for row, entry in enumerate(content.members):
         if entry.config is not None:
@@ -299,7 +299,7 @@ def _members(file: Path, content: ForcedPoolFile, models: dict[str, PreTrainedMo
 
 
 def _check_memory(file: Path, devices: Mapping[str, torch.device], shapes: Sequence[LoadedMember]) -> None:
-    """Refuse weights that some device cannot hold, before any are made; what submodels share counts once."""
+    """Reject weights that some device cannot hold, before any are made; weights shared by submodels count once."""
     needed: dict[torch.device, int] = {}
     for member in shapes:
         if member.name in devices:
@@ -312,7 +312,7 @@ def _check_memory(file: Path, devices: Mapping[str, torch.device], shapes: Seque
 
 
 def forced_recording(recording: TrieRecording, pool: ForcedPool) -> TrieRecording:
-    """The same contexts, said of the pool's members, without the seconds measured of the recorded models.
+    """The same contexts under the names of the pool's members, without the recorded models' seconds.
 
     A prompt lookup that the pool does not have is left out.
 
@@ -358,10 +358,10 @@ def _lookup(recording: TrieRecording, pool: ForcedPool) -> NgramInfo | None:
 
 
 class ForcedWorld(TorchWorld):
-    """Takes the seconds from models and the decisions from elsewhere. The clock leaves out what deciding takes.
+    """Takes the seconds from models and the decisions from elsewhere. The clock leaves out the time for deciding.
 
-    A place of a session is the models' own; the decisions see the session with theirs. `sampling` is greedy or coupled,
-    as the decisions were recorded; `further` is as of `TorchWorld`.
+    A session's places are those of the models; the decisions see the session with theirs. `sampling` is greedy or
+    coupled, as the decisions were recorded; `further` is as of `TorchWorld`.
     """
 
     _decisions: World
@@ -373,7 +373,7 @@ class ForcedWorld(TorchWorld):
         self._theirs: dict[str, dict[int, int]] = {}  # by request, the decisions' place for each of ours
 
     def follow(self, decisions: World) -> None:
-        """Take what is drafted and accepted from a world whose pool has the same levels, before any request opens."""
+        """Take drafts and verdicts from a world whose pool has the same levels; call it before any request opens."""
         self._decisions = decisions
 
     def open(self, session: Session) -> None:
@@ -392,7 +392,7 @@ class ForcedWorld(TorchWorld):
             del self._theirs[session.request_id]
 
     def signal(self, session: Session, index: int) -> Signal:
-        """See `TorchWorld`; worked out from logits, and then what the decisions know."""
+        """See `TorchWorld`; computed from logits, then replaced by the decisions' signal."""
         super().signal(session, index)
         with self.clock.paused(), self._as_decided([session]):
             return self._decisions.signal(session, index)
@@ -403,9 +403,9 @@ class ForcedWorld(TorchWorld):
             with self._as_decided([session for session, _ in items]):
                 decided = [row for row in self._decisions.draft(level, items).rows if isinstance(row, Drafted)]
             if self.pool.members[level].model is not None:
-                items = self._told_to_draft(items, decided)
+                items = self._forced_drafts(items, decided)
             else:
-                items = [(session, self._told_to_copy(session, step)) for session, step in items]
+                items = [(session, self._with_safe_copy(session, step)) for session, step in items]
         ran = super().draft(level, items)
         with self.clock.paused():
             rows = [
@@ -415,15 +415,15 @@ class ForcedWorld(TorchWorld):
         return ran._replace(rows=rows)
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
-        """See `TorchWorld`; raises ArgumentError for a lossy rule, which looks at the logits themselves."""
+        """See `TorchWorld`; raises ArgumentError for a lossy rule, which reads the logits themselves."""
         with self.clock.paused():
             for session, step in items:
                 if not step.rule.lossless:
                     raise ArgumentError(f"a forced run must be of lossless steps, got {step} of {session.request_id}")
             with self._as_decided([session for session, _ in items]):
                 decided = [row for row in self._decisions.verify(level, items).rows if isinstance(row, Judged)]
-            self._sampler.told = {
-                session.request_id: Told(0, self._safe_ids(session, [told.own_token]), told.num_accepted)
+            self._sampler.decided = {
+                session.request_id: Decided(0, self._safe_ids(session, [told.own_token]), told.num_accepted)
                 for (session, _), told in zip(items, decided, strict=True)
             }
         ran = super().verify(level, items, chunks)
@@ -436,24 +436,24 @@ class ForcedWorld(TorchWorld):
 
     def check_ahead(self) -> None:
         """Raises ValueError: outcomes are decided for one step of a request at a time."""
-        raise ValueError("nobody works ahead in a forced run")
+        raise ValueError("no member works ahead in a forced run")
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError: decisions are forced on runs of tokens only."""
         raise ValueError("a forced run drafts no token trees")
 
-    def _told_to_draft(self, items: Sequence[DraftItem], decided: Sequence[Drafted]) -> list[DraftItem]:
-        """The steps with which the models draft as many tokens as was decided."""
-        self._sampler.told = {}
+    def _forced_drafts(self, items: Sequence[DraftItem], decided: Sequence[Drafted]) -> list[DraftItem]:
+        """The steps by which the models draft as many tokens as decided."""
+        self._sampler.decided = {}
         steps = []
         for (session, step), told in zip(items, decided, strict=True):
             start = len(session.emitted) + len(session.tokens)
-            self._sampler.told[session.request_id] = Told(start, self._safe_ids(session, told.tokens))
+            self._sampler.decided[session.request_id] = Decided(start, self._safe_ids(session, told.tokens))
             stop: Any = None if step.stop is None else _Unending(step.stop)
             steps.append((session, Draft(step.model, len(told.tokens), stop)))
         return steps
 
-    def _told_to_copy(self, session: Session, step: Draft) -> Draft:
+    def _with_safe_copy(self, session: Session, step: Draft) -> Draft:
         return step if step.copy is None else replace(step, copy=tuple(self._safe_ids(session, step.copy)))
 
     def _drafted(self, session: Session, row: Drafted, told: Drafted) -> Drafted:
@@ -467,7 +467,7 @@ class ForcedWorld(TorchWorld):
 
     @contextmanager
     def _as_decided(self, sessions: Sequence[Session]) -> Iterator[None]:
-        """Within it, sessions have the decisions' places; places that are pending no longer are forgotten."""
+        """Within the block, sessions have the decisions' places; places that are no longer pending are forgotten."""
         ours = [(session, session.place, session.places) for session in sessions]
         for session, place, places in ours:
             theirs = self._theirs[session.request_id]
@@ -493,7 +493,7 @@ class ForcedWorld(TorchWorld):
 
 @dataclass(frozen=True, slots=True)
 class _Unending:
-    """A stop that looks as the one it stands for does, and leaves the end to the number of tokens."""
+    """A stop that computes what the original does, and never ends the draft."""
 
     stop: Stop
 
@@ -506,7 +506,7 @@ class _Unending:
 
 
 class _DecidedDistances(LazyNumbers):
-    """Distances as decided, for which the real ones are worked out as well when somebody looks."""
+    """Distances as decided; reading them computes the real ones too."""
 
     def __init__(self, real: Sequence[float], decided: Sequence[float]) -> None:
         super().__init__(len(decided))
@@ -514,20 +514,20 @@ class _DecidedDistances(LazyNumbers):
 
     def values(self) -> Sequence[float]:
         """See `LazyNumbers`."""
-        self._real[:1]  # which works all of them out
+        self._real[:1]  # which computes all of them
         return self._decided
 
 
 class ForcedProbedWorld(ProbedWorld, ForcedWorld):
-    """Notes the operations of recorded requests; `follow` and `take` before anything is watched."""
+    """Notes the operations of recorded requests; call `follow` and `take` first."""
 
     def take(self, requests: Mapping[str, TrieRequest], *, eos: frozenset[int]) -> None:
-        """Let recorded requests stand for prompts, by the prompt's id; `eos` tokens end an answer."""
+        """Use recorded requests in place of prompts, by the prompt's id; `eos` tokens end an answer."""
         self._requests = requests
         self._eos = eos
 
     def sessions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Session]:
-        """The recorded requests that stand for prompts, whose texts play no part."""
+        """The recorded requests in place of prompts, whose texts are not used."""
         members = loaded_pool(self.pool)
         taken = [(prompt.request_id, self._requests[prompt.request_id]) for prompt in prompts]
         return [
@@ -555,7 +555,7 @@ def forced_run(
     batch: int,
     prices: Prices | None = None,
 ) -> RunLog:
-    """Run every request to its end, `batch` >= 1 at a time; returns the run log, which says `forced`.
+    """Run every request to its end, `batch` >= 1 at a time; returns the run log, marked `forced`.
 
     Args:
         pool: its last member is the target.
@@ -566,7 +566,7 @@ def forced_run(
         trace: name of the recording that decides, for the log.
         name: of the policy, for errors and the log.
         batch: requests running at a time, >= 1.
-        prices: what operations are said to take, to policy and log alike; None measures.
+        prices: seconds of operations, for policy and log alike; None measures.
 
     Raises:
         ArgumentError: a batch whose caches cannot fit into the machine's memory, or a lossy step.

@@ -1,13 +1,13 @@
 """A transformers model, run through its own forward, over a `MemberKV`.
 
-`ModelForward` is what those who run a member see of it. Masks alone say which tokens a layer looks at: caches keep
-every token, so that they can be rolled back, and a sliding window is a narrower mask. Slots that a token looks at stand
-in the order of their positions, in caches with holes and in token trees too, so a window is counted along the row.
+`ModelForward` is the interface to it. Masks alone say which tokens a layer attends to: caches keep every token, so that
+they can be rolled back, and a sliding window is a narrower mask. The slots that a token attends to are in the order of
+their positions, in caches with holes and in token trees too, so a window is counted along the row.
 
 Configs do not say whether a model takes masks and caches as given: it may make masks of its own, count positions
-itself, look ahead, or keep more of the past than keys and values. `check_masks` tries it: two texts that share their
+itself, look ahead, or keep more of the past than keys and values. `check_masks` tests it: two texts that share their
 beginning as one token tree, then texts of two requests over a cache from which tokens are dropped; both must give the
-logits of the texts one by one, but for rounding (`TOLERANCES`).
+logits of the texts one by one, except for rounding (`TOLERANCES`).
 
 Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, L layers, H key and value heads, D
 head width, N kept tokens, V vocabulary.
@@ -27,7 +27,7 @@ from .refusals import BrokenRuleError, ConfigError
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Model types that give all layers the window of `sliding_window`; the others name each layer's kind in `layer_types`.
 ONE_WINDOW = frozenset({"mistral", "mixtral", "phi3", "starcoder2"})
-# Types that cap attention scores or have sinks, which PyTorch's attention (sdpa) has not; eager ones add their mask.
+# Types that cap attention scores or have sinks, which PyTorch's attention (sdpa) lacks; eager ones add their mask.
 EAGER = frozenset({"gemma2", "vaultgemma", "gpt_oss", "granite_swa", "granitemoe_swa", "flint"})
 
 
@@ -37,7 +37,7 @@ def attention_of(config: PreTrainedConfig) -> Literal["sdpa", "eager"]:
 
 
 def layer_windows(config: PreTrainedConfig) -> tuple[int | None, ...]:
-    """`[L]` tokens that each layer looks back at, its own included; None for all.
+    """`[L]` tokens that each layer attends to, the current one included; None for all.
 
     Raises:
         ConfigError: a kind of layer other than full and sliding attention, or a window whose layers are not known.
@@ -56,13 +56,13 @@ def layer_windows(config: PreTrainedConfig) -> tuple[int | None, ...]:
 
 
 def within_window(looks: Tensor, window: int) -> Tensor:
-    """`[..., Q, S]` bool: of the slots each token looks at, the last `window`, its own among them."""
+    """`[..., Q, S]` bool: of the slots each token attends to, the last `window`, its own included."""
     to_newest = looks.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)
     return looks & (to_newest <= window)
 
 
 class LayerMasks:
-    """Turns what tokens may look at into what the modules of a model take as `attention_mask`.
+    """Turns what tokens may attend to into a model's `attention_mask`.
 
     The attribute `windows` is as of `layer_windows`.
 
@@ -73,7 +73,7 @@ class LayerMasks:
     def __init__(self, config: PreTrainedConfig) -> None:
         wanted, found = attention_of(config), config._attn_implementation
         if found != wanted:
-            # What is a mask of bools to one is added to the scores by the other: silently wrong.
+            # One kind takes a mask of bools, the other adds it to the scores: silently wrong.
             raise ValueError(f"attention must be {wanted!r}, got {found!r}")
         self.windows = layer_windows(config)
         self._by_kind = getattr(config, "layer_types", None) is not None
@@ -82,7 +82,7 @@ class LayerMasks:
     def of(self, looks: Tensor, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """One mask for all layers, or one for each kind of layer.
 
-        `looks` is `[B, 1, Q, S]` bool, where a token may look: its text so far. `dtype` is the model's.
+        `looks` is `[B, 1, Q, S]` bool, where a token may attend: its text so far. `dtype` is the model's.
         """
         window = next((window for window in self.windows if window is not None), None)
         if window is None:
@@ -107,10 +107,10 @@ class ModelForward(Protocol):
 
     @property
     def kv_shape(self) -> KVShape:
-        """What the cache must hold of one token."""
+        """Shape of one token's entry in the cache."""
 
     def slot_cache(self) -> SlotCache:
-        """A cache whose slots are positions, as this forward runs best over; empty."""
+        """An empty cache whose slots are positions, of the kind that is fastest for this forward."""
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """Feed tokens, writing their keys and values to the cache.
@@ -131,7 +131,7 @@ class ModelForward(Protocol):
         """As a call, and the last hidden states `[T, H]` of all tokens, after the final norm. Letter: H hidden size.
 
         Raises:
-            ValueError: a forward that does not give them.
+            ValueError: a forward that does not return them.
         """
 
 
@@ -162,12 +162,12 @@ class WrappedForward:
         return self.logits(logits, placement), states
 
 
-# What forwards call the cache that they are given: the first since transformers 5.24, the second before.
+# Names of the cache argument of forwards: the first since transformers 5.24, the second before.
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 
 
 def find_cache_argument(model_class: type[PreTrainedModel]) -> str | None:
-    """The name in the signature of the forward, as a model's own code may be older than transformers; None for none."""
+    """The name in the signature of the forward, as a model's code may be older than transformers; None without one."""
     arguments = inspect.signature(model_class.forward).parameters
     return next((name for name in CACHE_ARGUMENTS if name in arguments), None)
 
@@ -181,7 +181,7 @@ def cache_argument(model: PreTrainedModel) -> str:
 
 
 class KeysValues(Protocol):
-    """What a forward needs of a `MemberKV`."""
+    """The part of `MemberKV` that a forward uses."""
 
     def write(self, layer: int, placement: Placement, keys_values: Tensor) -> None:
         """See `MemberKV`."""
@@ -191,7 +191,7 @@ class KeysValues(Protocol):
 
 
 class PlacedLayer(CacheLayerMixin):
-    """One layer of a `MemberKV` during one forward, as transformers wants to see it."""
+    """One layer of a `MemberKV` during one forward, in transformers' interface."""
 
     def __init__(self, cache: KeysValues, placement: Placement, layer: int) -> None:
         super().__init__()
@@ -205,13 +205,13 @@ class PlacedLayer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write `[B, H, Q, D]` keys and values without their padding; returns `[B, H, S, D]`."""
         placement = self._placement
-        # Other widths of keys than of values were refused when the forward was made.
+        # Different widths of keys and values were rejected when the forward was made.
         new = torch.stack([key_states, value_states], dim=1).permute(0, 3, 1, 2, 4)
         self._cache.write(self._layer, placement, placement.unpadded(new))
         return self._cache.read(self._layer, placement)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """S and the offset of the first slot."""
+        """(S, offset of the first slot)."""
         return self._placement.num_slots, 0
 
     def get_seq_length(self) -> int:
@@ -263,14 +263,14 @@ class ModuleForward:
     def on_inputs(
         self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
-        """As `with_states`, from what the first layer reads, `[T, W]`, in place of tokens. Letter: W hidden size."""
+        """As `with_states`, from inputs `[T, W]` of the first layer in place of tokens. Letter: W hidden size."""
         return self._with_states({"inputs_embeds": placement.padded(inputs)}, len(inputs), placement, cache, keep)
 
     def _with_states(
         self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         found: list[Tensor] = []
-        # Not its base model, which OPT passes by.
+        # Not its base model, which OPT does not use.
         decoder = self._model.get_decoder()
         watch = decoder.register_forward_hook(lambda *said: found.append(said[-1].last_hidden_state))
         try:
@@ -285,10 +285,10 @@ class ModuleForward:
     def run(
         self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: KeysValues, keep: Tensor | slice
     ) -> Tensor:
-        """As a call, of T tokens, `count`, that are named as the model wants them; for whoever is in inference mode."""
+        """As a call, of T tokens, `count`, with the names that the model expects; to be called in inference mode."""
         num_layers, device = self.kv_shape.num_layers, self.kv_shape.device
         columns, pick = _kept_columns(count, device, placement, keep)
-        # Without a 4-D mask transformers makes its own, from lengths that a cache of many requests does not have.
+        # Without a 4-D mask transformers makes its own, from one length, which a cache of many requests does not have.
         looks = placement.looks(device)
         layers = Cache(layers=[PlacedLayer(cache, placement, layer) for layer in range(num_layers)])
         logits: Tensor = self._model(
@@ -327,7 +327,7 @@ def _kept_columns(
 
 @torch.inference_mode()
 def kv_shape_of(model: PreTrainedModel) -> KVShape:
-    """What one token leaves in a stock cache: configs name these numbers in too many ways.
+    """The shape of one token in a stock cache, by trying it: configs name these numbers in too many ways.
 
     Raises:
         BrokenRuleError: a model whose caches cannot be rolled back, or whose config names fewer layers than it has.
@@ -335,7 +335,7 @@ def kv_shape_of(model: PreTrainedModel) -> KVShape:
     held, named = getattr(model.get_decoder(), "layers", ()), int(model.config.num_hidden_layers)
     if len(held) > named:
         raise BrokenRuleError(f"must be a model whose config names its {len(held)} layers", f"{named}")
-    if model.device.type == "meta":  # other ways to run experts ask which of them a token goes to
+    if model.device.type == "meta":  # other implementations of experts need values for routing
         model.set_experts_implementation("batched_mm")
     cache = DynamicCache(config=model.config)
     token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
@@ -364,10 +364,11 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.02, tor
 def apart_by_more_than_rounding(
     found: Tensor, expected: Tensor, dtype: torch.dtype, *, most: float = 1.0
 ) -> tuple[float, float] | None:
-    """(largest difference, what rounding explains) of logits that are further apart; None of those that are not.
+    """(largest difference, what rounding explains) if logits are further apart; else None.
 
-    Broken weights are the guards' business, as long as both show them. The logits have one shape; `dtype` is of the
-    model that computed them. `most` is of the largest logit, where rounding has less room than usual.
+    Non-finite logits count as equal where both have them: other checks find broken weights. The logits have one shape;
+    `dtype` is of the model that computed them. `most` scales the tolerance, for cases in which rounding is smaller than
+    usual.
     """
     finite = expected.isfinite()
     any_finite = bool(finite.any())
@@ -383,20 +384,20 @@ KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gem
 POSITIONS = (0, 1, 1, 2)
 LOOKS = ((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1))
 TEXTS = ((0,), (0, 1), (0, 2), (0, 1, 3))
-# Forwards over a cache, by request: tokens that are kept of what it holds, and new ones.
+# Forwards over a cache, by request: (tokens that the cache keeps, new tokens).
 STEPS = ({"a": (0, 7), "b": (0, 3)}, {"a": (5, 2), "b": (3, 1)}, {"b": (2, 4)}, {"a": (7, 5), "b": (6, 1)})
-# What models raise where they are given what they do not take, each in its own way.
+# What models raise for arguments that they do not support.
 UNFIT = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
 def masks_known(config: PreTrainedConfig) -> bool:
-    """Whether a model of this config is of a known family, which is not tried."""
+    """Whether a model of this config is of a known family, which is not tested."""
     return config.model_type in KNOWN
 
 
 @torch.inference_mode()
 def check_masks(model: PreTrainedModel) -> None:
-    """Raises BrokenRuleError for a model that does not look exactly where a mask says; known families are not tried."""
+    """Raises BrokenRuleError for a model that does not attend exactly as its mask says; skips known families."""
     config: Any = model.config
     if masks_known(config):
         return
@@ -416,7 +417,7 @@ def check_masks(model: PreTrainedModel) -> None:
 
 
 def _tree(model: PreTrainedModel) -> list[tuple[Tensor, Tensor]]:
-    """Logits of a token tree, and those that its texts give one by one."""
+    """Logits of a token tree, and those of its texts one by one."""
     ids = _some_tokens(model, len(POSITIONS))
     looks = torch.tensor(LOOKS, dtype=torch.bool, device=model.device)[None, None]
     found = model(
@@ -429,7 +430,7 @@ def _tree(model: PreTrainedModel) -> list[tuple[Tensor, Tensor]]:
 
 
 def _over_a_cache(model: PreTrainedModel) -> list[tuple[Tensor, Tensor]]:
-    """Logits after the newest tokens of texts whose ends are dropped and written anew, and those of the texts alone."""
+    """Logits after the newest tokens of texts whose ends are dropped and fed again, and those of the texts alone."""
     forward = ModuleForward(model)
     cache, device = forward.slot_cache(), forward.kv_shape.device
     ids = _some_tokens(model, 40)

@@ -33,17 +33,17 @@ def choose_forward(
     rows: TokenRows | None = None,
     backend: Backend | None = None,
 ) -> ModelForward:
-    """How to run `model`; the choice stands in the result's `name`.
+    """How to run `model`; the result's `name` says which way was chosen.
 
     Args:
         model: in evaluation mode, on its device.
-        kind: `auto` takes the quicker one, as measured here, of the model's own modules and the fused forward, if
-            `fused_supports` has no reason against that; `fused:NAME` multiplies by one product of `products` only;
-            `compiled` are the modules, compiled by torch.
+        kind: `auto` takes the faster one, as measured here, of the model's own modules and the fused forward, if
+            `fused_supports` allows that; `fused:NAME` multiplies by one product of `products` only; `compiled` are the
+            modules, compiled by torch.
         share_weights: see `FusedForward`; True re-points the model's parameters to a new layout of the same values.
         context_tokens: positions that will be used, enough for the check.
-        products: chooses how weights are multiplied, and knows what was quicker before; None takes one of its own.
-        rows: how the model's tokens are those of its pool; None where they are the same.
+        products: chooses how weights are multiplied, and holds earlier choices; None makes a new one.
+        rows: how the model's tokens map to those of its pool; None where they are the same.
         backend: of `compiled`, as of `torch.compile`; None takes that of torch.
 
     Raises:
@@ -85,9 +85,9 @@ def _quicker(
     share_weights: bool,
     context_tokens: int,
 ) -> FusedForward | ModuleForward:
-    """The fused forward, unless the modules are quicker on this machine.
+    """The fused forward, unless the modules are faster on this machine.
 
-    Both run on the same memory: weights are laid out anew one by one, and laid back likewise.
+    Both use the same memory: weights are laid out again one by one, and back in the same way.
     """
     key = f"{_choice_key(model)}, weights {_weights_of(products, share_weights=share_weights)}"
     known = products.known.get(key, 1)
@@ -101,7 +101,7 @@ def _quicker(
     chosen = fused if _race_s(fused) <= modules_s else modules
     products.known.note(key, [chosen.name])
     if chosen is modules:
-        del fused  # its copies of weights go before any is laid back
+        del fused  # frees its copies of weights before any is laid back
         lay_back(model, before)
     return chosen
 
@@ -131,7 +131,7 @@ def check_forwards(forward: ModelForward, reference: ModelForward, *, vocab_size
 
 
 def _sample_logits(forward: ModelForward, vocab_size: int) -> Tensor:
-    """Logits `[T, V]` of all tokens of a few forwards, each over what the ones before left in the cache."""
+    """Logits `[T, V]` of all tokens of a few forwards, each after the ones before, in one cache."""
     shape = forward.kv_shape
     cache = forward.slot_cache()
     generator = torch.Generator().manual_seed(0)

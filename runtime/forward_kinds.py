@@ -1,4 +1,4 @@
-"""The ways to run models and to keep their caches, by name, for those who load no torch to name one."""
+"""The ways to run models and to keep their caches, by name, without torch."""
 
 from typing import Literal, get_args
 
@@ -13,7 +13,7 @@ ForwardKind = Literal[
     "fused:onednn-packed",
     "compiled",
 ]
-# How members that a policy lets work at the same time do so: `auto` tries both ways.
+# How members work at the same time where the policy lets them: `auto` tries both ways.
 AheadKind = Literal["auto", "threads", "turns"]
 AHEAD_KINDS: tuple[AheadKind, ...] = get_args(AheadKind)
 # How keys and values are kept: a slot is a position, or append-only with a validity mask.
@@ -26,5 +26,5 @@ KINDS: tuple[ForwardKind, ...] = get_args(ForwardKind)
 
 
 def replaced(name: str) -> str:
-    """What is said behind a name that is none, of one that was."""
+    """A hint for an unknown name that was valid in earlier versions."""
     return "; compiled is in its place" if name == "graphs" else ""

@@ -1,12 +1,12 @@
 """Decoders of the Llama family as a few tensor operations per layer, without a module call.
 
-Modules of a stock model cost the same Python per layer however small the model is. Here projections of one input stand
-side by side as `[in, out]`, and tokens stay packed; only queries are padded, for the attention. `fused_supports` says
-which models this can stand in for; annotations name Llama's modules, whose attributes the other families share.
+A stock model's modules cost the same Python per layer however small it is. Here projections of one input are joined as
+`[in, out]`, and tokens are kept packed; only queries are padded, for the attention. `fused_supports` says which models
+this can stand in for; annotations name Llama's modules, whose attributes the other families share.
 
-`TokenRows` makes one vocabulary, the target's, of members whose tables of tokens are padded differently (Qwen2.5:
-151,936 rows up to 3B, 152,064 above, for 151,665 tokens). No token belongs to the rows beyond. The target is left as it
-is, so that texts are those of its `generate()`; every other member writes only tokens of the tokenizer.
+`TokenRows` maps members whose tables of tokens are padded differently to one vocabulary, the target's (Qwen2.5: 151,936
+rows up to 3B, 152,064 above, for 151,665 tokens). Rows beyond have no token. The target is not changed, so that texts
+are those of its `generate()`; every other member writes only tokens of the tokenizer.
 
 Letters: I inputs, O outputs of one projection or of several, T new tokens of all requests, B requests, Q the most of
 one, S slots, C positions of the context, H key and value heads, G query heads of each, D head width, N kept tokens, V
@@ -41,7 +41,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def fused_supports(model: PreTrainedModel) -> str | None:
-    """The reason against a fused forward of this model, None if there is none."""
+    """Why this model cannot have a fused forward, None if it can."""
     if type(model) not in FAMILIES:
         names = ", ".join(family.__name__ for family in FAMILIES)
         return f"model must be one of {names}, got {type(model).__name__}"
@@ -51,7 +51,7 @@ def fused_supports(model: PreTrainedModel) -> str | None:
 def multiplied_weights(model: PreTrainedModel) -> list[Tensor]:
     """The weights that a fused forward multiplies by, tied ones too; none of a model that it does not support.
 
-    Asks nothing of values, so that a model without any has the weights of one with.
+    Does not read values, so a model without values works too.
     """
     if type(model) not in FAMILIES or _config_reason(model) or _module_reason(model):
         return []
@@ -95,7 +95,7 @@ def _tensor_reason(model: PreTrainedModel) -> str | None:
     return None
 
 
-# Of a weight, what is moved at a time.
+# Bytes of a weight moved at a time.
 _MOVED_BYTES = 8 * 2**20
 
 
@@ -123,8 +123,8 @@ class Projection:
 def project(linears: Sequence[nn.Linear], products: ProductChooser, *, share_weights: bool) -> Projection:
     """The linears, all of the same input, as one projection.
 
-    `share_weights` makes one tensor and re-points the linears' parameters to views of it, so that no memory is taken
-    twice; else the parameters stay as they are, and no copy is made of them.
+    `share_weights` makes one tensor and re-points the linears' parameters to views of it, so that no memory is used
+    twice; else the parameters are used as they are, without a copy.
     """
     biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
     parameters = [linear.weight for linear in linears]
@@ -134,10 +134,10 @@ def project(linears: Sequence[nn.Linear], products: ProductChooser, *, share_wei
 
 
 def share(parameters: Sequence[Tensor]) -> Tensor:
-    """One `[I, O]` tensor of `[O', I]` parameters, which become views of it; the one made before if there is one.
+    """One `[I, O]` tensor of `[O', I]` parameters, which become views of it; an existing one if there is one.
 
-    Beside all weights there is one new tensor at a time; of a mapped file a part of it only. CPU libraries multiply one
-    or two tokens with `[I, O]` 1.2 to 1.6 times as fast as with `[O, I]`.
+    Holds one new tensor at a time beside all weights; of a mapped file, whose pages are dropped as they are copied,
+    only a part. CPU libraries multiply one or two tokens with `[I, O]` 1.2 to 1.6 times as fast as with `[O, I]`.
     """
     joined = _joined(parameters)
     if joined is None:
@@ -158,7 +158,7 @@ def share(parameters: Sequence[Tensor]) -> Tensor:
 
 
 def _joined(parameters: Sequence[Tensor]) -> Tensor | None:
-    """The tensor that the parameters are views of already, side by side."""
+    """The tensor of which the parameters are views already, one after the other."""
     first = parameters[0]
     width, total = first.shape[1], sum(parameter.shape[0] for parameter in parameters)
     offset = first.storage_offset()
@@ -174,20 +174,20 @@ Layouts = dict[str, tuple[int, tuple[int, ...]]]
 
 
 def layouts_of(model: PreTrainedModel) -> Layouts:
-    """Where each parameter lies, by name, and in which strides; holds no weights."""
+    """The storage position and strides of each parameter, by name; holds no weights."""
     return {name: (parameter.data_ptr(), parameter.stride()) for name, parameter in model.named_parameters()}
 
 
 @torch.inference_mode(mode=False)
 @torch.no_grad()
 def lay_back(model: PreTrainedModel, before: Layouts) -> None:
-    """Give parameters that `share` has laid out anew the strides that they had before, one after another."""
+    """Restore the strides of parameters that `share` has laid out again, one after another."""
     for name, parameter in model.named_parameters():
         address, strides = before[name]
         if (parameter.data_ptr(), parameter.stride()) != (address, strides):
             moved = torch.empty_strided(parameter.shape, strides, dtype=parameter.dtype, device=parameter.device)
             parameter.data = moved.copy_(parameter.data)
-    trim()  # of what the forward that lost had
+    trim()  # frees the memory of the slower forward
 
 
 Norm = Callable[[Tensor], Tensor]
@@ -199,15 +199,15 @@ class FusedLayer:
 
     attention_norm: Norm  # of the residual stream, as `mlp_norm`
     mlp_norm: Norm
-    head_norm: Norm | None  # of the query and key heads `[..., H G + H, D]`; None but in Qwen3
+    head_norm: Norm | None  # of the query and key heads `[..., H G + H, D]`; None except in Qwen3
     qkv: Projection  # queries, keys and values, in this order
     output: Projection
-    gate_up: Projection  # gates, then what they let through
+    gate_up: Projection  # gates, then the values that they gate
     down: Projection
 
 
 def fuse_layer(layer: LlamaDecoderLayer, products: ProductChooser, *, share_weights: bool) -> FusedLayer:
-    """Take a decoder layer of a supported model apart; see `project` for `products` and `share_weights`."""
+    """Build from a decoder layer of a supported model; see `project` for `products` and `share_weights`."""
     attention, mlp = layer.self_attn, layer.mlp
     return FusedLayer(
         attention_norm=norm_of(layer.input_layernorm),
@@ -244,7 +244,7 @@ def rotation_table(rotary: LlamaRotaryEmbedding, shape: KVShape, context_tokens:
 
 
 def make_norm(weight: Tensor, eps: float) -> Norm:
-    """A function that normalises the last dimension of `[..., W]` as transformers does, in the quickest way here.
+    """A function that normalises the last dimension of `[..., W]` as transformers does, in the fastest way here.
 
     `weight` is `[W]`, or `[..., W]` as broadcast over what is normalised; `eps` is added to the mean square.
     """
@@ -266,7 +266,7 @@ def _rounded(inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def _by_length(inputs: Tensor, scaled: Tensor, floor: Tensor) -> Tensor:
-    """By the length |x|, two calls fewer: x / sqrt(mean(x^2) + eps) = x sqrt(W) / sqrt(|x|^2 + W eps)."""
+    """By the norm |x|, two calls fewer: x / sqrt(mean(x^2) + eps) = x sqrt(W) / sqrt(|x|^2 + W eps)."""
     length = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True).hypot_(floor)
     return inputs.div(length).mul_(scaled)
 
@@ -276,10 +276,10 @@ class FusedForward:
 
     Args:
         model: one that `fused_supports`.
-        share_weights: lay the weights out anew and re-point the model's parameters to views of them; values, shapes
-            and sharing with other models stay, strides do not. False leaves the model alone.
+        share_weights: lay the weights out again and re-point the model's parameters to views of them; values, shapes
+            and sharing with other models do not change, strides do. False leaves the model unchanged.
         context_tokens: positions there are, >= 1.
-        products: chooses how weights are multiplied; None takes a chooser of its own.
+        products: chooses how weights are multiplied; None makes a new chooser.
 
     Raises:
         ValueError: a model that is not supported, no positions, or a product that does not work here.
@@ -321,11 +321,11 @@ class FusedForward:
         )
         self._windows = layer_windows(model.config)
         self._spread = model.lm_head.spread if isinstance(model.lm_head, SubsetHead) else None
-        # The largest weight comes first: before layers have copies there is room for what its layouts take meanwhile.
+        # The largest weight first: there is room for its layouts before layers have copies.
         self._head = project([model.lm_head], products, share_weights=share_weights)
         self._layers = [fuse_layer(layer, products, share_weights=share_weights) for layer in decoder.layers]
         self._norm = norm_of(decoder.norm)
-        # Taken last: it may be tied to the head, which was laid out anew.
+        # Last: it may be tied to the head, which was laid out again.
         self._embedding = decoder.embed_tokens.weight.detach()
         self._cos, self._sin = rotation_table(decoder.rotary_emb, self.kv_shape, context_tokens)
 
@@ -364,7 +364,7 @@ class FusedForward:
         return logits if self._spread is None else self._spread(logits)
 
     def _layered(self, hidden: Tensor, placement: Placement, cache: MemberKV) -> Tensor:
-        """`[T, W]` the residual stream after all layers, which are added to what they read."""
+        """`[T, W]` the residual stream after all layers, added to `hidden` in place."""
         cos, sin = self._rotation(placement)
         masks = {window: self._additive(placement, window) for window in set(self._windows)}
         for number, (layer, window) in enumerate(zip(self._layers, self._windows, strict=True)):
@@ -385,7 +385,7 @@ class FusedForward:
         return self._cos[positions], self._sin[positions]
 
     def _additive(self, placement: Placement, window: int | None) -> Tensor | None:
-        """`[B, 1, Q G, S]`: what the attention would make of a bool mask again in every layer; None looks at all."""
+        """`[B, 1, Q G, S]`: the bool mask as additive scores, made once for all layers; None attends to all."""
         mask = placement.mask
         if window is not None and placement.num_slots > window:
             mask = within_window(placement.looks(self.kv_shape.device), window)
@@ -413,7 +413,7 @@ class FusedForward:
         cache.write(layer, placement, heads[:, split:].view(len(heads), 2, shape.num_heads, shape.head_width))
         queries = placement.padded(heads[:, :split])
         if self._groups > 1:
-            # Query heads of the same keys stand side by side as more queries, so that keys need not be repeated.
+            # Query heads of the same keys become more queries, so that keys need not be repeated.
             grouped = queries.view(*queries.shape[:2], shape.num_heads, self._groups, shape.head_width)
             queries = grouped.transpose(2, 3).flatten(1, 2)
         attended = self._attention.attend(layer, queries.transpose(1, 2), placement, cache, mask, narrow=narrow)
@@ -426,21 +426,21 @@ class FusedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRows:
-    """How a member's tokens are those of its pool."""
+    """How a member's token rows map to those of its pool."""
 
     own: int  # rows of its table of embeddings
-    said: int  # it writes tokens below that; <= own
+    said: int  # it writes ids below that; <= own
     width: int  # V
 
     def ids(self, ids: Tensor) -> Tensor:
-        """What the member reads: a row of the target that it has not, which no token has, as its own last row.
+        """Ids as the member reads them: a row of the target that it lacks (no token has it) becomes its last row.
 
-        Only a target that was never trained writes such a row. What it writes next does not depend on this.
+        Only an untrained target writes such a row. Its next tokens do not depend on this.
         """
         return ids if self.own >= self.width else ids.clamp(max=self.own - 1)
 
     def logits(self, logits: Tensor) -> Tensor:
-        """`[N, V]` of the member's `[N, own]`, -inf where it says nothing; may be the same memory, changed."""
+        """`[N, V]` of the member's `[N, own]`, -inf for rows that it lacks; may change and return the same memory."""
         if self.own == self.width:
             logits[..., self.said :] = -torch.inf
             return logits
@@ -450,7 +450,7 @@ class TokenRows:
 
 
 class PaddedForward(WrappedForward):
-    """A member's forward over the pool's vocabulary: `inner` is over its own, `rows` says how one is the other."""
+    """A member's forward over the pool's vocabulary: `inner` is over its own, `rows` maps them."""
 
     def __init__(self, inner: FusedForward | ModuleForward | CompiledForward, rows: TokenRows) -> None:
         super().__init__(inner)
@@ -469,7 +469,7 @@ class PaddedForward(WrappedForward):
         self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         """See `ModuleForward`."""
-        assert not isinstance(self._own, CompiledForward)  # nobody reads its states
+        assert not isinstance(self._own, CompiledForward)  # its states are never read
         logits, states = self._own.on_inputs(inputs, placement, cache, keep)
         return self.logits(logits, placement), states
 

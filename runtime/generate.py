@@ -1,8 +1,8 @@
 """Batched multi-level decoding inside `model.generate`: `custom_generate=paceline.generate`.
 
-`read_call` reads and checks a call, with a ValueError for all that is not honoured and would change the result.
-Processors and criteria are read as transformers prepared them. Then `decode_live` decodes sessions with models that a
-program holds already. `marks_of` tells whether a model was changed since it was prepared.
+`read_call` reads and checks a call, with a ValueError for everything that is not honoured and would change the result.
+Processors and criteria are read as transformers prepared them. Then `decode_live` decodes sessions with a program's own
+models. `marks_of` shows whether a model was changed since it was prepared.
 """
 
 import inspect
@@ -64,19 +64,19 @@ def decode_live(
     memory: Memory,
     streamer: BaseStreamer | None,
 ) -> RunLog:
-    """Answer all sessions at once, with models that are not ours: they stay as they are.
+    """Answer all sessions at once, with the program's own models, which are not changed.
 
     Args:
         pool: the models.
         sessions: of `loaded_pool(pool)`, one at least; mutated.
-        policy: text, policy, or what makes one of a pool.
+        policy: text, policy, or a function of a pool that returns one.
         sampling: greedy, coupled or rejection.
         memory: kind of cache and its limit.
-        streamer: told of every token; for a single session.
+        streamer: receives every token; for a single session.
 
     Raises:
-        ValueError: a policy that is none or cannot be made, models that cannot run, caches that cannot fit, or a
-            request that failed.
+        ValueError: no policy, one that cannot be made, models that cannot run, caches that cannot fit, or a request
+            that failed.
         PolicyError: the policy broke the contract.
     """
     check_fit(pool, sessions, memory)
@@ -93,7 +93,7 @@ def decode_live(
 
 
 def _policy(given: PolicyLike, pool: Pool) -> tuple[str, Policy]:
-    """The policy and what errors call it."""
+    """(its name in errors, the policy)."""
     if isinstance(given, str):
         return given, make_policy(given, pool)
     made: object = given
@@ -130,7 +130,7 @@ SamplingMode = Literal["rejection", "coupled"]
 
 # The order in which `truncated` applies them.
 WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
-# What `generate()` itself hands to a model, and what is made of it here: nothing.
+# Inputs that `generate()` itself passes to a model; they are ignored here.
 UNUSED_INPUTS = ("attention_mask", "position_ids", *CACHE_ARGUMENTS, "use_cache", "logits_to_keep")
 
 
@@ -162,13 +162,13 @@ def check_inputs(inputs: Mapping[str, object]) -> None:
 
 
 def _is_made_by_generate(cache: object) -> bool:
-    """Whether it is the empty cache that `generate()` prepares, rather than a user's, or a text meant as `kv_cache`."""
+    """Whether it is the empty cache that `generate()` prepares, not a user's, nor a text meant as `kv_cache`."""
     given = getattr(cache, "_is_user_defined", False)
     return isinstance(cache, Cache) and not given and cache.get_seq_length() == 0
 
 
 def check_log(on_log: object) -> None:
-    """Raises ValueError for what cannot be called with the run log."""
+    """Raises ValueError unless it can be called with the run log."""
     if on_log is not None and not callable(on_log):
         raise ValueError(f"on_log must be a function that takes the run log, got {shown(on_log)}")
 
@@ -183,14 +183,14 @@ def read_memory(kv_cache: CacheKind, limit_bytes: object) -> Memory:
 
 
 def whole(option: str, value: object) -> int:
-    """A count that an option gives; raises ValueError for what is no whole number from 1 on."""
+    """The count of an option; raises ValueError unless it is a whole number >= 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
         raise ValueError(f"{option} must be a whole number >= 1, got {shown(value)}")
     return int(value)
 
 
 def check_num_answers(config: GenerationConfig, *, do_sample: bool) -> None:
-    """Raises ValueError for no whole number of answers from 1 on, or for several without `do_sample`.
+    """Raises ValueError unless the number of answers is whole and >= 1, or for several without `do_sample`.
 
     `generate()` has repeated the rows by then.
     """
@@ -201,7 +201,7 @@ def check_num_answers(config: GenerationConfig, *, do_sample: bool) -> None:
 
 
 def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: SamplingMode | None) -> Sampling:
-    """How tokens are chosen; a seed is drawn from torch's generator where there is chance.
+    """How tokens are chosen; a seed is drawn from torch's generator for sampling.
 
     Raises:
         ValueError: a processor that is not honoured, a mode without `do_sample`, or a temperature or `top_p` too low.
@@ -307,12 +307,12 @@ def _check_processors(processors: Sequence[object], *, do_sample: bool) -> None:
 
 
 def _keeps_more(warper: object) -> bool:
-    """Whether a user's own warper differs from what `generate()` makes of top_k or top_p."""
+    """Whether a user's own warper differs from the one that `generate()` makes for top_k or top_p."""
     return getattr(warper, "filter_value", -inf) != -inf or getattr(warper, "min_tokens_to_keep", 1) != 1
 
 
 def shown(value: object) -> str:
-    """A value in a line: texts and numbers as they are, of others what they are."""
+    """A value in a line: texts and numbers as they are, others by their type."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return repr(value) if value is None or isinstance(value, str | Number) else type(value).__name__
@@ -322,7 +322,7 @@ SkipLayers = Sequence[int] | Mapping[str, Sequence[int]]
 
 # Tokens at each handover of the default chain.
 WINDOW = 4
-# Of transformers, where the config does not say.
+# The default of transformers, where the config has none.
 MAX_MATCH = 2
 
 
@@ -368,14 +368,14 @@ def _layers(given: object) -> tuple[int, ...]:
 
 
 def default_chain(pool: Pool, lookup_tokens: int) -> str:
-    """A chain of all members: plain decoding where the target is the only one."""
+    """A chain of all members; plain decoding if the target is the only one."""
     windows = {name: lookup_tokens if pool.is_model_free(name) else WINDOW for name in pool.names[:-1]}
     return "/".join([*(f"{name}:{window}" for name, window in windows.items()), pool.target])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What one call asks for."""
+    """The arguments of one call, checked."""
 
     input_ids: Tensor  # `[B, T]` padded on the left, as given
     prompts: tuple[tuple[int, ...], ...]  # its rows without padding
@@ -388,7 +388,7 @@ class Call:
     lookup_tokens: int  # its window in the default chain; 0 for none
     policy: PolicyLike | None  # as given; None for the default chain
     streamer: BaseStreamer | None
-    on_log: Callable[[RunLog], None] | None  # called with the run log; None for nobody
+    on_log: Callable[[RunLog], None] | None  # called with the run log; None: not called
 
     @property
     def longest_context(self) -> int:
@@ -400,8 +400,8 @@ def streamer_of(frame: FrameType | None) -> BaseStreamer | None:
     """The `streamer` of the `generate()` call that called the function of `frame`.
 
     transformers shows the streamer the prompt and then keeps it from a callable (5.24:
-    `_extract_generation_mode_kwargs`), so that whoever reads from it would wait for ever. An `assistant_model` is kept
-    back too: whoever gave one would get the text without its help.
+    `_extract_generation_mode_kwargs`), so that a reader of the streamer would wait for ever. It withholds an
+    `assistant_model` too: the user would get the text without its help.
     """
     caller = None if frame is None else frame.f_back
     if caller is None or caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
@@ -428,10 +428,10 @@ def read_call(
     kv_limit_bytes: int | None,
     on_log: Callable[[RunLog], None] | None,
 ) -> Call:
-    """Read a call; the arguments are those of `generate`, after `GenerationMixin.generate` has prepared them.
+    """Read a call; the arguments are those of `generate`, as prepared by `GenerationMixin.generate`.
 
-    `inputs` is what else it prepared for the model, `tokenizer` the model's. Raises ValueError for an option that is
-    not honoured, or has a wrong value.
+    `inputs` are the other inputs that it prepared, `tokenizer` the model's. Raises ValueError for an option that is not
+    honoured, or has a wrong value.
     """
     check_call(config)
     lookup, lookup_tokens = read_lookup(config)
@@ -501,7 +501,7 @@ def _check_batch(num_rows: int, limits: Limits, streamer: BaseStreamer | None) -
         raise ValueError(f"streamer must be for a batch of 1, got a batch of {num_rows}")
     if num_rows > 1 and limits.stops and not limits.eos:
         raise ValueError(
-            "stop_strings for more than one row need eos_token_id (without it generate() goes on after them), "
+            "stop_strings for more than one row need eos_token_id (without it generate() continues after them), "
             f"got a batch of {num_rows}"
         )
 
@@ -525,7 +525,7 @@ def _ending(limits: Limits, padded: list[int]) -> Ending | None:
     """An `Ending` at stop strings, which may begin in the prompt."""
     if not limits.stops:
         return None
-    # The criteria look at no more tokens than that: one for each byte of the longest string.
+    # The criteria read no more tokens than that: one for each byte of the longest string.
     most = max((len(text.encode()) for stop in limits.stops for text in stop.stop_strings), default=0)
     before = padded[-most:]
 
@@ -540,7 +540,7 @@ def _ending(limits: Limits, padded: list[int]) -> Ending | None:
 
 
 def _joined(call: Call, answers: Sequence[list[int]]) -> Tensor:
-    """`[B, T + longest answer]`; shorter answers are filled up as `generate()` does, with the first eos by default."""
+    """`[B, T + longest answer]`; shorter answers are padded as in `generate()`, with the first eos by default."""
     longest, eos, input_ids = max(map(len, answers)), call.limits.eos, call.input_ids
     given = call.config.pad_token_id
     padding = int(given) if given is not None else eos[0] if eos else 0
@@ -640,10 +640,10 @@ _NUM_VALUES = 8
 
 
 def marks_of(models: Iterable[PreTrainedModel]) -> Marks:
-    """What differs as soon as models are changed: settings, hooks, and of weights the place, the writes, some values.
+    """Marks that change when models do: settings, hooks, and of weights the place, the writes, some values.
 
-    Values, as fused optimizers and writers to `.data` do not tell torch of what they write. A write past torch to a
-    part of a weight is not seen.
+    Values, as torch does not count writes by fused optimizers or to `.data`. Such a write to a part of a weight may be
+    missed.
     """
     marks: Marks = []
     for model in models:
@@ -651,10 +651,10 @@ def marks_of(models: Iterable[PreTrainedModel]) -> Marks:
         marks += [(name, type(module), _settings(vars(module))) for name, module in model.named_modules()]
         tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()]
         marks += [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors]
-        # Not of buffers: some rotations write the same values to theirs in every forward.
+        # Not for buffers: some rotary embeddings write the same values in every forward.
         marks.append(tuple(0 if weight.is_inference() else weight._version for weight in model.parameters()))
         some = torch.cat([_some(tensor.reshape(1, *tensor.shape)) for tensor in tensors])
-        marks.append(tuple(some.view(torch.int64).tolist()))  # by their bits, as NaN is not itself
+        marks.append(tuple(some.view(torch.int64).tolist()))  # by their bits, as NaN differs from itself
     return marks
 
 
@@ -667,6 +667,6 @@ def _is_plain(value: object) -> bool:
 
 
 def _some(tensor: Tensor) -> Tensor:
-    """A few values from all over a tensor, in float64, in which every float and small integer keeps its value."""
+    """A few values from all over a tensor, in float64, which holds every float and small integer exactly."""
     places = torch.linspace(0, tensor.numel() - 1, _NUM_VALUES).long()
     return tensor[torch.unravel_index(places.to(tensor.device), tensor.shape)].double().cpu()

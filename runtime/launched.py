@@ -4,13 +4,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# What torchrun sets, all of it or nothing.
+# Variables that torchrun sets, all or none.
 _RANK, _LOCAL_RANK, _NUM_RANKS, _NUM_HERE = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """This process among its like."""
+    """This process among those that torchrun started."""
 
     rank: int = 0  # 0 to `num_ranks` - 1; 0 prints and writes
     num_ranks: int = 1  # processes in all, >= 1
@@ -19,7 +19,7 @@ class Launched:
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched:
-    """As torchrun said; one process alone where it did not start it.
+    """As torchrun set it; a single process without torchrun.
 
     Raises:
         ValueError: a variable that is no number in its range.

@@ -1,4 +1,4 @@
-"""A member's cache with a prefix cache: beginnings of texts lie in blocks that requests share, the rest in their rows.
+"""A member's cache with a prefix cache: beginnings of texts are in blocks that requests share, the rest in their rows.
 
 A text's first tokens, the **base**, are read from the store of blocks, the others from the request's row, whose slots
 are counted from the base on. A block that enters the store is moved out of its row, so that it is held once. Rolling
@@ -6,7 +6,7 @@ back below the base lowers the base: blocks hold committed text, and never chang
 
 Attention over a common prefix may be computed once for all rows (Hydragen, Juravsky et al. 2024, arXiv:2402.05099,
 section 3.1): with l_1, l_2 the log-sum-exps of both parts, attention = sigmoid(l_1 - l_2) a_1 + (1 - sigmoid(l_1 -
-l_2)) a_2. Whether that is quicker is timed at the first forward of each kind, on its very tensors, and remembered.
+l_2)) a_2. Which way is faster is timed at the first forward of each kind, on its own tensors, and remembered.
 
 Letters: B rows, Q queries of a row, H key and value heads, C common slots, S slots of a row's own, D head width, T new
 tokens, P slots that a forward reads out of a prefix cache.
@@ -54,14 +54,14 @@ def attend_in_two_parts(
     own_mask: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """`[B, H, Q, D]`, what attention over both parts together gives but for rounding.
+    """`[B, H, Q, D]`, equal to attention over both parts together except for rounding.
 
     Args:
         queries: `[B, H, Q, D]`.
         common: two of `[H, C, D]`.
         own: two of `[B, H, S, D]`.
-        common_mask: `[B, 1, Q, C]` added to scores, 0 or -inf; None looks at all. A query may look at none of it.
-        own_mask: `[B, 1, Q, S]` likewise; every query looks at its own token at least.
+        common_mask: `[B, 1, Q, C]` added to scores, 0 or -inf; None attends to all. A query may attend to none of it.
+        own_mask: `[B, 1, Q, S]` in the same form; every query attends to its own token at least.
         scale: of the scores.
     """
     rows, heads, count, width = queries.shape
@@ -74,7 +74,7 @@ def attend_in_two_parts(
     share = torch.sigmoid(sums - own_sums)[..., None].to(found.dtype)
     if common_mask is not None:
         blind = torch.isneginf(common_mask).all(dim=-1)[..., None]
-        # Over nothing there is no mean: whatever stands there must not reach the sum, not even times 0.
+        # A mean over nothing is undefined: it must not reach the sum, not even times 0.
         share, found = share.masked_fill(blind, 0.0), found.masked_fill(blind, 0.0)
     return torch.lerp(own_found, found, share)
 
@@ -83,7 +83,7 @@ def attend_with_sums(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Attention `[B, H, Q, D]`, and the log-sum-exps `[B, H, Q]` of its scores; as in `attend_in_two_parts`."""
-    # Not public, but what torch's own attention calls on a CPU; another torch may not have it.
+    # Private: torch's own attention calls it on a CPU; other versions of torch may lack it.
     kernel = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
     if queries.device.type == "cpu" and kernel is not None:
         found, sums = kernel(queries, keys, values, 0.0, False, attn_mask=mask, scale=scale)  # noqa: FBT003
@@ -108,9 +108,9 @@ _RACES = 3
 
 
 class SharedAttention:
-    """Attention of one model's forwards. Mutated by `attend`, which remembers what was quicker.
+    """Attention of one model's forwards. Mutated by `attend`, which remembers the faster way.
 
-    `groups` are query heads of each key head; `known` are choices that were made before.
+    `groups` are query heads of each key head; `known` are earlier choices.
     """
 
     def __init__(self, shape: KVShape, *, groups: int, scale: float, known: KnownChoices) -> None:
@@ -123,15 +123,15 @@ class SharedAttention:
     def attend(
         self, layer: int, queries: Tensor, placement: Placement, cache: MemberKV, mask: Tensor | None, *, narrow: bool
     ) -> Tensor:
-        """`[B, H, Q, D]` of queries of that shape, whose keys and values the cache holds.
+        """`[B, H, Q, D]` for queries of that shape; keys and values are in the cache.
 
         Args:
             layer: of the cache.
             queries: query heads of the same keys side by side as more queries.
             placement: of the forward.
-            cache: that made it.
-            mask: `[B, 1, Q, S]` added to scores; None looks at all.
-            narrow: whether the mask may keep queries from what stood before their rows' new tokens (a sliding window).
+            cache: that made the placement.
+            mask: `[B, 1, Q, S]` added to scores; None attends to all.
+            narrow: whether the mask may exclude slots before the rows' new tokens (a sliding window).
         """
 
         def alone() -> Tensor:
@@ -159,7 +159,7 @@ class SharedAttention:
         return alone()
 
     def _rest(self, placement: Placement, prefix: Prefix) -> Placement:
-        """What is left of a placement without the common slots."""
+        """A placement without the common slots."""
         common = prefix.num_common
         if prefix.num_slots == common:
             return prefix.own
@@ -175,7 +175,7 @@ class SharedAttention:
         shared: Callable[[], Tensor],
     ) -> bool:
         sizes = (len(queries), queries.shape[2], prefix.num_common, placement.num_slots - prefix.num_common)
-        # Within a power of two all go by the first that came.
+        # Within a power of two all use the first one's choice.
         like = tuple(size.bit_length() for size in sizes)
         found = self._chosen.get(like)
         if found is None:
@@ -190,7 +190,7 @@ class SharedAttention:
 
 
 def _seconds(attend: Callable[[], Tensor], queries: Tensor) -> float:
-    """The median of a few."""
+    """Seconds of `attend`, the median of a few runs."""
     taken = []
     for _ in range(_RACES + 1):
         start_s = perf_counter()
@@ -202,7 +202,7 @@ def _seconds(attend: Callable[[], Tensor], queries: Tensor) -> float:
 
 
 class _Base:
-    """What a request reads from the store: the first `num_tokens` of `slots`, which are those of its blocks."""
+    """What a request reads from the store: the first `num_tokens` of `slots`, its blocks' slots."""
 
     __slots__ = ("num_tokens", "slots")
 
@@ -217,15 +217,15 @@ def store_bytes(shape: KVShape, size: PrefixCacheSize) -> int:
 
 
 class PrefixedKV(MemberKV):
-    """Keeps what `decoding.prefix_cache` says is cached, in front of either kind of cache, whose rows get shorter.
+    """Holds the blocks that `decoding.prefix_cache` caches, in front of either kind of cache, with shorter rows.
 
-    `shared_attention` is as `Prefix.attention`; whoever makes the cache sets it.
+    `shared_attention` is as `Prefix.attention`; the cache's maker sets it.
     """
 
     shared_attention: SharedKind = "auto"
 
     def _make_store(self, size: PrefixCacheSize) -> None:
-        """Take the memory of all blocks, `[L, slots, 2, H, D]`, no more and no less; raises MemoryError."""
+        """Allocate exactly all blocks, `[L, slots, 2, H, D]`; raises MemoryError."""
         shape = self.shape
         self._size = size
         slots = (shape.num_layers, size.num_tokens, 2, shape.num_heads, shape.head_width)
@@ -246,7 +246,7 @@ class PrefixedKV(MemberKV):
 
     @property
     def live_slots(self) -> int:
-        """Those of rows whose token belongs to a text, and all of the store, which nobody else can have."""
+        """Slots of rows whose token belongs to a text, and all of the store, which has no other use."""
         return sum(self._length(row) for row in self.rows.values()) + self._size.num_tokens
 
     def length(self, request_id: str) -> int:
@@ -254,7 +254,7 @@ class PrefixedKV(MemberKV):
         return self._base(request_id) + super().length(request_id)
 
     def free(self, request_id: str) -> None:
-        """See `MemberKV`; its blocks stay."""
+        """See `MemberKV`; its blocks are kept."""
         super().free(request_id)
         self._bases.pop(request_id, None)
 
@@ -275,7 +275,7 @@ class PrefixedKV(MemberKV):
     # -- blocks
 
     def attach(self, hits: Sequence[tuple[str, Hit]]) -> None:
-        """Let requests that hold nothing read what is cached of their texts; there is room for what is copied."""
+        """Let requests that hold nothing read the cached tokens of their texts; needs room for copied ones."""
         copied = [(request_id, hit) for request_id, hit in hits if hit.branch is not None]
         for request_id, hit in hits:
             self._bases[request_id] = _Base(self._slots_of(hit.blocks))
@@ -286,13 +286,13 @@ class PrefixedKV(MemberKV):
         size = self._size.block_tokens
         firsts = [np.arange(branch.num_equal) + branch.block * size for branch in branches]
         read = torch.from_numpy(np.concatenate(firsts)).to(self.shape.device)
-        # As a forward would, but that the keys and values are there.
+        # As for a forward, except that keys and values exist.
         placed = super().place([request_id for request_id, _ in copied], [branch.num_equal for branch in branches])
         for layer in range(self.shape.num_layers):
             self.write(layer, placed, self._store[layer].index_select(0, read))
 
     def absorb(self, entered: Sequence[tuple[str, Entered]]) -> None:
-        """Move blocks out of the rows that computed them; where another request's are there already, forget these."""
+        """Move blocks out of the rows that computed them; drop these where the store has another request's."""
         moved = 0
         for request_id, blocks in entered:
             base, row = self._bases[request_id], self.rows[request_id]
@@ -306,8 +306,8 @@ class PrefixedKV(MemberKV):
             self._drop(row, gone)
             base.num_tokens += gone
             moved = max(moved, gone)
-        if moved > SLOT_STEP:  # rows were as long as a prompt, and need not be any more
-            with suppress(*NO_MEMORY):  # a smaller copy needs memory, too; where there is none, they stay
+        if moved > SLOT_STEP:  # rows were as long as a prompt, and can now be shorter
+            with suppress(*NO_MEMORY):  # a smaller copy needs memory too; without it they are kept
                 self.truncate()
 
     # -- forwards
@@ -349,7 +349,7 @@ class PrefixedKV(MemberKV):
         return keys, values
 
     def read_common(self, layer: int, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        """Keys and values `[H, C, D]` of the C slots that all requests of a forward have in common, once."""
+        """Keys and values `[H, C, D]` of the C slots common to all requests of a forward, once."""
         stored = self._store[layer].index_select(0, prefix.slots[0, : prefix.num_common])
         keys, values = stored.permute(1, 2, 0, 3).unbind(0)
         return keys, values
@@ -364,7 +364,7 @@ class PrefixedKV(MemberKV):
 
     @abstractmethod
     def _drop(self, row: int, count: int) -> None:
-        """The first tokens of a row are in it no more."""
+        """Drop the first tokens of a row."""
 
     def _base(self, request_id: str) -> int:
         base = self._bases.get(request_id)
@@ -376,8 +376,8 @@ class PrefixedKV(MemberKV):
         return slots
 
     def _read_slots(self, request_ids: Sequence[str], bases: tuple[int, ...]) -> tuple[Tensor, int]:
-        """`[B, P]` slots of the store, and how many all requests have in common; as in the forward before if equal."""
-        # A base that is as long, of the same object, is the same: its slots are only ever replaced by longer ones.
+        """`[B, P]` slots of the store, how many are common to all requests; reuses the last forward's if equal."""
+        # A base of the same object and length is unchanged: its slots are only replaced by longer ones.
         asked = [(self._bases.get(request_id), end) for request_id, end in zip(request_ids, bases, strict=True)]
         if self._latest is not None and self._latest[0] == asked:
             return self._latest[1:]

@@ -1,4 +1,4 @@
-"""Models made ready once for many calls of `generate()`, and the drafters of a pool beside a model of one's own."""
+"""Models made ready once for many calls of `generate()`, and the drafters of a pool for a model of your own."""
 
 import inspect
 import math
@@ -37,12 +37,12 @@ from .pools.pool_file import MemberEntry, PoolFile, read_pool_file
 def load_assistants(
     pool: Path | str, model: PreTrainedModel, *, names: Sequence[str] | None = None
 ) -> dict[str, PreTrainedModel]:
-    """Load what drafts in a pool, to be the `assistant_models` of a model that is the pool's target.
+    """Load a pool's drafters as `assistant_models` for a model like the pool's target.
 
     Args:
         pool: a pool file, its folder, or the name of a pool that comes with the package.
-        model: in place of the target: what uses the target's embeddings uses the model's, and all are of its dtype and
-            on its device. Not changed.
+        model: in place of the target: drafters that use the target's embeddings use the model's, and all are of its
+            dtype and on its device. Not changed.
         names: of the drafters; None for all that `generate()` can take: models with the pool's tokenizer that read
             tokens alone.
 
@@ -76,7 +76,7 @@ def load_assistants(
 
 
 def _fits(entry: MemberEntry, content: PoolFile) -> bool:
-    """A whole model that reads tokens alone, by embeddings of its own or the target's."""
+    """Whether it is a whole model that reads tokens only, with its own or the target's embeddings."""
     foreign = entry.tokenizer is not None or entry.tp_plan is not None or entry.features_of is not None
     return entry.path is not None and not foreign and entry.embeddings_of in (None, content.members[-1].name)
 
@@ -103,7 +103,7 @@ def _loaded(file: Path, row: int, entry: MemberEntry, context_tokens: int, model
     return drafter
 
 
-# Positions that are prepared at first, where models have so many; a call that needs more doubles them.
+# Positions prepared at first, if the models have as many; calls that need more double them.
 _FIRST_CONTEXT = 2048
 
 
@@ -130,7 +130,7 @@ def prepare(
         assistant_tokenizers: tokenizers of assistants that do not share the model's, None for the others.
         target_tokenizer: the model's; for stop strings and foreign assistants.
         copy_weights: keep copies of weights on CPUs in the layouts that are quickest there, as much memory again as the
-            models take at most; without, only products of the weights as they stand are used.
+            models take at most; without, only products of the weights as they are laid out are used.
 
     Raises:
         ValueError: models or options that are not honoured.
@@ -142,7 +142,7 @@ def prepare(
     check_autocast(model)
     listed = assistant_models.values() if isinstance(assistant_models, Mapping) else assistant_models
     listed = listed if isinstance(listed, Iterable) else ()
-    models = [one for one in (model, *listed) if isinstance(one, PreTrainedModel)]  # `live_pool` refuses others
+    models = [one for one in (model, *listed) if isinstance(one, PreTrainedModel)]  # `live_pool` rejects others
     slims = read_slims(skip_layers)
 
     def make(context_tokens: int) -> LoadedMembers:
@@ -162,14 +162,14 @@ def prepare(
 
 
 class Prepared:
-    """What `prepare` gives; called by `generate()`.
+    """The result of `prepare`; called by `generate()`.
 
-    Mutated by calls: where models were changed, or a text is longer than any before, they are prepared anew.
+    Mutated by calls: if models were changed, or a text is longer than any before, they are prepared again.
 
     Args:
         models: the target first.
-        make: puts them together for contexts of so many tokens.
-        tokenizer: of the target, for stop strings; None for none.
+        make: makes the pool for contexts of a number of tokens.
+        tokenizer: of the target, for stop strings; None: there is none.
 
     Raises:
         ValueError: models that cannot be used.
@@ -236,7 +236,7 @@ class Prepared:
         return answered(call, pool.for_texts(eos_token_ids=call.limits.eos, lookup=lookup))
 
     def _ready(self, context_tokens: int) -> LoadedMembers:
-        """The models with room for a context: as they were made ready before, if that holds."""
+        """The models with room for a context: those prepared before, if they still fit."""
         unchanged = self._marks == marks_of(self._models)
         if self._pool is not None and unchanged and context_tokens <= self._pool.context_tokens:
             return self._pool
@@ -247,8 +247,8 @@ class Prepared:
             pool = self._make(_room(context_tokens, self._models))
         except ValueError:  # some models have fewer positions than their config names first
             pool = self._make(context_tokens)
-        loaded_pool(pool)  # names must differ
-        self._pool = None  # whose copies of weights need not lie beside new ones
+        loaded_pool(pool)  # checks that names differ
+        self._pool = None  # frees its copies of weights before new ones are made
         for level, member in enumerate(pool.members):
             if member.model is not None:
                 pool.forward(level, "auto", share_weights=False)
@@ -257,7 +257,7 @@ class Prepared:
 
 
 def _room(context_tokens: int, models: Iterable[PreTrainedModel]) -> int:
-    """Positions to prepare for a context: a power of two, as far as the models have so many."""
+    """Positions to prepare for a context: a power of two, at most the models' positions."""
     most = min(getattr(model.config, "max_position_embeddings", None) or math.inf for model in models)
     room = _FIRST_CONTEXT
     while room < context_tokens:

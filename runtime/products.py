@@ -1,7 +1,7 @@
-"""How each weight is multiplied with so many tokens: by the product that is quickest here, as measured.
+"""How each weight is multiplied, by number of tokens: with the product that is fastest here, as measured.
 
-Which one that is differs between makers of processors by factors of two to three, in both directions, and on one
-processor with the shape of the weight and the number of tokens. Letters: I inputs, O outputs, T tokens.
+Seconds of products differ between makers of processors by factors of two to three, in both directions, and the fastest
+one on a processor depends on the shape of the weight and the number of tokens. Letters: I inputs, O outputs, T tokens.
 """
 
 import json
@@ -30,7 +30,7 @@ Layout = Literal["columns", "rows", "packed"]
 class Product(NamedTuple):
     """One way to multiply."""
 
-    name: str  # in options, in files and in what is printed
+    name: str  # in options, files and output
     # of the weight: `columns` `[I, O]` as in the model, `rows` `[O, I]` without gaps, `packed` oneDNN's own
     layout: Layout
     times: Callable[[Tensor, Tensor], Tensor]  # `[T, O]` from inputs `[T, I]` and the weight in that layout
@@ -51,34 +51,35 @@ PRODUCTS = (
 )
 PRODUCT_NAMES = tuple(product.name for product in PRODUCTS)
 # Tokens that products are timed with: each number that one request's verification has, then further apart. A number in
-# between goes by the next larger one, and all beyond by the last.
+# between uses the next larger one's choice, larger ones the last.
 TOKEN_COUNTS = (*range(1, 10), 16, 32, 64, 128, 256)
 
-# Shares of seconds. A product may be slower than the quickest by the first before a copy of the weight is worth its
-# memory: two layouts in turn push each other's weights out of the caches. The plain product is left for one that saves
-# the second: less is noise, and it alone adds in place. Padding has to save the third; nearer ones than the fourth race
-# again, as there noise would choose.
+# Shares of seconds. A product may be slower than the fastest by the first before a copy of the weight is worth its
+# memory: two layouts in turn evict each other's weights from the caches. The plain product is replaced by one that
+# saves the second: less is noise, and only the plain one adds in place. Padding must save the third; products closer
+# than the fourth are raced again, since noise would decide.
 _WORTH_A_COPY, _WORTH_LEAVING, _WORTH_PADDING, _NEAR = 0.15, 0.02, 0.1, 0.15
-# Seconds that one product is timed for by weight and token count, and how often: most, least, least of long calls,
-# which take so many seconds. One that takes three times as long as the quickest at its first call is timed no further.
+# Seconds of timing per product, weight and token count, and repeats: most, least, least of calls longer than
+# `_LONG_CALL_S`. A product whose first call takes `_GIVE_UP` times as long as the fastest is not timed further.
 _SECONDS_EACH, _MOST_REPEATS, _LEAST_REPEATS, _LEAST_LONG_REPEATS, _LONG_CALL_S, _GIVE_UP = 0.005, 24, 6, 2, 0.01, 3
-# Bytes of copies that a timing goes through in turn, as a model goes through its layers: weights that stay in the
-# processor's nearest cache would flatter whoever waits for memory most.
+# Bytes of copies that a timing uses in turn, as a model uses its layers: with weights in the processor's nearest cache,
+# products limited by memory would look too fast.
 _TURN_BYTES, _MOST_TURNS = 64 * 2**20, 32
-# Weights of so many bytes take seconds to time, which is told. Beside the weights of a pool timing takes that share of
-# them, and so many bytes of a small one; the libraries keep kernels and buffers besides (`benchmarks/memory.py`).
+# Timing weights larger than the first takes seconds, so progress is shown. Beside a pool's weights timing needs memory:
+# the second, a share of them, but at least the third; libraries keep kernels and buffers as well, the fourth
+# (`benchmarks/memory.py`).
 _LARGE_BYTES, _TIMING_SHARE, LEAST_TIMING_BYTES, LIBRARY_BYTES = 16 * 2**20, 0.12, 64 * 2**20, 140 * 10**6
 
 
 def timing_bytes(weight_bytes: int) -> int:
-    """Memory, in bytes, that timing products takes at most beside so many bytes of weights."""
+    """Most memory, bytes, for timing products beside `weight_bytes` of weights."""
     return max(LEAST_TIMING_BYTES, int(_TIMING_SHARE * weight_bytes))
 
 
 class Multiplier:
-    """One weight `[I, O]`, as it stands in the model, and the product that each number of tokens is multiplied by.
+    """One weight `[I, O]`, as laid out in the model, and the product for each number of tokens.
 
-    `products` are one for each of `TOKEN_COUNTS`, `copies` of the weight in the layouts that they want.
+    `products` has one for each of `TOKEN_COUNTS`, `copies` the weight in the layouts they need.
     """
 
     __slots__ = ("_by_count", "products", "weight")
@@ -94,7 +95,7 @@ class Multiplier:
         return times(inputs, kept)
 
     def plainly(self, num_tokens: int) -> bool:
-        """Whether so many tokens are multiplied by the plain product, which can add to a sum in place."""
+        """Whether `num_tokens` tokens use the plain product, which can add to a sum in place."""
         return self.products[_place_of(num_tokens)] is PLAIN
 
 
@@ -103,11 +104,10 @@ def _place_of(num_tokens: int) -> int:
 
 
 class KnownChoices:
-    """What was quickest on this machine, by what was chosen for; mutated by `note`, which writes it down.
+    """What was fastest on this machine, by the question; mutated by `note`, which writes the file.
 
-    It is a memory and no promise: a file that cannot be read is measured anew, and one that cannot be written is left.
-    Without `path` only this object remembers. `machine` is what the choices hold for: processor, threads, version of
-    torch.
+    Only a cache: if the file cannot be read, choices are measured again, and a failed write is ignored. Without `path`
+    choices are kept in this object only. `machine` is what they hold for: processor, threads, version of torch.
     """
 
     def __init__(self, path: Path | None, machine: str = "") -> None:
@@ -115,15 +115,15 @@ class KnownChoices:
         self._known = {} if path is None else _read(path).get(machine, {})
 
     def get(self, what: str, count: int) -> list[str]:
-        """The `count` names chosen for something; none if nobody chose so many."""
+        """The `count` names chosen for `what`; empty if another number is known, or none."""
         known = self._known.get(what, [])
         return known if len(known) == count else []
 
     def note(self, what: str, names: Sequence[str]) -> None:
-        """Remember the names chosen for something."""
+        """Note the names chosen for `what`."""
         self._known[what] = list(names)
         if self._path is not None:
-            found = _read(self._path)  # what others wrote meanwhile stays
+            found = _read(self._path)  # keeps what other processes wrote meanwhile
             found[self._machine] = found.get(self._machine, {}) | self._known
             with suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def _read(path: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def choices_of_this_machine() -> KnownChoices:
-    """What was chosen here before with as many threads and the same torch."""
+    """Earlier choices on this machine with as many threads and the same torch."""
     machine = f"{processor()}, {counted(torch.get_num_threads(), 'thread')}, torch {torch.__version__}"
     return KnownChoices(kept_folder() / "choices.json", machine)
 
@@ -149,10 +149,10 @@ class ProductChooser:
     """Chooses products for the weights of a pool, and keeps the copies that they need. Mutated by `multiplier`.
 
     Args:
-        known: choices made before, which new ones are added to; None takes those of this machine.
+        known: earlier choices, to which new ones are added; None takes those of this machine.
         only: the product to use for everything, by name; None chooses.
-        copy_all: copy weights, where that pays, even of models whose own layout is to stay.
-        room_bytes: that timing takes at most: a larger weight is timed by some of its outputs.
+        copy_all: copy weights, where that pays, even of models whose own layout is kept.
+        room_bytes: most memory for timing: of a larger weight some outputs are timed.
 
     Raises:
         ValueError: `only` is no product.
@@ -170,13 +170,13 @@ class ProductChooser:
             raise ValueError(f"product must be one of {', '.join(PRODUCT_NAMES)}, got {only!r}")
         self.known = choices_of_this_machine() if known is None else known
         self.copy_all, self._only, self._room_bytes = copy_all, only, room_bytes
-        # Those that a multiplier uses: it holds the weight, too, so that nothing else comes to lie at its address.
+        # Those in use by a multiplier: it holds the weight too, so its address is not reused.
         self._copies: WeakValueDictionary[tuple[int, tuple[int, ...], Layout], Tensor] = WeakValueDictionary()
         self._chosen: dict[str, tuple[Product, ...]] = {}
         self._usable: dict[tuple[torch.device, torch.dtype], tuple[Product, ...]] = {}
 
     def multiplier(self, weight: Tensor, *, may_copy: bool) -> Multiplier:
-        """How to multiply by `weight` `[I, O]` of a model, which stays as it is.
+        """How to multiply by `weight` `[I, O]` of a model, which is not changed.
 
         Without `may_copy` and `copy_all` only products of `columns` are used. Raises ValueError where the product to
         use for everything does not work here.
@@ -199,7 +199,7 @@ class ProductChooser:
         return Multiplier(weight, chosen, {layout: self._copy(weight, product) for layout, product in copied.items()})
 
     def lines(self) -> list[str]:
-        """What was chosen so far, one line a weight shape: the product by the fewest tokens it is used for."""
+        """Choices so far, one line per weight shape: each product by its fewest tokens."""
         if self._only is not None:
             return [f"every weight: {self._only} from 1"]
         lines = []
@@ -225,11 +225,11 @@ class ProductChooser:
         return self._chosen[shape]
 
     def _timed_part(self, weight: Tensor) -> Tensor:
-        """`[I, O']` of a weight, whose copies in three layouts and one in between have room."""
+        """`[I, O']` of a weight, as large as copies in three layouts and a temporary one have room."""
         return weight[:, : max(1, self._room_bytes // 4 // (len(weight) * weight.itemsize))]
 
     def _copy(self, weight: Tensor, product: Product) -> Tensor:
-        """The weight in the product's layout, made and checked once, however many members share it."""
+        """The weight in the product's layout, made and checked once for all members that share it."""
         key = (weight.data_ptr(), tuple(weight.shape), product.layout)
         made = self._copies.get(key)
         if made is None:
@@ -256,9 +256,9 @@ def stored(weight: Tensor, layout: Layout, *, copy: bool = False) -> Tensor:
 
 
 def usable_products(device: torch.device, dtype: torch.dtype) -> tuple[Product, ...]:
-    """The products that work here, `PLAIN` first; on accelerators the library chooses by itself.
+    """The products that work here, `PLAIN` first; on accelerators the library chooses.
 
-    oneDNN's operations are not public but what torch's own compiler calls, so they are tried before they are used.
+    oneDNN's operations are private, called by torch's own compiler, so they are tested before use.
     """
     if device.type != "cpu":
         return (PLAIN,)
@@ -266,7 +266,7 @@ def usable_products(device: torch.device, dtype: torch.dtype) -> tuple[Product, 
 
 
 def right(product: Product, inputs: Tensor, weight: Tensor, kept: Tensor) -> bool:
-    """Whether a product gives what `PLAIN` gives but for rounding, from a weight `[I, O]` and its stored form."""
+    """Whether a product equals `PLAIN` except for rounding, for a weight `[I, O]` and its stored form."""
     return apart_by_more_than_rounding(product.times(inputs, kept), PLAIN.times(inputs, weight), weight.dtype) is None
 
 
@@ -275,14 +275,14 @@ def _works(product: Product, dtype: torch.dtype) -> bool:
     weight, inputs = (torch.randn(shape, generator=generator).to(dtype) for shape in ((48, 32), (3, 48)))
     try:
         return right(product, inputs, weight, stored(weight, product.layout))
-    except (AttributeError, RuntimeError, TypeError):  # absent, not built in, with other arguments or for other dtypes
+    except (AttributeError, RuntimeError, TypeError):  # missing, not built in, with other arguments or for other dtypes
         return False
 
 
 def padded(product: Product, num_tokens: int) -> Product:
-    """The product over inputs that are padded to so many tokens, named `NAME@TOKENS`.
+    """The product over inputs padded to `num_tokens` tokens, named `NAME@TOKENS`.
 
-    A library's kernels take their inputs by blocks of rows: two tokens can take longer than four or six.
+    A library's kernels process inputs in blocks of rows: two tokens can take longer than four or six.
     """
 
     def times(inputs: Tensor, weight: Tensor) -> Tensor:
@@ -293,7 +293,7 @@ def padded(product: Product, num_tokens: int) -> Product:
 
 
 def named_products(names: Sequence[str], among: Sequence[Product], token_counts: Sequence[int]) -> list[Product] | None:
-    """The products of these names for so many tokens each, padded ones too; None if one of them cannot be used."""
+    """The products of these names for these numbers of tokens, padded ones too; None if one cannot be used."""
     by_name = {product.name: product for product in among}
     found = []
     for name, count in zip(names, token_counts, strict=True):
@@ -305,7 +305,7 @@ def named_products(names: Sequence[str], among: Sequence[Product], token_counts:
 
 
 class Timing(NamedTuple):
-    """What a choice rests on: seconds by product and number of tokens, infinite where given up, and what was chosen."""
+    """A choice: seconds by product and number of tokens, infinite where given up, and the chosen products."""
 
     seconds: dict[str, list[float]]
     products: tuple[Product, ...]
@@ -313,9 +313,9 @@ class Timing(NamedTuple):
 
 @torch.inference_mode()
 def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Sequence[int] = TOKEN_COUNTS) -> Timing:
-    """Time products of a weight `[I, O]`, interleaved, and choose; at most one layout besides `columns` is chosen."""
+    """Time products of a weight `[I, O]`, interleaved, and choose; choose at most one layout other than `columns`."""
     layouts = {product.layout for product in usable}
-    # One more than there are layouts: what packs a weight takes a copy meanwhile.
+    # One more than there are layouts: packing a weight needs a temporary copy.
     turns = max(1, min(_MOST_TURNS, _TURN_BYTES // ((len(layouts) + 1) * weight.nbytes)))
     kept = {layout: [stored(weight, layout, copy=True) for _ in range(turns)] for layout in layouts}
     generator = torch.Generator().manual_seed(0)
@@ -332,9 +332,9 @@ def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Seque
 
 
 def _timed(usable: Sequence[Product], inputs: Tensor, kept: Mapping[Layout, Sequence[Tensor]]) -> dict[str, float]:
-    """Seconds by product, the lower quartile, as of calls that nothing on the machine gets between."""
-    # Each call takes the next copy: one that another product has just read would be in the caches still. Of a large
-    # weight there is one, which pushes its own beginning out of most caches.
+    """Seconds by product: the lower quartile, as of calls without interruptions."""
+    # Each call takes the next copy: one that another product has just read would still be in the caches. A large weight
+    # has one copy, which evicts its own beginning from most caches.
     coming = {layout: cycle(weights) for layout, weights in kept.items()}
     taken: dict[str, list[float]] = {product.name: [] for product in usable}
 
@@ -346,12 +346,12 @@ def _timed(usable: Sequence[Product], inputs: Tensor, kept: Mapping[Layout, Sequ
 
     def race(among: Sequence[Product], turns: int) -> dict[str, float]:
         for turn in range(turns):
-            for product in among if turn % 2 else reversed(among):  # nobody always runs after the same
+            for product in among if turn % 2 else reversed(among):  # so that none always runs after the same
                 taken[product.name].append(once(product))
         return {name: sorted(each)[len(each) // 4] if each else float("inf") for name, each in taken.items()}
 
     first = {product.name: once(product) for product in usable}
-    long = min(first.values()) > _LONG_CALL_S  # what a first call does besides is little of it
+    long = min(first.values()) > _LONG_CALL_S  # one-time work is a small part of such a first call
     if not long:
         first = {product.name: once(product) for product in usable}
     quickest = min(first.values())
@@ -376,10 +376,10 @@ def ways_of(
     token_counts: Sequence[int],
     race: Callable[[Product, int, Product], tuple[float, float]],
 ) -> list[Way]:
-    """For each number of tokens the product as it is, or padded to the larger number that it is quickest with.
+    """For each number of tokens the product as it is, or padded to the larger number at which it is fastest.
 
     The two are raced, as numbers of tokens were timed at different moments, but only where padding could make this
-    product one of the quickest.
+    product one of the fastest.
     """
     found = []
     for place, own_s in enumerate(seconds[product.name]):
@@ -396,10 +396,10 @@ def ways_of(
 
 
 def chosen_of(ways: Mapping[str, Sequence[Way]], usable: Sequence[Product]) -> tuple[Product, ...]:
-    """The quickest for each token count, of the layout at hand and of the other one that loses least on the best.
+    """The fastest for each token count, of the layout `columns` and of the other one that loses least to the best.
 
-    What counts is by how much more than `_WORTH_A_COPY` a choice is slower: none is made of a copy where the layout at
-    hand does. `usable` begins with `PLAIN`.
+    A loss counts only beyond `_WORTH_A_COPY`: no copy is used where `columns` is within that. `usable` begins with
+    `PLAIN`.
     """
     best = [min(way.seconds for way in of_count) for of_count in zip(*ways.values(), strict=True)]
     layouts: list[tuple[Layout, ...]] = [("columns",), ("columns", "rows"), ("columns", "packed")]
@@ -413,5 +413,5 @@ def chosen_of(ways: Mapping[str, Sequence[Way]], usable: Sequence[Product]) -> t
         options.append(chosen)
         behind = [way.seconds / best_s - 1 for way, best_s in zip(chosen, best, strict=True)]
         losses.append(sum(max(0.0, share - _WORTH_A_COPY) for share in behind))
-    first_least = losses.index(min(losses))  # the first of equals, which needs no copy
+    first_least = losses.index(min(losses))  # the first of equals needs no copy
     return tuple(way.product for way in options[first_least])

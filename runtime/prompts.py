@@ -1,4 +1,4 @@
-"""Prompts to record or to run, from a JSONL file: a line an object of `id`, `tag`, `prompt`, and of a right answer."""
+"""Prompts to record or to run, from a JSONL file: each line an object of `id`, `tag`, `prompt` and a right answer."""
 
 import os
 import re
@@ -21,12 +21,12 @@ _KEYS = ("id", "tag", "session", "prompt", "answer", "check", "tests")
 
 Check = Literal["text", "number"]
 CHECKS: tuple[Check, ...] = get_args(Check)
-# Digits of any script; commas part thousands, a dot is the decimal one, and a line between two numbers is no sign.
+# Digits of any script; commas separate thousands, a dot is decimal, and a dash between two numbers is no sign.
 _NUMBER = re.compile(r"(?:(?<!\w)-)?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 def is_right(tag: str, answer: str, text: str, check: Check = "text") -> bool:
-    """True if `text` gives `answer`; a text that the token limit cut short counts as wrong, unless a number is asked.
+    """True if `text` gives `answer`; a text that the token limit cut short counts as wrong, unless `check` is `number`.
 
     Args:
         tag: of the request; a text tagged `math` has to end in `Answer: ` and the answer, any other to be the answer.
@@ -56,21 +56,21 @@ class Prompt:
 
     request_id: str  # unique in the file
     tag: str = UNTAGGED  # task or domain
-    session: str = ""  # of which it is a turn, as of a conversation; "" if of none
+    session: str = ""  # of which it is a turn, such as a conversation; "" without one
     text: str  # what the models continue, not empty
     answer: str | None = None  # what a right answer holds, or None; never shown to a model
     check: Check = "text"  # how an answer is compared with it (`is_right`)
-    tests: CodeTests | None = None  # of the code that is asked for, or None; instead of `answer`
+    tests: CodeTests | None = None  # of the requested code, or None; instead of `answer`
 
 
 def prompts_of(given: str | Path | Sequence[Prompt | str]) -> tuple[Prompt, ...]:
-    """The prompts of a file, by its path, or those given; a mere text among these is called by its place, from 0.
+    """The prompts of a file, by its path, or those given; the id of a plain text among these is its index, from 0.
 
     Raises:
         ArgumentError: a text that is the path of no file, such as a prompt without brackets around it.
         TraceFormatError, FileNotFoundError: as `read_prompts`.
     """
-    if isinstance(given, str) and not os.path.isfile(given):  # noqa: PTH113 - Path's raises where a name is too long
+    if isinstance(given, str) and not os.path.isfile(given):  # noqa: PTH113 - Path's raises for a name that is too long
         raise ArgumentError(f"`prompts` must be a list of texts, or the path of a file, got {given[:60]!r}")
     if isinstance(given, str | Path):
         return read_prompts(Path(given))
@@ -156,7 +156,7 @@ def _right_one(path: Path, number: int, fields: dict[str, Any]) -> dict[str, Any
 
 
 def _text(path: Path, number: int, fields: dict[str, Any], key: str, *, blank: bool = False) -> str:
-    """A string that is not empty; only a prompt may be blank, since a line break is a text to go on from."""
+    """A string that is not empty; only a prompt may be blank, since a line break can be continued."""
     value = fields.get(key)
     if not isinstance(value, str) or not value:
         raise TraceFormatError(path, f"line {number}, {key}", "must be a string that is not empty", value)

@@ -1,6 +1,6 @@
-"""The processes of one run that torchrun started: how they meet, what they tell each other, and what they split.
+"""The processes of one run that torchrun started: how they connect, what they exchange, and what they split.
 
-They tell each other seconds, that they do the same, and who failed first; the others only notice that it is gone.
+They exchange seconds, checks that they do the same, and which one failed first; the others only notice that it is gone.
 """
 
 import os
@@ -27,23 +27,23 @@ _PATIENCE = timedelta(seconds=10)
 
 
 def first_to_fail() -> bool:
-    """Whether no other process has failed before this one, as far as can be found out. It counts as failed now."""
+    """Whether no other process has failed before this one, as far as is known. Marks this one as failed."""
     try:
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(host, port, is_master=False, timeout=_PATIENCE)  # type: ignore[attr-defined]
         return store.add(f"paceline/failed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", 1) == 1
-    except (KeyError, ValueError, RuntimeError):  # nobody is left to be asked
+    except (KeyError, ValueError, RuntimeError):  # no process is left that answers
         return True
 
 
 def of_a_lost_rank(error: BaseException) -> str | None:
-    """What to say of an error that another process caused by ending or by keeping silent; None of other errors."""
+    """The message for an error caused by another process that ended or stalled; None for other errors."""
     if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
         return f"another process of torchrun has ended, or does not answer ({error})"
     return None
 
 
-# A rank that waits longer has lost another one. Loading takes longest, since ranks need not read at the same pace.
+# A rank that waits longer has lost another one. Waits are longest in loading, where ranks read at their own pace.
 PATIENCE = timedelta(minutes=10)
 
 
@@ -52,11 +52,11 @@ class RanksApartError(ValueError):
 
 
 class Ranks:
-    """All processes of a run; every one of them makes this object, and calls its methods in the same order.
+    """All processes of a run; each makes this object, and calls its methods in the same order.
 
-    From then on an interrupt (Ctrl-C, or an order to end) is rank 0's to hear: all ranks raise KeyboardInterrupt where
-    they next hear from it, so that none of them waits for one that has left. `group` is all of them, for numbers in the
-    machine's own memory; `num_ranks` >= 2.
+    From then on only rank 0 handles interrupts (Ctrl-C or SIGTERM): all ranks raise KeyboardInterrupt at the next
+    number from it, so that none waits for one that has left. `group` is all of them, for numbers in the machine's own
+    memory; `num_ranks` >= 2.
     """
 
     def __init__(self, launched: Launched, group: dist.ProcessGroup) -> None:
@@ -64,7 +64,7 @@ class Ranks:
         self.rank = launched.rank
         self._group = group
         self._interrupted = False
-        if threading.current_thread() is threading.main_thread():  # others have no say in signals
+        if threading.current_thread() is threading.main_thread():  # other threads cannot set signal handlers
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, self._note_interrupt)
 
@@ -72,7 +72,7 @@ class Ranks:
         self._interrupted = self.rank == 0
 
     def of_the_first(self, number: float) -> float:
-        """Rank 0's finite number, which every rank returns; raises KeyboardInterrupt in all if rank 0 heard one."""
+        """Rank 0's finite number, on every rank; raises KeyboardInterrupt on all if rank 0 was interrupted."""
         heard, self._interrupted = self._interrupted, False
         told = torch.tensor(inf if heard else number, dtype=torch.float64)
         dist.broadcast(told, 0, group=self._group)
@@ -81,7 +81,7 @@ class Ranks:
         return float(told)
 
     def check_alike(self, doing: object) -> None:
-        """Raise RanksApartError unless this rank is about to do what rank 0 is.
+        """Raise RanksApartError unless this rank is about to do the same as rank 0.
 
         `doing` is of plain values, whose `repr` is the same in every process.
         """
@@ -94,13 +94,13 @@ class Ranks:
 
 
 def join(launched: Launched) -> Ranks:
-    """Meet the other processes; waits for them.
+    """Connect to the other processes; waits for them.
 
     On a machine with GPUs each process takes the one of its local rank, which `cuda` means from here on.
 
     Raises:
         ValueError: more processes than GPUs.
-        RuntimeError: another process does not come.
+        RuntimeError: another process does not connect.
     """
     num_gpus = torch.cuda.device_count()
     if num_gpus and launched.num_here > num_gpus:
@@ -113,7 +113,7 @@ def join(launched: Launched) -> Ranks:
 
 
 def leave() -> None:
-    """Part from the other processes, if they were met."""
+    """Disconnect from the other processes, if connected."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -126,7 +126,7 @@ def ranks_of(file: Path, content: PoolFile) -> Ranks | None:
 
     Raises:
         PoolFileError: a single process, or devices that are not each process's own.
-        ModuleNotFoundError: transformers lacks what it splits models with.
+        ModuleNotFoundError: a package that transformers needs to split models is missing.
         ValueError, RuntimeError: as `ranks.join`.
     """
     split = [row for row, entry in enumerate(content.members) if entry.tp_plan is not None]
@@ -148,7 +148,7 @@ def ranks_of(file: Path, content: PoolFile) -> Ranks | None:
 
 
 def check_split(file: Path, field: str, found: MemberConfig, num_ranks: int) -> None:
-    """Raises PoolFileError for a model that cannot be split over so many processes with its keys and values."""
+    """Raises PoolFileError for a model that cannot be split over `num_ranks` processes with its keys and values."""
     config: Any = found.config
     plan: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
     if not any(name.endswith(".k_proj") and style == "colwise" for name, style in plan.items()):
@@ -161,7 +161,7 @@ def check_split(file: Path, field: str, found: MemberConfig, num_ranks: int) -> 
 
 
 def split_options(entry: MemberEntry, ranks: Ranks | None) -> dict[str, object]:
-    """What `from_pretrained` needs to know of a member that is split; nothing of others."""
+    """Arguments of `from_pretrained` for a split member; empty for others."""
     if entry.tp_plan is None or ranks is None:
         return {}
     return {"distributed_config": DistributedConfig(tp_size=ranks.num_ranks, tp_plan=entry.tp_plan)}

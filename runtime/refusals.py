@@ -1,11 +1,11 @@
-"""What the runtime refuses: models and configs that break a rule, and oracles among real models."""
+"""What the runtime rejects: models and configs that break a rule, and oracles with real models."""
 
 from ..base.errors import ArgumentError
 from ..policies.about import about_of
 
 
 class BrokenRuleError(ValueError):
-    """A model, or what is asked of it, breaks a rule; `rule` is in words, without what was got."""
+    """A model, or its use, breaks a rule; `rule` is in words, without the value got."""
 
     def __init__(self, rule: str, got: str = "") -> None:
         super().__init__(f"{rule}, got {got}" if got else rule)
@@ -13,7 +13,7 @@ class BrokenRuleError(ValueError):
 
 
 class ConfigError(ValueError):
-    """One field of a model's config that breaks a rule, before anybody says in which file it stands."""
+    """One field of a model's config that breaks a rule, before its file is known."""
 
     def __init__(self, field: str, rule: str, value: object) -> None:
         super().__init__(f"{field} {rule}, got {value!r}")
@@ -23,7 +23,7 @@ class ConfigError(ValueError):
 
 
 def refuse_oracle(policy: object, name: str) -> None:
-    """Raises ArgumentError, naming the policy, if it sees ahead; its class can be asked before models are loaded."""
+    """Raises ArgumentError, naming the policy, if it sees ahead; takes its class too, before models are loaded."""
     about = about_of(policy)
     if about is not None and about.oracle:
         raise ArgumentError(f"policy {name} sees ahead, which only a recording allows")

@@ -1,10 +1,10 @@
-"""Rejection sampling: which drafted tokens a verifier keeps, and what it writes in place of a refused one.
+"""Rejection sampling: which drafted tokens a verifier accepts, and what it writes in place of a rejected one.
 
-A token that follows draft_probs is kept with probability min(1, target_prob / draft_prob); the first refused one is
-replaced by a draw from norm(max(0, target_probs - draft_probs)) (Leviathan et al. 2023, arXiv:2211.17192, Alg. 1). What
-comes out follows target_probs, in a chain level by level: the kept tokens and the verifier's own follow the verifier's
-distribution, which is the draft_probs of the next level. What stands before a token may choose who judges it, not the
-token itself or a later one.
+A token that follows draft_probs is accepted with probability min(1, target_prob / draft_prob); the first rejected one
+is replaced by a draw from norm(max(0, target_probs - draft_probs)) (Leviathan et al. 2023, arXiv:2211.17192, Alg. 1).
+The output follows target_probs, in a chain level by level: the accepted tokens and the verifier's own follow the
+verifier's distribution, which is the draft_probs of the next level. Text before a token may determine its verifier, but
+not the token itself or a later one.
 
 Letters: K drafted tokens, V vocabulary. Probabilities are float64.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 class Chance(Protocol):
-    """Answers what was left to chance; one per request, asked in the order of its steps."""
+    """The source of randomness of one request; called in the order of its steps."""
 
     def accepts(self, prob: float) -> bool:
         """True with probability `prob`, 0 to 1; always at 1, never at 0."""
@@ -31,9 +31,9 @@ class Chance(Protocol):
 
 
 class SeededChance:
-    """The Philox stream of (seed, request): the same answers to the same questions on every machine and device.
+    """The Philox stream of (seed, request): the same results for the same calls on every machine and device.
 
-    The stream has nothing in common with the coupled noise of the same seed and request.
+    The stream is independent of the coupled noise of the same seed and request.
     """
 
     __slots__ = ("_generator",)
@@ -52,7 +52,7 @@ class SeededChance:
         Raises:
             ValueError: `probs` hold NaN, infinity or nothing above 0.
         """
-        # Summed in order and on the CPU: a parallel sum may fall by a rounding error and point at a token that has
+        # Summed in order and on the CPU: a parallel sum may decrease by a rounding error and select a token of
         # probability 0, and would not give the same bits on every device.
         heights = np.cumsum(probs.cpu().numpy(), dtype=np.float64)
         total = float(heights[-1])
@@ -66,10 +66,10 @@ class SeededChance:
 
 
 def acceptance(target_prob: float, draft_prob: float) -> float:
-    """Probability that a drafted token stays: min(1, target_prob / draft_prob).
+    """Probability that a drafted token is accepted: min(1, target_prob / draft_prob).
 
     `target_prob` is the verifier's of the token, 0 to 1; `draft_prob` is of the distribution the token follows, above 0
-    as it was drawn, 1 where the drafter has none.
+    since it was drawn, 1 where the drafter has none.
 
     Raises:
         ValueError: a draft_prob of 0, or NaN.
@@ -80,9 +80,9 @@ def acceptance(target_prob: float, draft_prob: float) -> float:
 
 
 def residual(target_probs: Tensor, draft_probs: Tensor | None, token: int) -> Tensor:
-    """`[V]` what replaces a refused `token`: norm(max(0, target_probs - draft_probs)).
+    """`[V]` the distribution that replaces a rejected `token`: norm(max(0, target_probs - draft_probs)).
 
-    Where nothing is left the two are equal but for rounding, and a refusal had a probability of about 1e-16: the
+    Where nothing is left the two are equal except for rounding, and a rejection had a probability of about 1e-16: the
     replacement then comes from `target_probs` `[V]`. `draft_probs` are `[V]`; None for a drafter without a distribution
     (prompt lookup, another tokenizer), which is a point mass: the target without `token` is left.
     """
@@ -98,20 +98,20 @@ def residual(target_probs: Tensor, draft_probs: Tensor | None, token: int) -> Te
 def judge(
     tokens: Sequence[int], draft_probs: Sequence[Tensor | None], target_probs: Tensor, chance: Chance
 ) -> tuple[int, int]:
-    """How many of K drafted tokens a verifier keeps, and the token it adds itself.
+    """(how many of K drafted tokens a verifier accepts, the token it adds itself).
 
-    Chance is asked once per token up to the first refusal, then for the verifier's own token.
+    Draws once per token up to the first rejected one, then for the verifier's own token.
 
     Args:
         tokens: `[K]` not judged by this verifier yet, in order; K may be 0.
-        draft_probs: `[K]` of `[V]`, the distribution each token follows now: of the highest member that judged it,
-            else of whoever wrote it; None where that is a drafter without a distribution.
+        draft_probs: `[K]` of `[V]`, the distribution each token follows now: of the highest member that judged it, else
+            of its drafter; None where that is a drafter without a distribution.
         target_probs: `[K + 1, V]` of the verifier, before each token and after the last.
         chance: of the request.
 
     Returns:
-        The number kept, 0 to K, and the token after them: the replacement of the refused one, or one more from
-        `target_probs[K]`.
+        The number accepted, 0 to K, and the token after them: the replacement of the rejected one, or one more from
+            `target_probs[K]`.
 
     Raises:
         ValueError: lengths that do not fit, or a token its drafter cannot have drawn.

@@ -1,4 +1,4 @@
-"""How a run chooses tokens: what a member writes, and what a verifier keeps of what others wrote.
+"""How a run chooses tokens: what a member writes, and which drafted tokens a verifier accepts.
 
 Letters: B requests, N contexts (of all requests, one after the other), K judged tokens of one request, V vocabulary.
 """
@@ -31,27 +31,27 @@ class Judging(NamedTuple):
     position: int  # output position of the first judged token
     # `[K]` total variation distance of each token's distribution to the verifier's; NaN without one
     distances: Distances
-    judges: list[int]  # `[K]` level of whoever endorses each token
+    judges: list[int]  # `[K]` level of each token's endorser
 
 
 class Verdict(NamedTuple):
-    """What becomes of one request's judged tokens.
+    """The verdict on one request's judged tokens.
 
-    `laws` `[num_accepted + 1]` is the distribution that each of them and the own token follows, as logits `[V]`: an
-    entry is None for a certain token, and all is None where the tokens follow the verifier's.
+    `laws` `[num_accepted + 1]` are the distributions that each accepted token and the own token follow, as logits
+    `[V]`: an entry is None for a certain token, and all is None where the tokens follow the verifier's.
     """
 
-    num_accepted: int  # how many stay
+    num_accepted: int  # how many are accepted
     own_token: int  # the verifier's own after them
-    escalated: tuple[int, ...] = ()  # indices of those that stay escalated
+    escalated: tuple[int, ...] = ()  # indices of those that are left to the next verifier
     laws: list[Tensor | None] | None = None
 
 
 class Sampler(ABC):
-    """One way to sample; knows nothing of caches and forwards.
+    """One way to sample, without caches and forwards.
 
-    `rewrites`: a kept token follows the distribution of its latest verifier. Else it is a certain token that a larger
-    member may have endorsed already.
+    `rewrites`: an accepted token follows the distribution of its latest verifier. Else it is a certain token that a
+    larger member may have endorsed already.
     """
 
     rewrites: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class Sampler(ABC):
     def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
         """`[N, V]` logits as the run samples from them, after contexts of `[N]` requests.
 
-        They are over the temperature, -inf where truncated.
+        They are divided by the temperature, -inf where truncated.
         """
         return truncated(logits, self.sampling)
 
@@ -81,11 +81,11 @@ class Sampler(ABC):
 
     @abstractmethod
     def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
-        """`[B]` what a verifier says, from its `[N, V]` distributions; None where they are not finite."""
+        """`[B]` a verifier's verdicts, from its `[N, V]` distributions; None where they are not finite."""
 
 
 class SameToken(Sampler):
-    """Greedy and coupled: a member writes one certain token at each context, and a verifier keeps that one.
+    """Greedy and coupled: a member writes one certain token at each context, and a verifier accepts only that one.
 
     Greedy: the argmax. Coupled: the argmax of logits and noise that all members share (Daliri et al.,
     arXiv:2408.07978), a draw from softmax(logits).
@@ -96,14 +96,14 @@ class SameToken(Sampler):
         return _best(self.scores(logits, states, positions))
 
     def scores(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> Tensor:
-        """`[N, V]` what the token written is the argmax of; arguments as of `write`."""
+        """`[N, V]` scores whose argmax is the token written; arguments as of `write`."""
         if self.sampling.mode == "greedy":
             return logits
         noise = [noise_of(state).at(position) for state, position in zip(states, positions, strict=True)]
         return logits + torch.from_numpy(np.stack(noise)).to(logits.device)
 
     def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
-        """Keep the tokens the verifier writes itself, or those its rule accepts."""
+        """Accept the tokens that the verifier writes itself, or those that its rule accepts."""
         states: list[RequestState] = []
         positions: list[int] = []
         if self.sampling.mode == "coupled":
@@ -134,7 +134,7 @@ class Rejecting(Sampler):
     rewrites: ClassVar[bool] = True
 
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """A draw from each distribution; 0 where it is broken."""
+        """A draw from each distribution; 0 where it is not finite."""
         best = logits.amax(dim=-1)
         probs = probabilities(logits)
         finite: list[bool] = torch.isfinite(best).tolist()
@@ -144,7 +144,7 @@ class Rejecting(Sampler):
         return torch.tensor(tokens, device=logits.device), best
 
     def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
-        """Keep tokens by chance, and replace a refused one from what is left of the distribution."""
+        """Accept tokens at random, and replace a rejected one by a draw from the residual distribution."""
         best: list[float] = logits.amax(dim=-1).tolist()
         probs = probabilities(logits)
         verdicts: list[Verdict | None] = []
@@ -159,7 +159,7 @@ class Rejecting(Sampler):
         return verdicts
 
     def _by_chance(self, probs: Tensor, row: Judging) -> Verdict:
-        """So that what comes out follows the verifier, or the law of the rule where a token has a distribution."""
+        """The output follows the verifier, or the rule's law where a token has a distribution."""
         drafted = [None if view.judge is None else probabilities(view.judge) for view in row.views]
         tokens = [view.token for view in row.views]
         law: Callable[[Tensor, Tensor], Tensor] | None = getattr(row.rule, "law", None)
@@ -201,14 +201,14 @@ def _best(scores: Tensor) -> tuple[Tensor, Tensor]:
     if scores.device.type != "cpu":
         largest, tokens = scores.max(dim=-1)
         return tokens, largest
-    # Over many rows many times as fast as torch's own, which also takes the first of equal scores and a NaN before all.
+    # Much faster than torch's own over many rows, with the same result: the first of equal scores, and NaN before all.
     table = scores.numpy()
     chosen = table.argmax(axis=-1)
     return torch.from_numpy(chosen), torch.from_numpy(table[np.arange(len(chosen)), chosen])
 
 
 def _kept(row: Judging, logits: Tensor, written: list[int]) -> tuple[int, tuple[int, ...]]:
-    """How many leading tokens a lossy rule keeps, and which of them it escalates.
+    """(leading tokens that a lossy rule accepts, which of them it escalates).
 
     `logits` are `[K + 1, V]` or more, of its contexts; `written` is what the verifier would write at each of them.
     """

@@ -1,4 +1,4 @@
-"""The distribution that tokens are sampled from: logits over the temperature, within top-k and then top-p.
+"""The distribution that tokens are sampled from: logits divided by the temperature, within top-k and then top-p.
 
 Letter: V vocabulary.
 """
@@ -16,8 +16,8 @@ def probabilities(logits: Tensor) -> Tensor:
 def truncated(logits: Tensor, sampling: Sampling) -> Tensor:
     """`[..., V]` logits / temperature, -inf outside top-k and then top-p; greedy: the logits as they are.
 
-    In float32, or float64 where the logits are; they must be finite. Tokens that tie with the last of the top k all
-    stay. The most probable token always stays, so the softmax is a distribution. A top_p of 1 keeps everything, as
+    In float32, or float64 where the logits are; they must be finite. All tokens that tie with the last of the top k are
+    kept. The most probable token is always kept, so the softmax is a distribution. A top_p of 1 keeps everything, as
     `generate()` does. Without top_k and top_p nothing is sorted.
     """
     scaled = logits if logits.dtype == float64 else logits.float()

@@ -1,8 +1,8 @@
-"""Code that a model wrote, run apart from everything else under limits, and the tests that it has to pass.
+"""Runs code that a model wrote, isolated and under limits, with the tests that it has to pass.
 
-Two processes take part, `code_process` says how; the verdict is that of the one which never held the code. bubblewrap
-with a filter of system calls keeps them apart from the machine: inside there are Python's standard library and `/usr`,
-both read-only, and one empty folder in memory that may be written; no network, no process but its own, no `/proc`, no
+There are two processes (`code_process`); the verdict is that of the one which never held the code. bubblewrap with a
+filter of system calls isolates them from the machine: inside there are Python's standard library and `/usr`, both
+read-only, and one empty folder in memory that may be written; no network, no process except its own, no `/proc`, no
 environment, no privilege. docs/runtime.md says what is promised, and what is not.
 """
 
@@ -32,24 +32,24 @@ from ..base.errors import ArgumentError
 from ..traces.errors import TraceFormatError
 from . import code_process
 
-FOLDER = "/work"  # the one that may be written
+FOLDER = "/work"  # the only writable one
 _INSTALL = "bubblewrap 0.8 or newer (on Debian and Ubuntu: apt install bubblewrap)"
 _OR_ELSE = "`run_tests` unsandboxed runs what the model wrote with your rights"
-# Of linux/seccomp.h and linux/bpf_common.h.
+# Constants of linux/seccomp.h and linux/bpf_common.h.
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER_AT, _MACHINE_AT = 0, 4  # in struct seccomp_data
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
-_X32 = 0x40000000  # from here on calls of x86-64 have a second number
+_X32 = 0x40000000  # x86-64 has second numbers of calls from here on
 
 
 class _Machine(NamedTuple):
-    """Its mark in a filter, and by name the numbers of calls that are refused."""
+    """A machine's constant in filters, and the numbers of denied calls by name."""
 
     mark: int
     calls: Mapping[str, int]
 
 
-# What makes processes, which a limit of their number does not bound for root, and memory that no limit counts.
+# Calls that make processes, which their limit does not bound for root, and memory that no limit counts.
 _MACHINES = {
     "x86_64": _Machine(
         0xC000003E,
@@ -100,7 +100,7 @@ def sandboxed(command: list[str], bwrap: str, *, filter_fd: int | None, folder_b
             words += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             words += ["--ro-bind", str(path), str(path)]
-    # Not all of its prefix, which may be somebody's home.
+    # Not its whole prefix, which may be a user's home.
     for path in (Path(command[0]), Path(sysconfig.get_path("stdlib")).parent):
         if not path.is_relative_to("/usr"):
             words += ["--ro-bind", str(path), str(path)]
@@ -110,7 +110,7 @@ def sandboxed(command: list[str], bwrap: str, *, filter_fd: int | None, folder_b
 
 
 def call_filter() -> bytes:
-    """A program of the kernel's packet filter that refuses the calls of this machine with EPERM."""
+    """A program of the kernel's packet filter that denies this machine's listed calls with EPERM."""
     machine = _MACHINES[platform.machine()]
     numbers = sorted(machine.calls.values())
     lines = [
@@ -119,7 +119,7 @@ def call_filter() -> bytes:
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER_AT),
     ]
-    # Each comparison jumps over those that are left, and the line that allows, to the last one.
+    # Each comparison jumps over the remaining ones, and the instruction that allows, to the last one.
     left = len(numbers) + 1
     lines.append((_AT_LEAST, left, 0, _X32))
     lines += [(_EQUAL, left - place, 0, number) for place, number in enumerate(numbers, start=1)]
@@ -136,10 +136,10 @@ _BODY = re.compile(r"\n*[ \t]+\S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeTests:
-    """How code that is written for a prompt is tested."""
+    """The tests of code that is written for a prompt."""
 
-    entry_point: str  # the function that is asked for
-    code: str  # what stands before it and its head, which an answer may go on from
+    entry_point: str  # the requested function
+    code: str  # the code before it and its head, which an answer may continue
     check: str  # a program that ends without an exception if the function, defined before it, is right
 
     def program(self, answer: str) -> str:
@@ -147,10 +147,10 @@ class CodeTests:
         return f"{self.code}{self._written(answer)}\n"
 
     def head(self) -> str:
-        """`code` as a program of its own, with what its other functions and imports define.
+        """`code` as a program of its own, with its other functions and imports.
 
         Raises:
-            ValueError: it is none, whatever the function's body.
+            ValueError: it is not valid, whatever the function's body.
         """
         last = self.code.rstrip().rpartition("\n")[2]
         indent = last[: len(last) - len(last.lstrip())] + "    "
@@ -165,9 +165,9 @@ class CodeTests:
     def _written(self, answer: str) -> str:
         """What an answer adds to `code`, whose imports and helpers it may leave out.
 
-        Of a dialogue's answer it is the first block of Python that defines the function. An answer without one goes on
-        from `code`, up to the next thing that begins at the left margin; if it does not begin as a function's body
-        does, and defines the function, it is that definition.
+        Of a dialogue's answer it is the first block of Python that defines the function. An answer without one
+        continues `code`, up to the next statement at the left margin; if it does not begin like a function's body, and
+        defines the function, it is that definition.
         """
         defines = re.compile(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{self.entry_point}\b", re.MULTILINE)
         for name, block in _BLOCK.findall(answer):
@@ -178,7 +178,7 @@ class CodeTests:
 
 
 def read_tests(path: Path, where: str, value: object) -> CodeTests:
-    """Tests as a prompts file has them; raises TraceFormatError."""
+    """The tests in a prompts file; raises TraceFormatError."""
     names = [field.name for field in fields(CodeTests)]
     if not isinstance(value, dict) or sorted(value) != sorted(names):
         raise TraceFormatError(path, where, f"must be an object of {', '.join(names)}", value)
@@ -200,23 +200,23 @@ _BY_STATUS: dict[int, Failure | None] = {
     code_process.NOT_DATA: "not plain data",
 }
 _LIMIT_SIGNALS = (signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL) if os.name == "posix" else ()
-_AT_A_LIMIT = {status for number in _LIMIT_SIGNALS for status in (-number, 128 + number)}  # the latter by bubblewrap
+_AT_A_LIMIT = {status for number in _LIMIT_SIGNALS for status in (-number, 128 + number)}  # the second by bubblewrap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLimits:
-    """Of each of the two processes."""
+    """Limits of each of the two processes."""
 
     wall_s: float = 10.0  # after which both are ended, > 0
     cpu_s: int = 3  # seconds of processors that it may take, >= 1
-    memory_bytes: int = 512 * 2**20  # of addresses; not kept on macOS
+    memory_bytes: int = 512 * 2**20  # of addresses; not enforced on macOS
     file_bytes: int = 2**20  # of each file that it writes
-    folder_bytes: int = 4 * 2**20  # of all files that it writes; not kept without a sandbox
-    sandbox: bool = True  # whether they are kept apart from the machine
+    folder_bytes: int = 4 * 2**20  # of all files that it writes; not enforced without a sandbox
+    sandbox: bool = True  # whether they are isolated from the machine
 
 
 def check_can_run(limits: ProcessLimits) -> None:
-    """Raise ArgumentError where tests cannot be run and limited, before an hour of answers waits for it."""
+    """Raise ArgumentError where tests cannot be run and limited; to be called before answers are written."""
     if os.name != "posix":
         raise ArgumentError(f"`run_tests` needs the limits of a POSIX system, got {os.name}")
     if limits.sandbox:
@@ -230,8 +230,8 @@ def check_can_run(limits: ProcessLimits) -> None:
 def failure_of(tests: CodeTests, answer: str, limits: ProcessLimits) -> Failure | None:
     """Run the tests of an answer; None if they ended without an exception.
 
-    Each process gets the standard library alone, an empty folder, no environment and no input, and nobody reads what it
-    prints. At the deadline both are killed.
+    Each process gets the standard library alone, an empty folder, no environment and no input, and its output is
+    dropped. At the deadline both are killed.
 
     Raises:
         OSError: no process or folder can be made.
@@ -250,7 +250,7 @@ def failure_of(tests: CodeTests, answer: str, limits: ProcessLimits) -> Failure 
             end.close()
         try:
             status = tester.wait(limits.wall_s)
-            if status == code_process.GONE:  # the answer's process ended; how, its own status says
+            if status == code_process.GONE:  # the answer's process ended: its own status says why
                 status = holder.wait(max(0.0, deadline - monotonic()))
                 status = status if status in _AT_A_LIMIT else code_process.FAILED
         except subprocess.TimeoutExpired:
@@ -279,7 +279,7 @@ def _started(
         try:
             yield process
         finally:
-            with suppress(ProcessLookupError, PermissionError):  # the latter on macOS, of a group that has ended
+            with suppress(ProcessLookupError, PermissionError):  # PermissionError on macOS, for a group that has ended
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             for end in (process.stdin, process.stdout):

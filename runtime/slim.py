@@ -1,10 +1,10 @@
 """Slim verifiers, the target without some of its layers: how they are searched, measured and written into a pool file.
 
-For each share of layers the mask of least distance from the target is sought, teacher-forced on the target's own text:
-every mask if they are few, else random ones and then Bayesian optimisation (the order of the VIA-SD paper,
-arXiv:2606.12243, which does not publish its settings). A mask is the ascending tuple of layers left out, and a point of
-a box of keys; none is tried twice. What is found stands beside what a verification by it costs. Letters: n layers of
-the target, k of them skipped, T tokens of one text, N of all texts, V vocabulary.
+For each share of layers a search finds the mask of least distance from the target, teacher-forced on the target's own
+text: over every mask if they are few, else random ones and then by Bayesian optimisation (the order of the VIA-SD
+paper, arXiv:2606.12243, which does not publish its settings). A mask is the ascending tuple of skipped layers, and a
+point in a box of keys; none is tried twice. Results include the seconds of a verification. Letters: n layers of the
+target, k of them skipped, T tokens of one text, N of all texts, V vocabulary.
 """
 
 import json
@@ -50,19 +50,19 @@ class BayesianProposals:
         optuna = load_optuna(BAYESIAN)
         self._names = [str(number) for number in range(num_keys)]
         self._space = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in self._names}
-        # Each coordinate on its own: the joint density repeats itself far more often on so few points.
+        # Each coordinate on its own: the joint density repeats points far more often with so few.
         sampler = optuna.samplers.TPESampler(n_startup_trials=0, multivariate=False, seed=seed)
         self._study = optuna.create_study(sampler=sampler)
         self._make_trial = optuna.trial.create_trial
         self._unused = optuna.trial.TrialState.FAIL
 
     def learn(self, keys: Sequence[float], value: float) -> None:
-        """Take note of what a point is worth; less is better."""
+        """Note the value of a point; less is better."""
         point = dict(zip(self._names, keys, strict=True))
         self._study.add_trial(self._make_trial(params=point, distributions=self._space, value=value))
 
     def propose(self) -> list[float]:
-        """The next point `[n]`; its value is not noted before `learn`."""
+        """The next point `[n]`; its value is noted by `learn`."""
         trial = self._study.ask(self._space)
         self._study.tell(trial, state=self._unused)
         return [trial.params[name] for name in self._names]
@@ -140,7 +140,7 @@ def next_token_probs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """Of a model to the target, over all tokens of the target's text.
+    """A model's distance to the target, over all tokens of the target's text.
 
     1 - `tvd` is the SimScore of SpecRouter (arXiv:2505.07680), and the share of tokens that rejection sampling accepts
     (Leviathan et al. 2023, arXiv:2211.17192, Cor. 3.6); 1 - `disagreement` is the share that greedy decoding accepts.
@@ -184,15 +184,15 @@ def num_skipped(share: float, num_layers: int) -> int:
 
 
 def slim_name(share: float) -> str:
-    """What a slim verifier without a share of the layers is called: `slim45` for 0.45."""
+    """The name of a slim verifier without a share of the layers: `slim45` for 0.45."""
     return f"slim{100 * share:g}"
 
 
 def skipped_of(shares: Sequence[float], num_layers: int) -> dict[str, int]:
-    """How many layers each share leaves out, by the name of its slim verifier.
+    """The number of layers each share skips, by the name of its slim verifier.
 
     Raises:
-        ValueError: no shares, one that `num_skipped` refuses, or two that leave out equally many layers.
+        ValueError: no shares, one that `num_skipped` rejects, or two that skip equally many layers.
     """
     if not shares:
         raise ValueError("shares must hold at least one, got 0")
@@ -207,7 +207,7 @@ def skipped_of(shares: Sequence[float], num_layers: int) -> dict[str, int]:
 
 
 def mask_of(keys: Sequence[float], skipped: int) -> Mask:
-    """The k layers of the largest keys `[n]`, the first among equals.
+    """The k layers of the largest keys `[n]`, the first ones on ties.
 
     So every point of a box is a mask, and one drawn evenly from the box is a mask drawn evenly (random keys: Bean 1994,
     ORSA Journal on Computing 6).
@@ -217,7 +217,7 @@ def mask_of(keys: Sequence[float], skipped: int) -> Mask:
 
 
 def nearest_unseen(keys: Sequence[float], mask: Mask, seen: Collection[Mask]) -> tuple[list[float], Mask] | None:
-    """A mask not in `seen` that differs from `mask` in one layer, the one that `keys` would soonest have exchanged.
+    """A mask not in `seen` that differs from `mask` in one layer: the exchange with the least difference of `keys`.
 
     `mask` is that of `keys` `[n]`. Returns the keys with those of the two layers exchanged, and the mask; None if every
     such mask was seen.
@@ -234,7 +234,7 @@ def nearest_unseen(keys: Sequence[float], mask: Mask, seen: Collection[Mask]) ->
 
 How = Literal["exhaustive", "random", "bayesian", "pool"]
 
-# Tokens of the verification that is timed: four drafted ones and the one before them.
+# Tokens of the timed verification: four drafted ones and the one before them.
 VERIFIED_TOKENS = 5
 
 
@@ -245,22 +245,22 @@ class SlimFound:
     name: str
     share: float  # of the target's layers that it leaves out, 0 to 1
     skip_layers: Mask  # those layers
-    num_parameters: int  # of what is left
+    num_parameters: int  # of the remaining model
     tvd: float  # mean total variation distance to the target, 0 to 1
     disagreement: float  # share of tokens with another argmax than the target's, 0 to 1
     seconds: float  # of a forward of `VERIFIED_TOKENS` tokens
     seconds_share: float  # of the target's seconds for the same, > 0
-    how: How  # what proposed it; `pool` for a submodel that was there before
+    how: How  # what proposed it; `pool` for a submodel of the pool
     # another one is as fast and as close or better, and better in seconds, `tvd` or `disagreement`
     dominated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """All of a search."""
+    """The results of a search."""
 
     found: tuple[SlimFound, ...]  # one per share, in the order asked
-    baselines: tuple[SlimFound, ...]  # submodels that the pool had
+    baselines: tuple[SlimFound, ...]  # submodels of the pool
     target_s: float  # seconds of the target's forward of `VERIFIED_TOKENS` tokens
     num_layers: int  # of the target
     num_tokens: int  # of the target's text that distances were measured on
@@ -268,7 +268,7 @@ class Frontier:
 
 
 def mark_dominated(rows: Sequence[SlimFound]) -> tuple[SlimFound, ...]:
-    """The rows, each compared with all others."""
+    """The rows with `dominated` set, each compared with all others."""
     return tuple(replace(row, dominated=any(_dominates(other, row) for other in rows)) for row in rows)
 
 
@@ -290,8 +290,8 @@ class SlimTrial:
 class Budget:
     """How long to search."""
 
-    trials: int  # masks tried, >= 1; if there are no more than that, all of them are
-    random_trials: int  # of these the first ones, drawn evenly, 1 to `trials`
+    trials: int  # masks tried, >= 1; if there are no more than that, all of them
+    random_trials: int  # the first of these, drawn uniformly, 1 to `trials`
     seed: int  # of the draws, >= 0
 
     def __post_init__(self) -> None:
@@ -303,11 +303,11 @@ class Budget:
             raise ValueError(f"seed must be >= 0, got {self.seed}")
 
     def num_trials(self, masks: int) -> int:
-        """How many of so many masks will be tried."""
+        """How many of `masks` masks will be tried."""
         return min(self.trials, masks)
 
     def is_bayesian(self, masks: int) -> bool:
-        """Whether a search among so many masks comes to the Bayesian part."""
+        """Whether a search among `masks` masks has a Bayesian part."""
         return self.random_trials < self.trials < masks
 
 
@@ -358,7 +358,7 @@ def search_masks(
 
 
 def best_trial(trials: tuple[SlimTrial, ...]) -> SlimTrial:
-    """Of least total variation distance, then of least disagreement, then the first layers."""
+    """The trial of least total variation distance, then of least disagreement, then with the first layers."""
     return min(trials, key=lambda trial: (trial.distance.tvd, trial.distance.disagreement, trial.skip_layers))
 
 
@@ -368,7 +368,7 @@ _SKIPPED = re.compile(r"^([ \t]*skip_layers[ \t]*=[ \t]*)\[[^\]]*\]", re.MULTILI
 
 
 class _Block(NamedTuple):
-    """A member, its size, and its part of the text with the comments above it and what stands after it."""
+    """A member, its size, and its part of the text with the comments above it and the text after it."""
 
     entry: MemberEntry
     num_parameters: int
@@ -376,14 +376,14 @@ class _Block(NamedTuple):
 
 
 def masks_of(content: PoolFile) -> dict[str, Mask]:
-    """Layers that submodels of the target leave out, by name; without those whose weights are not the target's."""
+    """Layers that submodels of the target leave out, by name; without those with weights of their own."""
     target = content.members[-1].name
     submodels = [entry for entry in content.members if entry.submodel_of == target and entry.low_rank is None]
     return {entry.name: entry.skip_layers for entry in submodels}
 
 
 def check_names(file: Path, content: PoolFile, names: Sequence[str], *, replace: bool) -> None:
-    """Refuse names of slim verifiers to come that are taken; `replace` lets a submodel of the target be replaced.
+    """Reject names of new slim verifiers that are taken; `replace` lets a submodel of the target be replaced.
 
     Raises:
         PoolFileError: a name that is taken; if `replace`, by another kind of member.
@@ -410,7 +410,7 @@ def add_slims(
     Args:
         file: the pool file; not changed.
         content: of it.
-        slims: members to add; one takes the place of a member of its name.
+        slims: members to add; each replaces a member of its name.
         sizes: parameters by member.
         folder: where the text will be kept; relative locations are rewritten for another folder than the file's.
 
@@ -437,7 +437,7 @@ def add_slims(
 
 
 def _split(text: str) -> tuple[str, list[str]]:
-    """What stands before the first member, and a part for each."""
+    """(the text before the first member, a part for each member)."""
     starts = [found.start() for found in _MEMBER.finditer(text)]
     cuts = [0, *starts, len(text)]
     head, *parts = [text[start:end] for start, end in pairwise(cuts)]
@@ -476,7 +476,7 @@ def _relocated(file: Path, block: _Block, folder: Path) -> _Block:
 
 
 def moved(file: Path, location: str, folder: Path) -> str:
-    """A location of a pool file relative to `folder` instead; hub ids and absolute ones stay as they are."""
+    """A location of a pool file relative to `folder` instead; hub ids and absolute ones are unchanged."""
     here = file.parent / location
     if Path(location).is_absolute() or not here.exists():
         return location
@@ -505,7 +505,7 @@ def _unfit(file: Path, found: object) -> PoolFileError:
 
 
 def weight_shares(models: Mapping[str, nn.Module]) -> dict[str, dict[str, float]]:
-    """By member, the share of its bytes of weights that each other member reads as well; those without any left out."""
+    """By member, the share of its bytes of weights that each other member reads as well, without zeros."""
     bytes_of = {
         name: {weight.data_ptr(): weight.nbytes for weight in model.parameters()} for name, model in models.items()
     }
@@ -521,19 +521,19 @@ def weight_shares(models: Mapping[str, nn.Module]) -> dict[str, dict[str, float]
     return shares
 
 
-# Whatever else the machine does adds seconds, and more to longer forwards: a median over a busy spell is no ratio of
-# work. So there are many short spells, and the quickest counts.
+# Other work on the machine adds seconds, and more to longer forwards: a median over a busy spell distorts ratios. So
+# there are many short spells, and the fastest counts.
 SPELLS, REPEATS = 21, 3
 
 
 def verify_seconds(pool: ModelPool, masks: Iterable[Mask]) -> dict[int, float]:
-    """Seconds of a forward of `VERIFIED_TOKENS` tokens after a context: the quickest of what `measure_costs` says.
+    """Seconds of a forward of `VERIFIED_TOKENS` tokens after a context: the fastest of `measure_costs`' figures.
 
-    They depend on how many layers are left out, not on which, so that one mask of each number is timed; all of them and
-    the target, the pool's last member, take turns. Returns seconds by number of layers left out; 0 is the target.
+    They depend on the number of skipped layers, not on which, so one mask of each number is timed; all of them and the
+    target, the pool's last member, take turns. Returns seconds by number of layers left out; 0 is the target.
     """
     model = pool.target.model
-    assert model is not None  # a pool file without is refused
+    assert model is not None  # a pool file without one is rejected
     one_of = {len(mask): mask for mask in masks}
     members = [
         describe_model(str(skipped), "submodel", make_submodel(model, mask), None)
@@ -562,7 +562,7 @@ def find_slims(
 
     Args:
         pool: its last member is the target.
-        prompts: the target's continuations of them are what distances are measured on.
+        prompts: distances are measured on the target's continuations of them.
         shares: of the layers to leave out, each in (0, 1).
         budget: of each share's search.
         max_new_tokens: longest continuation, >= 1.
@@ -570,14 +570,14 @@ def find_slims(
 
     Raises:
         ValueError: shares out of range or that leave out equally many layers, a target without layers to leave out, or
-            what `calibrate` refuses.
+            as of `calibrate`.
         ModuleNotFoundError: Bayesian search without the extra `search`.
     """
     model = target_with_layers(pool)
     num_layers = int(model.config.num_hidden_layers)
     skipped = skipped_of(shares, num_layers)
     if any(budget.is_bayesian(comb(num_layers, count)) for count in skipped.values()):
-        load_optuna(BAYESIAN)  # refused before any work where it is not installed
+        load_optuna(BAYESIAN)  # raises before any work if it is not installed
     calibration = calibrate(pool, prompts, max_new_tokens=max_new_tokens)
     found, num_trials = _search(model, skipped, calibration, budget)
     candidates = [*found]
@@ -597,7 +597,7 @@ def find_slims(
 
 
 def target_with_layers(pool: ModelPool) -> PreTrainedModel:
-    """The network of the target; raises ValueError if no layers can be left out of it."""
+    """The target's model; raises ValueError if no layers can be left out of it."""
     model = pool.target.model
     if model is None:
         raise ValueError(f"target must be a model with layers, got {pool.target.name} without any")
@@ -614,7 +614,7 @@ def _search(
     calibration: Calibration,
     budget: Budget,
 ) -> tuple[list[tuple[str, SlimTrial]], int]:
-    """The best mask of each share by its name, and how many were tried."""
+    """The best mask of each share by its name, and the number of tried ones."""
     num_layers = int(model.config.num_hidden_layers)
     total = sum(budget.num_trials(comb(num_layers, count)) for count in skipped.values())
     found = []

@@ -1,9 +1,9 @@
-"""What the runtime holds of running requests: a KV cache per pool member, and what models said of pending tokens.
+"""What the runtime holds of running requests: a KV cache per pool member, and models' outputs for pending tokens.
 
 Where memory of a device is short, first every cache is truncated to what is live, then the youngest request that holds
-any of it gives up all it has, elsewhere too, and recomputes when its turn comes again. Prefix caches do to the caches
-what `decoding.prefix_cache` decides; without them an operation is one wave. Numbers leave here on the grids of
-recordings, so that a policy sees the same in both worlds. Letters: N tokens, V vocabulary.
+any of it is preempted: it frees all its memory, on other devices too, and recomputes when it runs again. Prefix caches
+change the caches as `decoding.prefix_cache` decides; without them an operation is one wave. Numbers are rounded to the
+grids of recordings, so that a policy sees the same in both worlds. Letters: N tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -46,21 +46,21 @@ class KVMemoryError(ValueError):
 
 
 class CrowdedError(Exception):
-    """A member at work beside others found no memory, and could take none from them; nothing was changed."""
+    """A member that runs beside others found no memory, and could take none from them; nothing was changed."""
 
 
 class CacheDesyncError(ValueError):
-    """A cache does not hold what the session says it does; found by the checks of debug mode."""
+    """A cache's content differs from what its session says; found by the checks of debug mode."""
 
     def __init__(self, request_id: str, member: str, problem: str) -> None:
         super().__init__(f"request {request_id}: the cache of {member} {problem}")
 
 
 class PendingView:
-    """Logits for one pending token, divided by the temperature and truncated as the run samples.
+    """Logits for one pending token, divided by the temperature and truncated as in the run.
 
     Mutated when a verifier accepts the token. `drafter` is `[V]` of the member that wrote it, at the context before it;
-    None if it has no distribution over these tokens (prompt lookup, or another tokenizer). `judge` is likewise of the
+    None if it has no distribution over these tokens (prompt lookup, or another tokenizer). `judge` is the same of the
     member whose distribution the token now follows.
     """
 
@@ -73,7 +73,7 @@ class PendingView:
         self._signal = signal
 
     def signal(self) -> Signal:
-        """What the drafter said of the token; computed at the first call, NaN without a distribution."""
+        """The drafter's signal of the token; computed at the first call, NaN without a distribution."""
         if self._signal is None:
             drafter = self.drafter
             self._signal = NO_SIGNAL if drafter is None else signals(drafter[None], [self.token])[0]
@@ -81,7 +81,7 @@ class PendingView:
 
 
 def signals(logits: Tensor, tokens: Sequence[int]) -> list[Signal]:
-    """What distributions `[N, V]` say of one token each."""
+    """Signals of one token each from distributions `[N, V]`."""
     log_probs = torch.log_softmax(logits, dim=-1)
     probs = log_probs.exp()
     index = torch.as_tensor(tokens, device=logits.device)[:, None]
@@ -92,10 +92,10 @@ def signals(logits: Tensor, tokens: Sequence[int]) -> list[Signal]:
 
 
 class RequestState:
-    """What was fed to each member, and what was said of the pending tokens. Mutated by the executor only.
+    """The tokens fed to each member, and views of the pending tokens. Mutated by the executor only.
 
-    The session is read only here. `number` is the order of admission; the youngest is preempted first. `noise` is of
-    coupled sampling and `chance` of rejection sampling, else None. `fed` holds by level the tokens in the member's
+    The session is read only here. `number` is the order of admission; the youngest is preempted first. `noise` is for
+    coupled sampling and `chance` for rejection sampling, else None. `fed` holds by level the tokens in the member's
     cache, oldest first, in its own tokenizer; `views` are by place (`Session.places`). `known` are hidden states, where
     a member of the pool reads them.
     """
@@ -111,20 +111,20 @@ class RequestState:
         self.fed: dict[int, list[int]] = {}
         self.views: dict[int, PendingView] = {}
         self.known = KnownStates()
-        self._places = count(1)  # members that work at the same time never get the same one
+        self._places = count(1)  # unique also for members that run at the same time
 
     def add(self, view: PendingView) -> int:
-        """The place of one more token."""
+        """Add a token's view; returns its place."""
         place = next(self._places)
         self.views[place] = view
         return place
 
     def at_once(self, level: int, num_fed: int) -> int:
-        """Of the tokens that a member is fed now, up to the end of the text, those of its first forward."""
+        """Of the tokens that a member is fed now, up to the end of the text, the number in its first forward."""
         return self.session.at_once(level, num_fed, self.session.context_tokens - num_fed)
 
     def forget_all_but(self, places: Sequence[int]) -> None:
-        """Drop what was said of tokens that are pending no longer, and the noise of those that are committed."""
+        """Drop the views of tokens that are no longer pending, and the noise of committed ones."""
         if self.noise is not None:
             self.noise.drop_before(len(self.session.emitted))
         views = self.views
@@ -138,16 +138,17 @@ class StateManager:
     Args:
         names: of the members, by level.
         make_cache: builds the cache of a level when a request first needs it.
-        limits: bytes of all caches on a device, >= 1 (checked by `Memory`); of those not named, whatever they have.
-        shared: whether other processes do the same. They would not know that a device here is full, so it is an error.
-        prefixes: prefix caches of the members, from which requests are released; None for none.
+        limits: bytes of all caches on a device, >= 1 (checked by `Memory`); devices without one have all their memory.
+        shared: whether other processes run the same requests. They would not see that a device here is full, so that is
+            an error.
+        prefixes: prefix caches of the members, from which requests are released; None: there are none.
 
     Attributes:
         states: of running requests, by id.
-        caches: by level; only those some request needed.
+        caches: by level; only those that some request needed.
         num_preempted: times a request gave up its memory.
-        evicted: requests that gave up their memory to an operation they had no part in; whoever reports them clears it.
-        beside: whether other members are at work in threads right now: caches that they read must stay where they are.
+        evicted: requests that lost their memory to an operation of others; cleared by the code that reports them.
+        beside: whether other members run in threads right now: caches that they read must not be moved.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class StateManager:
 
     @property
     def free_share(self) -> float:
-        """Share of the limit that no live token takes, of the device that is fullest, 0 to 1; 1 without a limit."""
+        """Share of the limit without live tokens, on the fullest device, 0 to 1; 1 without a limit."""
         share = 1.0
         for device, limit in self._limits.items():
             live = sum(cache.live_slots * cache.shape.bytes_per_slot for cache in self._beside(device))
@@ -185,7 +186,7 @@ class StateManager:
         return share
 
     def open(self, state: RequestState) -> None:
-        """Take in a request; it holds no memory yet."""
+        """Add a request; it holds no memory yet."""
         self.states[state.request_id] = state
 
     def close(self, request_id: str) -> None:
@@ -202,7 +203,7 @@ class StateManager:
         self.num_preempted += 1
 
     def drop_all(self) -> None:
-        """Drop all caches and requests, whose sessions are not told: nothing more is asked of them."""
+        """Drop all caches and requests. Sessions are not updated: they must not be used any more."""
         self.caches.clear()
         self.states.clear()
 
@@ -214,14 +215,14 @@ class StateManager:
         return cache
 
     def roll_back(self, state: RequestState, level: int, num_tokens: int) -> None:
-        """Let a member forget all but the first tokens of a request; moves no data."""
+        """Let a member drop all except the first tokens of a request; moves no data."""
         fed = state.fed.get(level)
         if fed is not None and len(fed) > num_tokens:
             del fed[num_tokens:]
             self.caches[level].roll_back(state.request_id, num_tokens)
 
     def keep_path(self, state: RequestState, level: int, num_tokens: int, kept: Sequence[int]) -> None:
-        """Let a member hold of a request its first tokens and, of those fed after them, these, by ascending index."""
+        """Let a member keep a request's first tokens and, of those fed after them, these, by ascending index."""
         fed = state.fed[level]
         fed[num_tokens:] = [fed[num_tokens + index] for index in kept]
         self.caches[level].keep_path(state.request_id, num_tokens, kept)
@@ -243,15 +244,15 @@ class StateManager:
             level: of the member.
             states: of the requests.
             counts: tokens of each request in the first forward, >= 1.
-            further: tokens of each after it, one a forward, >= 0; None for none.
-            kept: requests that give up nothing, since they ran in the same operation; none of `states`.
+            further: tokens of each after it, one a forward, >= 0; None: there are none.
+            kept: requests that are not preempted, since they ran in the same operation; none of `states`.
 
         Returns:
-            The requests without room, which have given up all memory they had: None where it may come back when others
-            are done, the error where the request does not fit even alone.
+            The requests without room, which have lost all their memory: None if there may be room when others are done,
+                the error if the request does not fit even alone.
 
         Raises:
-            CrowdedError: no memory without taking it from members at work `beside`.
+            CrowdedError: no memory without taking it from members that run `beside`.
         """
         requests = [state.request_id for state in states]
         if not requests or not self.cache(level).extra_bytes(requests, counts, further or ()):
@@ -303,12 +304,12 @@ class StateManager:
 
     def _truncate(self, caches: Iterable[MemberKV]) -> None:
         for cache in caches:
-            # A smaller copy needs memory, too; where there is none, a request must give up its own first.
+            # A smaller copy needs memory too; without it, a request must be preempted first.
             with suppress(*(() if self._shared else NO_MEMORY)):
                 cache.truncate()
 
     def _youngest(self, caches: Sequence[MemberKV], wanted: Collection[str], kept: Collection[str]) -> RequestState:
-        """The latest admitted request that holds memory in these caches or wants some here, and may lose it."""
+        """The latest admitted request that holds memory in these caches or needs some here, and may be preempted."""
         holders = {request_id for cache in caches for request_id in cache.rows}
         able = (holders | set(wanted)).difference(kept)
         return max((self.states[request_id] for request_id in able), key=lambda state: state.number)
@@ -332,9 +333,9 @@ class StateManager:
     # -- checks
 
     def check(self, session: Session, *, foreign: frozenset[int] = frozenset()) -> None:
-        """Compare what caches hold of a request with what its session says, between two operations.
+        """Compare the caches of a request with its session, between two operations.
 
-        `foreign` are levels whose caches are in tokens of another tokenizer; the session cannot speak for them.
+        `foreign` are levels whose caches are in tokens of another tokenizer; the session says nothing about them.
 
         Raises:
             CacheDesyncError: lengths or tokens differ, or a slot is shared or out of order.
@@ -365,7 +366,7 @@ class StateManager:
 
 
 def _misplaced(cache: MemberKV, request_id: str) -> str | None:
-    """What is wrong with the slots of a request; None if nothing is."""
+    """What is wrong with the slots of a request; None if they are right."""
     slots = cache.live_slots_of(request_id)
     if any(slot >= following for slot, following in pairwise(slots)):
         return "has positions out of order"
@@ -379,9 +380,9 @@ Item = TypeVar("Item", bound=tuple[Session, Draft | DraftTree | Verify])
 
 
 class PrefixSharing:
-    """Mutates prefix caches, caches, request states, and what sessions say is cached.
+    """Mutates prefix caches, caches, request states, and sessions' `cached`.
 
-    `prefixes` is the caches' logic, which the manager releases requests from; None for no prefix caches.
+    `prefixes` is the caches' logic, from which the manager releases requests; None: no prefix caches.
     """
 
     def __init__(self, manager: StateManager, prefixes: PoolPrefixes | None) -> None:
@@ -394,7 +395,7 @@ class PrefixSharing:
         return self._prefixes is not None
 
     def waves(self, level: int, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """The requests of an operation by the forward that reads their text; each runs before the next is asked for."""
+        """The requests of an operation by the forward that reads their text; each must run before the next is taken."""
         if self._prefixes is None:
             yield items
             return
@@ -402,7 +403,7 @@ class PrefixSharing:
             yield [items[index] for index in wave]
 
     def find(self, level: int, sessions: Sequence[Session]) -> dict[str, Hit]:
-        """Look up the texts of requests that a member has not read; what is found need not be fed."""
+        """Look up the texts of requests that a member has not read; found tokens need not be fed."""
         found: dict[str, Hit] = {}
         if self._prefixes is not None:
             for session in sessions:
@@ -422,15 +423,15 @@ class PrefixSharing:
         *,
         kept: Collection[str] = (),
     ) -> dict[str, KVMemoryError | None]:
-        """Make room for the forward of a wave, and let its requests read what was `found` (by `find`).
+        """Make room for the forward of a wave, and let its requests read the hits `found` (by `find`).
 
-        `fed` is their states, and how many tokens each is fed; `further` and `kept` are as of `StateManager.reserve`.
-        Returns the requests without room, as that does; they read nothing.
+        `fed` has their states and numbers of tokens to feed; `further` and `kept` are as of `StateManager.reserve`.
+        Returns the requests without room, as `reserve` does; they read nothing.
 
         Raises:
-            CrowdedError: as `StateManager.reserve`; then nothing was found.
+            CrowdedError: as `StateManager.reserve`; then no hit is used.
         """
-        # Rows of a cache may take slots side by side, so each has room for the longest text that is copied into one.
+        # Rows of a cache may take the same columns, so each has room for the longest text that is copied into one.
         copied = max((hit.branch.num_equal for hit in found.values() if hit.branch is not None), default=0)
         counts = [copied + count for _, count in fed]
         try:
@@ -444,9 +445,9 @@ class PrefixSharing:
         return refused
 
     def absorb(self, level: int, states: Sequence[RequestState], broken: Collection[str]) -> None:
-        """After a forward: let what it computed enter, in the order of the operation, but for broken logits.
+        """After a forward: let its blocks enter the prefix cache, in the operation's order, except for broken logits.
 
-        `states` are of the requests that ran: where not all fits, the first ones enter. The logits of `broken` are not
+        `states` are of the requests that ran: if not all fit, the first ones enter. The logits of `broken` are not
         finite.
         """
         if self._prefixes is None:
@@ -461,7 +462,7 @@ class PrefixSharing:
             self._cache(level).absorb(entered)
 
     def take_counts(self, level: int) -> PrefixCounts:
-        """What the operation of a member that has just ended did."""
+        """Take the counts of a member's last operation."""
         return NO_COUNTS if self._prefixes is None else self._prefixes.take_counts(level)
 
     def _forget(self, level: int, found: Mapping[str, Hit]) -> None:
@@ -483,7 +484,7 @@ def check_shareable(
     size: PrefixCacheSize,
     limits: Mapping[torch.device, int],
 ) -> None:
-    """Refuse a pool whose members cannot have prefix caches of this size, each.
+    """Raise ArgumentError for a pool whose members cannot each have a prefix cache of this size.
 
     `forwards` are by level; `limits` are bytes of all caches, by device.
 

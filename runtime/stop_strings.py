@@ -1,4 +1,4 @@
-"""Where answers end by their text: at stop strings; and text that is given out as it settles."""
+"""Where answers end by their text: at stop strings; and text that is returned once it is settled."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,7 +11,7 @@ from .tokenizers import REPLACEMENT, Pieces
 
 
 def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str]) -> Ending | None:
-    """A function of (emitted tokens, how many of them are old) that says how many tokens the answer keeps.
+    """A function of (emitted tokens, number of old ones) that returns how many tokens the answer keeps.
 
     The answer ends with the first new token that completes a stop string in the decoded text; the function returns None
     if there is no such token. It holds no state: one serves every request. It reads a tail of the answer only, long
@@ -38,10 +38,10 @@ def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
 
 
 def _first_end(pieces: Pieces, stops: tuple[str, ...], emitted: list[int], num_before: int) -> int | None:
-    """Tokens up to and with the first one from index `num_before` on whose arrival completes a stop string."""
+    """Number of tokens up to and with the first one from index `num_before` on that completes a stop string."""
     start, skipped = _tail(pieces, emitted, num_before, max(map(len, stops)))
     text = pieces.text(emitted[start:])[skipped:]
-    # Only half a character can hide from the whole text what a shorter one shows.
+    # A shorter text can show a stop string that the whole lacks only if the text has half a character.
     if REPLACEMENT not in text and not any(stop in text for stop in stops):
         return None
     for end in range(num_before + 1, len(emitted) + 1):
@@ -52,7 +52,7 @@ def _first_end(pieces: Pieces, stops: tuple[str, ...], emitted: list[int], num_b
 
 
 def _tail(pieces: Pieces, emitted: list[int], num_before: int, longest: int) -> tuple[int, int]:
-    """(token the tail is decoded from, characters of the lead): the rest is text as it stands in the answer.
+    """(token the tail is decoded from, characters of the lead): the rest is text as in the answer.
 
     It holds at least the last `longest` - 1 settled characters of the first `num_before` tokens.
     """
@@ -85,7 +85,7 @@ class TextStream:
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
-        # The lead, then tokens whose text is still open.
+        # The lead, then tokens whose text is not settled.
         self._ids: list[int] = []
         self._read = ""
         self._num_read = 0
@@ -97,7 +97,7 @@ class TextStream:
         if not self._pieces.is_settled(self._ids, text):
             return ""
         fresh = text[len(self._read) :]
-        # A lead for what follows is all that is kept.
+        # Only a lead for what follows is kept.
         lead = self._ids[self._num_read :]
         lead_text = self._pieces.text(lead)
         if lead_text:

@@ -1,4 +1,4 @@
-"""Published tasks: their files read as prompts, and how many answers to them are right."""
+"""Published tasks: their files read as prompts, and how many answers are right."""
 
 import csv
 import gzip
@@ -28,12 +28,12 @@ def read_task(form: str, path: Path) -> tuple[Prompt, ...]:
     """The prompts of a task's file, compressed (`.gz`) or not, in its order; `form` is one of `FORMS`.
 
     - `gsm8k`: JSONL with `question` and `answer`, which ends in `#### ` and a number (Cobbe et al., arXiv:2110.14168).
-    - `mgsm`: TSV of question and number, without a head; the language is that of the file's name (Shi et al.,
-      arXiv:2210.03057).
+    - `mgsm`: TSV of question and number, without a header; the language is that of the file's name (Shi et al.,
+    arXiv:2210.03057).
     - `humaneval`: JSONL with `task_id`, `prompt`, `entry_point` and `test`, which defines `check` (Chen et al.,
-      arXiv:2107.03374); a prompt is the code that is to be gone on from.
-    - `questions`: JSONL with `question_id`, `category` and `turns`, as MT-Bench and Spec-Bench have them. Only first
-      turns are taken, since second ones go on from an answer; nobody knows a right one.
+    arXiv:2107.03374); a prompt is the code to continue.
+    - `questions`: JSONL with `question_id`, `category` and `turns`, as in MT-Bench and Spec-Bench. Only first turns are
+    taken, since second ones continue an answer; there are no right answers.
 
     Raises:
         ArgumentError: another form.
@@ -55,7 +55,7 @@ def read_task(form: str, path: Path) -> tuple[Prompt, ...]:
 
 
 def prompt_lines(prompts: tuple[Prompt, ...]) -> str:
-    """As a file that `read_prompts` reads."""
+    """The prompts as the text of a file for `read_prompts`."""
     rows = []
     for prompt in prompts:
         row: dict[str, Any] = {"id": prompt.request_id, "tag": prompt.tag}
@@ -155,18 +155,18 @@ def _text(path: Path, where: str, fields: dict[str, Any], key: str) -> str:
 
 
 class Score(NamedTuple):
-    """What is known of an answer to a prompt that says what a right one is."""
+    """The score of an answer to a prompt with a right one."""
 
     tag: str  # of the prompt
-    right: bool | None  # None if that takes tests, which nobody asked to run
-    # of tests, how they ended; None if they passed or the answer is compared without any
+    right: bool | None  # None if that needs tests, which are not to be run
+    # how tests failed; None if they passed or there are none
     failure: Failure | None = None
 
 
 class Scorer:
-    """Scores answers; a program that was run already is not run again. Final.
+    """Scores answers; a program is run once only. Final.
 
-    `limits` are of code that a model wrote; None: none is run.
+    `limits` are for code that a model wrote; None: none is run.
     """
 
     def __init__(self, limits: ProcessLimits | None = None) -> None:
@@ -174,7 +174,7 @@ class Scorer:
         self._failures: dict[tuple[str, str], Failure | None] = {}
 
     def score(self, prompt: Prompt, text: str) -> Score | None:
-        """None if nothing is known of a right answer to the prompt."""
+        """The score of an answer; None if the prompt has no right one."""
         if prompt.tests is not None:
             if self._limits is None:
                 return Score(prompt.tag, None)
@@ -228,6 +228,6 @@ def _by_tag(known: Sequence[Score]) -> Mapping[str, tuple[int, int]]:
 
 
 def _failures(known: Sequence[Score]) -> dict[str, int]:
-    """By kind, those that there are."""
+    """Numbers of failures by kind, without zeros."""
     found = Counter(score.failure for score in known)
     return {kind: found[kind] for kind in FAILURES if found[kind]}

@@ -1,6 +1,6 @@
-"""What a run may take of the machine: memory for keys and values, and torch's threads.
+"""What a run may use of the machine: memory for keys and values, and torch's threads.
 
-Threads are always stated, since more than there are free cores are far slower than one.
+Threads are always set, since more than the free cores are far slower than one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ class Memory:
     """How keys and values are kept.
 
     Raises:
-        ArgumentError: an unknown kind of cache, no byte at all, or a share out of range.
+        ArgumentError: an unknown kind of cache, no bytes, or a share out of range.
     """
 
     cache: CacheKind = "slots"  # `slots` (a slot is a position) or `mask` (append-only with a validity mask)
@@ -30,9 +30,9 @@ class Memory:
     limit_bytes: int | Mapping[str, int] | None = None
     # of `mask`: share of the columns in use that may be dead before they are truncated, in (0, 1]
     dead_share: float = 0.5
-    # of each member's prefix cache, whose memory is among `limit_bytes`; None for none
+    # of each member's prefix cache, whose memory is among `limit_bytes`; None: there is none
     prefixes: PrefixCacheSize | None = None
-    # fused forwards attend once to a prefix that all rows share (same but for rounding); `auto`: where quicker
+    # fused forwards attend once to a prefix that all rows share (same except for rounding); `auto`: where faster
     shared_attention: SharedKind = "auto"
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Memory:
         return {named[name]: limit for name, limit in self.limit_bytes.items()}
 
     def make_cache(self, forward: ModelForward) -> MemberKV:
-        """An empty cache for a member that runs so."""
+        """An empty cache for a member with this forward."""
         if self.prefixes is not None:
             return self._make_prefixed(forward, self.prefixes)
         if self.cache == "mask":
@@ -79,13 +79,13 @@ class Memory:
 
 
 def use_threads(count: int) -> None:
-    """Set torch's threads for this process; raises ArgumentError below 1, and beyond its processors."""
+    """Set torch's threads for this process; raises ArgumentError below 1 or above its processors."""
     check_processors("`threads`", count)
     torch.set_num_threads(count)
 
 
 def check_processors(name: str, count: int) -> None:
-    """Refuse, as an ArgumentError about `name`, less than one and more than this process may run on."""
+    """Raise ArgumentError, which names `name`, below 1 or above this process's processors."""
     check_least(name, count, 1)
     if count > (most := num_processors()):
         raise ArgumentError(f"{name} must be <= {most}, as there {_are(most)}, got {count}")

@@ -1,6 +1,6 @@
-"""How calls are timed on a device, the machine in words, and seconds of a step of the target alone.
+"""Timing of calls on a device, the machine in words, and seconds of a step of the target alone.
 
-`plain_step_s` is what a run compares itself with, to say whether speculation paid.
+`plain_step_s` is the baseline that shows whether speculation paid.
 """
 
 import os
@@ -23,7 +23,7 @@ from .world import TorchWorld
 
 
 def timed(action: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call on the device, whose queue is empty before: by its own events on a GPU."""
+    """Seconds of one call on the device, whose queue must be empty: by its own events on a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     start = mark(device)

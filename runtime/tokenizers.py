@@ -1,12 +1,12 @@
-"""Text of tokens: as it is written, and carried between two tokenizers.
+"""Text of tokens: decoding in pieces, and converting between two tokenizers.
 
 A decoder drops the space of a first token, cuts characters that span several tokens, and drops special tokens. So a
-piece is decoded after a *lead*: some tokens before it whose text is **settled**: no token that follows can change it.
+piece is decoded after a *lead*: some tokens before it whose text is **settled**: no later token can change it.
 
-A drafter with another tokenizer reads the context's text in its own tokens; the target's tokenizer spells what it
-drafts, and the target judges that as any draft. So the text never depends on the alignment: a draft that the target
-would spell differently is refused, no more. A span counts as drafted only if it ends where a token of both tokenizers
-ends and reads the same in both.
+A drafter with another tokenizer reads the context's text in its own tokens; the target's tokenizer encodes its draft,
+and the target verifies that as any draft. So the text never depends on the alignment: a draft that the target would
+tokenize differently is only rejected. A span counts as drafted only if it ends where a token of both tokenizers ends
+and reads the same in both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-# What a decoder writes for bytes that are no whole character.
+# A decoder's output for bytes that are no whole character.
 REPLACEMENT = "\ufffd"
 
 
 class Pieces:
-    """Decodes pieces with one tokenizer; holds nothing of what it decoded."""
+    """Decodes pieces with one tokenizer; holds no state."""
 
     __slots__ = ("_bytes", "_special", "_tokenizer")
 
@@ -49,12 +49,12 @@ class Pieces:
 
 
 def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """Tokens that stand for no text."""
+    """Tokens without text."""
     return frozenset(token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special)
 
 
 def num_token_ids(tokenizer: Tokenizer) -> int:
-    """Rows that a table needs for every token: the largest id and one. Ids between may belong to none."""
+    """Rows that a table needs for every token: the largest id plus one. Some ids may have no token."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
@@ -64,9 +64,9 @@ def _byte_ids(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(token for token in ids if token is not None)
 
 
-# Tokens of context that are spelled again with the draft; words seldom take more, and the cost stays flat.
+# Tokens of context that are encoded again with the draft; words rarely have more, and the cost is bounded.
 SUFFIX_TOKENS = 12
-# Both must give these back; a tokenizer that changes text (lower-cases it, folds accents) cannot be aligned.
+# Both must decode these unchanged; a tokenizer that changes text (lower-cases it, folds accents) cannot be aligned.
 NEEDED_TEXTS = ("the quick brown fox jumps over the lazy dog",)
 PROBE_TEXTS = (
     "The Quick BROWN Fox",
@@ -83,10 +83,10 @@ PROBE_TEXTS = (
 
 
 class Alignment:
-    """Carries contexts to another tokenizer and its drafts back; holds no state of a request.
+    """Converts contexts to another tokenizer and its drafts back; holds no state of a request.
 
     Raises:
-        ValueError: one of the tokenizers does not give text back unchanged; names it and the first such text.
+        ValueError: one of the tokenizers does not decode a text unchanged; names it and the first such text.
     """
 
     def __init__(self, target: Tokenizer, other: Tokenizer, target_eos: int, other_eos: frozenset[int]) -> None:
@@ -102,32 +102,32 @@ class Alignment:
         self._num_after = _num_special_after(other)
 
     def to_other(self, context: Sequence[int]) -> list[int]:
-        """The context in the other's tokens, with the special tokens its tokenizer puts in front.
+        """The context in the other's tokens, with its tokenizer's leading special tokens.
 
-        The context's own special tokens and half a character at its end are left out (a replacement character, U+FFFD,
-        that is really written there reads the same as half a one). Only the last few tokens change as the context
-        grows, so that a cache of the common prefix stays good.
+        The context's own special tokens and half a character at its end are left out (a real U+FFFD, the replacement
+        character, cannot be told from half a character). Only the last few tokens change as the context grows, so a
+        cache of the common prefix is still valid.
         """
         ids = list(self._other.encode(_decode(self._target, context).rstrip(REPLACEMENT)).ids)
         return ids[: len(ids) - self._num_after]
 
     def drafted(self, context: Sequence[int], other_draft: Sequence[int]) -> list[int]:
-        """The target's tokens that the drafted text amounts to; none where the alignment fails.
+        """The target's tokens for the drafted text; none where the alignment fails.
 
-        The last tokens of the context and the draft are spelled together by the target's tokenizer. That must give
-        back the context's tokens; a suffix of the context is enough, since a model may have spelled an earlier word in
-        its own way. Of the tokens after them, those count up to the last one that ends where a token of the draft
-        ends, with the same text so far; half a character at the end does not count.
+        The last tokens of the context and the draft are encoded together by the target's tokenizer. That must reproduce
+        the context's tokens; a suffix of the context is enough, since a model may have tokenized an earlier word
+        differently. Of the tokens after them, those count up to the last one that ends where a token of the draft ends,
+        with the same text so far; half a character at the end does not count.
 
-        Where the draft stops inside a word, its last token may be one that the target would merge with what follows;
-        it counts all the same, and the target refuses it if it would write the longer token.
+        Where the draft stops inside a word, its last token may be one that the target would merge with what follows; it
+        still counts, and the target rejects it if it would write the longer token.
 
         Args:
             context: prompt, committed and pending tokens, in the target's tokens.
-            other_draft: what the other drafted after `to_other(context)`; what follows a special token is left out.
+            other_draft: the other's draft after `to_other(context)`; tokens after a special one are left out.
 
         Returns:
-            Tokens of the target, more or fewer than were drafted; after them the target's end of sequence if the
+            Tokens of the target, maybe more or fewer than were drafted; after them the target's end of sequence if the
             other ended its text there.
         """
         draft = self._before_special(other_draft)
@@ -139,7 +139,7 @@ class Alignment:
             found = self._spelled(suffix, drafted, self._target_lead if before and not suffix else [])
             if found is not None:
                 tokens, num_chars = found
-                # A context that reads as nothing, such as a lone space, may still change how the first token reads.
+                # A context that decodes to nothing, such as a lone space, may still change how the first token decodes.
                 if not before and _decode(self._target, [*context, *tokens]) != drafted.text[:num_chars]:
                     return []
                 ends_here = ends_text and drafted.is_whole and num_chars == len(drafted.text)
@@ -159,10 +159,10 @@ class Alignment:
         return _Spans(text=text, ends=ends, is_whole=not texts or texts[-1] == text)
 
     def _suffixes(self, context: Sequence[int], text: str) -> Iterator[list[int]]:
-        """Ends of the context without special tokens, the longest of a few tokens first, at last all there is.
+        """Ends of the context without special tokens: the longest of a few tokens first, at last all of it.
 
-        After a special token there is nothing to spell again, as text never merges with it, but for half a character
-        at the end of `text`, the context's.
+        After a special token nothing is encoded again, as text never merges with it, except half a character at the end
+        of `text`, the context's.
         """
         near = self._after_special(context[-SUFFIX_TOKENS:])
         if near:
@@ -179,10 +179,10 @@ class Alignment:
         return list(context[last + 1 :])
 
     def _spelled(self, suffix: list[int], drafted: "_Spans", lead: list[int]) -> tuple[list[int], int] | None:
-        """The target's tokens for the draft and the characters they stand for; None if the suffix comes back changed.
+        """(the target's tokens for the draft, their characters); None if the suffix is not reproduced.
 
-        The draft is read after the suffix, or after `lead` if that is empty. A suffix that starts inside a character,
-        or ends in one that the draft does not complete, comes back changed.
+        The draft is decoded after the suffix, or after `lead` if that is empty. A suffix that starts inside a
+        character, or ends in one that the draft does not complete, is not reproduced.
         """
         before = _decode(self._target, suffix).rstrip(REPLACEMENT)
         text = before + drafted.text
@@ -198,13 +198,13 @@ class Alignment:
         return None
 
     def _first_special(self, ids: list[int]) -> int:
-        """Index of the first special token, which a draft may spell out as text; the length if there is none."""
+        """Index of the first special token, which a draft may contain as text; the length if there is none."""
         return next((index for index, token in enumerate(ids) if token in self._target_special), len(ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spans:
-    """What a draft says."""
+    """The text of a draft."""
 
     text: str  # of its longest part without half a character at the end
     ends: frozenset[int]  # lengths of `text` at which a token of the draft ends, 0 included
@@ -212,7 +212,7 @@ class _Spans:
 
 
 def _check_alignable(target: Tokenizer, other: Tokenizer) -> None:
-    """Raises ValueError unless both give the needed texts back, and the other every text that the target does."""
+    """Raises ValueError unless both decode the needed texts unchanged, and the other all that the target does."""
     for text in NEEDED_TEXTS:
         _check_round_trip("target", target, text)
     for text in (*NEEDED_TEXTS, *PROBE_TEXTS):
@@ -227,7 +227,7 @@ def _check_round_trip(whose: str, tokenizer: Tokenizer, text: str) -> None:
 
 
 def _num_special_after(tokenizer: Tokenizer) -> int:
-    """Special tokens that the tokenizer puts after a text."""
+    """Number of special tokens that the tokenizer adds after a text."""
     mask = tokenizer.encode("a").special_tokens_mask
     return next((index for index, is_special in enumerate(reversed(mask)) if not is_special), 0)
 

@@ -1,10 +1,10 @@
 """Token trees: a member drafts one by a forward for each layer, another judges it by one forward over all its nodes.
 
-A drafter's branches are its best tokens by rank, a verifier's walk down goes by its own tokens. Tokens rank by the
-scores that the next token is the argmax of: logits if greedy, logits over the temperature and noise if coupled. So rank
-0 is what the member writes, and under coupled sampling the target's sample is most likely among the branches: it is the
-argmax of the target's logits and the very same noise, while the most probable tokens without the noise are not the
-likelier draws of this position. A branch weighs the softmax of the scores.
+A drafter's branches are its best tokens by rank, a verifier walks down by its own tokens. Tokens rank by the scores
+whose argmax is the next token: logits if greedy, logits / temperature + noise if coupled. So rank 0 is what the member
+writes, and under coupled sampling the target's sample is most likely among the branches: it is the argmax of the
+target's logits and the same noise, while the most probable tokens without the noise are not likelier draws at this
+position. A branch weighs the softmax of the scores.
 
 Letters: B requests, K nodes of one, N contexts of all requests in a forward, V vocabulary.
 """
@@ -32,7 +32,7 @@ from .state import KVMemoryError, PendingView, RequestState
 
 
 def ranked(scores: Tensor, widths: Sequence[int]) -> list[Branches]:
-    """`[N]` the best tokens of each context; equal scores rank by token, and what sampling leaves out does not.
+    """`[N]` the best tokens of each context; equal scores rank by token, and tokens excluded by sampling do not rank.
 
     `scores` are `[N, V]`, the largest of each context finite; `widths` `[N]` how many at most, >= 1.
     """
@@ -42,7 +42,7 @@ def ranked(scores: Tensor, widths: Sequence[int]) -> list[Branches]:
     table = scores.cpu().numpy()
     found = []
     for row, bound, weight, width in zip(table, least, weights, widths, strict=True):
-        # More than asked for where scores tie with the last one.
+        # More than requested where scores tie with the last one.
         tokens = np.flatnonzero((row >= bound) & (row > -np.inf))
         tokens = tokens[np.lexsort((tokens, -row[tokens]))][:width]
         found.append(Branches(tokens.tolist(), LOG_PROBS.round(weight[tokens]).tolist()))
@@ -57,11 +57,11 @@ class _Growing:
         self._rows: dict[int, Tensor] = {}  # by node, the distribution `[V]` after it
 
     def positions(self) -> list[int]:
-        """Of the tokens that come after the contexts asked for, in the answer."""
+        """Output positions of the tokens after the current contexts."""
         return [len(self.session.emitted) + len(self.growth.path_to(node)) for node, _ in self.growth.asks]
 
     def take(self, rows: Sequence[Tensor], scores: Tensor) -> None:
-        """Grow by what the member says at the contexts asked for: distributions, and scores `[N, V]`."""
+        """Grow by the member's results at the current contexts: distributions, and scores `[N, V]`."""
         if not all(map(isfinite, scores.amax(dim=-1).tolist())):
             self.broken = True
             return
@@ -70,7 +70,7 @@ class _Growing:
         self.growth.take(ranked(scores, [width for _, width in asks]))
 
     def next_layer(self) -> tuple[list[int], TreeRow]:
-        """Tokens of the nodes that are fed next, and where they stand."""
+        """(tokens of the nodes that are fed next, their places)."""
         growth, session = self.growth, self.session
         nodes = [node for node, _ in growth.asks]
         self._fed += nodes
@@ -110,16 +110,16 @@ class _Row(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """A verifier's way down a tree."""
+    """A verifier's walk down a tree."""
 
     row: _Row
     path: list[int]  # nodes
     contexts: list[int]  # among all N, that of the text and those of the path
-    own_token: int  # what comes after it
+    own_token: int  # the token after it
 
     @staticmethod
     def along(row: _Row, start: int, written: Sequence[int]) -> "_Walk":
-        """By the tokens `[K + 1]` that the verifier writes after the text, whose context is `start`, and every node."""
+        """The walk by the verifier's tokens `[K + 1]` after the text, whose context is `start`, and every node."""
         path: list[int] = []
         while True:
             own_token = written[path[-1] + 1 if path else 0]
@@ -129,7 +129,7 @@ class _Walk(NamedTuple):
             path.append(node)
 
     def judgement(self, start: int) -> Judgement:
-        """Who drafted at the contexts of the path, as far as somebody did; `start` is the first one's place."""
+        """The drafter's distributions at the path's contexts, where there are any; `start` is the first one's place."""
         tree, state, session = self.row.tree, self.row.state, self.row.session
         beyond = tree.beyond(self.path)
         children = self.path if beyond is None else [*self.path, beyond]
@@ -152,7 +152,7 @@ class TreeProcessor:
     def draft(self, level: int, items: Sequence[TreeItem]) -> list[Drafted | Failed | Deferred]:
         """`[B]` the tree of each request, or why there is none."""
         sharing = self._executor.sharing
-        # Rows of a cache may take slots side by side, so what each layer takes is bounded by all shapes together.
+        # Rows of a cache may take the same columns, so the slots of a layer are bounded by all shapes together.
         further = sum(shape.most_fed for shape in {step.shape for _, step in items})
         rows: dict[str, _Growing] = {}
         started: dict[str, Tensor] = {}
@@ -165,7 +165,7 @@ class TreeProcessor:
             refused |= sharing.begin(level, found, fed, [further] * len(made), kept=started)
             started |= self._begin(level, [row for row in made if row.state.request_id not in refused])
         if sharing.on and further:
-            # Room for all layers, which another wave, or the end of one, may have taken away.
+            # Reserve room for all layers, which another wave, or the end of one, may have taken.
             states = [rows[name].state for name in started]
             refused |= self._manager.reserve(level, states, [1] * len(states), [further - 1] * len(states))
         self._grow(level, self._ordered(level, [rows[name] for name in started if name not in refused]), started)
@@ -192,7 +192,7 @@ class TreeProcessor:
         ]
 
     def _begin(self, level: int, rows: Sequence[_Growing]) -> dict[str, Tensor]:
-        """Feed what the member lacks of these texts; by request the logits `[V]` that a tree grows from."""
+        """Feed the tokens that the member lacks of these texts; by request the logits `[V]` that a tree grows from."""
         if not rows:
             return {}
         asked = [row.state for row in rows]
@@ -204,7 +204,7 @@ class TreeProcessor:
         return {state.request_id: row for state, row in zip(states, logits.unbind(), strict=True)}
 
     def _grow(self, level: int, rows: list[_Growing], started: Mapping[str, Tensor]) -> None:
-        """Let all trees grow to their ends; rows in the order of the cache's."""
+        """Grow all trees to their ends; `rows` are in the order of the cache's."""
         if not rows:
             return
         executor = self._executor
@@ -221,7 +221,7 @@ class TreeProcessor:
 
     def _answer(self, rows: Sequence[_Growing], logits: Tensor) -> None:
         sampler = self._executor.sampler
-        assert isinstance(sampler, SameToken)  # the world refuses trees otherwise
+        assert isinstance(sampler, SameToken)  # the world rejects trees otherwise
         states = [row.state for row in rows for _ in row.growth.asks]
         distributions = sampler.distributions(logits, states)
         scores = sampler.scores(distributions, states, [place for row in rows for place in row.positions()])
@@ -268,7 +268,7 @@ class TreeProcessor:
 
     def _judge(self, level: int, rows: Sequence[_Row], logits: Tensor) -> dict[str, Judged | Failed | Deferred]:
         sampler = self._executor.sampler
-        assert isinstance(sampler, SameToken)  # the world refuses trees otherwise
+        assert isinstance(sampler, SameToken)  # the world rejects trees otherwise
         states = [row.state for row in rows for _ in range(len(row.depth) + 1)]
         positions = [len(row.session.emitted) + depth for row in rows for depth in (0, *row.depth)]
         tokens, best = sampler.write(logits, states, positions)
@@ -295,7 +295,7 @@ class TreeProcessor:
         return results
 
     def _judged(self, level: int, walk: "_Walk", logits: Tensor, apart: Distances) -> Judged:
-        """Note who endorses the path now, and let the caches hold nothing else of the tree."""
+        """Note the path's endorser, and drop the rest of the tree from the caches."""
         row, path = walk.row, walk.path
         state, session = row.state, row.session
         for node, context in zip(path, walk.contexts, strict=False):
@@ -303,7 +303,7 @@ class TreeProcessor:
         own = PendingView(walk.own_token, logits[walk.contexts[-1]])
         self._manager.keep_path(state, level, row.num_text, path)
         drafter = session.drafters[0]
-        if session.cached[drafter] == row.num_text:  # else its memory was taken in the meantime
+        if session.cached[drafter] == row.num_text:  # else it lost its memory in the meantime
             fed = [row.tree.fed[node] for node in path[: row.tree.held(path)]]
             self._manager.keep_path(state, drafter, row.num_text, fed)
         return Judged(len(path), walk.own_token, state.add(own), apart, path=tuple(path))

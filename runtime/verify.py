@@ -1,4 +1,4 @@
-"""Carries out a Verify: one forward over the pending tokens a member has not judged, and the verdict on them.
+"""Runs a Verify: one forward over the pending tokens a member has not judged, and the verdict on them.
 
 Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabulary.
 """
@@ -19,12 +19,12 @@ from .pools.members import LoadedMember
 from .sampler import Judging, Verdict
 from .state import PendingView, RequestState
 
-# A request, and how many tokens of its text a member reads after those that it holds; nobody judges them.
+# A request, and how many tokens of its text a member reads after those in its cache; they are not judged.
 Chunk = tuple[Session, int]
 
 
 class JudgedRow(NamedTuple):
-    """One request's part in a verification under way."""
+    """One request's part in the current verification."""
 
     session: Session
     step: Verify
@@ -118,7 +118,7 @@ class VerifyProcessor:
     ) -> dict[str, Judged | Failed | Deferred]:
         """Results by request from `[N, V]` logits.
 
-        `asked` are the rows in the order of the operation, in which prefix caches take in what was computed.
+        `asked` are the rows in the order of the operation, in which blocks enter the prefix caches.
         """
         sampler, clock = self._executor.sampler, self._executor.clock
         contexts = [row.state for row in rows for _ in range(len(row.views) + 1)]
@@ -153,7 +153,7 @@ class VerifyProcessor:
         return results
 
     def _judged(self, level: int, row: JudgedRow, judging: Judging, verdict: Verdict, logits: Tensor) -> Judged:
-        """Note who endorses the kept tokens now, and roll every cache back to them."""
+        """Note the accepted tokens' endorser, and roll every cache back to them."""
         accepted, own_token, escalated, laws = verdict
         always = self._executor.sampler.rewrites
         own = PendingView(own_token, logits[judging.start + accepted])
@@ -162,7 +162,7 @@ class VerifyProcessor:
                 view.judge = law
         else:
             for index, view in enumerate(row.views[:accepted]):
-                # A larger member that endorses the token goes on doing so; so does whoever wrote an escalated one.
+                # A larger member that endorses the token still does; so does the writer of an escalated one.
                 if index not in escalated and (always or judging.judges[index] <= level):
                     view.judge = logits[judging.start + index]
         by_target = level == len(self._members) - 1

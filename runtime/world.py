@@ -33,24 +33,24 @@ Item = TypeVar("Item", DraftItem, VerifyItem, OverlapItem, TreeItem)
 
 
 class TorchWorld:
-    """Carries out operations with the models of a pool, all requests of an operation in one forward.
+    """Runs operations with the models of a pool, all requests of an operation in one forward.
 
-    Used in a `with` statement it frees what requests hold at its end, also where an error ends it and is kept with all
-    frames that it passed. Nothing that a world holds refers back to it, so that what it leaves goes with it.
+    In a `with` statement it frees requests' memory at the end, also if an error ends it and is kept with all its
+    frames. Nothing that a world holds refers back to it, so reference counts free the rest.
 
     Args:
         pool: a member's index is its level.
         sampling: greedy, coupled or rejection.
         memory: of keys and values.
         forward: how models run, see `forward_choice.choose_forward`.
-        share_weights: whether fused weights may replace the modules' own (the pool's models are ours to rearrange).
+        share_weights: whether fused weights may replace the modules' own (the pool's models may be rearranged).
         debug: before each step compare every cache with what its session says; a request that differs fails alone.
         make_chance: of rejection sampling, called with a request's id; None takes the stream of seed and id.
-        make_noise: of coupled sampling, called likewise; None takes the noise of seed and id.
+        make_noise: of coupled sampling, called in the same way; None takes the noise of seed and id.
         sampler: chooses tokens; None takes that of `sampling`.
-        watch: stands something that notes its calls in front of each member's forward; None calls them directly.
-        overlap: how members work at the same time where a policy lets them: in `threads`, in `turns`, or `auto`, as
-            the first operations of the run show (`ahead.pace`). What they answer is the same.
+        watch: wraps each member's forward with one that notes its calls; None: not wrapped.
+        overlap: how members work at the same time where a policy lets them: in `threads`, in `turns`, or `auto`, by the
+            first operations of the run (`ahead.pace`). The results are the same.
 
     Attributes:
         clock: measures, with all work of the models' devices done.
@@ -91,7 +91,7 @@ class TorchWorld:
             shared=pool.ranks is not None,
             prefixes=prefixes,
         )
-        # What forwards took, no policy sees: in several processes each reads that by itself.
+        # No policy sees seconds of forwards: of several processes each measures its own.
         own_clock = self.clock if pool.ranks is None else Clock(devices)
         sharing = PrefixSharing(self.manager, prefixes)
         how, reader = sampler or make_sampler(sampling), pool.reader(forward, share_weights=share_weights)
@@ -110,7 +110,7 @@ class TorchWorld:
         self.manager.drop_all()
 
     def _prefixes(self) -> PoolPrefixes | None:
-        """The members' prefix caches, if the run has them; raises ArgumentError for a pool that cannot."""
+        """The members' prefix caches, if the run has them; raises ArgumentError for a pool that cannot have them."""
         size = self.memory.prefixes
         if size is None:
             return None
@@ -132,7 +132,7 @@ class TorchWorld:
 
     @property
     def phases(self) -> Phases:
-        """Where the seconds of operations went so far; those of members at work at the same time count side by side."""
+        """Seconds of operations so far by kind of work; those of members that run at the same time are all added."""
         return self._executor.phases + self._ahead.phases()
 
     @property
@@ -141,7 +141,7 @@ class TorchWorld:
         return self._ahead.pace.told()
 
     def open(self, session: Session) -> None:
-        """Take in a request; its prompt is read by each member's first forward."""
+        """Add a request; its prompt is read by each member's first forward."""
         session.place = 0
         self._num_opened += 1
         noise, chance = None, None
@@ -162,11 +162,11 @@ class TorchWorld:
         self.manager.close(session.request_id)
 
     def put_back(self, session: Session) -> None:
-        """Free what the request holds in caches; it stays open, and is read anew by the forwards that come."""
+        """Free the request's caches; it is still open, and later forwards read it again."""
         self.manager.give_up(session.request_id)
 
     def signal(self, session: Session, index: int) -> Signal:
-        """What the drafter said of the pending token at `index`."""
+        """The drafter's signal of the pending token at `index`."""
         return self.manager.states[session.request_id].views[session.places[index]].signal()
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
@@ -178,8 +178,8 @@ class TorchWorld:
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """Let a member judge; requests whose logits or caches are broken fail alone.
 
-        It reads `chunks`, of other requests than `items`, in the same forward, as the next tokens of its caches. Who
-        asks for them says so to the sessions afterwards (`cached`).
+        It reads `chunks`, of other requests than `items`, in the same forward, as the next tokens of its caches. The
+        caller updates the sessions' `cached` afterwards.
 
         Raises:
             MemoryError: a chunk has no room.
@@ -189,7 +189,7 @@ class TorchWorld:
         return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def check_ahead(self) -> None:
-        """Members may always work ahead here; whether in threads or in turns is the pace's."""
+        """Members may always work ahead here, in threads or in turns."""
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Let several members work for the same requests; those whose logits or caches are broken fail alone."""
@@ -217,9 +217,9 @@ class TorchWorld:
         return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def _begin(self, level: int, items: Sequence[Item]) -> tuple[float, list[Item], dict[str, Failed]]:
-        """The time at which an operation starts, seconds; what of it runs; and whose caches are not what they should.
+        """(start of an operation, seconds; items that run; requests with wrong caches, as failures by id).
 
-        These are compared with the sessions only where the world is debugged.
+        Caches are compared with the sessions only in debug mode.
         """
         if self.pool.ranks is not None:
             self.pool.ranks.check_alike((level, [_asked(session, step) for session, step in items]))
@@ -236,7 +236,7 @@ class TorchWorld:
         return start_s, [item for item in items if item[0].request_id not in failed], failed
 
     def _since(self, level: int, start_s: float) -> tuple[list[Forward], float, float, PrefixCounts]:
-        """Of the operation that ran: its forwards, its seconds, the memory that is free, and what was shared."""
+        """Of the operation that ran: (forwards, seconds, share of free memory, prefix counts)."""
         counts = self._executor.sharing.take_counts(level)
         return list(self._executor.forwards_run()), self.clock.now_s() - start_s, self.manager.free_share, counts
 
@@ -257,7 +257,7 @@ class TorchWorld:
 def _with_failed(
     items: Sequence[Item], rows: Sequence[Row | Failed | Deferred], failed: Mapping[str, Failed]
 ) -> list[Row | Failed | Deferred]:
-    """The rows of what ran, and in their places those that failed before."""
+    """The rows of the items that ran, with earlier failures in their places."""
     ran = iter(rows)
     return [failed.get(session.request_id) or next(ran) for session, _ in items]
 
@@ -267,14 +267,14 @@ def _make_cache(memory: Memory, forwards: Mapping[int, ModelForward], level: int
 
 
 def _asked(session: Session, step: Step) -> tuple[object, ...]:
-    """All that decides what a step feeds to models, in plain values."""
+    """Everything that determines what a step feeds to models, in plain values."""
     parts = step.steps if isinstance(step, Overlap) else (step,)
     asked = [(type(part).__name__, getattr(part, "model", ""), _length(part)) for part in parts]
     return session.request_id, asked, len(session.emitted), session.emitted[-1:], session.tokens
 
 
 def _length(step: object) -> object:
-    """How many tokens a step drafts, or of what shape; 0 for a Verify, which judges all that is pending."""
+    """The number of tokens that a step drafts, or its tree's shape; 0 for a Verify, which judges all pending tokens."""
     return step.tokens if isinstance(step, Draft) else getattr(step, "shape", 0)
 
 

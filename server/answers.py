@@ -1,4 +1,4 @@
-"""One request's answers on their way to the client: texts as they settle, whole or as server-sent events.
+"""One request's answers for the client: texts as they become final, whole or as server-sent events.
 
 Runs in the event loop; the engine's thread hands over tokens.
 """
@@ -21,7 +21,7 @@ Piece = tuple[int, Sequence[int], End | None]  # choice, its new tokens, how it 
 
 
 class ChoiceText:
-    """Text of one answer, given out where no stop string can begin in it; mutated by `push`."""
+    """Text of one answer, returned as soon as no stop string can begin in it; mutated by `push`."""
 
     def __init__(self, pieces: Pieces, stops: Sequence[str]) -> None:
         self._stream, self._stops = TextStream(pieces), stops
@@ -50,11 +50,11 @@ class ChoiceText:
 
 
 class Answers:
-    """The answers to one request, from when it is submitted until the last has ended or nobody waits for them.
+    """The answers to one request, from its submission until the last has ended or the client has left.
 
     Args:
         asked: the request.
-        model: as it is called.
+        model: its name.
         token_texts: of the target's tokens, one by one.
         engine: that answers.
         timeout_s: seconds until the last token, > 0.
@@ -79,27 +79,27 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         self._jobs: list[Job] = []
         self._left = len(self._texts)
-        self._num_told = [0] * len(self._texts)  # tokens of each choice whose log-probabilities were given out
+        self._num_told = [0] * len(self._texts)  # tokens of each choice whose log-probabilities were sent
 
     def deliver(self, choice: int) -> Deliver:
-        """What hands on to the event loop what the engine has for a choice."""
+        """A callback that passes the engine's output for a choice on to the event loop."""
 
         def handed_on(_: Job, tokens: Sequence[int], end: End | None) -> None:
             try:
                 self._loop.call_soon_threadsafe(self._pieces.put_nowait, (choice, tokens, end))
-            except RuntimeError:  # the loop is closed: nobody is there any more
+            except RuntimeError:  # the loop is closed: no client is left
                 return
 
         return handed_on
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Let the engine answer; whoever does so calls `close` at the end, whatever happens."""
+        """Let the engine answer; the caller must call `close` at the end, after an error too."""
         self._jobs = list(jobs)
         for job in jobs:
             self._engine.submit(job)
 
     def close(self) -> None:
-        """Nobody waits any more: what has not ended frees its place."""
+        """The client has left: cancel jobs that have not ended."""
         for job in self._jobs if self._left else ():
             self._engine.cancel(job)
 
@@ -142,7 +142,7 @@ class Answers:
             yield _event(error.body)
 
     async def _settled(self) -> AsyncIterator[tuple[int, str, str]]:
-        """(choice, text, how it ended or ""): what is new and can be shown; raises RequestError."""
+        """(choice, text, how it ended or ""): new text that can be shown; raises RequestError."""
         ends_at_s = self._loop.time() + self._timeout_s
         while self._left:
             choice, tokens, end = await self._next_piece(ends_at_s)
@@ -155,7 +155,7 @@ class Answers:
                 yield choice, text, "" if end is None else FINISHED[end.reason]
 
     async def _next_piece(self, ends_at_s: float) -> Piece:
-        """What the engine has next; no timer runs while the client is written to."""
+        """The engine's next output; no timer runs while writing to the client."""
         try:
             async with asyncio.timeout_at(ends_at_s):
                 return await self._pieces.get()
@@ -164,7 +164,7 @@ class Answers:
             raise RequestError(408, message, code="timeout") from None
 
     def _logprobs(self, choice: int) -> dict[str, Any] | None:
-        """Of the tokens of a choice that came since this was asked; each is told once."""
+        """Log-probabilities of a choice's tokens since the last call: each is sent once."""
         if self._asked.num_top is None:
             return None
         offsets, start = self._texts[choice].offsets, self._num_told[choice]

@@ -1,4 +1,4 @@
-"""The HTTP application: OpenAI's endpoints, health and metrics, with limits on all that a client can send."""
+"""The HTTP application: OpenAI's endpoints, health and metrics, with limits on everything that a client can send."""
 
 import asyncio
 import time
@@ -33,17 +33,17 @@ _PLACE = "paceline.place"  # in the scope of a request
 
 
 class Service:
-    """Turns requests into jobs of the engine, or refuses them.
+    """Turns requests into jobs of the engine, or rejects them.
 
     Args:
         models: of the pool.
-        template: puts a dialogue into words; None: the pool's tokenizer has none, and chats are refused.
+        template: renders a dialogue as text; None: the pool's tokenizer has none, and chats are rejected.
         policies: by name, the first one for requests that name none.
-        engine: that answers.
-        meters: that the engine counts by.
-        exact: policies that commit nothing which the target did not judge by its own rule: their answers can have
+        engine: runs the jobs.
+        meters: counters of the engine.
+        exact: policies whose every committed token the target judges by its own rule: their answers can have
             log-probabilities.
-        recorder: of the traffic; None: nothing is kept.
+        recorder: of the traffic; None: nothing is recorded.
         following: picks the policy of requests that name none; None: it is always the first one.
         num_running: requests that run at a time, of all policies together.
         limits: of requests.
@@ -75,7 +75,7 @@ class Service:
             engine.on_ended.append(following.follower.ended)
             following.start()
         self._most_open = num_running + limits.max_queue
-        self._arriving = set[object]()  # what `let_in` gave, until the engine counts the request
+        self._arriving = set[object]()  # places kept by `let_in`, until the engine counts the request
         self._chance, self._since = SystemRandom(), int(time.time())
 
     def close(self) -> None:
@@ -109,11 +109,11 @@ class Service:
         self._arriving.add(place)
 
     def let_go(self, place: object) -> None:
-        """A request has been given to the engine, or will not be."""
+        """Give a place back: its request was submitted to the engine, or will not be."""
         self._arriving.discard(place)
 
     async def answers(self, asked: Asked, place: object) -> Answers:
-        """The answers to a request that can be answered, in its place; raises RequestError for any other."""
+        """The answers to a valid request, in its place; raises RequestError for any other."""
         self.check_model(asked.model)
         policy = self._policy(asked.policy)
         if asked.spec_decode_metrics and (asked.n or 1) > 1:
@@ -169,7 +169,7 @@ class Service:
         return name
 
     def check_room(self, num_more: int = 1) -> None:
-        """Raises RequestError where so many requests more could not even wait."""
+        """Raises RequestError if the queue has no room for `num_more` more, or the server is ending."""
         num_open = self.engine.num_open + len(self._arriving)
         if not self.engine.is_alive:
             raise RequestError(503, "the server is shutting down", code="shutting_down", retry_after_s=_RETRY_AFTER_S)
@@ -214,9 +214,9 @@ class Service:
 
 
 class Guard:
-    """Looks at a request before it is read: the key of those below /v1, its length, and whether there is room for it.
+    """Checks a request before its body is read: the key below /v1, its length, and whether there is room.
 
-    Of many that come at once, those beyond the room are refused before the others are parsed and put into tokens.
+    Of many that come at once, those without room are rejected before the others are parsed and tokenized.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class Guard:
         async def received() -> MutableMapping[str, Any]:
             message = await read()
             if is_asked and message["type"] == "http.request" and not message.get("more_body", False):
-                self._service.let_in(place)  # not before: one that is sent slowly shall take no place
+                self._service.let_in(place)  # not before: a slowly sent request must take no place
             return message
 
         try:
@@ -255,7 +255,7 @@ class Guard:
 
 
 class _Streamed(StreamingResponse):
-    """Server-sent events; ends its answers also where the client left before the first of them."""
+    """Server-sent events; closes its answers also if the client left before the first event."""
 
     def __init__(self, answers: Answers) -> None:
         super().__init__(answers.events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
@@ -297,7 +297,7 @@ def make_app(service: Service, *, api_key: str | None = None) -> FastAPI:
     """The application; its engine runs from the application's start to its end.
 
     Args:
-        service: that answers.
+        service: answers requests.
         api_key: that requests below /v1 must have; None: none.
     """
 
@@ -333,7 +333,7 @@ def make_app(service: Service, *, api_key: str | None = None) -> FastAPI:
 
     @app.get("/health", responses={503: _ERRORS[503]})
     async def health() -> dict[str, str]:
-        """Whether requests are taken."""
+        """Whether requests are accepted."""
         if not service.engine.is_alive:
             raise RequestError(503, "the engine has stopped")
         return {"status": "ok"}
@@ -347,7 +347,7 @@ def make_app(service: Service, *, api_key: str | None = None) -> FastAPI:
 
 
 def _handle_errors(app: FastAPI) -> None:
-    """Every error has OpenAI's shape."""
+    """Give every error OpenAI's shape."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

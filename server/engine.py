@@ -1,9 +1,9 @@
-"""The simulator's replica over real models, in wall time: one thread that lets requests join and leave between steps.
+"""The simulator's replica over real models, in wall time: one thread in which requests join and leave between steps.
 
-`sim.serving.engine.Replica` decides who runs: admission, token budget, chunks of prefills, blocks, preemption. Its
-world here is the runtime's. Every policy has a replica, and keys and values, of its own; of those that have anything
-to run, the one that ran for the least time has the next operation. What is chosen where is a request's own:
-temperature, truncation, seed and stop strings differ within a batch.
+`sim.serving.engine.Replica` decides what runs: admission, token budget, chunks of prefills, blocks, preemption. Its
+world here is the runtime's. Every policy has a replica, and keys and values, of its own; of those with anything to run,
+the one that ran for the least time gets the next operation. How tokens are chosen is set per request: temperature,
+truncation, seed and stop strings differ within a batch.
 """
 
 import threading
@@ -45,11 +45,11 @@ from ..sim.serving.requests import READS, AnswerLengths, DrawnRequests, ServedRe
 from ..sim.serving.world import Fed, Ran
 from ..traces.meta import Sampling
 from ..traces.workloads.arrival import PS_PER_S, Arrival
-from .logprobs import TokenLogprob, told_of
+from .logprobs import TokenLogprob, token_logprobs
 
 _PS_PER_NS = 1000
 
-# Told what a request has more: its new tokens, and how it ended, if it did. Called in the engine's thread.
+# Receives a request's new tokens, and how it ended, if it did. Called in the engine's thread.
 Deliver = Callable[["Job", Sequence[int], "End | None"], None]
 
 
@@ -64,7 +64,7 @@ class End:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
-    """One answer that is wanted, and what became of it; written by the engine once it was submitted."""
+    """One requested answer, and its result; mutated by the engine once it is submitted."""
 
     request_id: str  # unique
     policy: str  # by name
@@ -76,30 +76,30 @@ class Job:
     ending: Ending | None
     deliver: Deliver
     tag: str = ""
-    text: str = ""  # of the prompt, where it was asked as one
+    text: str = ""  # of the prompt, where it was sent as text
     arrived_at_ps: int = 0  # on the engine's clock, as all times
     first_token_at_ps: int | None = None
     ended_at_ps: int | None = None
     tokens: list[int] = field(default_factory=list)  # committed so far
     steps: list[tuple[int, int]] = field(default_factory=list)  # (drafted, accepted) of each step of the target
-    num_top: int | None = None  # likeliest tokens that are told beside each token's log-probability; None: nothing is
-    logprobs: list[TokenLogprob] = field(default_factory=list)  # of `tokens`, where they are told
+    num_top: int | None = None  # likeliest tokens sent with each token's log-probability; None: neither is
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of `tokens`, where they are sent
 
     @property
     def ttft_s(self) -> float:
-        """From its arrival to its first token, which came."""
+        """From its arrival to its first token, which must have come."""
         assert self.first_token_at_ps is not None
         return (self.first_token_at_ps - self.arrived_at_ps) / PS_PER_S
 
     @property
     def e2e_s(self) -> float:
-        """From its arrival to its end, which came."""
+        """From its arrival to its end, which must have come."""
         assert self.ended_at_ps is not None
         return (self.ended_at_ps - self.arrived_at_ps) / PS_PER_S
 
 
 class LiveRequest(ServedRequest):
-    """A request whose answer nobody knows: it ends once, where its text ends or its tokens are spent."""
+    """A request whose answer is not known in advance: it ends once, at the end of its text or at its token limit."""
 
     __slots__ = ("job",)
 
@@ -113,11 +113,11 @@ class LiveRequest(ServedRequest):
 
 
 class Jobs:
-    """The requests of a replica by id, as the simulator's sessions ask for what they replay."""
+    """The requests of a replica by id, in the form in which the simulator's sessions replay them."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Job] = {}
-        self.sessions: dict[str, LiveRequest] = {}  # of those that were ever looked at
+        self.sessions: dict[str, LiveRequest] = {}  # made when a request is first considered
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """What a session starts with; see `RecordedAnswers`."""
@@ -126,17 +126,17 @@ class Jobs:
         return Replayed(job.tag, job.prompt, job.max_tokens, job.eos, job.ending, 0)
 
     def noise(self, request_id: str, vocab_size: int) -> RequestNoise | None:
-        """Of a sampled request: that of its own seed and name; None of a greedy one."""
+        """The noise of a sampled request's own seed and name; None for a greedy one."""
         job = self.by_id[request_id]
         seed = job.sampling.seed
         return None if seed is None else RequestNoise(seed=seed, request_id=job.noise_name, vocab_size=vocab_size)
 
 
 class LiveRequests(ServedFrom):
-    """What the replica shares with nobody else: sessions are of jobs, in place of drawn requests of a recording."""
+    """What only this replica has: sessions of jobs, in place of drawn requests of a recording."""
 
     def session(self, arrival: Arrival, serial: int) -> ServedRequest:
-        """The session of a request that is looked at for the first time."""
+        """The session of a request that is considered for the first time."""
         jobs = cast(Jobs, self.answers)
         job = jobs.by_id[arrival.request_id]
         made = LiveRequest(pool=self.pool, job=job, arrival=arrival, serial=serial, answers=self.answers)
@@ -145,15 +145,16 @@ class LiveRequests(ServedFrom):
 
 
 class OwnSampling(SameToken):
-    """Chooses tokens as each request asks: greedy or coupled, at its own temperature and truncation."""
+    """Chooses tokens by each request's own sampling: greedy or coupled, at its own temperature and truncation."""
 
     def __init__(self) -> None:
         super().__init__(Sampling(mode="coupled", temperature=1.0, seed=0))
-        # While the target runs: `[K + 1, V]` log-probabilities of requests that want them, by id. None: nobody does.
+        # While the target runs: `[K + 1, V]` log-probabilities of requests that want them, by id. None: no request
+        # does.
         self.kept: dict[str, Tensor] | None = None
 
     def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
-        """See `Sampler`; rows that follow each other and ask for the same are truncated together."""
+        """See `Sampler`; consecutive rows with the same truncation are truncated together."""
         asked = [_sampling_of(state) for state in states]
         if self.kept is not None:
             self._keep(logits, states, self.kept)
@@ -196,10 +197,10 @@ def _shaped_alike(one: Sampling, other: Sampling) -> bool:
 
 
 class LiveWorld:
-    """Carries out the operations of one replica with the models; implements `sim.serving.world.EngineWorld`.
+    """Runs the operations of one replica with the models; implements `sim.serving.world.EngineWorld`.
 
-    A row that fails gets a result that does no harm, and its request is in `failed` for whoever drives the replica to
-    take out; the others are not touched.
+    A row that fails gets a harmless result, and its request is in `failed`, for the replica's driver to take out;
+    others are not affected.
     """
 
     def __init__(self, models: TorchWorld, sampler: OwnSampling, stepped: Callable[[int, int], None]) -> None:
@@ -220,7 +221,7 @@ class LiveWorld:
     def verify(
         self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
     ) -> Ran:
-        """See `EngineWorld`; raises as `draft`. Notes what the target kept of every draft."""
+        """See `EngineWorld`; raises as `draft`. Notes what the target accepted of every draft."""
         start_ns = perf_counter_ns()
         items = [(row, cast(Verify, row.step)) for row in rows]
         by_target = level == self._target
@@ -243,11 +244,11 @@ class LiveWorld:
 
     @staticmethod
     def _note(session: Session, found: Judged, log_probs: Tensor) -> None:
-        """Of the tokens that the target commits now: the accepted ones, which were all pending, and its own."""
+        """Note log-probabilities of the tokens that the target commits now: accepted pending ones and its own."""
         job, count = _job_of(session), found.num_accepted + 1
         assert job.num_top is not None
         tokens = [*session.tokens[: found.num_accepted], found.own_token]
-        job.logprobs += told_of(log_probs[:count], tokens, job.num_top)
+        job.logprobs += token_logprobs(log_probs[:count], tokens, job.num_top)
 
     def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
         """See `EngineWorld`; raises as `draft`."""
@@ -269,15 +270,15 @@ class LiveWorld:
 
 
 class LiveReplica:
-    """One policy with its replica, models and requests. Driven by the engine's thread alone.
+    """One policy with its replica, models and requests. Called in the engine's thread alone.
 
     Args:
         models: of the pool.
         name: of the policy.
         policy: built for the pool.
         limits: of the replica.
-        recorder: told what the replica does.
-        stepped: told the drafted and the accepted tokens of each step of the target.
+        recorder: records what the replica does.
+        stepped: called with the drafted and the accepted tokens of each step of the target.
         debug: check every cache at every step.
     """
 
@@ -324,7 +325,7 @@ class LiveReplica:
         spec = ReplicaSpec(
             policy=policy,
             policy_name=name,
-            cost=CostModel(),  # asked for nothing: models take their own time
+            cost=CostModel(),  # not used: models take their own time
             limits=limits,
             make_world=lambda *_: self._world,
         )
@@ -332,11 +333,11 @@ class LiveReplica:
 
     @property
     def jobs(self) -> Mapping[str, Job]:
-        """Those that wait or run, by id."""
+        """Waiting and running jobs, by id."""
         return self._jobs.by_id
 
     def arrive(self, job: Job, now_ps: int) -> None:
-        """A request comes; one that can never run ends at once."""
+        """Take a request in; one that can never run ends at once."""
         arrival = Arrival(
             request_id=job.request_id,
             arrives_ps=job.arrived_at_ps,
@@ -352,13 +353,13 @@ class LiveReplica:
         self._replica.arrive(arrival, now_ps)
 
     def leave(self, request_id: str, now_ps: int) -> None:
-        """Nobody waits for this request any more; of one that has ended nothing happens."""
+        """Cancel a request whose client has left; nothing happens to one that has ended."""
         if self._jobs.by_id.pop(request_id, None) is not None:
             self._jobs.sessions.pop(request_id, None)
             self._replica.leave(request_id, now_ps)
 
     def step(self, now_ps: Callable[[], int]) -> bool:
-        """Run one operation and deliver what came of it; False: nothing is there to run.
+        """Run one operation and deliver its result; False: there was nothing to run.
 
         Raises:
             PolicyError: the policy broke the contract.
@@ -381,7 +382,7 @@ class LiveReplica:
         return True
 
     def fail_all(self, error: str, at_ps: int) -> None:
-        """Every request ends with an error; the replica is of no use any more, and gives its memory back."""
+        """End every request with an error and free the memory; the replica cannot be used any more."""
         for job in list(self._jobs.by_id.values()):
             self._end(job, (), End("", error), at_ps)
         self._models.manager.drop_all()
@@ -407,12 +408,13 @@ class LiveReplica:
 
 
 class LiveEngine:
-    """Runs replicas in a thread of its own, as long as there is anything to run.
+    """Runs replicas in a thread of its own, while there is anything to run.
 
-    All methods may be called in any thread but `run`, which is the thread's.
+    All methods may be called in any thread.
 
     Args:
-        make_replicas: by the name of a policy, makes its replica: now, and again after a failure, which is its end.
+        make_replicas: by the name of a policy, makes its replica: at once, and again after a failure, which ends the
+            replica.
         threads: CPU threads of torch.
 
     Attributes:
@@ -440,7 +442,7 @@ class LiveEngine:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
         return self._thread.is_alive() and not self._stopping
 
     def now_ps(self) -> int:
@@ -476,7 +478,7 @@ class LiveEngine:
         self._wake.set()
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for the answer any more: it frees its place before the next operation."""
+        """The client has left: the job is cancelled before the next operation."""
         self._inbox.append(("cancel", job))
         self._wake.set()
 
@@ -502,7 +504,7 @@ class LiveEngine:
             what, job = self._inbox.popleft()
             replica = self._replicas[job.policy]
             if what == "submit":
-                if not replica.jobs:  # what it did not use while nobody asked for it is not made up for
+                if not replica.jobs:  # it is not compensated for time without a request
                     busy = [self._ran_ns[name] for name, one in self._replicas.items() if one.jobs]
                     self._ran_ns[job.policy] = max(self._ran_ns[job.policy], min(busy, default=0))
                 replica.arrive(job, self.now_ps())
@@ -524,7 +526,7 @@ class LiveEngine:
         replica = self._replicas[name]
         try:
             return replica.step(self.now_ps)
-        except Exception as error:  # noqa: BLE001 - a policy is foreign code; its requests fail, the server lives
+        except Exception as error:  # noqa: BLE001 - a policy is foreign code; its requests fail, the server runs on
             tell(f"policy {name}: {type(error).__name__}: {error}")
             replica.fail_all(f"policy {name} failed: {error}", self.now_ps())
             self._replicas[name] = self._make_replicas[name]()

@@ -1,11 +1,11 @@
-"""`serve --follow`: try another of the served policies where the last traffic, simulated, says that it is faster.
+"""`serve --follow`: try another served policy if a simulation of the latest traffic predicts that it is faster.
 
 Each period, what was recorded is simulated under every served policy. If one is predicted to be faster than the policy
 that is followed, it is tried: requests that name no policy come in pairs, in order of arrival, and a hash of the first
 one's id says which of the two is answered under the candidate. Both arms have half of the requests and, as the engine
 gives replicas that wait equal shares of the machine's time, half of the machine: other shares would compare batches of
-other sizes. The number of pairs is fixed before: when all are answered, the candidate is kept if the 95% interval of
-its measured gain lies above 1, and rolled back otherwise. What fails changes nothing.
+other sizes. The number of pairs is fixed first: when all are answered, the candidate is kept if the 95% interval of its
+measured gain lies above 1, and rolled back otherwise. A failure changes nothing.
 """
 
 import json
@@ -36,12 +36,12 @@ from .record import WORKLOAD, responses_folder
 if TYPE_CHECKING:
     from .engine import End, Job
 
-LOG, WORK = "follow.jsonl", "follow"  # beside what is recorded: the decisions, and what the latest simulation read
-LEAST_SHARE = 0.5  # of a trial's pairs, answered both: clients that leave may leave the slower arm
-SECTIONS = 20  # of a trial's pairs, in the order in which they ended: neighbours share a batch, sections hardly
+LOG, WORK = "follow.jsonl", "follow"  # beside what is recorded: the decisions, and the input of the latest simulation
+LEAST_SHARE = 0.5  # of a trial's pairs, both answered: clients may leave the slower arm more often
+SECTIONS = 20  # of a trial's pairs, in the order in which they ended: neighbours share batches, sections hardly
 LEAST_REQUESTS = 20  # of the last period, and of recorded drafts, that are simulated
 MOST_RESPONSES = 500  # of recorded drafts, the latest
-PROBES = 20  # of so many requests one goes to the policy that drafts longest: only drafts tell what they would keep
+PROBES = 20  # one in this many requests goes to the policy that drafts longest: only drafts show their acceptance
 REST = 6  # periods in which a candidate that was rolled back is not tried again
 MOST_PERIODS = 12  # of a trial, after which there is too little traffic to judge it by
 _LOOK_S = 1.0
@@ -49,7 +49,7 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the last traffic, simulated under every served policy, says."""
+    """The result of simulating the latest traffic under every served policy."""
 
     fastest: str  # the policy with the least mean time in the system
     gain: float  # that time under the policy that is followed, over it; > 0
@@ -81,7 +81,7 @@ class _Trial:
         return [sum(logs) for _, logs in sorted(self.logs.items()) if len(logs) == 2]
 
     def take(self, request_id: str) -> bool:
-        """Whether a request that comes now is answered under the candidate."""
+        """Whether a request that arrives now is answered under the candidate."""
         if self.num_asked == 2 * self.num_pairs:
             return False
         pair, second = divmod(self.num_asked, 2)
@@ -93,18 +93,18 @@ class _Trial:
         return mine
 
     def note(self, pair: int, mine: bool, seconds: float) -> None:
-        """A request of a pair took so many seconds a token."""
+        """A request of a pair took `seconds` a token."""
         self.logs.setdefault(pair, []).append(-log(seconds) if mine else log(seconds))
 
 
 class Follower:
-    """Which policy requests are answered under that name none. All but `look` may be called in any thread.
+    """Chooses the policy of requests that name none. All methods except `look` may be called in any thread.
 
     Args:
         policies: that are served; the first one is followed to begin with.
         longest: the one of them that drafts longest.
         options: of the command.
-        simulate: told the policy that is followed, predicts; may raise anything, which changes nothing.
+        simulate: predicts, given the policy that is followed; may raise anything, which changes nothing.
         write: takes each line of the log.
 
     Attributes:
@@ -127,7 +127,7 @@ class Follower:
         self._lock = threading.Lock()
 
     def policy_of(self, request_id: str) -> str:
-        """For a request that comes now."""
+        """The policy of a request that arrives now."""
         with self._lock:
             if self._trial is not None:
                 return self._trial.policy if self._trial.take(request_id) else self.current
@@ -146,7 +146,7 @@ class Follower:
             if choice not in ("", "0"):
                 return
             del trial.arms[request_id]
-            if end.reason:  # else the other one of the pair says nothing
+            if end.reason:  # else the pair gives no gain
                 trial.note(pair, mine, job.e2e_s / len(job.tokens))
 
     def look(self, now_s: float) -> None:
@@ -163,7 +163,7 @@ class Follower:
     def _begin(self, now_s: float) -> None:
         try:
             found = self._simulate(self.current)
-        except Exception as error:  # noqa: BLE001 - whatever a simulation meets, the server goes on as it was
+        except Exception as error:  # noqa: BLE001 - whatever a simulation raises, the server continues as before
             self._note("not simulated", why=one_line_of(str(error) or type(error).__name__, 300))
             return
         told = {"fastest": found.fastest, "predicted_gain": found.gain, "tied": list(found.tied), **found.about}
@@ -205,7 +205,7 @@ class Follower:
 def measured_gain(gains: Sequence[float]) -> Interval:
     """Geometric mean over pairs of the seconds a token, others' over the candidate's, and its 95% interval.
 
-    `gains` are logs, `SECTIONS` of them or more; Student's t over the means of sections, the decision's one look.
+    `gains` are logs, `SECTIONS` of them or more; Student's t over the means of sections, the decision is taken once.
     """
     ends = [len(gains) * place // SECTIONS for place in range(SECTIONS + 1)]
     means = [sum(gains[low:high]) / (high - low) for low, high in pairwise(ends)]
@@ -220,7 +220,7 @@ def _hash(request_id: str) -> int:
 def drafting_of(policies: Sequence[str], pool: Pool) -> tuple[str, str]:
     """The drafter of the served chains, and the chain that drafts longest.
 
-    Raises ArgumentError unless all are `plain` and chains of one drafter: recorded rounds say nothing of others.
+    Raises ArgumentError unless all are `plain` and chains of one drafter: recorded rounds do not apply to others.
     """
     windows: dict[str, int] = {}
     drafters = set[str]()
@@ -270,7 +270,7 @@ class LastTraffic:
         self._closed = False
 
     def __call__(self, current: str) -> Prediction:
-        """Raises ValueError where too little was recorded, or a command fails, with what it says."""
+        """Raises ValueError where too little was recorded, or a command fails, with its message."""
         work = self._folder / WORK
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
@@ -313,7 +313,7 @@ class LastTraffic:
 
 
 def _latest(folder: Path, chosen: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Of numbered files the rows that are chosen of the latest ones; files are read until some rows are left out."""
+    """The rows that `chosen` takes of the latest numbered files; reads backwards until it leaves some rows out."""
     rows: list[dict[str, Any]] = []
     for file in sorted(folder.glob("*.jsonl"), reverse=True):
         rows = [*map(json.loads, file.read_text(encoding="utf-8").splitlines()), *rows]
@@ -353,11 +353,11 @@ class Following:
         self._thread = threading.Thread(target=self._run, name="paceline-follower", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End, in the middle of a simulation or of a trial too."""
+        """End, also during a simulation or a trial."""
         self._stopping.set()
         self._simulate.close()
         if self._thread.is_alive():

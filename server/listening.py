@@ -1,6 +1,6 @@
-"""Listen at an address and run an ASGI application there until it is told to end: no torch, and no model.
+"""Listen at an address and run an ASGI application there until SIGTERM or Ctrl-C: no torch, and no model.
 
-And what stands between a client and any application: its key, bounds on what it sends, and on how slow it may be.
+Also checks that any application needs: the client's key, limits on what it sends, and on how slow it may be.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Value = TypeVar("Value")
 
 MOST_HEAD_BYTES = 16 * 1024
-_SWITCH_S = 0.0005  # that a thread which reads answers may keep the event loop waiting; Python's own are 5 ms
+_SWITCH_S = 0.0005  # most that a thread which reads answers may delay the event loop; Python's default is 5 ms
 
 
 def bearer_of(key: str | None) -> bytes | None:
-    """What Authorization must say where there is a key."""
+    """What the header Authorization must hold; None without a key."""
     return None if key is None else f"Bearer {key}".encode()
 
 
@@ -63,14 +63,14 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
 
 
 class LeftError(RequestError):
-    """Nobody waits for the answer any more."""
+    """The client has left."""
 
     def __init__(self) -> None:
         super().__init__(499, "the client has left")
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, Value]) -> Value:
-    """What the work gives; where the client leaves first, its request being read, the work ends and this raises.
+    """The result of `work`; if the client leaves first, which reading its request shows, the work is cancelled.
 
     Raises:
         LeftError: the client left.
@@ -98,17 +98,17 @@ def _too_long(most_bytes: int) -> RequestError:
 
 
 class Connection(H11Protocol):
-    """How a connection behaves to a client that sends no proper request, or is too slow: uvicorn's, with two changes.
+    """uvicorn's connection with two changes, for clients that send no proper request or are too slow.
 
-    What is no HTTP gets OpenAI's shape of errors, and nobody is waited for longer than `timeout_keep_alive` of the
-    configuration says: neither for the rest of a request, nor for a client that does not read its answer.
+    What is no HTTP gets OpenAI's shape of errors, and no wait is longer than `timeout_keep_alive` of the configuration:
+    neither for the rest of a request, nor for a client that does not read its answer.
     """
 
     _too_slow: asyncio.TimerHandle | None = None
     _reads_slowly = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came: its first request has to come as well."""
+        """A client connected: start to wait for its first request."""
         super().connection_made(cast(asyncio.Transport, transport))
         self._look()
 
@@ -119,7 +119,7 @@ class Connection(H11Protocol):
         self._wait_no_more()
 
     def data_received(self, data: bytes) -> None:
-        """A piece of a request came; the time for it goes on until all of it is there."""
+        """A piece of a request came; the wait continues until all of it is there."""
         super().data_received(data)
         self._look()
 
@@ -136,7 +136,7 @@ class Connection(H11Protocol):
         self._look()
 
     def send_400_response(self, msg: str) -> None:
-        """What was sent is no request."""
+        """Answer data that is no HTTP request."""
         if len(self.conn.trailing_data[0]) > MOST_HEAD_BYTES:
             self._refuse(RequestError(431, f"the head of a request must be at most {MOST_HEAD_BYTES:,} bytes"))
         else:
@@ -151,7 +151,7 @@ class Connection(H11Protocol):
         return bool(cycle.response_complete and self.conn.trailing_data[0])
 
     def _look(self) -> None:
-        """Begin or end to wait for the client."""
+        """Start or end the wait for the client."""
         if self.transport.is_closing() or not (self._reads_slowly or self._is_reading):
             self._wait_no_more()
         elif self._too_slow is None:
@@ -165,12 +165,12 @@ class Connection(H11Protocol):
     def _leave(self) -> None:
         self._too_slow = None
         if self._reads_slowly:
-            self.transport.abort()  # to close in order would wait for the client
+            self.transport.abort()  # an orderly close would wait for the client
         elif self._is_reading:
             self._refuse(RequestError(408, f"the request must come within {self.timeout_keep_alive:g} s"))
 
     def _refuse(self, error: RequestError) -> None:
-        """Say what is wrong, if no answer has begun, and close."""
+        """Send the error, if no answer has begun, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             told, reason = error.response, HTTPStatus(error.status_code).phrase.encode()
             headers = [*told.raw_headers, (b"connection", b"close")]
@@ -203,7 +203,8 @@ def bound_socket(address: Address) -> socket.socket:
 def run_app(app: object, listening: socket.socket, address: Address, what: str, *, passes_on: bool = False) -> None:
     """Serve `what` there until SIGTERM or Ctrl-C, and then what is under way, for `drain_s` seconds at most.
 
-    `passes_on` says that answers are another server's: their headers are left alone, and what breaks off breaks off.
+    `passes_on` says that answers are another server's: their headers are not changed, and one that breaks off is cut
+    off here too.
     """
     if passes_on:
         sys.setswitchinterval(_SWITCH_S)
@@ -221,7 +222,7 @@ def server_config(app: object, drain_s: float, *, passes_on: bool = False, patie
 
     Args:
         app: that answers.
-        drain_s: seconds that answers under way have once the server shall end, >= 0.
+        drain_s: seconds that running answers have once the server is to end, >= 0.
         passes_on: see `run_app`.
         patience_s: seconds that a client has for its next request, for the rest of one, and to read on, > 0.
     """
@@ -242,7 +243,7 @@ def server_config(app: object, drain_s: float, *, passes_on: bool = False, patie
 
 
 def allow_many() -> None:
-    """Let this process hold as many connections as the system allows; many systems say 1,024 unless asked."""
+    """Let this process hold as many connections as the system allows; many systems allow 1,024 by default."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS names no bound and refuses to have none: then its own stays
+    with suppress(ValueError, OSError):  # macOS reports no limit and rejects setting none: then the limit stays
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,7 +1,7 @@
 """Log-probabilities of an answer's tokens, in the shapes of OpenAI's completions and chats.
 
-They are the target's own, over all tokens and at temperature 1, whatever an answer was sampled by: the log-softmax of
-its logits, as vLLM's `raw_logprobs`. Letters: V vocabulary.
+They are the target's own, over all tokens and at temperature 1, however an answer was sampled: the log-softmax of its
+logits, as vLLM's `raw_logprobs`. Letters: V vocabulary.
 """
 
 import json
@@ -15,19 +15,19 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..runtime.tokenizers import REPLACEMENT, Pieces
 
-LOWEST = -9999.0  # stands for a probability of 0, which JSON has no logarithm of; OpenAI's and vLLM's number
+LOWEST = -9999.0  # for a probability of 0, whose logarithm JSON cannot hold; OpenAI's and vLLM's number
 
 
 class TokenLogprob(NamedTuple):
-    """What the target says of a token of an answer."""
+    """The target's log-probability of a token of an answer."""
 
     token: int
     logprob: float  # <= 0
-    top: tuple[tuple[int, float], ...]  # the likeliest tokens and their log-probabilities, those first
+    top: tuple[tuple[int, float], ...]  # the likeliest tokens with log-probabilities, likeliest first
 
 
-def told_of(log_probs: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenLogprob]:
-    """What `[N, V]` log-probabilities say of N tokens, each after its context, with `num_top` others >= 0."""
+def token_logprobs(log_probs: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenLogprob]:
+    """N tokens' entries from `[N, V]` log-probabilities, each with the `num_top` likeliest, >= 0."""
     index = torch.as_tensor(tokens, device=log_probs.device)[:, None]
     own = log_probs.gather(-1, index)[:, 0].clamp(min=LOWEST).tolist()
     best = log_probs.topk(num_top, dim=-1)
@@ -39,7 +39,7 @@ def told_of(log_probs: Tensor, tokens: Sequence[int], num_top: int) -> list[Toke
 
 
 class TokenTexts:
-    """What tokens are by themselves: their text, and their bytes, which may be a part of a character."""
+    """Single tokens: their text, and their bytes, which may be a part of a character."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self.pieces = tokenizer, Pieces(tokenizer)
@@ -49,7 +49,7 @@ class TokenTexts:
         self._lead = tokenizer.encode("a", add_special_tokens=False).ids  # a decoder drops the space of a first token
 
     def bytes_of(self, token: int) -> bytes | None:
-        """Of one token; None where it is a part of a character that the tokenizer does not tell."""
+        """Of one token; None where it is a part of a character whose bytes the tokenizer does not give."""
         written = self._tokenizer.id_to_token(token)
         if token in self._added:
             return self._added[token].encode()
@@ -76,7 +76,7 @@ def of_completion(texts: TokenTexts, told: Sequence[TokenLogprob], offsets: Sequ
     tops = []
     for one in told:
         top: dict[str, float] = {}
-        for token, logprob in (*one.top, (one.token, one.logprob)):  # the token itself is always told
+        for token, logprob in (*one.top, (one.token, one.logprob)):  # the token itself is always included
             top.setdefault(texts.text_of(token), logprob)
         tops.append(top)
     return {

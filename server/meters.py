@@ -1,7 +1,7 @@
-"""What the server counts, as a Prometheus page: vLLM's names for what vLLM counts, and each member's part beside it.
+"""What the server counts, as a Prometheus page: vLLM's names where vLLM counts the same, and the same by member.
 
-`paceline observe` and other people's dashboards read vLLM's names. They are those of the target, whose drafts are what
-it was given to judge; the same names with the prefix `paceline:` and a label `member` are of every level.
+`paceline observe` and other people's dashboards read vLLM's names. They are those of the target, whose drafts are the
+tokens that it judges; the same names with the prefix `paceline:` and a label `member` are of every level.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class Meters:
         )
 
     def recorder(self, policy: str, members: Sequence[str], num_blocks: int) -> ServingRecorder:
-        """What the replica of a policy tells of itself; `num_blocks` are the target's."""
+        """A recorder for the replica of a policy; `num_blocks` are the target's."""
         return _LiveRecorder(self, policy, members, num_blocks)
 
     def page(self) -> bytes:
@@ -69,7 +69,7 @@ class Meters:
         return generate_latest(self.registry)
 
     def stepped(self, drafted: int, accepted: int) -> None:
-        """The target judged `drafted` tokens of a request and kept `accepted`."""
+        """The target judged `drafted` tokens of a request and accepted `accepted`."""
         if not drafted:
             return
         self._drafts.labels(self.model).inc()
@@ -103,7 +103,7 @@ class Meters:
 
 
 class _LiveRecorder(ServingRecorder):
-    """Counts what a replica tells and keeps nothing of a request: a server runs for as long as it likes."""
+    """Counts a replica's events and keeps nothing per request: a server runs without end."""
 
     def __init__(self, meters: Meters, policy: str, members: Sequence[str], num_blocks: int) -> None:
         super().__init__(members, {policy: [None] * len(members)})

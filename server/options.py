@@ -1,4 +1,4 @@
-"""What `serve` and `proxy` take, each option declared once; nothing here needs torch or a web server."""
+"""Options of `serve` and `proxy`, each declared once; nothing here needs torch or a web server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ MOST_PORT = 65535
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server listens, and to whom it answers."""
+    """Where a server listens, and which clients it answers."""
 
     host: str = opt("127.0.0.1", "Address to listen at; a public one needs --api-key-env.")
     port: int = opt(8000, "0 takes a free one.", least=0, most=MOST_PORT)
@@ -103,14 +103,14 @@ class FollowOptions:
             raise ArgumentError("`follow_every_s` and `follow_pairs` go with `follow`")
 
     def check_recorded(self, recording: RecordingOptions | None) -> None:
-        """Raises ArgumentError where a policy is to be chosen by traffic that nobody records."""
+        """Raises ArgumentError where a policy is to be chosen by traffic that is not recorded."""
         if self.follow is not None and (recording is None or recording.record is None):
             raise ArgumentError("`follow` goes with `record`")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyOptions:
-    """How `paceline proxy` stands before a server; raises ArgumentError for a number out of range."""
+    """How `paceline proxy` passes requests on; raises ArgumentError for a number out of range."""
 
     model: str | None = opt(None, "Whose requests are recorded; default: the only one that the server lists.")
     drafter: str = opt(

@@ -1,7 +1,7 @@
-"""What clients may ask for and what they are told: OpenAI's completions and chat, and its shape of errors.
+"""What clients may send, and the answers' shapes: OpenAI's completions and chat, and its errors.
 
-A field that is not known is refused by its name, and so is a value that this server could not honour to the letter: no
-option is taken and ignored. vLLM's `top_k` and `ignore_eos` are known; `policy` and `spec_decode_metrics` are ours.
+An unknown field is rejected by name, and so is a value that this server could not honour exactly: no option is accepted
+and ignored. vLLM's `top_k` and `ignore_eos` are known; `policy` and `spec_decode_metrics` are ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _LAW = "the target's own, at temperature 1"
 
 MOST_CHOICES, MOST_STOPS, MOST_MESSAGES = 16, 16, 1024
 _MOST_SEED = 2**63 - 1
-_DEFAULT_TOKENS = 16  # of /v1/completions, as OpenAI and vLLM have it
+_DEFAULT_TOKENS = 16  # of /v1/completions, as in OpenAI and vLLM
 Number = StrictInt | StrictFloat
 
 
@@ -41,7 +41,7 @@ def _utf8(text: str) -> str:
 
 Utf8 = Annotated[str, AfterValidator(_utf8)]
 # Fields of OpenAI's protocol, and of vLLM's that its own benchmark sends, that change answers in ways that this server
-# does not know, with the values that ask for nothing: those are taken, and so is null.
+# does not support, with the values that change nothing: those are accepted, and so is null.
 _NOTHING: Mapping[str, object] = {
     **dict.fromkeys(("audio", "best_of", "function_call", "functions", "parallel_tool_calls", "prediction")),
     **dict.fromkeys(("frequency_penalty", "min_p", "presence_penalty", "top_logprobs"), 0),
@@ -58,14 +58,14 @@ _NOTHING: Mapping[str, object] = {
 
 
 class RequestError(HTTPException):
-    """A request that is not answered; `response` is what is sent.
+    """A request that is rejected; `response` is sent.
 
     Args:
         status: of HTTP, 400 to 599.
         message: one line that names the field, the rule and the value.
         param: the field, where there is one.
         code: OpenAI's word for what went wrong, where there is one.
-        retry_after_s: seconds after which the client may try again; None: it is not told.
+        retry_after_s: seconds after which the client may try again; None: not sent.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RequestError(HTTPException):
         code: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
-        message = message.encode("utf-8", "replace").decode()  # what was sent may hold half a surrogate pair
+        message = message.encode("utf-8", "replace").decode()  # the request may hold half a surrogate pair
         super().__init__(status, message, None if retry_after_s is None else {"Retry-After": str(retry_after_s)})
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
         told = {"message": message, "type": kind if status < 500 else "server_error", "param": param, "code": code}
@@ -125,7 +125,7 @@ class _Asked(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _asks_for_nothing_else(cls, values: object) -> object:
-        """Take out fields that ask for nothing, and refuse those that would change the answer."""
+        """Remove fields that change nothing, and reject those that would change the answer."""
         if not isinstance(values, dict):
             return values
         unknown = {name: nothing for name, nothing in _NOTHING.items() if name not in cls.model_fields}
@@ -166,7 +166,7 @@ class _Asked(BaseModel):
     def sampling(self, drawn_seed: int) -> Sampling:
         """How tokens are chosen; the seed is `drawn_seed` where the request gives none.
 
-        Truncation of a greedy answer keeps the likeliest token in any case, so that it changes nothing.
+        Truncation always keeps the likeliest token, so it does not change a greedy answer.
         """
         temperature = 1.0 if self.temperature is None else float(self.temperature)
         if not temperature:
@@ -195,7 +195,7 @@ class CompletionRequest(_Asked):
 
     @property
     def num_top(self) -> int | None:
-        """Likeliest tokens to tell beside each token's log-probability; None: tell nothing of tokens."""
+        """Likeliest tokens to send with each token's log-probability; None: send neither."""
         return self.logprobs
 
     def tokens_asked(self) -> int:
@@ -222,7 +222,7 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """All that it says."""
+        """Its whole text."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
@@ -246,7 +246,7 @@ class ChatRequest(_Asked):
 
     @property
     def num_top(self) -> int | None:
-        """Likeliest tokens to tell beside each token's log-probability; None: tell nothing of tokens."""
+        """Likeliest tokens to send with each token's log-probability; None: send neither."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def tokens_asked(self) -> int | None:
@@ -255,7 +255,7 @@ class ChatRequest(_Asked):
 
 
 def _alike(value: object, other: object) -> bool:
-    """Whether neither is a truth value where the other is a number."""
+    """Whether both are truth values, or neither: Python equates `True` and 1."""
     return isinstance(value, bool) == isinstance(other, bool)
 
 
@@ -264,7 +264,7 @@ def _wrong(field: str, rule: str) -> PydanticCustomError:
 
 
 def error_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
-    """What to say of what pydantic found; the first of its errors."""
+    """The first of pydantic's errors as a RequestError."""
     first = errors[0]
     context = first.get("ctx") or {}
     if first["type"] == "json_invalid":
@@ -280,7 +280,7 @@ def error_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     return RequestError(400, named[:500], param=field[:100] or None)
 
 
-# Times of creation, sizes of an answer: whatever both protocols tell alike.
+# What both protocols have in common.
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
 
 
@@ -293,8 +293,8 @@ def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
 def metrics_of(steps: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Acceptance of an answer by step of the target, in vLLM's names (`--per-request-spec-decode-metrics detailed`).
 
-    `steps` are (drafted, accepted) tokens of each. Unlike vLLM's, lists have steps that drafted nothing, so that none
-    has to be placed by a draw. None for a request that never drafted.
+    `steps` are (drafted, accepted) tokens of each. Unlike vLLM's, lists have steps that drafted nothing, so that no
+    step has to be placed at random. None for a request that never drafted.
     """
     if not any(drafted for drafted, _ in steps):
         return {"speculative_decoding": None}

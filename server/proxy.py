@@ -1,7 +1,7 @@
-"""Another server behind ours: requests and answers pass byte for byte, chunk by chunk, and the traffic is recorded.
+"""A proxy before another server: requests and answers pass byte for byte, chunk by chunk, and are recorded.
 
-An application of ASGI by itself: between the server's chunk and ours stands h11, and nothing else. What requests and
-answers say is read by `proxy_record.py`, later. Needs no torch.
+A bare ASGI application: only h11 is between the server's chunk and ours. `proxy_record.py` reads requests and answers
+later. Needs no torch.
 """
 
 import asyncio
@@ -36,27 +36,27 @@ from .proxy_record import Passed, ProxyRecorder
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-# Of one connection, not of what passes through it (RFC 9110, 7.6.1); our own client and server write theirs.
+# Of one connection, not of what passes through it (RFC 9110, 7.6.1); our client and server write their own.
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade".split()
 )
-_OF_REQUESTS = frozenset({b"host", b"content-length", b"expect"})  # likewise; uvicorn has answered what is expected
+_OF_REQUESTS = frozenset({b"host", b"content-length", b"expect"})  # the same; uvicorn has answered `expect`
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _CONNECT_S, _ASK_S = 10.0, 5.0
 _PIECE = 2**16
 _KEEP_S = 1.0  # shorter than any known server keeps an idle connection: none closes as a request is sent on it
-_LOOK_S = 0.02  # from a look at the event loop's lateness to the next
+_LOOK_S = 0.02  # between measurements of the event loop's lateness
 
 
 class Proxy:
-    """The application.
+    """The ASGI application.
 
     Args:
-        endpoint: the server that stands behind, with its key.
+        endpoint: the server, with its key.
         recorder: of the traffic.
         options: of the proxy.
-        api_key: that clients must send; None: whatever they send is the server's to judge.
+        api_key: that clients must send; None: their keys are passed on, for the server to check.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Proxy:
             self._num_open -= 1
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Look after the event loop from the start to the end; then write what is left."""
+        """Watch the event loop from start to end; then write what is left."""
         await receive()
         looking = asyncio.ensure_future(self._look())
         await send({"type": "lifespan.startup.complete"})
@@ -98,14 +98,14 @@ class Proxy:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _look(self) -> None:
-        """Note how late the event loop is, which what it reads waits for too."""
+        """Note how late the event loop is: its reads are as late."""
         while True:
             due_ns = time.perf_counter_ns() + int(1e9 * _LOOK_S)
             await asyncio.sleep(_LOOK_S)
             self.recorder.loop_late.note(max(0, time.perf_counter_ns() - due_ns))
 
     async def _admitted(self, scope: Scope, receive: Receive) -> bytes:
-        """The body of a request that may pass; raises RequestError for any other."""
+        """The body of an accepted request; raises RequestError for any other."""
         if self._num_open > self._options.max_open:
             message = f"{counted(self._options.max_open, 'request')} are under way already; come again"
             raise RequestError(429, message, code="too_many_requests", retry_after_s=1)
@@ -134,7 +134,7 @@ class Proxy:
 
     def _request(self, scope: Scope, body: bytes) -> h11.Request:
         headers = _passed_on(scope["headers"], _OF_REQUESTS)
-        if self._wanted is not None:  # the client's key was ours
+        if self._wanted is not None:  # the client sent our key, not the server's
             headers = [one for one in headers if one[0].lower() != b"authorization"]
             headers += [] if self._given is None else [(b"authorization", self._given)]
         if body or scope["method"] in _WITH_BODY:
@@ -145,7 +145,7 @@ class Proxy:
         return h11.Request(method=scope["method"], target=target, headers=headers)
 
     async def _pass(self, request: h11.Request, body: bytes, passed: Passed | None, send: Send) -> None:
-        """Raises RequestError where no answer came from the server; one that breaks off breaks off here too."""
+        """Pass an answer on; raises RequestError if none came. An answer that breaks off breaks off here too."""
         recorder, has_begun = self.recorder, False
         if passed is not None:
             recorder.sent(passed)
@@ -172,11 +172,11 @@ class Proxy:
 
 
 class Upstream:
-    """The server behind: a connection for each request, which the next one takes if it comes at once.
+    """Connections to the server: one for each request, reused by the next request if that comes at once.
 
     Args:
-        url: `http://HOST:PORT` or `https://HOST`, and what stands before the paths of requests.
-        timeout_s: that the server may say nothing.
+        url: `http://HOST:PORT` or `https://HOST`, and a prefix of the paths of requests.
+        timeout_s: that the server may be silent.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
@@ -192,8 +192,8 @@ class Upstream:
     ) -> AsyncGenerator[tuple[h11.Response | h11.Data, int], None]:
         """The head of an answer, then pieces of its body, each with when it was read, by `perf_counter_ns`.
 
-        Raises OSError and h11's RemoteProtocolError, and TimeoutError for a server that says nothing. A reader that
-        stops before the end ends the connection.
+        Raises OSError and h11's RemoteProtocolError, and TimeoutError for a silent server. A reader that stops before
+        the end ends the connection.
         """
         connection = await self._connected()
         is_whole, came_ns = False, 0
@@ -255,7 +255,7 @@ class _UnreachableError(OSError):
 
 
 def _failure(error: Exception, timeout_s: float) -> RequestError:
-    """What a client is told of a server that did not answer."""
+    """The error that a client gets when the server did not answer."""
     if isinstance(error, _UnreachableError):
         return RequestError(502, "the server behind this proxy cannot be reached", code="upstream_unreachable")
     if isinstance(error, TimeoutError):
@@ -267,7 +267,7 @@ def _failure(error: Exception, timeout_s: float) -> RequestError:
 
 
 def _passed_on(headers: Headers, own: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
-    """Headers but those of the connection, and `own`."""
+    """Headers without those of the connection, and without `own`."""
     listed = b",".join(value for name, value in headers if name.lower() == b"connection")
     dropped = _HOP_BY_HOP | own | {name.strip().lower() for name in listed.split(b",")}
     return [(name, value) for name, value in headers if name.lower() not in dropped]
@@ -299,8 +299,8 @@ def make_proxy(url: str, options: ProxyOptions, recording: RecordingOptions, *, 
         api_key: that clients must send.
 
     Raises:
-        ArgumentError: an address that is none, no folder, one that is there already, a model that is not listed.
-        ServerError: a server that cannot be reached, where it has to be asked.
+        ArgumentError: a bad address, no folder, a folder that exists, a model that is not listed.
+        ServerError: a server that cannot be reached, where it is needed.
     """
     if recording.record is None:
         raise ArgumentError("`record` must name a new folder for what passes, got none")
@@ -310,7 +310,7 @@ def make_proxy(url: str, options: ProxyOptions, recording: RecordingOptions, *, 
 
 
 def proxy(url: str, options: ProxyOptions, address: Address, recording: RecordingOptions) -> None:
-    """Stand before a server until SIGTERM or Ctrl-C; then what is under way may end, for `drain_s` seconds at most.
+    """Run a proxy until SIGTERM or Ctrl-C; running answers then have `drain_s` seconds to end.
 
     Raises:
         ValueError: as `make_proxy`, and for an address that is taken or may not be served; one line.

@@ -1,13 +1,12 @@
-"""What is kept of the traffic of another server, beside what `record.py` keeps of our own.
+"""What is recorded of another server's traffic, beyond what `record.py` records of our own.
 
-    DIR/observed/000001 ...            parts of an observed run: times, lengths, failures, as `observe` writes them
-    DIR/workload/000001.jsonl ...      arrivals and lengths of requests whose lengths the server told
-    DIR/responses/000001.jsonl ...     of answers that tell their own acceptance: that, and their usage, without texts
-    DIR/prompts/000001.jsonl ...       texts
-    DIR/metrics/000000.prom ...        the server's counters, before and each time that files were written
-    DIR/proxy.json                     how long the proxy itself held what it passed on
+    DIR/observed/000001 ... parts of an observed run: times, lengths, failures, as `observe` writes them
+        DIR/workload/000001.jsonl ... arrivals and lengths of requests whose lengths the server reported
+        DIR/responses/000001.jsonl ... acceptance and usage of answers that report their acceptance, without texts
+        DIR/prompts/000001.jsonl ... texts DIR/metrics/000000.prom ... the server's counters, before and each time that
+        files were written DIR/proxy.json how long the proxy itself held what it passed on
 
-Answers are read once they have ended, in a thread of their own: whoever passes them on only keeps bytes and times.
+Answers are read once they have ended, in a thread of their own: the event loop only keeps bytes and times.
 """
 
 import json
@@ -48,7 +47,7 @@ _NOTES = (
     "requests are those of the server's own clients, whose sampling may differ; latencies are those at the proxy",
     "an answer that was not streamed has no time of its first token",
 )
-# What of an answer tells of its drafts, at the top of a response or in its choice.
+# Fields that may report an answer's drafts, at the top of a response or in its choice.
 _TELLING = ("metrics", "timings", "meta_info", "speculative_decoding", "spec_decode_metrics")
 _OF_CHOICE = ("meta_info", "speculative_decoding", "speculative_decoding_stats", "avg_decoded_tokens_per_iter")
 _MOST_EVENT_BYTES, _MOST_REASONS = 2**24, 32
@@ -69,7 +68,7 @@ class Delays:
         self._most_ns = max(self._most_ns, span_ns)
 
     def seconds_at(self, share: float) -> float:
-        """Such a share of them, in (0, 1], took so long at most; 0 where there is none."""
+        """The quantile at `share`, in (0, 1], seconds; 0 without any."""
         left = share * self._counts.total()
         for place in sorted(self._counts):
             left -= self._counts[place]
@@ -86,7 +85,7 @@ class Delays:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Passed:
-    """A request that is passed on and its answer, as they are known so far. Times are picoseconds of the clock."""
+    """A request that is passed on, and its answer so far. Times are picoseconds of the clock."""
 
     request_id: str
     body: bytes  # of the request
@@ -102,29 +101,29 @@ class Passed:
     asked: dict[str, Any] = field(default_factory=dict)  # what the body says, once it is read
 
 
-class _LeftOut(ValueError):  # noqa: N818 - no error, but why something is not recorded
+class _LeftOut(ValueError):  # noqa: N818 - no error: why something is not recorded
     pass
 
 
 class ProxyRecorder:
-    """Writes down what is passed on; all but `close` and `words` are called in the event loop's thread.
+    """Records what is passed on; all methods except `close` and `words` are called in the event loop's thread.
 
     Args:
-        endpoint: the server, for questions of the proxy's own.
+        endpoint: the server, for the proxy's own requests.
         model: whose requests are recorded.
         options: of the proxy.
         asked: where, and how much.
 
     Raises:
-        ArgumentError: a folder that is there already.
-        ServerError: `count_tokens` of a server that has no tokenizer to ask.
+        ArgumentError: a folder that exists.
+        ServerError: `count_tokens` for a server without a tokenizer's endpoint.
         OSError: the folder cannot be made.
     """
 
     def __init__(self, endpoint: Endpoint, model: str, options: ProxyOptions, asked: RecordingOptions) -> None:
         self._endpoint, self._model, self._options = endpoint, model, options
         self._record_hashes = asked.record_hashes
-        # A server that is busy may count a text only once it has answered others.
+        # A busy server may count a text only after it has answered others.
         patient = Endpoint(endpoint.url, api_key=options.upstream_key, timeout_s=options.timeout_s)
         self._tokenizer = ServerTokenizer(patient, model) if options.count_tokens else None
         self.clock = ClientClock()
@@ -136,12 +135,12 @@ class ProxyRecorder:
         self._found: list[Exchange] = []  # since the latest files
         self._num_recorded, self._was_counted = 0, False
         self._not_recorded: dict[str, int] = {}  # requests by why
-        self._num_unread = 0  # recorded requests whose answer tells of its drafts in what is no JSON
+        self._num_unread = 0  # recorded requests whose answer has fields of drafts that are no JSON
         self._reader = ThreadPoolExecutor(1, "paceline-reader")
         self._files.start()
 
     def began(self, method: str, path: str, body: bytes) -> Passed | None:
-        """A request has come whole; None for one that is not recorded."""
+        """A whole request has come; None for one that is not recorded."""
         if method != "POST" or path not in PATHS:
             self.leave_out("no completion and no chat")
             return None
@@ -196,7 +195,7 @@ class ProxyRecorder:
         )
 
     def _asked(self, body: bytes) -> dict[str, Any]:
-        """What is asked; raises _LeftOut, with the reason, for what is not recorded."""
+        """The request's JSON; raises _LeftOut, with the reason, for one that is not recorded."""
         try:
             asked = decode_json(body, constants=True)
         except ValueError:
@@ -216,12 +215,12 @@ class ProxyRecorder:
         try:
             passed.asked = self._asked(passed.body)
             found = self._read(passed)
-            telling = self._told(passed) if found.seen.finished else None
+            telling = self._readable_row(passed) if found.seen.finished else None
         except _LeftOut as error:
             self.leave_out(str(error))
             self._files.ended(passed.request_id, None, {})
             return
-        except Exception as error:  # noqa: BLE001 - what a server sends must not end the record
+        except Exception as error:  # noqa: BLE001 - no answer may end the recording
             tell(f"{passed.request_id} is not recorded: {told(error)}")
             self.leave_out("an answer that could not be read")
             self._files.ended(passed.request_id, None, {})
@@ -267,7 +266,7 @@ class ProxyRecorder:
         return replace(found, seen=replace(seen, asked_tokens=most or max(1, seen.output_tokens or 1)))
 
     def _pieces(self, passed: Passed) -> Iterator[Piece]:
-        """What came of the answer; raises ServerError for one that failed."""
+        """The received pieces of an answer; raises ServerError for one that failed."""
         if passed.status not in (0, 200):
             raise ServerError(f"HTTP {passed.status}: {_message(passed)}")
         if passed.num_bytes > MOST_KEPT_BYTES:
@@ -278,18 +277,18 @@ class ProxyRecorder:
         if passed.failed:
             raise ServerError(passed.failed)
 
-    def _told(self, passed: Passed) -> Row | None:
-        """As `_telling`; counts where that is not known, of which half would be worse than nothing."""
+    def _readable_row(self, passed: Passed) -> Row | None:
+        """As `_row_of`; counts answers that cannot be read, whose parts would mislead."""
         try:
-            return self._telling(passed)
+            return self._row_of(passed)
         except ValueError:
             self._num_unread += 1
             return None
 
-    def _telling(self, passed: Passed) -> Row | None:
-        """What an answer tells of its drafts, and its usage, without its text; None of one that tells nothing.
+    def _row_of(self, passed: Passed) -> Row | None:
+        """An answer's fields of drafts, and its usage, without its text; None if it has none.
 
-        Raises ValueError where it tells of them in what is no JSON.
+        Raises ValueError where these are no JSON.
         """
         row, choice = dict[str, Any](), dict[str, Any]()
         for content in _objects(passed):
@@ -305,7 +304,7 @@ class ProxyRecorder:
         return {**own, "choices": [{"index": 0, **choice}], **row}
 
     def _write_beside(self, number: int) -> int:
-        """A part of the run, and the server's counters; in the thread of the files."""
+        """Write a part of the run, and the server's counters; in the thread of the files."""
         with self._lock:
             found, self._found = self._found, []
         if not found:
@@ -342,7 +341,7 @@ class ProxyRecorder:
         return ObservedRun(meta, seen)
 
     def _counters(self, number: int) -> Counters:
-        """What the server counts now, which is kept where it tells of a known engine."""
+        """The server's counters now, written to a file if they are a known engine's."""
         found = counters(self._endpoint)
         if found.any_known:
             place = self._files.folder / METRICS
@@ -397,7 +396,7 @@ def _message(passed: Passed) -> str:
 
 
 def _objects(passed: Passed) -> Iterator[dict[str, Any]]:
-    """The objects of an answer that may tell of its drafts; raises ValueError for what is no JSON."""
+    """The objects of an answer that may report its drafts; raises ValueError for what is no JSON."""
     body = b"".join(piece for piece, _ in passed.pieces)
     names = [f'"{name}"' for name in ("usage", *_TELLING, *_OF_CHOICE)]
     texts: Iterator[str] = iter([body.decode("utf-8", errors="replace")])

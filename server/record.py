@@ -1,15 +1,14 @@
-"""What is kept of the traffic, in forms that the rest of paceline reads: `trace import`, `--workload` and `--prompts`.
+"""The recording of the traffic, in forms that the rest of paceline reads: `trace import`, `--workload` and `--prompts`.
 
-    DIR/cluster.toml                    the server, for the simulator
-    DIR/workload/000001.jsonl ...       arrivals and lengths, in order of arrival
-    DIR/responses-POLICY/000001.jsonl   acceptance by step, as vLLM's responses tell it (`vllm-detailed`)
-    DIR/prompts/000001.jsonl            texts, as `run` and `record` take them
+    DIR/cluster.toml the server, for the simulator DIR/workload/000001.jsonl ... arrivals and lengths, in order of
+    arrival DIR/responses-POLICY/000001.jsonl acceptance by step, as in vLLM's responses (`vllm-detailed`)
+    DIR/prompts/000001.jsonl texts, as `run` and `record` take them
 
-Of another server, which `paceline proxy` stands before, `proxy_record.py` writes the same files and some beside them.
+For another server, behind `paceline proxy`, `proxy_record.py` writes the same files and some more.
 
-A folder is its files in the order of their names. Each is written whole (write, then rename), so that one that is there
-can be read whenever the server ends. A request is written down once it has ended; its arrival, once every earlier one
-has ended too.
+A folder is its files in the order of their names. Each is written whole (write, then rename), so that every file can be
+read whenever the server ends. A request is written once it has ended; its arrival, once every earlier one has ended
+too.
 """
 
 import json
@@ -35,20 +34,20 @@ Row = dict[str, Any]
 
 
 def responses_folder(policy: str) -> str:
-    """Where responses under a policy stand."""
+    """Where responses under a policy are."""
     return f"responses-{as_file_name(policy)}"
 
 
 class TrafficFiles:
-    """Numbered files of rows, a folder for each kind of them; all but `close` may be called in any thread.
+    """Numbered files of rows, a folder for each kind; all methods except `close` may be called in any thread.
 
     Args:
         asked: where, and how much.
-        beside: writes what else belongs beside the files of a number, which it is handed, and tells how many bytes;
-            called in the thread of the files. None: nothing else does.
+        beside: writes further files of a number, its argument, and returns how many bytes; called in the thread of the
+            files. None: there are none.
 
     Raises:
-        ArgumentError: a folder that is there already.
+        ArgumentError: a folder that exists.
         OSError: it cannot be made.
     """
 
@@ -62,7 +61,7 @@ class TrafficFiles:
         self._began_ps: int | None = None
         self._open: dict[str, int] = {}  # arrivals of requests that have not ended
         self._rows: dict[str, list[Row]] = {}  # by folder, since the latest file
-        self._arrived: list[tuple[int, Row]] = []  # of requests that ended, whose turn has not come
+        self._arrived: list[tuple[int, Row]] = []  # of requests that ended, after one that has not
         self._num_bytes, self._number = 0, 0
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-recorder", daemon=True)
@@ -99,7 +98,7 @@ class TrafficFiles:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is kept."""
+        """Whether nothing more is recorded."""
         return self._num_bytes >= self._asked.record_mib * _MIB
 
     def _run(self) -> None:
@@ -108,7 +107,7 @@ class TrafficFiles:
         self._write()
 
     def _write(self) -> None:
-        """Write the next files, and nothing where there is nothing new."""
+        """Write the next files, if there is anything new."""
         with self._lock:
             rows, self._rows = self._rows, {}
             earliest = min(self._open.values(), default=None)
@@ -144,16 +143,16 @@ class TrafficFiles:
 
 
 class TrafficRecorder:
-    """Writes down the requests of a server; `began` and `ended` may be called in any thread.
+    """Records the requests of a server; `began` and `ended` may be called in any thread.
 
     Args:
         asked: where, and how much.
         policies: that are served.
         limits: of the engine, the same under each policy.
-        served: what is known of the server, in one line.
+        served: the server in one line.
 
     Raises:
-        ArgumentError: a folder that is there already, or policies whose folders would have one name.
+        ArgumentError: a folder that exists, or policies whose folders would have one name.
         OSError: it cannot be made.
     """
 
@@ -169,7 +168,7 @@ class TrafficRecorder:
         self.files.began(job.request_id, job.arrived_at_ps)
 
     def ended(self, job: "Job", end: "End") -> None:
-        """A request ended, or its client left; one without a token is not kept."""
+        """A request ended, or its client left; one without a token is not recorded."""
         if not job.tokens:
             self.files.ended(job.request_id, None, {})
             return
@@ -198,7 +197,7 @@ def _response(job: "Job", end: "End") -> Row:
 
 
 def _cluster(limits: EngineLimits) -> str:
-    """The server as a cluster file; its seconds are `validate --calibrate`'s to find."""
+    """The server as a cluster file; `validate --calibrate` finds its seconds."""
     kv = next(iter(limits.kv.values()))
     values: Mapping[str, object] = {
         "name": '"served"',

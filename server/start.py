@@ -1,4 +1,4 @@
-"""Put a server together, and run it until it is told to end: what `paceline serve` does."""
+"""Build a server, and run it until SIGTERM or Ctrl-C: what `paceline serve` does."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,19 +39,19 @@ _WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPool:
-    """Which models are served, under which policies, and what they may hold.
+    """Which models are served, under which policies, with which limits.
 
     Attributes:
         pool: models, or where they are; None is the shipped pool.
-        policies: as texts, unlike each other; the first one is for requests that name none.
-        lossless: refuse a policy that may commit other text than the target's.
+        policies: as texts, all different; the first one is for requests that name none.
+        lossless: reject a policy that may commit other text than the target's.
         engine: what runs at a time.
         threads: CPU threads of torch, >= 1.
         devices: of members by name, in place of those of the pool file.
         debug: check every cache at every step.
 
     Raises:
-        ArgumentError: no policy, or one of them twice.
+        ArgumentError: no policy, or a repeated one.
     """
 
     pool: ModelPool | Path | str | None = None
@@ -75,7 +75,7 @@ def make_service(
     recording: RecordingOptions | None = None,
     follow: FollowOptions | None = None,
 ) -> Service:
-    """Load the models, warm each policy up, and let the engine wait for requests.
+    """Load the models, warm each policy up, and return a service whose engine is ready.
 
     Raises:
         ValueError: a pool or a policy that cannot be served; nothing runs then.
@@ -125,7 +125,7 @@ def make_service(
 
 
 def _served(models: ModelPool, asked: ServedPool) -> str:
-    """What is known of the server, for whoever finds its recording."""
+    """The server in one line, for readers of its recording."""
     devices = {str(member.model.device) for member in models.members if member.model is not None}
     on = f"{', '.join(sorted(devices))} of {processor()}, {counted(asked.threads, 'thread')}"
     return f"pool {models.name} on {on}, under {', '.join(asked.policies)}"
@@ -152,14 +152,14 @@ def _replica_of(
 
 
 def _is_exact(policy: Policy) -> bool:
-    """Whether the target judges all that a policy commits, by its own rule; of foreign ones only what is watched."""
+    """Whether the target judges all that a policy commits, by its own rule; of foreign ones only if that is checked."""
     about = about_of(policy)
     is_ours = type(policy).__module__.startswith(OUR_POLICIES)
     return isinstance(policy, OnlyLossless) or (is_ours and about is not None and about.lossless)
 
 
 def _engine_limits(models: ModelPool, asked: ServedPool) -> EngineLimits:
-    """Raises ArgumentError for blocks whose keys and values some device has no memory for."""
+    """The limits of the engine; raises ArgumentError for blocks that some device has no memory for."""
     engine = asked.engine
     blocks = engine.kv_blocks or engine.max_batch * -(-models.context_tokens // BLOCK_TOKENS)
     limits = KvLimits(num_blocks=blocks, block_tokens=BLOCK_TOKENS, prefix_cache=False)
@@ -185,7 +185,7 @@ def _engine_limits(models: ModelPool, asked: ServedPool) -> EngineLimits:
 
 
 def _warm_up(engine: LiveEngine, models: ModelPool, policy: str) -> None:
-    """One short answer, so that what a policy asks for and the engine does not know is told before anybody waits."""
+    """Serve one short answer, so that a step of a policy that the engine lacks raises before a client waits."""
     ended, found = Event(), list[End]()
 
     def deliver(_: Job, __: Sequence[int], end: End | None) -> None:
@@ -225,7 +225,7 @@ def serve(
     recording: RecordingOptions | None = None,
     follow: FollowOptions | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; then answer what is under way, for `drain_s` seconds at most.
+    """Serve until SIGTERM or Ctrl-C; running answers then have `drain_s` seconds to end.
 
     `listening` is the socket of the address (`listening.bound_socket`).
 

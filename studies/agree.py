@@ -1,6 +1,6 @@
 """What `paceline agree` does: run the same policies on a recording and on its models, and compare every step.
 
-The recording is one that is there, of the very requests that are run, or one made now, as deep as policies need.
+The recording is an existing one of the same requests, or one made now, as deep as policies need.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,21 +60,21 @@ class ReplayedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothWorlds:
-    """What a policy is run on in either world. Both tell it the same made-up seconds."""
+    """What a policy is run on in either world. In both it sees the same stated seconds."""
 
     pool: ModelPool
     recording: TrieRecording  # of the prompts, made from the pool
     prompts: Sequence[Prompt]  # in the order of the recording
     batch: int  # requests running at a time
-    memory: Memory  # how the runtime keeps keys and values; its prefix caches are those of the replay, too
+    memory: Memory  # how the runtime keeps keys and values; its prefix caches are used in the replay too
     start: Start  # how requests begin
-    lossless: bool  # whether only lossless policies were asked for
+    lossless: bool  # whether only lossless policies are allowed
     overlap: AheadKind = "auto"  # how members of the runtime work at the same time
 
     def replay(self, policy: NamedPolicy) -> ReplayedRun | None:
-        """A replay that stays on record; None for a policy whose lossy steps take it out.
+        """A replay within the record; None for a policy whose lossy steps leave it.
 
-        Raises ValueError where a policy took none such and left the record all the same.
+        Raises ValueError where a policy left the record without lossy steps.
         """
         try:
             return self._replay(policy, strict=True)
@@ -92,8 +92,8 @@ class BothWorlds:
     ) -> Agreement:
         """How far the policy takes the same steps in both worlds; `decider` is the same policy, built for the runtime.
 
-        A policy that leaves the record is built anew for each batch of requests: what it learns beyond the record's end
-        must not reach the next ones. `progress` counts policies and is told which requests run.
+        A policy that leaves the record is built again for each batch of requests: what it learns beyond the record must
+        not affect the next ones. `progress` counts policies and shows which requests run.
         """
         if replay is not None:
             return self._compared(policy.name, decider, replay)
@@ -114,7 +114,7 @@ class BothWorlds:
 
     def _replay(self, policy: NamedPolicy, *, strict: bool) -> ReplayedRun:
         tables = TrieTables(self.recording)
-        cost = made_up_cost(self.recording.meta.model_names)
+        cost = synthetic_cost(self.recording.meta.model_names)
         scenario = Scenario(
             tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start, prefixes=self.memory.prefixes
         )
@@ -139,9 +139,9 @@ class BothWorlds:
             start=self.start,
             memory=self.memory,
             overlap=self.overlap,
-            prices=made_up_cost(self.recording.meta.model_names),
+            prices=synthetic_cost(self.recording.meta.model_names),
         )
-        outputs, ran = whole(found)  # half a run proves nothing
+        outputs, ran = whole(found)  # an incomplete run proves nothing
         ran_tokens = {output.request_id: output.tokens for output in outputs}
         return compare_runs(replay.log, ran, replayed_tokens=replay.tokens, ran_tokens=ran_tokens)
 
@@ -161,11 +161,11 @@ def _what_was_recorded(recording: TrieRecording, cause: UnrecordedContextError) 
     return f"`closure` {closure.kind} `reach` {closure.reach} `run` {closure.run}; record deeper"
 
 
-def made_up_cost(names: Sequence[str]) -> FileCost:
+def synthetic_cost(names: Sequence[str]) -> FileCost:
     """One second for a forward of the target, half of the next larger one's for each smaller model.
 
     `names` are smallest first. Each further new token adds a 64th. All are binary fractions, so that sums are exact in
-    any order, and the context takes no time, since the runtime's prices do not know it.
+    any order, and the context takes no time, since the runtime's prices do not depend on it.
     """
     seconds = {name: 2.0**-below for below, name in enumerate(reversed(names))}
     lines = {
@@ -175,7 +175,7 @@ def made_up_cost(names: Sequence[str]) -> FileCost:
     return FileCost("made up", lines)
 
 
-LEAST_REACH = 16  # enough for a policy that does not say how many tokens it may have pending
+LEAST_REACH = 16  # for policies that do not state their most pending tokens
 
 
 def recording_made_now(
@@ -195,9 +195,9 @@ def recording_made_now(
 
 
 def closure_for(policies: Iterable[Policy], kind: ClosureKind | None, reach: int | None, run: int | None) -> Closure:
-    """The closure asked for; by default as deep as the most tokens that any policy says it may have pending.
+    """The requested closure; by default as deep as the most pending tokens that any policy states.
 
-    The trees that policies say they draft are recorded in any case.
+    The trees that policies state are always recorded.
     """
     deciders = list(policies)
     trees = dict.fromkeys(tree for policy in deciders for tree in getattr(policy, "trees", ()))
@@ -220,7 +220,7 @@ def matching_trace(
     """The recording at `path`, its requests cut down to `prompts` and in their order.
 
     Raises:
-        TraceFormatError: not a recording of this pool with this sampling, or one that lacks a prompt or holds it with
+        TraceFormatError: not a recording of this pool with this sampling, or one that lacks a prompt or has it with
             other tokens or another budget; one line.
     """
     trace = read_trace(path)
@@ -277,7 +277,7 @@ def _matching(
     if recorded is None:
         raise TraceFormatError(path, field, "must be recorded for every prompt", None)
     if list(recorded.prompt) != pool.encode(prompt.text):
-        put = "as it stands, without --chat" if pool.chat is None else "as the chat template puts it"
+        put = "as it is, without --chat" if pool.chat is None else "as the chat template puts it"
         raise TraceFormatError(path, f"{field}, prompt", f"must be the tokens of the prompt {put}", recorded.prompt)
     if recorded.max_new_tokens != max_new_tokens:
         rule = f"must be the one asked for, {max_new_tokens}"
@@ -285,13 +285,13 @@ def _matching(
     return recorded
 
 
-# Where worlds differ, near ties are looked for among so many choices: a step's drafts, and what a verifier adds.
+# Where worlds differ, near ties are searched among this many choices: a step's drafts, and the verifier's own token.
 LOOKED_AT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Agreements(Printed):
-    """What came of running policies in both worlds; prints as `paceline agree` does. Letter: P policies."""
+    """The results of running policies in both worlds; prints as `paceline agree` does. Letter: P policies."""
 
     meta: Mapping[str, Any]  # what was compared: pool, recording, sampling, batch and so on
     policies: tuple[Agreement, ...]  # `[P]` how far each takes the same steps
@@ -404,7 +404,7 @@ def _recording(
     sampling: Sampling,
     max_new_tokens: int,
 ) -> TrieRecording:
-    """What is replayed: the recording that was given, or one that is made now, with a closure."""
+    """The recording to replay: the given one, or one made now, with a closure."""
     if given is not None:
         return matching_trace(Path(given), pool, prompts, sampling=sampling, max_new_tokens=max_new_tokens)
     assert closure is not None
@@ -419,7 +419,7 @@ def _asked_for(policies: PoliciesGiven | None) -> Sequence[NamedPolicy] | None:
 
 
 def _decider(policy: NamedPolicy, pool: Pool, prompts: Sequence[Prompt], *, lossless: bool) -> Policy:
-    """A policy of the runtime, which may name the tags of prompts."""
+    """A policy of the runtime, which may name tags of prompts."""
     made = policy.admitted(pool, lossless=lossless)
     refuse_oracle(made, policy.name)
     check_tags(made, policy.name, (prompt.tag for prompt in prompts), "the prompts")
@@ -429,7 +429,7 @@ def _decider(policy: NamedPolicy, pool: Pool, prompts: Sequence[Prompt], *, loss
 def _agreements(
     worlds: BothWorlds, asked: Sequence[NamedPolicy], deciders: Sequence[Policy], *, max_new_tokens: int
 ) -> Agreements:
-    """Replay all policies, which is quick and may refuse, then run and compare each."""
+    """Replay all policies, which is fast and may raise, then run and compare each."""
     replays = [worlds.replay(policy) for policy in tracked(asked, "replaying", total=len(asked), unit="policies")]
     agreements = []
     with Progress("comparing", len(asked), unit="policies") as progress, quiet():

@@ -1,12 +1,12 @@
-"""Seconds of a server's forwards and drafts, fitted to what its clients saw.
+"""Seconds of a server's forwards and drafts, fitted to what its clients measured.
 
-The simulator serves the requests of each run, and says of each the seconds to its first token and from there to its
+The simulator serves the requests of each run, and gives for each the seconds to its first token and from there to its
 end. Both are nearly linear in the terms of a cost as long as the same requests share the same steps, so the terms are
 found by Gauss-Newton steps in the logarithm of simulated over observed seconds: a run of the simulator for each term
-says how these change with it, least squares without negative terms say where to go next. Squares are weighted anew at
-each step so that their sum is one of sizes, and few odd requests do not rule (iteratively reweighted least squares,
-Holland and Welsch 1977). The same derivatives say how sure each term is (a sandwich estimate, Huber 1967), and which
-terms the runs cannot tell apart. Letters: N observed times, T terms.
+gives the derivatives, least squares without negative terms the next step. Squares are weighted again at each step so
+that their sum is one of sizes, and a few outliers do not dominate (iteratively reweighted least squares, Holland and
+Welsch 1977). The same derivatives give each term's uncertainty (a sandwich estimate, Huber 1967), and which terms the
+runs cannot separate. Letters: N observed times, T terms.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from ..traces.workloads.arrival import PS_PER_S
 from .observed_runs import DRAFTER, TARGET, Replayable, ReplayedRequests, Replayer
 
 Floats = NDArray[np.float64]
-_LEAST_S = 1e-9  # of a term that a search begins with
+_LEAST_S = 1e-9  # least start value of a term in a search
 
 
 class Term(NamedTuple):
@@ -42,10 +42,10 @@ class Term(NamedTuple):
         return f"{self.member}.{self.field}"
 
 
-# All of `CORE` are fitted; of `MORE` the one that leaves the least misfit, then the next, as long as one is needed.
+# All of `CORE` are fitted; of `MORE` the one that leaves the least misfit, then the next, while one is needed.
 CORE: Final = (Term(TARGET, "intercept_s"), Term(TARGET, "per_new_token_s"), Term(DRAFTER, "per_token_s"))
 MORE: Final = (Term(TARGET, "per_kv_token_s"), Term(DRAFTER, "per_round_s"), Term(TARGET, "per_row_s"))
-# What has to differ more between runs, or within one, so that a term is told from the others.
+# What must differ more between runs, or within one, to identify a term.
 WOULD_TELL: Final = {
     "intercept_s": "other numbers of requests at a time",
     "per_new_token_s": "prompts of other lengths",
@@ -54,26 +54,26 @@ WOULD_TELL: Final = {
     "per_round_s": "another draft length",
     "per_row_s": "other numbers of requests at a time",
 }
-# Of the observed seconds: a term is told where its interval is narrower on either side. Of one that is not needed the
-# runs say that it is about 0 where its interval is narrow, else nothing.
+# Shares of the observed seconds: a term is identified if its interval is narrower on either side. A term that is not
+# needed is about 0 if its interval is narrow, else unknown.
 CORE_TOLD, MORE_TOLD = 0.1, 0.05
 _APART = 1e-3  # share of a term's effect, squared, that the others must leave unexplained
-# By which a term is moved for a derivative, of itself and of what would explain all seconds alone: far at first, where
-# requests fall into other steps than those observed; at last so little that all stay in their steps.
+# By which a term is moved for a derivative, relative to itself plus its value if it alone explained all seconds: much
+# at first, while requests are in other steps than observed; in the end so little that no request changes steps.
 _MOVED: Final = (0.3, 0.03, 1e-5)
 _POLISH: Final = (0.1, 0.01, 1e-3, 1e-5)  # of the terms that are kept
 _TUNED = 1.345 * 1.4826  # times the median size of errors: beyond it an error weighs less than its square
-_LEAST_ERROR = 1e-5  # that is told from none
+_LEAST_ERROR = 1e-5  # that is distinguished from none
 _MOST_STEPS = 5  # with derivatives by moves of one size
 _STOPS = 1e-3  # relative change of the terms below which steps end
-_EXACT = 1e-3  # misfit below which nothing is left to find
+_EXACT = 1e-3  # misfit below which the search ends
 _BETTER = 0.02  # relative gain in the misfit that a further term is worth
 _SIGMAS = 1.96  # of a 95% interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedTerm:
-    """What runs say of a term."""
+    """The estimate of a term."""
 
     term: Term
     seconds: float  # >= 0
@@ -85,13 +85,13 @@ class FittedTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSeconds:
-    """What a fit came to."""
+    """The result of a fit."""
 
     runs: tuple[str, ...]  # that it was fitted to
-    target: str  # the member whose forwards the target's terms are of
+    target: str  # the member that the target's terms are for
     draft_lengths: tuple[int, ...]  # tokens a round, of the runs that drafted; each once
     terms: tuple[FittedTerm, ...]  # of the cost; all others are 0
-    untold: tuple[str, ...]  # what the runs cannot tell, and what would, a line each
+    untold: tuple[str, ...]  # what the runs cannot identify, and what would, a line each
     # mean size of the natural logarithm of simulated over observed times, over TTFT and the time from there to the end
     # of each request; 0.1 is about 10%
     misfit: float
@@ -99,7 +99,7 @@ class FittedSeconds:
 
     @property
     def figures(self) -> dict[str, dict[str, float]]:
-        """The terms by member and field, as a FILE.json holds them."""
+        """The terms by member and field, as in a FILE.json."""
         found: dict[str, dict[str, float]] = {}
         for one in self.terms:
             member = self.target if one.term.member == TARGET else one.term.member
@@ -108,13 +108,13 @@ class FittedSeconds:
 
     @property
     def contents(self) -> dict[str, dict[str, Any]]:
-        """What a FILE.json holds: the figures, and the lengths of the drafts that a drafter's are of."""
+        """The content of a FILE.json: the figures, and the lengths of drafts behind a drafter's figures."""
         lengths = {"draft_lengths": list(self.draft_lengths)}
         return {member: dict(of) if member == self.target else of | lengths for member, of in self.figures.items()}
 
     @property
     def cost(self) -> FileCost:
-        """As the simulator takes it."""
+        """The terms as a cost for the simulator."""
         return _cost_of(f"calibrated on {', '.join(self.runs)}", self.figures, self.target)
 
     def to_json(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class FittedSeconds:
         }
 
     def lines(self) -> list[str]:
-        """What was fitted, how sure it is and what it cannot say, in words."""
+        """What was fitted, its uncertainty and what is not identified, in words."""
         told = "; ".join(f"{_said(one, self.target)}" for one in self.terms)
         off = f"there simulated times are off by {self.misfit:.1%} on average"
         return [f"calibrated on {', '.join(self.runs)}: {told}; {off}", *self.untold]
@@ -165,7 +165,7 @@ def calibrate(
     Args:
         runs: of one server, at least one.
         replayer_of: makes the cluster that serves a run.
-        target: what the target is called in the cost.
+        target: name of the target in the cost.
 
     Raises:
         ArgumentError: fewer observed times than terms.
@@ -190,7 +190,7 @@ class _Found(NamedTuple):
 class _Grown(NamedTuple):
     found: _Found
     width: float  # half the term's 95% interval, as a share of the seconds
-    other: Term | None  # that it is hardest told from
+    other: Term | None  # that is hardest to separate from it
     is_needed: bool  # its interval is above 0, and the misfit is smaller
 
 
@@ -211,7 +211,7 @@ class _Fit:
 
     @property
     def most_searches(self) -> int:
-        """The first and the last, and two for each further term, each time that one more is taken in."""
+        """Most searches: the first and the last, and two for each further term, each time that one is added."""
         return 2 + len(self._more) * (len(self._more) + 1)
 
     def fitted(self) -> FittedSeconds:
@@ -273,11 +273,11 @@ class _Fit:
         return _Grown(better, width, other, is_needed)
 
     def _explained_by(self, term: Term) -> Term:
-        """What a fit without `term` puts its seconds into: a search that begins there may never come away from it."""
+        """The term that absorbs those seconds in a fit without `term`: a search that starts there may not leave it."""
         return Term(DRAFTER, "per_token_s") if term.member == DRAFTER else Term(TARGET, "intercept_s")
 
     def _searched(self, terms: Sequence[Term], begin: Floats, moves: Sequence[float]) -> _Found:
-        """The best of what full steps come to: a step may have to pass through worse, where requests change steps."""
+        """The best result of full steps: the misfit may have to rise where requests change steps."""
         best, least = begin, self._errors(terms, begin)
         for moved in moves:
             values, errors = best, least
@@ -316,7 +316,7 @@ class _Fit:
         return errors
 
     def _scales(self, errors: Floats) -> Floats:
-        """`[N]` the usual size of errors, by kind: a client's delay weighs more on times to first tokens."""
+        """`[N]` the usual size of errors, by kind: a client's delay matters more for times to first tokens."""
         size = np.abs(errors)
         of_kinds = [max(_LEAST_ERROR, float(np.median(size[kind])) if kind.any() else 0.0) for kind in self._kinds()]
         scales: Floats = np.where(self._is_first, of_kinds[0], of_kinds[1])
@@ -326,18 +326,18 @@ class _Fit:
         return self._is_first, ~self._is_first
 
     def _weights(self, errors: Floats) -> Floats:
-        """`[N]` of squares (Huber 1964): alike up to the usual size of errors, and less beyond it."""
+        """`[N]` weights of squares (Huber 1964): equal up to the usual size of errors, and less beyond it."""
         scales = self._scales(errors)
         weights: Floats = 1 / (scales * np.maximum(np.abs(errors), _TUNED * scales))
         return weights
 
     def _loss(self, errors: Floats) -> float:
-        """What a search makes small: sizes of errors, in which neither kind outweighs the other."""
+        """What a search minimises: sizes of errors, with equal weight of both kinds."""
         size = np.abs(errors)
         return sum(float(np.log(_LEAST_ERROR + size[kind].mean())) for kind in self._kinds() if kind.any())
 
     def _sureness(self, terms: Sequence[Term], found: _Found) -> list[tuple[float, Term | None]]:
-        """Of each term: half its 95% interval as a share of the seconds; the term that it is hardest told from."""
+        """Of each term: half its 95% interval as a share of the seconds; the term hardest to separate from it."""
         effects = np.abs(found.slopes).mean(axis=0)
         told = effects > 0
         scaled = found.slopes / np.where(told, effects, 1.0)  # of terms as shares of the seconds
@@ -360,9 +360,9 @@ class _Fit:
 
 
 def _solved(found: _Found, weights: Floats) -> Floats:
-    """`[T]` >= 0: the terms at which errors, were they linear in them, had the least weighted squares.
+    """`[T]` >= 0: the terms with the least weighted squares of errors, if errors were linear in them.
 
-    Exact: every choice of the terms that are 0 is tried, as there are few.
+    Exact: every choice of terms that are 0 is tried, since there are few.
     """
     root = np.sqrt(weights)
     scale = np.maximum(np.abs(found.slopes).mean(axis=0), 1e-300)
@@ -413,14 +413,14 @@ def simulated_ps(requests: ReplayedRequests, served: ServingLog) -> Floats:
 
 
 def _rounds_s(run: Replayable) -> list[float]:
-    """Seconds of a round, or a plain step, in the mean of each answer that has one."""
+    """Seconds of a round, or a plain step, the mean of each answer with any."""
     counts = run.drafts.rounds or [(one.output_tokens or 0) - 1 for one in run.requests.requests]
     times = observed_ps(run.requests.requests)[:, 1] / PS_PER_S
     return [float(seconds) / count for seconds, count in zip(times, counts, strict=True) if count and seconds > 0]
 
 
 def _begin(runs: Sequence[Replayable]) -> dict[Term, float]:
-    """Where the search begins: a step takes the least round, a token of a prompt its share of the least TTFT."""
+    """The start of the search: a step takes the least round, a token of a prompt its share of the least TTFT."""
     shares = [
         float(first) / PS_PER_S / (one.prompt_tokens or 1)
         for run in runs
@@ -439,7 +439,7 @@ def _begin(runs: Sequence[Replayable]) -> dict[Term, float]:
 
 
 def _alone(runs: Sequence[Replayable]) -> dict[Term, float]:
-    """What each term would be, about, if it explained all seconds of a step alone."""
+    """Each term's approximate value if it alone explained all seconds of a step."""
     step_s = _begin(runs)[Term(TARGET, "intercept_s")]
     prompts = [one.prompt_tokens or 1 for run in runs for one in run.requests.requests]
     tokens = max([1, *(run.drafts.tokens for run in runs)])

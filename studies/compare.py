@@ -1,6 +1,6 @@
 """Policies side by side on one recording, at every seed that changes a run, and chains with windows of a range.
 
-Also what a comparison shows beside its table: figures by tag, regret against oracles, and those of another device.
+Also the further parts of a comparison: figures by tag, regret against oracles, and figures of another device.
 """
 
 from collections import Counter
@@ -46,30 +46,30 @@ from .setting import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRuns:
-    """What came of the policies, by name."""
+    """The policies' runs, by name."""
 
     asked: Sequence[str]  # names of the policies, in the order asked
-    # at least one run, the first seed's first; without the policies that were refused
+    # at least one run, the first seed's first; without rejected policies
     summaries: Mapping[str, Sequence[Summary]]
     shares: Mapping[str, TagShares]  # the run at the first seed by tag
     by_request: Mapping[str, Sequence[RequestShares]]  # as `summaries`
     spent: Mapping[str, Spent]  # by the run at the first seed
-    refused: Mapping[str, CostRangeError]  # policies whose seconds the cost does not know, and why
-    sessions: Mapping[str, str] = field(default_factory=dict)  # by request, of those that belong to one
+    refused: Mapping[str, CostRangeError]  # policies whose seconds are unknown to the cost, and why
+    sessions: Mapping[str, str] = field(default_factory=dict)  # by request, of requests with a session
 
     @property
     def known(self) -> list[str]:
-        """Names of the policies asked for that were not refused; raises the first refusal if there is none."""
+        """Names of the requested policies without rejected ones; raises the first rejection's error if none is left."""
         known = [name for name in self.asked if name in self.summaries]
         if not known:
             raise next(iter(self.refused.values()))
         return known
 
     def side_by_side(self, meta: Mapping[str, Any], cost: CostModel, ends: tuple[SideBySide, ...] = ()) -> SideBySide:
-        """Those that were not refused, at all seeds they were run at; raises the first refusal if there is none.
+        """Policies that were not rejected, at all their seeds; raises the first rejection's error if there is none.
 
-        `meta` describes the scenario; `cost` is the one they ran under, which has more to say after the runs, and
-        `ends` what came of them at the ends of what is known of it.
+        `meta` describes the scenario; `cost` is the one they ran under, which has more notes after the runs, and `ends`
+        their runs at the ends of its range.
         """
         left_out = [f"{name} is left out: {error}" for name, error in self.refused.items() if name in self.asked]
         if BASELINE in self.refused and BASELINE not in self.asked:
@@ -98,19 +98,19 @@ def run_policies(
     log: Path | None = None,
     within: Progress | None = None,
 ) -> PolicyRuns:
-    """Run every policy, and the target alone if it is not among them; that one may be refused then.
+    """Run every policy, and the target alone if it is not among them; that one may be rejected then.
 
     Args:
         scenarios: by seed.
-        policies: a wrong one is refused before any run.
-        lossless: whether only lossless policies were asked for.
-        partial: whether policies may be refused too.
+        policies: a bad one raises before any run.
+        lossless: whether only lossless policies are allowed.
+        partial: whether policies may be rejected too.
         log: new folder for run logs of `policies` at the first seed, or None.
-        within: the stage that these policies are a part of, told of each; None: they are a stage of their own.
+        within: the stage that these policies are a part of, which shows each; None: a stage of their own.
 
     Raises:
         ValueError: a policy that may not run on the recording.
-        CostRangeError: seconds that the cost does not know, of a policy that may not be refused.
+        CostRangeError: seconds unknown to the cost, of a policy that may not be rejected.
     """
     for policy in policies:
         built(scenarios.first.tables, policy, lossless=lossless)
@@ -132,7 +132,7 @@ def run_policies(
                 while len(found) < wanted:
                     progress.note(f"{policy.name}, run {len(found) + 1} of {wanted}" if found else policy.name)
                     scenario = scenarios.at(len(found))
-                    # Built anew: what a policy learns stays in its run.
+                    # Built again: what a policy learns is for its run only.
                     run = simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
                     found.append(summarise_run(run))
                     parts.append(RequestShares.of(run))
@@ -143,7 +143,7 @@ def run_policies(
                         chance = has_chance(found[0], shifted=scenarios.shifted)
                         wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
                     elif len(found) == 2 and not chance and parts[0].is_like(parts[1]):
-                        found, parts = found[:1], parts[:1]  # in another order nothing is otherwise
+                        found, parts = found[:1], parts[:1]  # another order changes nothing
                         break
                     del run  # logs are long
             except CostRangeError as error:
@@ -174,7 +174,7 @@ def _stage(policies: Sequence[NamedPolicy], within: Progress | None) -> Abstract
 def at_ends(
     scenarios: Scenarios, policies: Sequence[NamedPolicy], *, lossless: bool, within: Progress | None = None
 ) -> tuple[SideBySide, ...]:
-    """The policies at the first seed, at either end of what is known of the cost; () where that is unknown.
+    """The policies at the first seed, at both ends of the cost's range; () if unknown.
 
     `within` is as of `run_policies`.
     """
@@ -187,7 +187,7 @@ def at_ends(
 
 
 def built(tables: ReplayTables, policy: NamedPolicy, *, lossless: bool) -> Policy:
-    """The policy, made for a run on a recording; raises ValueError if it may not run there."""
+    """The policy, built for a run on a recording; raises ValueError if it may not run there."""
     made = policy.admitted(tables.pool, lossless=lossless)
     check_observed(made, policy.name, tables)
     recording = tables.trace
@@ -211,12 +211,12 @@ def sweep(
 ) -> Sweep:
     """Compare chains with every window of a range: "draft:1..12/target", "draft:1..9:2/mid:4..8/target".
 
-    `recording` is as `open_recording` returns it, or where it lies; `options` are those of `SweepOptions`, but for `on`
-    and `measured_on`.
+    `recording` is as `open_recording` returns it, or its path; `options` are those of `SweepOptions`, except `on` and
+    `measured_on`.
 
     Raises:
-        ValueError: an argument that will not do, in one line; no chain with ranges, or too many of them.
-        CostRangeError: the cost knows the seconds of no chain at one of the batches.
+        ValueError: a bad argument, in one line; no chain with ranges, or too many of them.
+        CostRangeError: the seconds of all chains at one of the batches are unknown to the cost.
     """
     return swept(recording, chains, checked(SweepOptions, options))
 
@@ -228,7 +228,7 @@ def swept(
     *,
     within: Progress | None = None,
 ) -> Sweep:
-    """As `sweep`, as a part of the stage `within`, which is told of each policy; None: a stage of its own."""
+    """As `sweep`, as a part of the stage `within`, which shows each policy; None: a stage of its own."""
     batches = asked.batches
     twice = [batch for batch, count in Counter(batches).items() if count > 1]
     if twice or not batches:
@@ -266,7 +266,7 @@ def swept(
 
 
 def num_replayed(setting: Setting, policies: int) -> int:
-    """How often so many policies are replayed together, at the cost and at the ends of what is known of it."""
+    """How many replays `policies` policies take, at the cost and at the ends of its range."""
     return policies * (1 + len(setting.priced().ends()))
 
 
@@ -294,7 +294,7 @@ OUTER = (MappedBy.all, MappedBy.memory)
 
 
 def with_oracles(policies: Sequence[NamedPolicy], pool: Pool) -> list[NamedPolicy]:
-    """The policies to compare and the oracles that are not among them, whatever their options."""
+    """The policies to compare and the oracles that are not among them, with any options."""
     built = [policy.build(pool) for policy in policies]
     oracles = {"oracle-window": OracleWindow, REFERENCE: OracleChain}
     missing = [name for name, kind in oracles.items() if not any(isinstance(policy, kind) for policy in built)]
@@ -302,7 +302,7 @@ def with_oracles(policies: Sequence[NamedPolicy], pool: Pool) -> list[NamedPolic
 
 
 def oracles_of(policies: Mapping[str, Policy]) -> tuple[str, ...]:
-    """Names of those that see ahead, so that nobody can run them."""
+    """Names of policies that see ahead, and so cannot be run."""
     abouts = {name: about_of(policy) for name, policy in policies.items()}
     return tuple(name for name, about in abouts.items() if about is not None and about.oracle)
 
@@ -313,7 +313,7 @@ def tags_of(runs: PolicyRuns) -> ByTag:
 
 
 def why_in(found: SideBySide, runs: PolicyRuns) -> Why:
-    """Where each policy's gain at the first seed goes, the fastest first; raises the refusal of the target alone."""
+    """Where each policy's gain at the first seed goes, the fastest first; raises the error of the target alone."""
     if BASELINE in runs.refused:
         raise runs.refused[BASELINE]
     alone = runs.spent[BASELINE]
@@ -326,9 +326,9 @@ def why_in(found: SideBySide, runs: PolicyRuns) -> Why:
 
 
 def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy]) -> Regret:
-    """What each policy loses; against the best of those, tag by tag, that do the same in every round.
+    """What each policy loses, also by tag against the best static policy.
 
-    Raises CostRangeError where the oracle was left out, since the cost does not know its seconds.
+    Raises CostRangeError if the oracle was left out, since its seconds are unknown to the cost.
     """
     names = [row.policy for row in found.rows]
     reference = next(name for name, policy in policies.items() if isinstance(policy, OracleChain))
@@ -363,15 +363,15 @@ def compare(
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
 
     Args:
-        recording: that is replayed, as `open_recording` returns it, or where it lies; what several calls work out
-            once, they share where it is ready for replay (`sim.replay_tables.tables_of`).
+        recording: that is replayed, as `open_recording` returns it, or its path; several calls share computed tables if
+            given one ready for replay (`sim.replay_tables.tables_of`).
         policies: one or several: texts ("draft:4/target", "adaptive,most=12", "file.py:Class"), specs, classes, or
-            functions that make a policy for a pool; by name where names are to be yours. None: a representative set.
+            functions that make a policy for a pool; a mapping gives them names. None: a representative set.
         options: see `ComparisonOptions`.
 
     Raises:
-        ValueError: an argument or a policy that will not do, in one line.
-        CostRangeError: seconds that the cost does not know.
+        ValueError: a bad argument or policy, in one line.
+        CostRangeError: seconds unknown to the cost.
         PolicyError: a policy that broke the contract.
     """
     asked = checked(ComparisonOptions, options)

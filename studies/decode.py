@@ -57,11 +57,11 @@ def load_pool(
 
     Args:
         pool: a pool.toml or its folder, or models that are loaded already; None is the shipped pool.
-        threads: CPU threads of torch from here on, >= 1; with loaded models they stay as they are.
+        threads: CPU threads of torch from here on, >= 1; not changed with loaded models.
         devices: of members by name, in place of those of the file; none with loaded models.
-        debug: say how the models will run, and which product multiplies which weight.
-        forward: how that is, see `forward_choice.choose_forward`.
-        chat: put prompts as questions of a dialogue, by the tokenizer's chat template; not with loaded models.
+        debug: print how the models will run, and which product multiplies which weight.
+        forward: how models run, see `forward_choice.choose_forward`.
+        chat: render prompts as questions of a dialogue, by the tokenizer's chat template; not with loaded models.
 
     Raises:
         PoolFileError, ArgumentError: as `ModelPool.load`; ArgumentError also for devices or a chat of loaded models.
@@ -90,7 +90,7 @@ def load_models(
     debug: bool = False,
     chat: bool = False,
 ) -> ModelPool | ForcedPool:
-    """As `load_pool`, for those who can do with a forced pool as well; its models are made, and it has no chat."""
+    """As `load_pool`, for forced pools too; these make their models, and have no chat."""
     if chat and is_forced(pool):
         raise ArgumentError("`chat` must be left out with a forced pool, which reads no text")
     if isinstance(pool, ForcedPool):
@@ -120,14 +120,14 @@ def _loaded(pool: Path | str | None, threads: int, devices: Mapping[str, str] | 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Decoded(Pictured):
-    """Answers of real models, and what they took; prints as `paceline run --out` does."""
+    """Answers of real models, with their seconds; prints as `paceline run --out` does."""
 
     outputs: tuple[Output, ...]  # of the requests that ended, failed ones among them, in the order of the prompts
     log: RunLog
-    num_requests: int  # that were asked for
-    # whether nobody waited until answers were scored and a lossy policy's texts measured
+    num_requests: int  # that were requested
+    # whether scoring answers and measuring a lossy policy's texts was interrupted
     quality_interrupted: bool = False
-    # by request id, of answers to prompts that say what a right one is
+    # by request id, of answers to prompts with a right one
     scores: Mapping[str, Score] = field(default_factory=dict)
 
     @property
@@ -141,7 +141,7 @@ class Decoded(Pictured):
         return summarise_run(self.log) if len(self.failed) < len(self.outputs) else None
 
     def tables(self) -> Sequence[Grid]:
-        """What each member did; none if no request was answered."""
+        """Figures by member; empty if no request was answered."""
         summary, meta = self.summary, self.log.meta
         if summary is None:
             return []
@@ -149,7 +149,7 @@ class Decoded(Pictured):
         return [run_table(summary, remarks, start=start_words(meta))]
 
     def lines(self) -> Sequence[str]:
-        """What prefix caches found, and who reads them row by row all the same; the answers are in `outputs`."""
+        """Hits of prefix caches, and members that still read them row by row; answers are in `outputs`."""
         how: Mapping[str, str] = self.log.meta.get("shared_attention", {})
         apart = [f"{name} ({kind})" for name, kind in how.items() if kind not in SHARED_KINDS]
         asked = apart and self.log.meta["shared_attention_asked"] == "on"
@@ -158,11 +158,11 @@ class Decoded(Pictured):
         return [*([] if summary is None else prefix_lines(summary)), *told, *self.score_lines()]
 
     def sections(self) -> Sequence[Section]:
-        """What is kept by position, and where the seconds went; nothing if no request was answered."""
+        """Acceptance by position, and seconds by member; empty if no request was answered."""
         return [Section(topic="acceptance", tables=tuple(self.tables()), panels=tuple(_panels_of([self])))]
 
     def answer(self) -> Sequence[str]:
-        """What came of it, then `lines`."""
+        """The figures in words, then `lines`."""
         return [*(grid.title for grid in self.tables()), *self.lines()]
 
     def configuration(self) -> Mapping[str, Any]:
@@ -175,7 +175,7 @@ class Decoded(Pictured):
         return f"pool {meta['pool']}, {meta['policy']}, {counted(self.num_requests, 'prompt')}, batch {meta['batch']}"
 
     def score_lines(self) -> Sequence[str]:
-        """How many answers are right, in all and by tag, and how tests failed; none where nothing is to be scored."""
+        """How many answers are right, in all and by tag, and how tests failed; empty without scores."""
         return score_lines(self.scores.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def decode(
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
-        prompts: a JSONL file by its path, or texts. A policy may name tags of those that `limit` leaves out.
-        policy: a text, a spec, a class, or a function that makes it for a pool, as of `compare`, or named.
+        prompts: a JSONL file by its path, or texts. A policy may name tags of prompts beyond `limit`.
+        policy: a text, a spec, a class, or a function that makes it for a pool, as for `compare`, or named.
         options: see `DecodeOptions`.
 
     Raises:
@@ -257,14 +257,14 @@ def _models_of(pool: ModelPool | Path | str | None, own: DecodeOptions) -> Model
 
 
 def _asked(given: PolicyGiven | NamedPolicy) -> NamedPolicy:
-    """The policy; refuses an oracle, which needs a recording."""
+    """The policy; raises ArgumentError for an oracle, which needs a recording."""
     asked = given if isinstance(given, NamedPolicy) else named_policy(given)
     refuse_oracle(asked.made_by, asked.name)
     return asked
 
 
 def _scorer(requests: Sequence[Prompt], *, run_tests: bool | str) -> Scorer:
-    """Refuses tests where there are none or none can be run, before anything has."""
+    """The scorer; raises before any run if there are no tests, or none can be run."""
     if not isinstance(run_tests, bool) and run_tests != "unsandboxed":
         raise ArgumentError(f"`run_tests` must be True, False or 'unsandboxed', got {run_tests!r}")
     if not run_tests:
@@ -283,7 +283,7 @@ def _scorer(requests: Sequence[Prompt], *, run_tests: bool | str) -> Scorer:
 
 
 def _scored(found: Decoded, requests: Sequence[Prompt], scorer: Scorer) -> Decoded:
-    """With scores of answers that were finished and whose prompts say what a right one is."""
+    """The run with scores of finished answers to prompts with a right one."""
     asked = {prompt.request_id: prompt for prompt in requests}
     scores: dict[str, Score] = {}
     try:
@@ -294,13 +294,13 @@ def _scored(found: Decoded, requests: Sequence[Prompt], scorer: Scorer) -> Decod
                 if score is not None:
                     scores[output.request_id] = score
                 progress.advance(1)
-    except KeyboardInterrupt:  # every request is answered; only this measure is missing
+    except KeyboardInterrupt:  # every request is answered; only this measurement is missing
         return replace(found, scores=scores, quality_interrupted=True)
     return replace(found, scores=scores)
 
 
 def _branching(rollouts: Rollouts | str, members: Pool, policy: Policy, *, quality: bool) -> Rollouts:
-    """The rollouts asked for; refuses those whose texts would have to be judged, or that a member cannot go along."""
+    """The requested rollouts; raises if their texts would have to be judged, or a member cannot follow them."""
     if members.feature_level is not None:
         raise ArgumentError(f"`rollouts` do not go with {members.names[members.feature_level]}, {READER}")
     about = about_of(policy)
@@ -313,14 +313,14 @@ def _branching(rollouts: Rollouts | str, members: Pool, policy: Policy, *, quali
 
 
 def _judged(found: Decoded, models: ModelPool, requests: Sequence[Prompt], alone: Alone, scorer: Scorer) -> Decoded:
-    """After a lossy policy, what the target says of the texts as well."""
+    """The run with the target's verdict on the texts of a lossy policy."""
     meta = found.log.meta
     if meta["interrupted"] or found.quality_interrupted or not (meta["lossy_steps"] or meta["lossless"] is False):
         return found
     try:
         qualities = text_qualities(models, requests, found.outputs, alone, scorer)
         return replace(found, log=with_quality(found.log, qualities))
-    except KeyboardInterrupt:  # every request is answered; only this measure is missing
+    except KeyboardInterrupt:  # every request is answered; only this measurement is missing
         return replace(found, quality_interrupted=True)
 
 
@@ -332,15 +332,15 @@ INTERVAL = "95%: interval of the mean of that over {} and rounds"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DecodedByPolicy(Pictured):
-    """Runs of the same prompts, one a policy."""
+    """Runs of the same prompts, one per policy."""
 
     runs: tuple[Decoded, ...]  # of the first round, in the order of the policies; an interrupted one is the last
     # of whole rounds only, tokens/s by round and policy; the first is that of `runs`
     speeds: tuple[tuple[float, ...], ...] = ()
-    # likewise what each request wrote and took; none where no round was whole
+    # in the same order, tokens and seconds of each request; empty without a whole round
     shares: tuple[tuple[RequestShares, ...], ...] = ()
-    asked_rounds: int = 1  # rounds that there were to be
-    sessions: Mapping[str, str] = field(default_factory=dict)  # by request, of those that belong to one
+    asked_rounds: int = 1  # requested rounds
+    sessions: Mapping[str, str] = field(default_factory=dict)  # by request, of requests with a session
 
     @property
     def num_rounds(self) -> int:
@@ -355,7 +355,7 @@ class DecodedByPolicy(Pictured):
     def over_first(self, place: int) -> Interval | None:
         """Tokens/s of a policy over those of the first, and the 95% interval over requests or sessions, and rounds.
 
-        None of fewer requests than tell anything, and of a policy that answered none.
+        None for too few requests, and for a policy that answered none.
         """
         if not self.shares:
             return None
@@ -367,7 +367,7 @@ class DecodedByPolicy(Pictured):
         return Resampled(runs, sessions=self.sessions)
 
     def tables(self) -> Sequence[Grid]:
-        """A row a policy, and the texts beside the target's own where a policy is lossy."""
+        """A row per policy, and texts compared with the target's if a policy is lossy."""
         known = [(run, run.summary) for run in self.runs]
         speeds = self._speeds()
         rows = [
@@ -409,7 +409,7 @@ class DecodedByPolicy(Pictured):
         return f"pool {meta['pool']}, {counted(self.runs[0].num_requests, 'prompt')}, batch {meta['batch']}"
 
     def _speeds(self) -> list[dict[str, str]]:
-        """Cells of each policy: its median, least and most tokens/s, and its median share of the first's in a round."""
+        """Cells of each policy: its median, least and most tokens/s, and its median ratio to the first in a round."""
         cells = []
         for place, own in enumerate(zip(*self.speeds, strict=True)):
             shares = [row[place] / row[0] for row in self.speeds if row[0] > 0]
@@ -426,11 +426,11 @@ class DecodedByPolicy(Pictured):
         return cells
 
     def lines(self) -> Sequence[str]:
-        """Right answers by tag and kinds of failures, a line a policy where anything is known of them."""
+        """Right answers by tag and kinds of failures, a line per policy if known."""
         return [f"{run.log.meta['policy']}: {line}" for run in self.runs for line in run.score_lines()]
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/runtime.md): `policies`, of each what one alone has."""
+        """The documented form (docs/runtime.md): `policies`, each in the form of a single one."""
         over = [self.over_first(place) for place in range(len(self.runs))]
         return {
             "policies": [run.to_json() for run in self.runs],
@@ -456,14 +456,14 @@ def decode_each(
     *,
     repeats: int = REPEATS,
 ) -> DecodedByPolicy:
-    """Answer the same prompts under each of several policies, two or more, with models that are loaded once.
+    """Answer the same prompts under each of several policies, two or more, with models loaded once.
 
-    Each policy first answers one prompt, of which nothing is kept. Policies take turns within each of `repeats` >= 1
-    rounds, so that a machine that becomes slower does so for all of them; texts and quality are of the first round.
-    `own` are the keywords of `decode`; its `lossless` refuses before any run.
+    Each policy first answers one prompt, which is not kept. Policies take turns within each of `repeats` >= 1 rounds,
+    so that a machine that becomes slower does so for all of them; texts and quality are of the first round. `own` are
+    the keywords of `decode`; its `lossless` raises before any run.
 
     Raises:
-        ValueError, PolicyError: as `decode`; of a policy's own arguments before any has run.
+        ValueError, PolicyError: as `decode`; for a policy's own arguments before any run.
     """
     asked = named_policies(policies)
     models = _models_of(pool, own)
@@ -471,7 +471,7 @@ def decode_each(
     for policy in asked:
         policy.admitted(members, lossless=own.lossless)
     check_least("`repeats`", repeats, 1)
-    own = replace(own, devices=None, chat=False)  # the models are loaded
+    own = replace(own, devices=None, chat=False)  # the models are loaded already
     speed_only = replace(own, quality=False, run_tests=False)
     for policy in asked:
         warm = decode(models, prompts, policy, **vars(replace(speed_only, limit=1)))
@@ -516,7 +516,7 @@ def _shares_of(runs: Sequence[Decoded]) -> tuple[RequestShares, ...]:
 
 
 def _speeds_of(runs: Sequence[Decoded]) -> tuple[float, ...]:
-    """Tokens/s of each; 0 of one that finished no request."""
+    """Tokens/s of each; 0 if it finished no request."""
     return tuple(0.0 if run.summary is None else run.summary.output_tokens_per_s for run in runs)
 
 

@@ -22,9 +22,9 @@ from ..traces.errors import TraceFormatError
 from ..traces.profile import profiles_here
 from .plugins import KINDS
 
-# A requirement as metadata writes it: its name, and the extra that it is of.
+# A requirement in metadata: its name, and its extra.
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
-# What says in /proc/cpuinfo that a processor multiplies numbers of 16 bits by itself.
+# Flags in /proc/cpuinfo of processors that multiply 16-bit numbers in hardware.
 _BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 
@@ -34,7 +34,7 @@ class Extra:
 
     name: str
     missing: tuple[str, ...]  # packages
-    install: str  # the command; "" where nothing is missing
+    install: str  # the command; "" if nothing is missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class KeptProfile:
     """A profile of this machine."""
 
     file: str
-    pool: str  # its members; "" where the file cannot be read
-    measured_at: str  # ISO 8601; "" likewise
-    changed: tuple[str, ...]  # what is otherwise than when it was measured, in words
+    pool: str  # its members; "" if the file cannot be read
+    measured_at: str  # ISO 8601; "" if the file cannot be read
+    changed: tuple[str, ...]  # what has changed since it was measured, in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class FoundPlugin:
 
     kind: str  # of `studies.plugins.KINDS`
     name: str
-    unusable: str  # why; "" where it can be used
+    unusable: str  # why; "" if it can be used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -72,7 +72,7 @@ class Diagnosis(Printed):
     versions: Mapping[str, str]  # of this package, of Python, and of what it needs
     extras: tuple[Extra, ...]
     plugins: tuple[FoundPlugin, ...]
-    machine: Mapping[str, str]  # what it has, in words
+    machine: Mapping[str, str]  # its hardware, in words
     folder: str  # of the caches
     kept: tuple[KeptFiles, ...]
     profiles: tuple[KeptProfile, ...]  # the newest, which `--cost here` takes, first
@@ -128,7 +128,7 @@ class Diagnosis(Printed):
 
 
 def doctor() -> Diagnosis:
-    """Look at the installation; see `Diagnosis`."""
+    """Inspect the installation; see `Diagnosis`."""
     needed, extras = _requirements()
     names = {"paceline": version("paceline"), "python": f"{platform.python_version()} ({sys.executable})"}
     return Diagnosis(
@@ -201,7 +201,7 @@ def _torch() -> dict[str, str]:
     if find_spec("torch") is None:
         return {"torch": "not installed: real models cannot run here, simulations can"}
     try:
-        import torch  # noqa: PLC0415 - an optional dependency, at its one door here
+        import torch  # noqa: PLC0415 - an optional dependency at its one door
     except (ImportError, OSError) as error:
         return {"torch": f"cannot be imported: {told(error)}"}
     found = {"torch": f"{torch.__version__}, {torch.get_num_threads()} threads by default"}

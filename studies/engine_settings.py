@@ -1,8 +1,8 @@
 """A decision about speculation as settings to paste: vLLM, SGLang, TensorRT-LLM, llama.cpp and transformers.
 
 A decision is a drafter and a schedule: how many tokens K are drafted, by the number of running requests. Names and
-rules of each engine were read in the files of one version, `ENGINES`. What an engine would clamp, drop or refuse is
-refused here, with the best that it can; what it does unasked is a note.
+rules of each engine were read in the files of one version, `ENGINES`. What an engine would clamp, drop or reject raises
+here, with the best that it supports; what it does by itself is a note.
 """
 
 import json
@@ -24,7 +24,7 @@ _VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){1,3})((?:rc|a|b|\.?post|\.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDrafter:
-    """What drafts in an engine."""
+    """The drafter of an engine."""
 
     kind: str  # of KINDS
     model: str | None = None  # path or name of its weights; None: it has none, or they are the target's
@@ -37,10 +37,10 @@ class EngineDrafter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is to be set. R ranges of running requests."""
+    """The decision to set. Letter: R ranges of running requests."""
 
     drafter: EngineDrafter
-    schedule: tuple[tuple[int, int], ...]  # `[R]` (from so many running requests on, K); begins at 1, ascends
+    schedule: tuple[tuple[int, int], ...]  # `[R]` (first number of running requests, K); begins at 1, ascends
     target: str  # path or name of the target's weights
     max_batch: int | None  # most requests that run at a time; None: the engine's default
     tree: tuple[int, int] | None  # (children of a node, tokens of the whole tree); None: a chain of K tokens
@@ -62,13 +62,13 @@ class Decision:
         return [(start, end, k) for (start, k), end in zip(self.schedule, [*ends, self.max_batch], strict=True)]
 
     def text(self) -> str:
-        """The schedule as it is typed."""
+        """The schedule as typed."""
         return ",".join(f"{start}:{tokens}" for start, tokens in self.schedule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pasted:
-    """What is pasted."""
+    """The text to paste."""
 
     command: str  # a line of a shell, or of Python
     setting: dict[str, Any]  # the same by the engine's names
@@ -82,19 +82,19 @@ class EngineRules:
 
     title: str
     version: str  # whose files were read
-    names: Mapping[str, str]  # the engine's word for each kind of drafter that it has
+    names: Mapping[str, str]  # the engine's name for each kind of drafter that it has
     fixed: Mapping[str, str]  # kinds for which K cannot follow the running requests, and why
     trees: tuple[str, ...]  # kinds that draft trees
-    longest_match: bool  # whether an n-gram drafter takes its longest match
+    longest_match: bool  # whether the longest match of an n-gram drafter can be set
     mtp_weights: bool  # whether MTP layers may have weights of their own
     alone: bool  # whether it takes one request at a time
-    write: Callable[[Decision, str], Pasted]  # of a decision whose K is not always 0, and the engine's word
+    write: Callable[[Decision, str], Pasted]  # for a decision whose K is not always 0, and the engine's name
     plain: Callable[[Decision], Pasted]  # without speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EngineSettings(Printed):
-    """Settings of one engine, and what to know of them."""
+    """Settings of one engine, with notes."""
 
     engine: str
     version: str  # whose names they are
@@ -102,7 +102,7 @@ class EngineSettings(Printed):
     pasted: Pasted
 
     def lines(self) -> Sequence[str]:
-        """What is set, the text to paste, then notes."""
+        """The settings, the text to paste, then notes."""
         bounds = self.decision.bounds
         ranges = "by running requests: " + ", ".join(_range(*bound) for bound in bounds)
         what = ranges if len(bounds) > 1 else f"K = {self.decision.first}"
@@ -159,7 +159,7 @@ def settings(
         options: see `SettingsOptions`.
 
     Raises:
-        ArgumentError: an argument that will not do, or that the engine cannot run; it says what it can.
+        ArgumentError: a bad argument, or one that the engine does not support; says what it does.
     """
     asked = checked(SettingsOptions, options)
     known = ENGINES.get(engine)
@@ -202,7 +202,7 @@ def _one_drafter(given: str | Sequence[str], engine: str) -> EngineDrafter:
 
 
 def engine_drafter(text: str, argument: str = "drafter") -> EngineDrafter:
-    """What drafts in an engine, as it is given; raises ArgumentError, which names `argument`."""
+    """The drafter of an engine, from its text; raises ArgumentError, which names `argument`."""
     kind, equals, value = text.partition("=")
     if kind not in KINDS:
         raise ArgumentError(f"`{argument}` {text!r} is of no known kind; {known_are(kind, KINDS)}")
@@ -238,7 +238,7 @@ def _schedule(given: str | Mapping[int, int]) -> tuple[tuple[int, int], ...]:
     for start, tokens in pairs:
         check_within("`schedule`, requests", start, "[1, 1,000,000]")
         check_within("`schedule`, K", tokens, "[0, 1,024]")
-    # A K that stays as it is begins no range of its own.
+    # An unchanged K begins no new range.
     return tuple(pair for place, pair in enumerate(pairs) if place == 0 or pair[1] != pairs[place - 1][1])
 
 
@@ -255,7 +255,7 @@ def _tree(asked: SettingsOptions) -> tuple[int, int] | None:
 
 
 def _check_can(decision: Decision, engine: str, known: EngineRules, *, per_request: bool) -> None:
-    """Refuse what the engine cannot run; each line says what it can."""
+    """Raise ArgumentError for what the engine does not support; each line says what it does."""
     kind, schedule = decision.drafter.kind, decision.text()
     last = decision.schedule[-1][0]
     if decision.max_batch is not None:
@@ -307,7 +307,7 @@ def _check_tree(decision: Decision, engine: str, known: EngineRules) -> None:
 
 
 def _check_version(given: str | None, decision: Decision, engine: str, known: EngineRules) -> list[str]:
-    """Notes on a version that is another than ours; raises ArgumentError where its names may mean something else."""
+    """Notes on a version that differs from ours; raises ArgumentError where its names may mean something else."""
     if given is None or given == known.version:
         return []
     if not sets_schedules(engine, given) and len(decision.schedule) > 1:
@@ -319,9 +319,9 @@ def _check_version(given: str | None, decision: Decision, engine: str, known: En
 
 
 def sets_schedules(engine: str, version: str) -> bool:
-    """Whether a version of an engine is not older than the one in which a K by running requests was read.
+    """Whether a version of an engine is not older than the one whose K by running requests is known.
 
-    Raises ArgumentError for what is no version, or of an engine whose versions have no order.
+    Raises ArgumentError for no version, or an engine whose versions have no order.
     """
     known = ENGINES[engine].version
     ours, theirs = _VERSION.fullmatch(known), _VERSION.fullmatch(version)
@@ -362,7 +362,7 @@ def _vllm(decision: Decision, method: str) -> Pasted:
         config |= {"prompt_lookup_max": drafter.longest_match, "prompt_lookup_min": 1}
     notes = []
     if len(decision.schedule) > 1:
-        # The last range ends where it begins unless more is known: vLLM goes on with its K.
+        # The last range ends where it begins unless its end is known: vLLM continues with its K.
         config["num_speculative_tokens_per_batch_size"] = [
             [start, start if end is None else end, tokens] for start, end, tokens in decision.bounds
         ]
@@ -401,7 +401,7 @@ def _sglang(decision: Decision, algorithm: str) -> Pasted:
         setting["speculative-draft-model-path"] = drafter.model
     notes, files = [], {}
     if drafter.kind == NGRAM:
-        # Without it an n-gram drafter writes trees.
+        # Without it an n-gram drafter drafts trees.
         setting |= {"speculative-ngram-max-bfs-breadth": 1, "speculative-num-draft-tokens": tokens}
     else:
         setting |= {"speculative-num-steps": most, "speculative-eagle-topk": top_k}
@@ -461,7 +461,7 @@ def _tensorrt(decision: Decision, decoding_type: str) -> Pasted:
             )
         keys = {end: tokens for _, end, tokens in decision.bounds if end is not None}
         if schedule[-1][1] == 0:
-            keys.pop(decision.max_batch or 0, None)  # above the last key it drafts nothing anyway
+            keys.pop(decision.max_batch or 0, None)  # above the last key it drafts nothing
             notes.append("above the last key of draft_len_schedule, TensorRT-LLM drafts nothing")
         config["draft_len_schedule"] = keys
     return _trtllm_serve(decision, {"speculative_config": config}, notes)
@@ -520,7 +520,7 @@ def _plain_llamacpp(decision: Decision) -> Pasted:
 def _transformers(decision: Decision, keyword: str) -> Pasted:
     drafter, most = decision.drafter, decision.most
     if drafter.kind == MODEL:
-        # `generate` reads these from the assistant's own configuration: as its keywords they change nothing.
+        # `generate` reads these from the assistant's own configuration: as keywords they change nothing.
         config = {
             "num_assistant_tokens": most,
             "num_assistant_tokens_schedule": "constant",

@@ -26,11 +26,11 @@ from ..traces.rounds.recording import RoundsRecording
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedTokens:
-    """Of one request: what the target judges up to the first refused token of each round."""
+    """Of one request: the tokens that the target judges, up to the first rejected one of each round."""
 
     # `[N, 4]` probability, root of the entropy in nats, gap, and 1 / (1 + index in the draft)
     signals: NDArray[np.float64]
-    kept: NDArray[np.bool_]  # `[N]` whether the target keeps the token
+    kept: NDArray[np.bool_]  # `[N]` whether the target accepts the token
     rounds: tuple[int, ...]  # tokens of each round, in order; they add up to N
 
     def agreement(self, start: float) -> NDArray[np.float64]:
@@ -38,16 +38,17 @@ class JudgedTokens:
         found, place = np.empty(len(self.kept)), 0
         for count in self.rounds:
             found[place : place + count] = start
-            # Refused tokens after the first were judged as well, but nobody knows how many a shorter draft would have.
+            # Tokens after the first rejected one were judged too, but a shorter draft would have had an unknown number
+            # of them.
             start = moved(start, int(self.kept[place : place + count].sum()), count)
             place += count
         return found
 
 
 def judged_tokens(request: TrieRequest, level: int, window: int) -> JudgedTokens:
-    """Play drafts of up to `window` >= 1 tokens by the model at `level` over a request's trunk, after its prefill."""
+    """Replay drafts of up to `window` >= 1 tokens by the model at `level` over a request's trunk, after its prefill."""
     trie = request.trie
-    trunk = trie.trunk[:-1]  # where somebody wrote a token
+    trunk = trie.trunk[:-1]  # where a member wrote a token
     kept = trie.agreement[level]
     places: list[int] = []
     depths: list[int] = []
@@ -67,7 +68,7 @@ def judged_tokens(request: TrieRequest, level: int, window: int) -> JudgedTokens
 
 
 def _rounds(kept: NDArray[np.bool_], window: int) -> Iterator[tuple[int, int]]:
-    """(place of the first token, tokens up to the first refused one) of each round; the target writes one after it."""
+    """(place of the first token, tokens up to the first rejected one) of each round; the target writes one after it."""
     refused = np.flatnonzero(~kept)
     place = 1  # the prefill wrote the first token
     while place < len(kept):
@@ -78,16 +79,16 @@ def _rounds(kept: NDArray[np.bool_], window: int) -> Iterator[tuple[int, int]]:
         place = end + (1 if kept[end - 1] else 0)
 
 
-HELD_OUT = 4  # one request in so many is held out, the last of them
+HELD_OUT = 4  # the last of this many requests is held out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FittedHead(Printed):
     """A head, and what it was fitted to."""
 
-    head: AcceptanceHead  # as its file has it
+    head: AcceptanceHead  # in the form of its file
     num_requests: int  # fitted to
-    num_held_out: int  # requests that it was tried on
+    num_held_out: int  # requests that it was evaluated on
 
     def tables(self) -> Sequence[Grid]:
         """Its weights."""
@@ -99,7 +100,7 @@ class FittedHead(Printed):
         ]
 
     def lines(self) -> Sequence[str]:
-        """What it was fitted to, and how it does elsewhere."""
+        """What it was fitted to, and its errors on held-out requests."""
         head, fit = self.head, self.head.held_out
         return (
             f"fitted to {counted(head.num_tokens, 'judged token')} of {counted(self.num_requests, 'request')} of "
@@ -136,7 +137,7 @@ class FittedHead(Printed):
 
 
 def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) -> FittedHead:
-    """Fit a head to three quarters of the requests of a recording of contexts, and try it on the others.
+    """Fit a head to three quarters of the requests of a recording of contexts, and evaluate it on the others.
 
     Args:
         path: of the recording.
@@ -145,8 +146,8 @@ def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) 
 
     Raises:
         ArgumentError: a window below 1.
-        ValueError: a drafter that has no probabilities or is not below the target, or a recording that has none, or
-            too few requests, or in one of the parts no token that was kept, or none that was refused.
+        ValueError: a drafter that has no probabilities or is not below the target, or a recording that has none, or too
+            few requests, or in one of the parts no accepted token, or no rejected one.
     """
     judged = _judged(Path(path), drafter, window)
     own = (judged.drafter, judged.target, judged.members)
@@ -167,7 +168,7 @@ def fit_shared_head(paths: Sequence[str | Path], *, window: int = 16) -> FittedH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """What the drafter of one recording drafts, by request, and where it is from."""
+    """The drafts of one recording's drafter, by request, and their origin."""
 
     name: str
     sha256: str
@@ -198,7 +199,7 @@ def _judged(path: Path, drafter: str | None, window: int) -> _Judged:
 def _fitted(
     judged: Sequence[_Judged], tells_of: tuple[str | None, str | None, tuple[str, ...]], window: int
 ) -> FittedHead:
-    """Of all recordings, for (drafter, target, members)."""
+    """The head of all recordings, for (drafter, target, members)."""
     fitted = [one for each in judged for at, one in enumerate(each.requests) if at % HELD_OUT < HELD_OUT - 1]
     held_out = [one for each in judged for one in each.requests[HELD_OUT - 1 :: HELD_OUT]]
     names = ", ".join(each.name for each in judged)
@@ -229,7 +230,7 @@ def _hash_of(texts: Iterable[str]) -> str:
 
 
 def _rows(judged: Sequence[JudgedTokens], start: float) -> NDArray[np.float64]:
-    """`[N, 5]` what the head is logistic in, in the order of `WEIGHTS`."""
+    """`[N, 5]` the inputs of the head's logistic function, in the order of `WEIGHTS`."""
     return np.concatenate([np.column_stack([tokens.signals, tokens.agreement(start)]) for tokens in judged])
 
 

@@ -1,7 +1,7 @@
 """GRID.toml of a sweep: what is varied, checked and counted before anything is played, and its cells.
 
-A cell is one call of `compare` on a recording, or of `simulate` where the grid has workloads. What decides a cell's
-figures is what was asked, the code of this package, and the files that its texts name: these are read once, and a hash
+A cell is one call of `compare` on a recording, or of `simulate` where the grid has workloads. A cell's figures are
+determined by its options, the code of this package, and the files that its texts name: these are read once, and a hash
 of each is part of the cell.
 """
 
@@ -30,14 +30,14 @@ from .options import ComparisonOptions, SimulateOptions, checked
 
 MOST_CELLS = 1_000_000
 ANY_WINDOW = ":*"  # in a chain: one of `windows`
-# Whose code decides what a cell's figures are.
+# Folders whose code determines a cell's figures.
 CODE = ("base", "decoding", "policies", "reports", "runs", "sim", "studies", "traces")
 ROOT = Path(__file__).parents[1]
 DIGEST_BYTES = 16
-# Axes, in the order in which cells stand, the last changing fastest, with the keyword that each is of.
+# Axes with their keywords, in the order of cells, the last changing fastest.
 REPLAYED = {"recordings": "recording", "costs": "cost", "devices": "devices"}
 SERVED = {"recordings": "recording", "workloads": "workload", "clusters": "cluster", "rates": "rate", "costs": "cost"}
-# Options that are an axis of their own, that one cell has no use for, or that say what is printed.
+# Options that are an axis of their own, are of no use for one cell, or select what is printed.
 OWN = frozenset(
     "cost devices seed seeds workload cluster rate rates log out by_tag regret".split()  # noqa: SIM905 - one line
 )
@@ -48,12 +48,12 @@ class GridFileError(TomlFileError):
 
 
 class GridFile(BaseModel):
-    """What a file says; each list is varied."""
+    """The content of a file; each list is varied."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     policies: list[str] = []  # as `compare` takes them, with ranges in place of values
-    windows: list[int] = []  # that stand for each `*` of a chain, as in draft:*/target
+    windows: list[int] = []  # for each `*` of a chain, as in draft:*/target
     options: dict[str, Any] = {}  # keywords of compare or simulate, each a value, or a list of them
     recordings: list[str] = [DEFAULT_RECORDING]
     costs: list[str] = []
@@ -68,9 +68,9 @@ class GridFile(BaseModel):
 class SweepGrid:
     """All cells of a sweep, in order; made by `read_grid`."""
 
-    axes: Mapping[str, tuple[Any, ...]]  # values by keyword, `policy` and `seed` among them; a lone None is not said
-    constants: Mapping[str, Any]  # what every cell is called with besides
-    inputs: Mapping[str, str]  # a hash of each file that a text names, by the text; `code` is that of this package
+    axes: Mapping[str, tuple[Any, ...]]  # values by keyword, `policy` and `seed` among them; a single None is left out
+    constants: Mapping[str, Any]  # further keywords of every cell
+    inputs: Mapping[str, str]  # a hash of each file named by a text, by the text; `code` is this package's
     serves: bool  # whether cells are calls of `simulate`
 
     def __len__(self) -> int:
@@ -78,12 +78,12 @@ class SweepGrid:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """All of it, as JSON holds it; `grid_from` reads it again."""
+        """All of it, as JSON; `grid_from` reads it again."""
         axes = {name: list(values) for name, values in self.axes.items()}
         return {"axes": axes, "constants": self.constants, "inputs": self.inputs, "serves": self.serves}
 
     def cells(self) -> Iterator["SweepCell"]:
-        """Every one, the last axis changing fastest."""
+        """All cells, the last axis changing fastest."""
         for values in product(*self.axes.values()):
             said = {name: value for name, value in zip(self.axes, values, strict=True) if value is not None}
             yield SweepCell(keywords={**said, **self.constants}, inputs=self.inputs, serves=self.serves)
@@ -95,7 +95,7 @@ class SweepGrid:
 
 
 def grid_from(asked: Mapping[str, Any]) -> SweepGrid:
-    """What `SweepGrid.asked` says; raises KeyError or AttributeError for something else."""
+    """The inverse of `SweepGrid.asked`; raises KeyError or AttributeError for something else."""
     axes = {name: tuple(values) for name, values in asked["axes"].items()}
     return SweepGrid(axes=axes, constants=asked["constants"], inputs=asked["inputs"], serves=asked["serves"])
 
@@ -110,7 +110,7 @@ class SweepCell:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """See `CellWork`; of the inputs those that this cell names."""
+        """See `CellWork`; with the inputs that this cell names."""
         named = set(texts_in(self.keywords.values())) | {CODE_OF}
         inputs = {text: found for text, found in self.inputs.items() if text in named}
         return {"call": "simulate" if self.serves else "compare", "keywords": self.keywords, "inputs": inputs}
@@ -119,8 +119,8 @@ class SweepCell:
         return ", ".join(f"{name} {value}" for name, value in self.keywords.items())
 
     def play(self) -> dict[str, Any]:
-        """The figures of the policy, flat, and nothing that only tells what was asked; raises as the function does."""
-        # Here: a third of the seconds of a start, which whoever finds all cells played can do without.
+        """The figures of the policy, flat, without its options; raises as the function does."""
+        # Imported here: a third of the start-up time, not needed where all cells are played.
         from .compare import compare  # noqa: PLC0415
         from .serving import simulate  # noqa: PLC0415
         from .setting import kept_recording, kept_tables  # noqa: PLC0415
@@ -152,7 +152,7 @@ class SweepCell:
 
 
 def _is_figure(value: object) -> bool:
-    """Whether it is a number, or a text, or an interval; longer lists have no place in a table."""
+    """Whether it is a number, a text or an interval; longer lists do not fit into a table."""
     return not isinstance(value, list | tuple) or (len(value) == 2 and all(isinstance(one, float) for one in value))
 
 
@@ -160,8 +160,7 @@ def read_grid(path: Path) -> SweepGrid:
     """Read a file of a grid, check all that can be checked before playing, and count its cells.
 
     Raises:
-        GridFileError: what is no grid, a key that is unknown, an axis that does not go with the others, more than a
-            million cells; one line.
+        GridFileError: no grid, an unknown key, an axis that contradicts others, more than a million cells; one line.
         PolicySpecError: a text that names no policy.
     """
     values = read_toml(path, "the grid", GridFileError)
@@ -192,7 +191,7 @@ def read_grid(path: Path) -> SweepGrid:
 
 
 def _check_axes(path: Path, file: GridFile, own: Iterable[str], *, serves: bool) -> None:
-    """Refuse an axis that would be ignored, one that is missing, and a value that stands twice."""
+    """Raise GridFileError for an axis that would be ignored, a missing one, and a repeated value."""
     world = "a grid with workloads" if serves else "a grid without workloads"
     for key in ("devices", "clusters", "rates"):
         if getattr(file, key) and key not in own:
@@ -213,7 +212,7 @@ def _check_axes(path: Path, file: GridFile, own: Iterable[str], *, serves: bool)
 def _options(
     path: Path, options: Mapping[str, Any], *, serves: bool
 ) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
-    """(those of one value, those of several), checked as the functions check them."""
+    """(options of one value, options of several), checked as by the functions."""
     record: Any = SimulateOptions if serves else ComparisonOptions
     known = [one.name for one in fields(record) if one.name not in OWN]
     constants, varied = dict[str, Any](), dict[str, tuple[Any, ...]]()
@@ -243,7 +242,7 @@ def _num_policies(text: str, windows: Sequence[int]) -> int:
 
 
 def _policies(text: str, windows: Sequence[int]) -> Iterator[str]:
-    """Every policy that a text stands for."""
+    """Every policy in a text with ranges."""
     parts = text.split(ANY_WINDOW)
     for chosen in product(windows, repeat=len(parts) - 1):
         filled = "".join(f"{part}:{window}" for part, window in zip(parts, chosen, strict=False)) + parts[-1]
@@ -265,9 +264,9 @@ def texts_in(values: Iterable[Any]) -> Iterator[str]:
 
 
 def inputs_of(texts: Iterable[str], policies: Mapping[str, object] = MappingProxyType({})) -> dict[str, str]:
-    """A hash of what lies in the files that texts name, by text; texts that name none are not in it.
+    """A hash of the files that texts name, by text; without texts that name none.
 
-    `policies` are classes by text: what stands in a package beside ours counts as a file that the text names.
+    `policies` are classes by text: a module of another package counts as a file that the text names.
     """
     found = {CODE_OF: code_hash(ROOT / folder for folder in CODE)}
     known = dict[str, tuple[Path, ...]]()
@@ -291,7 +290,7 @@ _ENDS = str.maketrans(dict.fromkeys("(),=@|+:", "\0"))
 
 
 def _files_of(text: str, known: dict[str, tuple[Path, ...]]) -> list[Path]:
-    """The files that a text or a part of it names; `known` keeps those of parts that were looked up before."""
+    """The files that a text or a part of it names; `known` caches those of earlier parts."""
     parts = dict.fromkeys((text, *text.translate(_ENDS).split("\0")))
     for part in parts:
         if part not in known:
@@ -300,8 +299,8 @@ def _files_of(text: str, known: dict[str, tuple[Path, ...]]) -> list[Path]:
 
 
 def _named_by(part: str) -> Iterator[Path]:
-    """The files that a path leads to: of a recording its meta, which holds hashes of all else, and what files name."""
-    if "/" in part.rstrip("/") and not os.path.exists(part):  # noqa: PTH110 - a chain; ten thousand `Path`s take long
+    """The files of a path: of a recording its meta, which has hashes of the rest, and files named in files."""
+    if "/" in part.rstrip("/") and not os.path.exists(part):  # noqa: PTH110 - a chain; many `Path`s are slow
         return
     try:
         path = recording_path(part) if part and "\n" not in part and not part.isdigit() else None
@@ -309,12 +308,12 @@ def _named_by(part: str) -> Iterator[Path]:
             yield from (path / name for name in (META, "config.json") if (path / name).is_file())
         elif path is not None and path.is_file():
             yield from _with_named(path)
-    except (ValueError, OSError):  # what is no path
+    except (ValueError, OSError):  # no path
         return
 
 
 def _with_named(path: Path) -> Iterator[Path]:
-    """A file, and those that a module imports from beside it or a cluster file names."""
+    """A file, and those that a module imports from its folder or a cluster file names."""
     yield path
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(path.read_bytes())):

@@ -1,4 +1,4 @@
-"""What `paceline trace import` does: make a recording of what another engine or a benchmark logged."""
+"""What `paceline trace import` does: make a recording from logs of another engine or a benchmark."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Imported(Printed):
     """A recording made of logs; prints as `paceline trace import` does."""
 
     out: Path  # its folder
-    meta: RoundsMeta  # what it says of itself; its notes tell what is exact and what is unknown
+    meta: RoundsMeta  # its metadata; the notes say what is exact and what is unknown
     num_requests: int
-    saw: str = ""  # the format in words, where the files told it; empty where it was named
+    saw: str = ""  # the format in words, if detected from the files; empty if it was given
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/importing.md)."""
@@ -44,19 +44,19 @@ def import_logs(
     *,
     format_name: str | Format = AUTO,
 ) -> Imported:
-    """Import logs request by request; a file of many requests never lies in memory as a whole.
+    """Import logs request by request; a file of many requests is never in memory as a whole.
 
     Args:
         files: plain or .gz, in the order in which drafters are to be numbered.
         out: the .trace folder to write.
-        options: what the files do not say.
+        options: what the files lack.
         format_name: one of `paceline.traces.importers.format_names()`, one of another package, file or module, or
-            "auto" to have it told by the files; or a format itself.
+            "auto" to detect it; or a format itself.
 
     Raises:
-        TraceFormatError: a file breaks its format, has none that is known, or what it holds is no sound recording.
+        TraceFormatError: a file breaks its format, has no known one, or its content makes no valid recording.
         FileExistsError: `out` exists.
-        ValueError: no such format, or an option that names nothing of the files.
+        ValueError: no such format, or an option that names nothing in the files.
     """
     places, folder = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)], Path(out)
     if folder.exists() or folder.is_symlink():

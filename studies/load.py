@@ -1,6 +1,6 @@
 """Policies under load side by side; at one rate and seed all meet the same requests.
 
-Also what a cluster or a workload holds, before anything is served.
+Also descriptions of a cluster or a workload, without serving.
 """
 
 import os
@@ -71,7 +71,7 @@ class ClusterShown(Printed):
         return (groups, *(_memory_table(name, replicas[0]) for name, replicas in cluster.groups.items()))
 
     def lines(self) -> Sequence[str]:
-        """Who routes, and when a run ends."""
+        """The router, and when a run ends."""
         cluster = self.cluster
         signals = f"signals every {cluster.stale_s:g} s" if cluster.stale_s else "signals never stale"
         horizon = "no horizon" if cluster.horizon_s is None else f"runs end at {cluster.horizon_s:g} s"
@@ -102,20 +102,20 @@ class ClusterShown(Printed):
 def cluster(
     asked: str | Path, recording: Recording | str | Path | None = None, *, models: Sequence[str] | None = None
 ) -> ClusterShown:
-    """What a cluster comes to for the members of a recording (None: the shipped one).
+    """A cluster with the members of a recording (None: the shipped one).
 
     `asked` is a TOML file (docs/cluster.md), or a device of the sheet, as "h100", for one replica. `models` are shapes
     of members, as `paceline compare --models` takes them.
 
     Raises:
-        ValueError: a file that breaks a rule or does not go with the recording; one line.
+        ValueError: a file that breaks a rule or does not fit the recording; one line.
     """
     opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
     return ClusterShown(open_cluster(asked, opened.with_shapes(models) if models else opened))
 
 
 def _unusual(cluster: Cluster) -> list[str]:
-    """What few clusters say of themselves, a line each."""
+    """Settings that few clusters have, a line each."""
     found = []
     for name, replicas in cluster.groups.items():
         limits = replicas[0].limits
@@ -264,8 +264,8 @@ def compare_under_load(
 ) -> LoadComparison:
     """Compare policies that serve a workload, at one rate of arrivals after another.
 
-    At one rate and seed all policies meet the same requests at the same times, and the same recorded request stands for
-    each of them. Ctrl-C ends the comparison; rates and policies that were done are kept.
+    At one rate and seed all policies meet the same requests at the same times, and the same recorded request is
+    replayed for each of them. Ctrl-C ends the comparison; finished rates and policies are kept.
 
     Args:
         recording: that acceptance is drawn from, request by request; None: the one that comes with the package.
@@ -273,13 +273,13 @@ def compare_under_load(
         workload: a file of requests, or a generator's text.
         cluster: a TOML file, or a device of the sheet.
         options: see `UnderLoadOptions`; `log` takes the folders of all runs, `seed` is the first of `seeds` that a
-            policy is run at where chance has a part; `start` may be "prefill" only.
+            policy is run at if its runs are random; `start` may be "prefill" only.
 
     Raises:
-        ValueError: an argument, a row of the workload, a cluster or a policy that will not do, in one line.
-        CostRangeError: seconds that the cost does not know.
+        ValueError: an argument, a row of the workload, a cluster or a policy that cannot be used, in one line.
+        CostRangeError: seconds unknown to the cost.
         PolicyError: a policy that broke the contract.
-        KeyboardInterrupt: before a first row was done.
+        KeyboardInterrupt: before the first row.
     """
     rates = options.get("rates")
     given = {"workload": workload, "cluster": cluster, "rates": list(rates) if isinstance(rates, Iterable) else rates}
@@ -322,9 +322,9 @@ def compare_under_load(
 def policies_asked(
     policies: PoliciesGiven | None, chains: Sequence[str] | None, tables: ReplayTables, *, most: int
 ) -> list[NamedPolicy]:
-    """The policies, or all chains that texts with ranges hold, at most so many; none of both: a representative set.
+    """The policies, or all chains of texts with ranges, at most `most`; without both a representative set.
 
-    Raises ArgumentError for both, ValueError for a chain that is none, or too many.
+    Raises ArgumentError for both, ValueError for a bad chain, or too many.
     """
     if chains is None:
         return named_policies(tables.default_policies if policies is None else policies)
@@ -334,7 +334,7 @@ def policies_asked(
 
 
 def meta_of(setting: ServingSetting) -> dict[str, Any]:
-    """What policies were compared on."""
+    """Metadata of a comparison."""
     return {
         "workload": setting.workload,
         "cluster": setting.cluster.name,
@@ -346,7 +346,7 @@ def meta_of(setting: ServingSetting) -> dict[str, Any]:
 
 
 def check_policies(setting: ServingSetting, policies: Sequence[NamedPolicy], tables: ReplayTables) -> None:
-    """Refuse, before anything is run, what cannot be compared; raises ValueError."""
+    """Raise ValueError, before any run, for policies that cannot be compared."""
     if all(replica.policy is not None for replica in setting.cluster.replicas):
         raise ArgumentError(
             "`cluster` must leave the policy of some replica open, for policies to be compared there; simulate serves "
@@ -357,7 +357,7 @@ def check_policies(setting: ServingSetting, policies: Sequence[NamedPolicy], tab
 
 
 def _without(refused: Container[str], rates: Sequence[AtRate]) -> tuple[AtRate, ...]:
-    """Rows of the policies that were refused at no rate."""
+    """Rows without the policies that were rejected at any rate."""
     kept = [replace(one, rows=tuple(row for row in one.rows if row.about.policy not in refused)) for one in rates]
     return tuple(one for one in kept if one.rows)
 
@@ -378,31 +378,31 @@ def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
 
 @dataclass(slots=True)
 class LoadRuns:
-    """Runs by rate, policy and seed, each of which is made when it is asked for."""
+    """Runs by rate, policy and seed, each made on demand."""
 
     setting: ServingSetting
     first: ReplayTables  # the recording for replay at the first seed
     interrupts: Interrupts
     progress: Progress  # advances with every row
     folder: Path | None = field(kw_only=True)  # takes the folder of each run; None: none is written
-    # the setting at the ends of what is known of its costs, at which the first seed of every row is served again
+    # the setting at the ends of its costs' ranges, at which the first seed of every row is served again
     ends: Sequence[ServingSetting] = field(default=(), kw_only=True)
-    alone: NamedPolicy | None = field(default=None, kw_only=True)  # is run beside policies that it is not one of
-    why: bool = field(default=False, kw_only=True)  # whether `spent` is wanted, for which operations are kept
+    alone: NamedPolicy | None = field(default=None, kw_only=True)  # also run, if not among the policies
+    why: bool = field(default=False, kw_only=True)  # whether to fill `spent`, for which operations are kept
     # by rate and policy where the seconds of the first seed's run went
     spent: dict[tuple[float | None, str], SpentUnderLoad | None] = field(default_factory=dict)
-    partial: bool = field(kw_only=True)  # whether policies may be refused
-    # policies whose seconds the cost does not know, and why
+    partial: bool = field(kw_only=True)  # whether policies may be rejected
+    # policies whose seconds are unknown to the cost, and why
     refused: dict[str, CostRangeError] = field(default_factory=dict)
-    # what each run says besides its log, with its policy
+    # what each run has beside its log, with its policy
     served: list[tuple[str, Served]] = field(default_factory=list)
-    has_chance: bool = False  # whether chance has a part in a run
+    has_chance: bool = False  # whether a run is random
     _notes: list[tuple[str, ...]] = field(default_factory=list)
     _shifted: dict[int, ReplayTables] = field(default_factory=dict)
 
     @property
     def left_out(self) -> list[str]:
-        """Policies that were refused, and why, a line each."""
+        """Rejected policies, and why, a line each."""
         alone = None if self.alone is None else self.alone.name
         return [
             f"no gain over the target alone is known: {error}" if name == alone else f"{name} is left out: {error}"
@@ -411,7 +411,7 @@ class LoadRuns:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of the workload at every rate and seed, and of what the recording does not hold."""
+        """Notes on the workload at every rate and seed, and on what the recording lacks."""
         common = [note for note in self._notes[0] if all(note in notes for notes in self._notes)] if self._notes else []
         kept = [served for policy, served in self.served if policy not in self.refused]
         emitted, cycled = sum(one.num_emitted for one in kept), sum(one.num_cycled for one in kept)
@@ -439,7 +439,7 @@ class LoadRuns:
 
     @contextmanager
     def refusals(self, policy: NamedPolicy) -> Iterator[None]:
-        """What may be refused is noted, if it may be."""
+        """Within the block a rejection of the policy is noted, if allowed, else raised."""
         try:
             yield
         except CostRangeError as error:
@@ -448,7 +448,7 @@ class LoadRuns:
             self.refused[policy.name] = error
 
     def _row(self, rate: float | None, policy: NamedPolicy, workloads: dict[int, Workload]) -> SeedRow | None:
-        """A policy at a rate, at all seeds that say something new; None: it was interrupted."""
+        """A policy at a rate, at all seeds, or one if nothing is random; None: interrupted."""
         runs: list[MeasuredRun] = []
         for seed in self.seeds:
             if seed not in workloads:
@@ -465,7 +465,7 @@ class LoadRuns:
         return None if ends and self.interrupts.heard() else SeedRow(runs=tuple(runs), ends=tuple(ends))
 
     def _end(self, setting: ServingSetting, policy: NamedPolicy, workload: Workload, rate: float | None) -> MeasuredRun:
-        """The first seed's run at an end of what is known of the costs; an interrupt cuts it."""
+        """The first seed's run at an end of the costs' ranges; an interrupt cuts it."""
         seed = setting.replay.seed
         watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
         log, _ = serving_run(setting, policy, workload, self.first, rate=rate, seed=seed, watched=watched)
@@ -473,14 +473,14 @@ class LoadRuns:
 
     @property
     def seeds(self) -> range:
-        """All that were asked for."""
+        """All requested seeds."""
         replay = self.setting.replay
         return range(replay.seed, replay.seed + replay.seeds)
 
     def run(
         self, policy: NamedPolicy, workload: Workload, rate: float | None, seed: int
     ) -> tuple[MeasuredRun, bool] | None:
-        """The figures of one run, and whether another seed may give others; None: it was interrupted.
+        """The figures of one run, and whether another seed may give others; None: interrupted.
 
         `workload` is opened at the rate and the seed.
         """
@@ -502,7 +502,7 @@ class LoadRuns:
             log, served = serving_run(
                 self.setting, policy, workload, tables, rate=rate, seed=seed, watched=watched, events=explained
             )
-        except BrokenWorkloadError as broken:  # at which every other run would end as well
+        except BrokenWorkloadError as broken:  # every other run would end there as well
             raise broken.error from None
         if explained:
             self.spent[rate, policy.name] = SpentUnderLoad.of(log, _steps_s(self.setting))
@@ -515,7 +515,7 @@ class LoadRuns:
         return log
 
     def _tables(self, seed: int) -> ReplayTables:
-        """Only where acceptance is shifted does a seed have its own."""
+        """The tables of a seed: its own only if acceptance is shifted."""
         replay = self.setting.replay
         if seed == replay.seed or not replay.shift_acceptance:
             return self.first
@@ -563,7 +563,7 @@ def _chance_in(setting: ServingSetting, workload: Workload, log: ServingLog) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WorkloadDescription(Printed):
-    """What a workload holds; prints as `paceline workload` does."""
+    """The content of a workload; prints as `paceline workload` does."""
 
     summary: WorkloadSummary
 
@@ -584,12 +584,12 @@ def describe_workload(
 ) -> WorkloadDescription:
     """Read or draw all of a workload, as its options scale and cut it, and count what it holds.
 
-    `workload` is as `open_workload` takes it; `options` None leaves it as it is. `lengths_from` is a .trace folder that
+    `workload` is as `open_workload` takes it; `options` None does not change it. `lengths_from` is a .trace folder that
     a generator draws lengths from where its text gives none; None is the recording that comes with the package.
 
     Raises:
         TraceFormatError: a file that cannot be read, or breaks its format.
-        ValueError: an option out of its range, or one that does not go with the workload.
+        ValueError: an option out of its range, or one that does not fit the workload.
     """
     asked = options or WorkloadOptions()
     recording = None

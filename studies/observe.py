@@ -1,4 +1,4 @@
-"""What `paceline observe` does: drive a running server with a workload and write down what its client sees.
+"""What `paceline observe` does: send a workload to a running server and record what its client sees.
 
 Each request of the workload gets a prompt of its tag, all of them in turn, in an order that the seed draws.
 """
@@ -37,7 +37,7 @@ from .setting import open_recording
 
 
 class PromptsInTurn:
-    """Hands out prompts; none comes twice before all of its tag came once. Not safe for threads."""
+    """Gives prompts; none is repeated before all of its tag were used. Not safe for threads."""
 
     def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
         self._of_tag: dict[str, list[Prompt]] = {}
@@ -63,7 +63,7 @@ class PromptsInTurn:
 
     @property
     def num_repeated(self) -> int:
-        """Requests that got a prompt which another one had got before."""
+        """Number of requests whose prompt an earlier one had."""
         return sum(max(0, given - len(self._of_tag[tag])) for tag, given in self._given.items())
 
 
@@ -79,7 +79,7 @@ class Observed(Printed):
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was stopped by Ctrl-C, or an order to end."""
+        """Whether it was stopped by Ctrl-C or SIGTERM."""
         return self.run.meta.stopped == INTERRUPTED
 
     @property
@@ -96,7 +96,7 @@ class Observed(Printed):
         return observed_tables(self.run, self.figures)
 
     def lines(self) -> Sequence[str]:
-        """What a reader of the figures must know."""
+        """Remarks that readers of the figures need."""
         return observed_lines(self.run, self.figures)
 
     def to_json(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Observed(Printed):
 
 
 def shown_run(run: ObservedRun | str | Path) -> Observed:
-    """A run with its figures, or the folder of one; raises TraceFormatError for a folder that holds no sound one."""
+    """A run with its figures, or the folder of one; raises TraceFormatError for a folder without a valid one."""
     read = run if isinstance(run, ObservedRun) else read_observed(Path(run))
     return Observed(run=read, figures=observed_figures(read))
 
@@ -121,7 +121,7 @@ _OWN_FIELDS |= {"ignore_eos", "n"}  # one answer is measured for each request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """How a server is asked. `api_key` is the key itself; raises ArgumentError for what is out of range."""
+    """How requests are sent. `api_key` is the key itself; raises ArgumentError for a value out of range."""
 
     model: str | None = opt(None, "Name of the model; default: the only one that the server lists.")
     chat: bool = opt(False, "Ask by /v1/chat/completions; default: by /v1/completions.")
@@ -152,12 +152,12 @@ class Asking:
 
     @property
     def path(self) -> str:
-        """Below the server's address."""
+        """The path below the server's address."""
         return "/v1/chat/completions" if self.chat else "/v1/completions"
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """What `extra_body` says; raises ArgumentError for what is no JSON object."""
+        """The fields of `extra_body`; raises ArgumentError unless it is a JSON object."""
         if not isinstance(self.extra_body, str):
             return self.extra_body or {}
         try:
@@ -169,7 +169,7 @@ class Asking:
         return found
 
     def under(self, policy: str | None) -> "Asking":
-        """The same, with the field `policy` of paceline serve; raises ArgumentError if it is there already."""
+        """The same, with the field `policy` of paceline serve; raises ArgumentError if that is set already."""
         if policy is None:
             return self
         if "policy" in self.extra:
@@ -177,7 +177,7 @@ class Asking:
         return replace(self, extra_body={**self.extra, "policy": policy})
 
     def body(self, model: str, text: str, max_tokens: int, seed: int) -> dict[str, Any]:
-        """What is posted for a prompt."""
+        """The request's body for a prompt."""
         asked = {"messages": [{"role": "user", "content": text}]} if self.chat else {"prompt": text}
         body = {"model": model, **asked, "max_tokens": max_tokens, "temperature": self.temperature, "seed": seed}
         body |= {"stream": True}
@@ -199,23 +199,23 @@ def observe(
 ) -> Observed:
     """Drive a server that speaks OpenAI's HTTP with a workload: TTFT, TPOT, gaps of chunks, E2E, tokens, acceptance.
 
-    Ctrl-C stops the run: nothing more is sent, what is under way is cut and counts as unfinished, and what was measured
-    is returned, and written, marked partial.
+    Ctrl-C stops the run: nothing more is sent, running requests are cut and count as unfinished, and the measurements
+    are returned, and written, marked partial.
 
     Args:
         url: of the server, `http://HOST:PORT`, with or without `/v1`.
         workload: a file of requests, or a generator's text, for times, tags, sessions and lengths of answers.
         prompts: whose texts are sent, those of a request's tag in turn. Lengths of prompts are theirs.
-        asking: how the server is asked; None: by default.
-        options: what is done to the workload; their seed is also that of the prompts' order, and sent along.
+        asking: how requests are sent; None: defaults.
+        options: changes to the workload; their seed also orders the prompts, and is sent with requests.
         policy: of `paceline serve`, which each request names; None: requests name none.
-        concurrency: of a closed loop, 1 to 4096: so many at a time, whatever the workload's times. None: an open loop.
+        concurrency: of a closed loop, 1 to 4096: running at a time, whatever the workload's times. None: an open loop.
         out: new folder for the run.
-        stage: what its progress is called.
+        stage: name of its progress.
 
     Raises:
-        ValueError: an argument that will not do, a server that cannot be reached, or has no such model or policy, or
-            fails a warm-up request; one line. Nothing is written then.
+        ValueError: a bad argument, a server that cannot be reached, or has no such model or policy, or fails a warm-up
+            request; one line. Nothing is written then.
     """
     asked, changes = (asking or Asking()).under(policy), options or WorkloadOptions()
     if concurrency is not None:
@@ -262,7 +262,7 @@ class _Run:
             extra_body=dict(self._asked.extra),
             **named,
         )
-        # What cannot be written is told before load is sent.
+        # Raises for metadata that cannot be written before any load is sent.
         ObservedMeta(**asked, notes=tuple(about.notes), ended_at_ps=0)
         self._warm_up(arrivals[0])
         tokenizer = ServerTokenizer(self._endpoint, self._model) if self._asked.count_tokens else None
@@ -314,7 +314,7 @@ class _Run:
         return Sent(arrival=arrival, prompt_id=prompt.request_id, text=prompt.text, body=body)
 
     def _warm_up(self, first: Arrival) -> None:
-        """Requests as the first one; raises ServerError for one that fails."""
+        """Send requests like the first one; raises ServerError if one fails."""
         for number in range(1, self._asked.warmup + 1):
             found = exchange(self._endpoint, self._asked.path, self._sent(first), 0, ClientClock()).seen
             if found.failed:

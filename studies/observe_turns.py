@@ -1,7 +1,7 @@
-"""What `paceline observe --policy A --policy B` does: measure policies of one server in turns, and what each gains.
+"""What `paceline observe --policy A --policy B` does: measure policies of one server in turns, and each one's gain.
 
 A machine's pace changes from minute to minute. So each turn measures every policy with the same arrivals and prompts,
-every other turn in reverse order, and a gain is of runs of one turn. Over turns, gains tell how sure they are.
+every other turn in reverse order, and a gain compares runs of one turn. Gains of several turns give its uncertainty.
 Letters: P policies, T turns.
 """
 
@@ -29,8 +29,8 @@ from ..traces.workloads.arrival import MOST_PS
 from .observe import Asking, Observed, observe
 
 MOST_TURNS = 100
-MOST_APART = 0.25  # from turn to turn; a profile says the same of seconds that vary by more
-LEAST_GAPS = 20  # that a turn's pace is known by
+MOST_APART = 0.25  # from turn to turn; the same limit as for a profile's seconds
+LEAST_GAPS = 20  # least gaps for a turn's pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -38,8 +38,8 @@ class ObservedTurns(Printed):
     """Runs of one server under several policies; prints as `paceline observe` with several `--policy` does.
 
     Attributes:
-        policies: P of them, unlike each other; gains are over the first one.
-        turns: T of them, each a run by policy; the last one may lack some if it was interrupted.
+        policies: P different ones; gains are over the first one.
+        turns: T of them, each a run by policy; the last one may lack some after an interrupt.
     """
 
     policies: tuple[str, ...]
@@ -47,7 +47,7 @@ class ObservedTurns(Printed):
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was stopped by Ctrl-C, or an order to end."""
+        """Whether it was stopped by Ctrl-C or SIGTERM."""
         return any(run.interrupted for turn in self.turns for run in turn.values())
 
     @property
@@ -57,17 +57,17 @@ class ObservedTurns(Printed):
         return sum(one.finished for one in figures), sum(one.requests for one in figures)
 
     def of(self, policy: str) -> list[ObservedFigures]:
-        """Its figures, turn by turn."""
+        """A policy's figures, turn by turn."""
         return [turn[policy].figures for turn in self.turns if policy in turn]
 
     def gains(self, policy: str) -> list[float]:
-        """Of each turn, mean E2E under the first policy over that under this one, of requests that both answered."""
+        """By turn, mean E2E under the first policy over that under this one, of requests finished under both."""
         first = self.policies[0]
         pairs = [(turn[first].run, turn[policy].run) for turn in self.turns if {first, policy} <= turn.keys()]
         return [gain for pair in pairs if (gain := _gain(*pair)) is not None]
 
     def gain(self, policy: str) -> Interval | None:
-        """Geometric mean over turns and its 95% interval, by Student's t over logarithms; None of one turn."""
+        """Geometric mean over turns and its 95% interval, by Student's t over logarithms; None with one turn."""
         logs = [log(gain) for gain in self.gains(policy)]
         if len(logs) < 2:
             return None
@@ -76,10 +76,10 @@ class ObservedTurns(Printed):
 
     @property
     def apart(self) -> float | None:
-        """How far the machine's pace was apart from turn to turn, of all policies the most; None: it is not known.
+        """How much the machine's pace varied from turn to turn, the most of all policies; None: unknown.
 
-        A turn's pace is the median gap between chunks while as many requests were under way as mostly were, since a
-        turn's arrivals are its own. Apart: between the quartiles of turns, over their median.
+        A turn's pace is the median gap between chunks at the most common number of running requests, since each turn
+        has its own arrivals. The variation is the interquartile range of turns over their median.
         """
         runs = [[turn[policy].run for turn in self.turns if policy in turn] for policy in self.policies]
         return max((found for own in runs if (found := _apart(own)) is not None), default=None)
@@ -89,7 +89,7 @@ class ObservedTurns(Printed):
         return [table(map(self._row, self.policies), texts=("95%", "gains of turns"), title="observed in turns")]
 
     def lines(self) -> Sequence[str]:
-        """What the gain is, and whether the machine was quiet enough for it to mean anything."""
+        """The gain, and whether the machine was quiet enough for it to be meaningful."""
         first = self.policies[0]
         lines = [
             f"gain: mean E2E under {first} over that under the policy, same requests; 95%: interval over turns",
@@ -174,7 +174,7 @@ def _apart(runs: Sequence[ObservedRun]) -> float | None:
 
 
 def _gaps(run: ObservedRun) -> list[tuple[int, int]]:
-    """(other requests under way at some time within it, length in picoseconds) of each gap between chunks."""
+    """(other requests running at some time within it, length in picoseconds) of each gap between chunks."""
     sent = np.array([one.sent_at_ps for one in run.requests])
     ended = np.array([one.ended_at_ps or MOST_PS for one in run.requests])
     return [
@@ -185,7 +185,7 @@ def _gaps(run: ObservedRun) -> list[tuple[int, int]]:
 
 
 def _gain(ours: ObservedRun, theirs: ObservedRun) -> float | None:
-    """Mean E2E of ours over theirs, of requests that finished in both; None where none did."""
+    """Mean E2E of ours over theirs, of requests that finished in both; None if there are none."""
     took = [
         {one.request_id: one.ended_at_ps - one.sent_at_ps for one in run.finished if one.ended_at_ps is not None}
         for run in (ours, theirs)
@@ -209,7 +209,7 @@ def observe_in_turns(
     """Measure policies of `paceline serve` in turns; turn t sends what `observe` sends with the seed of `options` + t.
 
     Args:
-        url: as for `observe`, as all that is not said here.
+        url: as for `observe`, like all that is not described here.
         workload: as for `observe`.
         prompts: as for `observe`.
         policies: two or more; each request names one in its field `policy`.
@@ -217,11 +217,11 @@ def observe_in_turns(
         asking: as for `observe`.
         options: as for `observe`.
         concurrency: as for `observe`.
-        out: new folder; POLICY-TURN within is a run as `observe` writes it, from when it ended.
+        out: new folder; it gets a run, POLICY-TURN, as of `observe`, after each run.
 
     Raises:
-        ValueError: as `observe`, before anything is sent for a policy that the server does not have, else at the first
-            run that cannot be measured; those before it are kept.
+        ValueError: as `observe`, before anything is sent for a policy that the server lacks, else at the first run that
+            cannot be measured; earlier ones are kept.
     """
     asked, changes = asking or Asking(), options or WorkloadOptions()
     if len(policies) < 2 or repeated(policies):

@@ -1,9 +1,9 @@
-"""Observed runs that are served anew: their requests, how they drafted, and the simulator that replays both.
+"""Observed runs that are served again: their requests, how they drafted, and the simulator that replays both.
 
-What a client sees of a server that drafts is enough to replay its rounds: how many tokens a round drafts, and in how
-many rounds each answer was written. Which tokens of a round stayed is not known, and does not matter to seconds: tokens
-that stayed are spread evenly over the rounds of their answer, and the last round keeps a whole draft, as engines draft
-to the end whatever is left to write.
+A client sees enough of a server that drafts to replay its rounds: how many tokens a round drafts, and in how many
+rounds each answer was written. Which tokens of a round were accepted is unknown, and does not matter for seconds:
+accepted tokens are spread evenly over the rounds of their answer, and the last round accepts a whole draft, as engines
+draft in full to the end.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,20 +34,20 @@ PLAIN: Final = "plain"
 OBSERVED: Final = "observed"
 DRAFTER, TARGET = "draft", "target"  # members of a run that drafts
 MOST_DRAFTED = 64  # tokens a round
-_ODD_SHARE = 0.02  # of counts that should be equal: a server counts while its counters are read
+_ODD_SHARE = 0.02  # difference of counts that should be equal: a server counts while its counters are read
 _JOINED_SHARE = (
-    0.1  # of rounds that may share a chunk with another: a token need not end a character, or a network packet
+    0.1  # share of rounds that may share a chunk with another: a token need not end a character, or a network packet
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedRequests:
-    """The requests of an observed run that can be served anew; implements `Workload`."""
+    """The requests of an observed run that can be served again; implements `Workload`."""
 
     name: str  # of the run
     requests: tuple[ObservedRequest, ...]  # that finished, by the time at which they were sent
     left_out: int  # failed and unfinished ones, and those without a token
-    tagged: bool = False  # whether each has a tag of its own, by which it finds its own rounds
+    tagged: bool = False  # whether each has its own tag, which identifies its rounds
 
     @property
     def about(self) -> WorkloadAbout:
@@ -75,7 +75,7 @@ class ReplayedRequests:
             yield Arrival(one.request_id, one.sent_at_ps - began_ps, *_tokens_of(one), tag=tag)
 
     def rows_of(self, other: ServingLog) -> Sequence[int]:
-        """Rows of a serving log that hold these requests, in their order."""
+        """Rows of a serving log for these requests, in their order."""
         rows = {name: row for row, name in enumerate(other.requests["request_id"].tolist())}
         return [rows[one.request_id] for one in self.requests]
 
@@ -87,7 +87,7 @@ def _tokens_of(one: ObservedRequest) -> tuple[int, int]:
 
 
 def replayed_requests(run: ObservedRun, name: str) -> ReplayedRequests:
-    """Those that can be served anew; raises ArgumentError for one whose tokens nobody counted, or without one."""
+    """Those that can be served again; raises ArgumentError for one whose tokens were not counted, or without any."""
     finished = run.finished
     for one in finished:
         for field in ("prompt_tokens", "output_tokens"):
@@ -106,22 +106,21 @@ def replayed_requests(run: ObservedRun, name: str) -> ReplayedRequests:
 class Drafts:
     """How a server drafted in a run, for R requests."""
 
-    tokens: int = 0  # drafted a round; 0: nothing was
+    tokens: int = 0  # drafted a round; 0: none
     rounds: tuple[int, ...] = ()  # `[R]` of each request, after its first token
-    told_by: str = ""  # who told how many rounds each request had, in words; "" where nothing was drafted
+    told_by: str = ""  # where the rounds of each request were read, in words; "" without drafts
 
     @property
     def policy(self) -> str:
-        """That drafts so, as chains are called."""
+        """The policy that drafts so, as the name of a chain."""
         return f"{DRAFTER}:{self.tokens}/{TARGET}" if self.tokens else PLAIN
 
 
 def drafts_of(requests: ReplayedRequests, meta: ObservedMeta, stated: int | None) -> Drafts:
-    """How a run drafted; `stated` is how many tokens a round drafts, where the user says so.
+    """How a run drafted; `stated` is the number of tokens a round drafts, if the user gave it.
 
     Raises:
-        ArgumentError: drafts whose length the run does not tell, or that differ in length, or in how many rounds it
-            wrote its answers.
+        ArgumentError: unknown lengths of drafts, different ones, or an unknown number of rounds.
     """
     told, name = meta.acceptance, requests.name
     drafted = stated is not None or (
@@ -137,7 +136,7 @@ def drafts_of(requests: ReplayedRequests, meta: ObservedMeta, stated: int | None
 
 
 def _of_one_length(told: ObservedAcceptance | None, tokens: int, num_answers: int) -> bool:
-    """Whether drafts have so many tokens, but for as many as there are answers, which may have none."""
+    """Whether drafts have this many tokens, except one for each answer, which may have none."""
     assert told is not None
     assert told.drafts is not None
     assert told.drafted is not None
@@ -165,7 +164,7 @@ def _drafted_a_round(meta: ObservedMeta, name: str, stated: int | None, num_answ
 def _rounds_of(
     requests: ReplayedRequests, meta: ObservedMeta, lengths: Sequence[int], tokens: int
 ) -> tuple[list[int], str]:
-    """(rounds of each request, who told); `lengths` are tokens after the first one."""
+    """(rounds of each request, where they were read); `lengths` are tokens after the first one."""
     told, kept = meta.acceptance, requests.requests
     if all(one.accepted is not None for one in kept):
         answers = [length - (one.accepted or 0) for one, length in zip(kept, lengths, strict=True)]
@@ -182,7 +181,7 @@ def _rounds_of(
             f"{requests.name}: the server does not tell how many drafted tokens stayed, and its chunks hold "
             f"{by_chunks:.3g} tokens each; observe it with its /metrics page"
         )
-    # An answer's last round may keep tokens that its length cuts off: up to a draft for each answer.
+    # An answer's last round may accept tokens that its length cuts off: up to a draft for each answer.
     cut = tokens * len(kept) / max(1, sum(chunks))
     near = by_chunks <= mean * (1 + _JOINED_SHARE) and mean <= by_chunks * (1 + _ODD_SHARE) + cut
     if near and by_chunks <= tokens + 1:
@@ -226,7 +225,7 @@ def _recorded(one: ObservedRequest, num_rounds: int, drafted: int) -> RoundsRequ
 
 
 def _spread(accepted: int, num_rounds: int, drafted: int) -> np.ndarray:
-    """`[R]` tokens that stayed in each round, which are `accepted` together: evenly, but for the last."""
+    """`[R]` accepted tokens of each round, `accepted` in all: evenly, except the last."""
     last = min(drafted, accepted)
     rest = accepted - last
     counts = np.diff(np.arange(num_rounds) * rest // max(1, num_rounds - 1)) if num_rounds > 1 else np.empty(0, int)
@@ -240,7 +239,7 @@ class Replayer:
     setting: ServingSetting
     policy: NamedPolicy | None  # None: every replica has its own
     tables: ReplayTables
-    seed: int  # of all that is drawn
+    seed: int  # of all random draws
 
     @property
     def target(self) -> str:
@@ -249,21 +248,21 @@ class Replayer:
 
     @property
     def has_rounds(self) -> bool:
-        """Whether each request finds its own rounds in the recording, by its tag."""
+        """Whether each request has its own rounds in the recording, by its tag."""
         return self.setting.recording.about.source == OBSERVED
 
     @property
     def costs(self) -> tuple[CostModel, ...]:
-        """Of all replicas."""
+        """The costs of all replicas."""
         return tuple(replica.cost for replica in self.setting.cluster.replicas)
 
     @property
     def cost_names(self) -> str:
-        """The costs of all replicas, as they are shown."""
+        """The costs of all replicas, as shown."""
         return ", ".join(dict.fromkeys(replica.cost_name for replica in self.setting.cluster.replicas))
 
     def priced(self, cost: CostModel) -> "Replayer":
-        """The same at other seconds, of all replicas."""
+        """The same with another cost for all replicas."""
         cluster = self.setting.cluster
         replicas = tuple(replace(one, cost=cost, cost_name=cost.name) for one in cluster.replicas)
         return replace(self, setting=replace(self.setting, cluster=replace(cluster, replicas=replicas)))
@@ -290,10 +289,10 @@ def replayer(
     seed: int,
     is_fitted: bool = False,
 ) -> Replayer:
-    """A cluster to serve on; arguments are as `simulate` takes them, and raise what it raises.
+    """A cluster to serve on; arguments and errors are those of `simulate`.
 
-    Without a policy replicas that have none of their own are plain. With `is_fitted` their seconds are yet to be found,
-    and what the cluster says of them is not looked at.
+    Without a policy replicas that have none of their own are plain. With `is_fitted` their seconds are still to be
+    fitted, and the cluster's costs are not used.
     """
     unknown = FileCost("what is fitted", {}) if is_fitted else None
     setting = serving_setting(recording, "observed", cluster, ServingOptions(cost=cost, seed=seed), cost=unknown)
@@ -306,7 +305,7 @@ def replayer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayable:
-    """A run, its requests as they are replayed, and how it drafted."""
+    """A run, its replayed requests, and how it drafted."""
 
     run: ObservedRun
     requests: ReplayedRequests
@@ -314,7 +313,7 @@ class Replayable:
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """The run's name."""
         return self.requests.name
 
     def replayer(self, cluster: str | Path, cost: str | None, seed: int, *, is_fitted: bool = False) -> Replayer:
@@ -330,14 +329,14 @@ class Replayable:
         return replace(found, policy=policy)
 
 
-Asked = str | Path  # a run, or RUN=K: with how many tokens a round drafts
+Asked = str | Path  # a run, or RUN=K with the number of tokens a round drafts
 
 
 def replayable(asked: Asked, *, with_rounds: bool = True) -> Replayable:
-    """A run by its name, with how it drafted; without rounds nobody asks how, and it counts as plain.
+    """A run by its name, with how it drafted; without rounds it counts as plain.
 
     Raises:
-        ValueError: no sound run, or one that does not tell what its replay needs; one line.
+        ValueError: no valid run, or one that lacks what its replay needs; one line.
     """
     path, stated = named_run(asked)
     run, name = read_run(path), str(path)
@@ -347,7 +346,7 @@ def replayable(asked: Asked, *, with_rounds: bool = True) -> Replayable:
 
 
 def named_run(asked: Asked) -> tuple[Path, int | None]:
-    """(the run, tokens that a round of it drafts if that is stated); raises ArgumentError for what is no number."""
+    """(the run, tokens that a round of it drafts if that is stated); raises ArgumentError for no number."""
     before, equals, after = str(asked).rpartition("=")
     if not equals or Path(asked).exists():
         return Path(asked), None
@@ -362,10 +361,10 @@ _SAME: Final = ("model", "drafter")
 
 
 def check_same_server(runs: Sequence[Replayable]) -> None:
-    """Refuse runs of different servers, models or drafters; raises ArgumentError that names two of them.
+    """Raise ArgumentError, which names two of them, for runs of different servers, models or drafters.
 
-    A server is the machine of its address: another port is no other server, as one runs with a drafter and one without.
-    What a run does not tell is not compared.
+    A server is the machine of its address: another port is the same server, since one may run with a drafter and one
+    without. Unknown fields are not compared.
     """
     for field in ("server", *_SAME):
         told = [(run.name, value) for run in runs if (value := _told(run, field))]
@@ -385,5 +384,5 @@ def _told(run: Replayable, field: str) -> str:
 
 
 def is_priced(replays: Replayer) -> bool:
-    """Whether the seconds of all replicas are of a FILE.json, and so of no shape."""
+    """Whether the seconds of all replicas are from a FILE.json, and so independent of shapes."""
     return all(isinstance(cost, FileCost) for cost in replays.costs)

@@ -1,4 +1,4 @@
-"""What the main jobs take by keyword, each option declared once: type, default and words.
+"""Keywords of the main jobs, each option declared once: type, default and words.
 
 The command line makes its options of these records (`cli/typed.py`), the functions check their keywords against them,
 and `__init__.pyi` is written from them.
@@ -24,7 +24,7 @@ from ..traces.workloads.arrival import ClosedLoopOptions, WorkloadChanges
 
 LEAST_SEEDS, MOST_SEEDS = 1, 1000
 MOST_ORDERS = 1000
-# Seconds by name of what is promised to all, and such seconds by class.
+# Promised seconds by name, for all requests, or by class and name.
 Promised = Mapping[str, float | Mapping[str, float]]
 ClosureKind = Literal["monotone", "full"]
 NO_PROFILE = "none"
@@ -34,7 +34,7 @@ _LOSSLESS = "Refuse policies that may commit other text than the target's."
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """What every replay of a recording takes."""
+    """Options of every replay of a recording."""
 
     cost: str | Path | None = opt(
         None,
@@ -91,7 +91,7 @@ class ReplayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedsOptions:
-    """What policies side by side take, too."""
+    """Further options of comparisons."""
 
     seeds: int = opt(
         5, "Seeds a policy is run at, from --seed on, where decisions are modelled.", least=LEAST_SEEDS, most=MOST_SEEDS
@@ -118,7 +118,7 @@ class OrdersOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MixOptions:
-    """Of which requests a comparison speaks."""
+    """Which requests a comparison generalises to."""
 
     fixed_mix: bool = opt(
         False,
@@ -156,7 +156,7 @@ class WhyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PartsOptions:
-    """What a comparison shows beside its table."""
+    """Further parts of a comparison."""
 
     by_tag: bool = opt(False, "Also the speed-up of each tag's own requests.")
     regret: bool = opt(False, "Also the oracles, and what each policy loses against the best chain per round.")
@@ -209,7 +209,7 @@ class SplitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialsOptions(SplitOptions):
-    """How values are searched for, and on which requests."""
+    """How values are searched, and on which requests."""
 
     trials: int | None = opt(
         None, "Number of values, which Optuna chooses (extra `search`); default: every one of the ranges.", least=1
@@ -218,7 +218,7 @@ class TrialsOptions(SplitOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(TrialsOptions):
-    """The same, and what is most where no requests arrive."""
+    """The same, and the figure to maximise without arrivals."""
 
     over_tags: OverTags | str = opt("mean", "Tokens per second: the mean over tags, or those of the worst tag.")
 
@@ -232,7 +232,7 @@ class TuneOptions(SearchOptions, PrefixOptions, PlacementOptions, OrdersOptions,
 
 @dataclass(frozen=True, kw_only=True)
 class DraftLengthOptions(SplitOptions):
-    """Which draft lengths are tried, and what is printed of the choice."""
+    """Which draft lengths are tried, and how the choice is printed."""
 
     drafter: str | None = opt(None, "Member that drafts; default: the only one, else the smallest model.")
     most: int | None = opt(
@@ -277,7 +277,7 @@ class RecommendOptions(DraftLengthOptions, MixOptions, SeedsOptions, ReplayOptio
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions(WorkloadChanges, ClosedLoopOptions):
-    """What is served until when, and what is promised."""
+    """The horizon of serving, and promises."""
 
     horizon_s: float | None = opt(
         None, "Stop the run then, whatever is unfinished; default: the cluster's.", flag="--horizon-seconds"
@@ -292,7 +292,7 @@ class LoadOptions(WorkloadChanges, ClosedLoopOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ServingOptions(ReplayOptions, LoadOptions):
-    """What every served workload takes; `start` may be "prefill" only."""
+    """Options of every served workload; `start` may be "prefill" only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +308,7 @@ class SimulateOptions(ServingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ChainsOptions:
-    """Which policies are compared under load, said in another way."""
+    """Policies to compare under load, given as chains."""
 
     chains: Sequence[str] | None = opt(
         None, 'Chains with ranges of windows in place of policies, as `sweep` takes them: ["draft:1..4/target"].'
@@ -357,7 +357,7 @@ class WhatIfOptions(SeedsOptions, ServingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLevelOptions:
-    """What is served, and what is asked of it, where a draft length is recommended under load."""
+    """The workload and its limits, for recommending a draft length under load."""
 
     rate: float | None = opt(
         None, "With --workload: mean arrivals per second that it is scaled to, > 0; default: its own."
@@ -410,7 +410,7 @@ class SettingsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsOptions:
-    """How the models of a pool are loaded, and what they write. `sampling` is greedy if None."""
+    """How the models of a pool are loaded, and how they write. `sampling` is greedy if None."""
 
     threads: int = opt(1, "CPU threads of torch.", least=1, most=1024)
     chat: bool = opt(False, "Put prompts as questions of a dialogue, by the tokenizer's chat template.")
@@ -422,10 +422,10 @@ class ModelsOptions:
 class RecordOptions(ModelsOptions):
     """The keywords of `record`.
 
-    `closure` says which contexts off the trunk are kept: those of Exact chains (`monotone`, also None) or those of
-    lossy rules too (`full`); or it is a `Closure`, which has a reach and a run of its own. `reach` is the most tokens
-    off the trunk, 16 if None; `run` the most of them by a member after a larger one's, 8 if None. `trees` are token
-    trees whose contexts are kept too, each a member and a shape as `draft:4x2x1` or `draft:beam=4,depth=5`.
+    `closure` selects the contexts off the trunk: those of Exact chains (`monotone`, also None) or those of lossy rules
+    too (`full`); or it is a `Closure`, which has a reach and a run of its own. `reach` is the most tokens off the
+    trunk, 16 if None; `run` the most of them by a member after a larger one's, 8 if None. `trees` are token trees whose
+    contexts are kept too, each a member and a shape as `draft:4x2x1` or `draft:beam=4,depth=5`.
     """
 
     closure: Closure | str | None = None
@@ -446,7 +446,7 @@ class RecordOptions(ModelsOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions(ModelsOptions):
-    """What models take that run under policies."""
+    """Options of models that run under policies."""
 
     limit: int | None = opt(None, "Only this many prompts, the first ones.", least=1)
     start: Start | str = opt(
@@ -482,10 +482,10 @@ class AgreeOptions(LiveOptions, PrefixOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(LiveOptions):
-    """The keywords of `decode` but for `memory`, which needs torch.
+    """The keywords of `decode` except `memory`, which needs torch.
 
-    `forward` says how models are run (`runtime.forward_kinds`), and `run_tests` whether code that the models wrote is
-    run where prompts have tests of it: in a sandbox, or `unsandboxed` with the rights of this process.
+    `forward` is how models run (`runtime.forward_kinds`), and `run_tests` whether code that the models wrote is run
+    with the prompts' tests: in a sandbox, or `unsandboxed` with the rights of this process.
     """
 
     batch: int = opt(1, "Requests that share each forward.", least=1)
@@ -513,7 +513,7 @@ class RunOptions(LiveOptions):
 
     @property
     def forward_kind(self) -> ForwardKind:
-        """`forward`, of which those who run models refuse an unknown one by name."""
+        """`forward`; the code that runs models rejects unknown ones by name."""
         return cast(ForwardKind, self.forward)
 
 
@@ -524,7 +524,7 @@ def checked(record: Callable[..., Record], given: Mapping[str, object]) -> Recor
     """The keywords that a function was called with, as the record that declares them.
 
     Raises:
-        ArgumentError: the first that is none, or of another kind, by its name; 1 is no bool and True no number.
+        ArgumentError: the first unknown one, or one of another kind, by name; 1 is no bool and True no number.
     """
     try:
         _keywords(record).model_validate(dict(given))

@@ -1,7 +1,6 @@
-"""Public checks for routers, costs, workloads and importers of one's own; that for policies is `check_policy`.
+"""Public checks for users' routers, costs, workloads and importers; the one for policies is `check_policy`.
 
-Each runs the plug-in through what paceline asks of it, and raises a ValueError of one line for what breaks the
-contract.
+Each uses the plug-in as paceline does, and raises a ValueError of one line where it breaks the contract.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from .import_logs import import_logs
 from .setting import open_recording
 
 _SHAPES = (*product((1, 2, 8, 64), (1, 2, 5, 17), (0, 64, 1000, 8000)),)  # rows, new tokens of each, held by each
-_MOST_REQUESTS = 10_000  # of a workload that are looked at
+_MOST_REQUESTS = 10_000  # of a workload that are checked
 _PICKS = 200  # of a router, in each cluster
 _CUTS = 8  # of a file
 
@@ -46,16 +45,16 @@ def check_cost(
     recording: str | Path | None = "pico",
     **options: Any,  # noqa: ANN401 - of any kind
 ) -> None:
-    """See that a cost gives seconds of every forward, and the same ones whenever it is asked.
+    """Check that a cost gives seconds of every forward, and the same ones at each call.
 
     Args:
         maker: the class; its constructor takes a recording first.
-        recording: whose models it is asked for.
+        recording: whose models are used.
         **options: of the constructor.
 
     Raises:
-        ValueError: a constructor or `forward_s` that raises, what is no `CostModel`, seconds that are not above 0 and
-            finite, or other seconds for the same forward.
+        ValueError: a constructor or `forward_s` that raises, no `CostModel`, seconds that are not above 0 and finite,
+            or other seconds for the same forward.
     """
     spec, opened = _spec(COSTS, maker, options), open_recording(recording)
     costs = [cost_of_class(spec, opened) for _ in range(2)]
@@ -75,9 +74,9 @@ def check_workload(
     seed: int = 0,
     **options: Any,  # noqa: ANN401 - of any kind
 ) -> None:
-    """See that a workload gives sound requests, in order, and the same ones whenever it is asked.
+    """Check that a workload gives valid requests, in order, and the same ones at each call.
 
-    At most 10,000 arrivals are looked at, with what follows each in its session.
+    At most 10,000 arrivals are checked, each with the next ones of its session.
 
     Args:
         maker: the class; its constructor takes a seed first.
@@ -85,9 +84,9 @@ def check_workload(
         **options: of the constructor.
 
     Raises:
-        ValueError: a constructor or `arrivals` that raises, no request, one that is no sound `Arrival`, times that go
-            back, an id or a block twice, blocks that do not fit, other requests at a second call, or another seed that
-            does or does not matter, against what `drawn` says.
+        ValueError: a constructor or `arrivals` that raises, no request, no valid `Arrival`, decreasing times, a
+            repeated id or block, blocks that do not fit, other requests at a second call, or a seed that matters
+            although `drawn` is False, or conversely.
     """
     spec = _spec(WORKLOADS, maker, options)
     source = workload_of_class(spec, seed, spec.label)
@@ -110,7 +109,7 @@ def check_workload(
 
 
 def _requests(arrivals: Any) -> list[Arrival]:  # noqa: ANN401 - an iterator of arrivals
-    """Those that begin and those that follow, without what would follow them, so that they compare."""
+    """First and following requests, without their own followers, so that they can be compared."""
     begun = islice(arrivals, _MOST_REQUESTS)
     return [one._replace(turns=None) for arrival in begun for one, _ in requests_of(arrival)]
 
@@ -123,21 +122,21 @@ def _check_blocks(label: str, one: Arrival, unit: int) -> None:
         rule = f"must be one for each {unit} tokens of the prompt" if unit else "must be empty without unit_tokens"
         raise PluginError(f"workload {label!r}: request {one.request_id}: blocks {rule}, got {len(one.blocks)}")
     if twice := repeated([*one.blocks]):
-        raise PluginError(f"workload {label!r}: request {one.request_id}: block {twice[0]} must not stand twice")
+        raise PluginError(f"workload {label!r}: request {one.request_id}: block {twice[0]} must not be repeated")
 
 
 def check_router(maker: Callable[..., Router], **options: Any) -> None:  # noqa: ANN401 - of any kind
-    """See that a router picks a replica that is there, and the same one whenever it sees the same.
+    """Check that a router picks an existing replica, and the same one for the same input.
 
-    Clusters of 1, 2 and 5 replicas, 200 requests each, with loads that are drawn.
+    Clusters of 1, 2 and 5 replicas, 200 requests each, with random loads.
 
     Args:
         maker: the class; its constructor takes a `RouterSetting` first.
         **options: of the constructor.
 
     Raises:
-        ValueError: a constructor or `pick` that raises, a pick that is no replica, other picks from the same seed, or
-            signals or prefixes read by a router that says it does not (`reads_signals`, `reads_prefixes`).
+        ValueError: a constructor or `pick` that raises, an invalid replica, other picks from the same seed, or signals
+            or prefixes read by a router that declares that it does not (`reads_signals`, `reads_prefixes`).
     """
     spec = _spec(ROUTERS, maker, options)
     for num_replicas in (1, 2, 5):
@@ -148,7 +147,7 @@ def check_router(maker: Callable[..., Router], **options: Any) -> None:  # noqa:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """Loads that are drawn; implements `Seen`."""
+    """Random loads; implements `Seen`."""
 
     router: Router
     loads: tuple[ReplicaSignals, ...]
@@ -196,16 +195,16 @@ def _picks(spec: Spec[Any], num_replicas: int) -> list[int]:
 
 
 def check_importer(found: Format, files: Sequence[str | Path], options: ImportOptions | None = None) -> None:
-    """See that an importer reads its files to a sound recording, and refuses damaged ones by a TraceFormatError.
+    """Check that an importer reads its files to a valid recording, and rejects damaged ones by a TraceFormatError.
 
     Args:
         found: the format.
         files: a small example of it, plain text.
-        options: of the import, where the files do not say all.
+        options: of the import, if the files lack something.
 
     Raises:
-        ValueError: files that `trace import auto` would not give to it, what is no sound recording, other requests at
-            a second reading, or a damaged file at which it raises anything but a TraceFormatError.
+        ValueError: files that `trace import auto` would not give to it, no valid recording, other requests at a second
+            reading, or a damaged file at which it raises anything except a TraceFormatError.
     """
     places = [Path(file) for file in files]
     told_as = detect(places, [found])
@@ -226,7 +225,7 @@ def check_importer(found: Format, files: Sequence[str | Path], options: ImportOp
 def _check_damaged(
     found: Format, place: Path, others: Sequence[Path], folder: Path, options: ImportOptions | None
 ) -> None:
-    """Cut a file at several places, and put a zero byte, a word and a huge number into it."""
+    """Check the file cut at several places, and with a zero byte, a word and a huge number in it."""
     whole = place.read_bytes()
     damaged = [whole[: len(whole) * part // _CUTS] for part in range(_CUTS)]
     damaged += [

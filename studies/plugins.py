@@ -1,4 +1,4 @@
-"""A package of one's own policy, router, cost, workload or importer: code, entry point, test and README."""
+"""A package for a user's policy, router, cost, workload or importer: code, entry point, test and README."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _IMPORTS = re.compile(r"^from \S+ import (.+)$", re.MULTILINE)
 MOST_LETTERS = 40
 ALL = "all"  # files of every kind
-# By the word that `plugin new` takes.
+# By the word for `plugin new`.
 KINDS: Mapping[str, NamedKind[Any]] = {
     "policy": POLICIES,
     "router": ROUTERS,
@@ -45,7 +45,7 @@ class NewPlugin(Printed):
     use: str  # the command that uses it
 
     def lines(self) -> Sequence[str]:
-        """What was written, and what to type next."""
+        """The files, and what to type next."""
         return [
             f"{self.folder}: {', '.join(self.files)}",
             f"cd {self.folder}; pip install --editable .; pytest; then {self.use}",
@@ -65,8 +65,8 @@ def new_plugin(kind: str, name: str, out: str | Path | None = None) -> NewPlugin
         out: new folder; None: `paceline-NAME` here.
 
     Raises:
-        ArgumentError: a kind that cannot be registered, or a name that will not do.
-        ValueError: a folder that is there.
+        ArgumentError: a kind that cannot be registered, or a bad name.
+        ValueError: the folder exists.
     """
     if kind not in KINDS:
         raise ArgumentError(f"KIND {kind!r} is not known; {known_are(kind, KINDS)}")
@@ -93,7 +93,7 @@ def new_plugin(kind: str, name: str, out: str | Path | None = None) -> NewPlugin
 
 
 def _words(kind: str, name: str, own: Mapping[str, Any]) -> dict[str, str]:
-    """What stands for what in the templates; raises ArgumentError for a name whose class would hide an import."""
+    """The substitutions in the templates; raises ArgumentError for a name whose class would hide an import."""
     made = "".join(part.capitalize() for part in name.split("-"))
     imports = [names for text in own["files"].values() for names in _IMPORTS.findall(text)]
     if iskeyword(made) or made in {one for names in imports for one in names.split(", ")}:

@@ -38,12 +38,12 @@ class SlimsFound(Printed):
 
     out: Path  # pool file that holds them now
     frontier: Frontier
-    meta: dict[str, Any]  # what was asked for and where it was measured
+    meta: dict[str, Any]  # the options, and where it was measured
     pool: str
     target: str
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/slim.md): what was asked for, every mask of the frontier, and the target."""
+        """The documented form (docs/slim.md): the options, every mask of the frontier, and the target."""
         figures = asdict(self.frontier)
         target = {"name": self.target, "num_layers": self.frontier.num_layers, "seconds": figures.pop("target_s")}
         verified = {"verified_tokens": VERIFIED_TOKENS}
@@ -102,21 +102,21 @@ def find_slim(
 
     Args:
         pool: a pool.toml or its folder; None is the shipped pool, whose file is not written to.
-        prompts: whose continuations by the target distances are measured on; None takes those beside the pool file.
+        prompts: distances are measured on the target's continuations of them; None takes those beside the pool file.
         shares: of the target's layers to leave out, each in (0, 1).
         trials: masks to try for each share, >= 1.
-        random_trials: of these drawn evenly, before the search learns; a third if None.
+        random_trials: of these drawn uniformly, before the Bayesian search; a third if None.
         max_new_tokens: longest continuation, >= 1.
         limit: only this many prompts, the first ones, >= 1; all if None.
         seed: of the draws, >= 0.
         threads: CPU threads of torch, >= 1.
-        chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
-        out: pool file to write; the one that was read if None.
+        chat: render prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
+        out: pool file to write; None: the one that was read.
         replace: replace slim verifiers of the same names.
 
     Raises:
         PoolFileError: a broken pool file, or a name that is taken.
-        ValueError: a file that cannot be written, or shares, trials or prompts that cannot be searched with.
+        ValueError: a file that cannot be written, or shares, trials or prompts that cannot be used.
         ModuleNotFoundError: Bayesian search without the extra `search`.
     """
     file, content = read_pool_file(pool_path(pool))
@@ -144,7 +144,7 @@ def _own_prompts(file: Path) -> tuple[Prompt, ...]:
 
 
 def _writable(out: Path, file: Path, *, shipped_pool: bool) -> Path:
-    """Refuse, before a long search, a file that could not be written after it."""
+    """The file to write; raises, before a long search, if it could not be written after it."""
     if out.is_dir():
         raise ArgumentError(f"`out` must name a file, got the folder {out}")
     if not out.parent.is_dir():
@@ -224,7 +224,7 @@ class ForcedPoolMade(Printed):
         return [table(rows, texts=("shape", "dtype"), title=f"forced pool {self.content.name}")]
 
     def lines(self) -> Sequence[str]:
-        """What it needs, and what can be done with it."""
+        """Its needs, and commands to use it."""
         weights = sum(_weight_bytes(member) for member in self.members)
         return [
             f"{weights / 1e6:,.1f} MB of random weights are made whenever it is loaded",
@@ -255,8 +255,8 @@ def write_forced_pool(
         seed: of the weights.
 
     Raises:
-        PoolFileError: a member that the file must not have.
-        ArgumentError: a text of another form, or a pool file that is there already.
+        PoolFileError: a member that is not allowed.
+        ArgumentError: a text of another form, or the pool file exists.
     """
     folder = Path(out)
     file = folder / POOL_FILE_NAME
@@ -304,7 +304,7 @@ def _member(file: Path, row: int, name: str, texts: Mapping[str, str], context_t
 
 
 def _place(text: str) -> str:
-    """A config's own path, which leads there from any folder; a preset as it is."""
+    """A config's absolute path; a preset as it is."""
     preset = preset_config(text, context_tokens=1) is not None
     return text if preset or not Path(text).exists() else str(Path(text).resolve())
 
@@ -314,7 +314,7 @@ def _weight_bytes(member: LoadedMember) -> int:
 
 
 def _text_of(values: Mapping[str, Any]) -> str:
-    """As TOML; a JSON text or number is one."""
+    """The values as TOML; JSON texts and numbers are TOML."""
     head = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if key != "members")
     blocks = []
     for member in values["members"]:

@@ -1,4 +1,4 @@
-"""What `paceline profile` does: measure what this machine takes for the operations of a pool.
+"""What `paceline profile` does: measure this machine's seconds for the operations of a pool.
 
 Operations are watched while prompts are decoded, or on a forced pool a recording's requests.
 """
@@ -47,7 +47,7 @@ from ..traces.profile import (
     profiles_folder,
     write_profile,
 )
-from .agree import made_up_cost
+from .agree import synthetic_cost
 from .decode import load_models
 from .profile_check import (
     MOST_DRIFT,
@@ -66,12 +66,12 @@ _MOST_REQUESTS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedRequests:
-    """What is decoded."""
+    """The requests to decode."""
 
     prompts: tuple[Prompt, ...]  # at least one
-    tags: frozenset[str]  # that policies may name: of all requests there are, even where fewer are decoded
+    tags: frozenset[str]  # that policies may name: of all requests, even if fewer are decoded
     sampling: Sampling  # how tokens are chosen
-    world: ProbedWorld | None = None  # to decode in; None for an ordinary one
+    world: ProbedWorld | None = None  # to decode in; None: an ordinary one
 
 
 def watched_requests(
@@ -81,18 +81,18 @@ def watched_requests(
     recording: Path | str | None,
     sampling: Sampling | None,
 ) -> WatchedRequests:
-    """What is decoded with these models.
+    """The requests to decode with these models.
 
     Args:
         models: of the pool.
         pool: the same, or where they are; None is the shipped pool.
-        prompts: None takes those that lie beside the pool; None with a forced pool.
+        prompts: None takes those beside the pool; None with a forced pool.
         recording: that decides on a forced pool, whose requests are taken in turn; None with all others.
-        sampling: how tokens are chosen; None is greedy, or as the recording says, which no other may contradict.
+        sampling: how tokens are chosen; None is greedy, or as recorded, which others must not contradict.
 
     Raises:
-        ArgumentError: no prompts, one that leaves no room for an answer, or no recording of as many models as a
-            forced pool has; either where it plays no part, or other sampling than the recording's.
+        ArgumentError: no prompts, one that leaves no room for an answer, or no recording of as many models as a forced
+            pool has; either where it is not used, or other sampling than the recording's.
     """
     if isinstance(models, ForcedPool):
         return _recording(models, prompts, recording, sampling)
@@ -104,7 +104,7 @@ def watched_requests(
 
 
 def _refuse_long(prompts: Sequence[Prompt], models: ModelPool) -> None:
-    """Raise ArgumentError for a prompt that leaves no room for an answer, or that has no token to go on from."""
+    """Raise ArgumentError for a prompt that leaves no room for an answer, or that has no token to continue from."""
     for prompt in prompts:
         count = len(models.encode(prompt.text))
         if not 1 <= count < models.context_tokens:
@@ -117,7 +117,7 @@ def _refuse_long(prompts: Sequence[Prompt], models: ModelPool) -> None:
 def _prompts(
     pool: ModelPool | ForcedPool | Path | str | None, prompts: Path | str | Sequence[Prompt | str] | None
 ) -> tuple[Prompt, ...]:
-    """The prompts given, or those that lie beside the pool; raises ArgumentError if there are none."""
+    """The prompts given, or those beside the pool; raises ArgumentError if there are none."""
     if prompts is not None:
         return prompts_of(Path(prompts) if isinstance(prompts, str) else prompts)
     if isinstance(pool, ModelPool | ForcedPool):
@@ -135,7 +135,7 @@ def _recording(
     recording: Path | str | None,
     sampling: Sampling | None,
 ) -> WatchedRequests:
-    """A recording's requests in turn, sampled as they were recorded."""
+    """A recording's requests in turn, sampled as recorded."""
     if prompts is not None:
         raise ArgumentError("`prompts` must be left out with a forced pool, whose requests are those of `recording`")
     if recording is None:
@@ -150,7 +150,7 @@ def _recording(
     requests = {str(place): replace(request, request_id=str(place)) for place, request in enumerate(again)}
     tables = TrieTables(replace(forced, requests=tuple(requests.values())))
     world = ForcedProbedWorld(pool=models, sampling=mode)
-    world.follow(tables.world(made_up_cost(forced.meta.model_names), seed=0, strict=False))
+    world.follow(tables.world(synthetic_cost(forced.meta.model_names), seed=0, strict=False))
     world.take(requests, eos=frozenset(forced.meta.eos_token_ids))
     texts = tuple(Prompt(request_id=name, tag=request.tag, text=name) for name, request in requests.items())
     return WatchedRequests(prompts=texts, tags=_tags(forced.requests), sampling=mode, world=world)
@@ -162,11 +162,11 @@ def _tags(requests: Iterable[Prompt | TrieRequest]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profiled(Printed):
-    """A profile that was made; prints as `paceline profile` does."""
+    """A profile that was measured; prints as `paceline profile` does."""
 
     profile: Profile
     out: Path  # file that holds it
-    floor: str | None = None  # the target's forwards against what its GPU's memory allows; None on a CPU
+    floor: str | None = None  # the target's forwards compared with the limit of its GPU's memory; None on a CPU
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/profiles.md)."""
@@ -205,7 +205,7 @@ class Profiled(Printed):
         ]
 
     def lines(self) -> Sequence[str]:
-        """What to know of it, and where it is."""
+        """Remarks, and its path."""
         meta = self.profile.meta
         lines = [f"left out, as memory is short: {words}" for words in meta.left_out]
         lines.append(f"drift while measuring: {meta.drift:.1%}")
@@ -258,22 +258,22 @@ def profile(
     chat: bool = False,
     restart: bool = False,
 ) -> Profiled:
-    """Measure forwards by shape, and what operations and policies take besides.
+    """Measure forwards by shape, and further seconds of operations and policies.
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_models`).
-        prompts: some to decode for the operations; None takes those that lie beside the pool. None with a forced pool.
+        prompts: some to decode for the operations; None takes those beside the pool. None with a forced pool.
         recording: what decides on a forced pool, of as many models as it has; None with all others.
         out: file to write, NAME.profile; None keeps it where `cost="here"` finds it.
-        sampling: how tokens are chosen; greedy if None, or as the recording says.
+        sampling: how tokens are chosen; greedy if None, or as recorded.
         grid: shapes of forwards.
         repeats: times each shape is measured, >= 3.
-        policies: whose own seconds are measured, besides the default ones.
+        policies: whose own seconds are measured, in addition to the default ones.
         most_drift: largest change of seconds while they are measured, as a share, 0 to 10.
-        threads: CPU threads of torch, where a pool is loaded.
+        threads: CPU threads of torch, if a pool is loaded.
         debug: first say how models run.
-        chat: put prompts as questions of a dialogue, by the chat template of the tokenizer; not with a forced pool.
-        restart: measure everything, also what an interrupted profile has measured within the last hour.
+        chat: render prompts as questions of a dialogue, by the chat template of the tokenizer; not with a forced pool.
+        restart: measure everything, even what an interrupted profile measured within the last hour.
 
     Raises:
         ValueError: prompts or a policy that cannot be used, fewer repeats, or a machine whose seconds drift by
@@ -319,11 +319,11 @@ def _floor(models: LoadedMembers, made: Profile) -> str | None:
     if target.model is None or target.model.device.type != "cuda":
         return None
     shapes = made.of(target.name)
-    return memory_floor(target).said_of(shapes) if any(shape.new_tokens == 1 for shape in shapes) else None
+    return memory_floor(target).comparison(shapes) if any(shape.new_tokens == 1 for shape in shapes) else None
 
 
 def _refuse_drift(drift: float, most_drift: float, journal: Journal) -> None:
-    """Raise ArgumentError where seconds changed by too much; what was measured is of no use to anybody then."""
+    """Raise ArgumentError if seconds drifted too much, and discard the journal."""
     if drift > most_drift:
         journal.forget()
         raise ArgumentError(
@@ -362,7 +362,7 @@ def _policy_row(name: str, decide_s: Mapping[str, DecideSeconds]) -> dict[str, s
 
 
 def _built(names: Iterable[str], pool: Pool, watched: WatchedRequests) -> dict[str, MakePolicy]:
-    """What makes policies, by name; raises ValueError for one that cannot be made, or run on what is watched."""
+    """Makers of policies, by name; raises ValueError for one that cannot be made, or run on these requests."""
     makers: dict[str, MakePolicy] = {name: partial(PolicySpec.parse(name).build, pool) for name in dict.fromkeys(names)}
     forced = watched.world is not None
     where = "the recording" if forced else "the prompts"

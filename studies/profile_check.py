@@ -1,7 +1,7 @@
-"""What `paceline profile --check` does: find out whether a profile still fits this machine, as `validate` does first.
+"""What `paceline profile --check` does: check whether a profile still fits this machine, as `validate` does first.
 
-Some of its forwards are measured again, and what it was measured under is looked at. Also: which policies may run where
-seconds are studied, whether an interrupted profile can go on, and chains that run every member in all its parts.
+Some of its forwards are measured again, and its conditions are compared. Also: which policies may run where seconds are
+studied, whether an interrupted profile can continue, and chains that run every member in all its parts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,42 +36,42 @@ from ..sim.cost.measured import differences, newest_here
 from ..traces.profile import CPU, AfterAway, MeasuredForward, Profile, ProfileMeta, read_profile
 from .decode import load_models
 
-# A machine whose seconds change by more than this while they are measured does not hold still.
+# Most drift of seconds during a measurement; beyond it the machine is not steady.
 MOST_DRIFT = 0.1
-# Spread of a member's forwards, the median over shapes, above which something else keeps the machine busy all the time.
+# Spread of a member's forwards, the median over shapes, above which other work keeps the machine busy all the time.
 MOST_SPREAD = 0.25
 
-# A change of seconds by less than this share is not worth a word.
+# A change of seconds by less than this share is not reported.
 LEAST_CHANGE = 0.02
 
-# Above this share by which they may differ, seconds varied too much while they were measured to say whether they hold.
+# If seconds may differ by more than this share, they varied too much to be checked.
 MOST_LIMIT = 1.0
 
-# A member's seconds have changed if they differ by what they drifted while they were measured and so many spreads.
+# A member's seconds have changed if they differ by more than their drift in the measurement and this many spreads.
 _SPREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberPace:
-    """How a member's forwards take now what they took then."""
+    """A member's seconds of forwards now, relative to the profile."""
 
     ratio: float  # seconds now over those of the profile, median over the shapes measured again
     limit: float  # share by which they may differ either way, by the spread and the drift that the profile measured
 
     @property
     def fits(self) -> bool:
-        """Whether they take as long as they did."""
+        """Whether they take as long as in the profile."""
         return 1 / (1 + self.limit) <= self.ratio <= 1 + self.limit
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """The verdict in a word or two."""
         return "no" if not self.fits else "yes" if self.limit <= MOST_LIMIT else "cannot tell"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """What measuring some of a profile again said."""
+    """The result of measuring parts of a profile again."""
 
     age_s: float  # of the profile, when it was measured again
     members: Mapping[str, MemberPace]  # by name, forwards right after others
@@ -79,12 +79,12 @@ class Freshness:
 
     @property
     def fits(self) -> bool:
-        """Whether every member takes as long as it did, after times away too."""
+        """Whether every member takes as long as in the profile, after times away too."""
         return all(pace.fits for pace in (*self.members.values(), *self.after_away.values()))
 
     @property
     def line(self) -> str:
-        """The verdict, and what it rests on."""
+        """The verdict, with its figures."""
         ago = f"as long as {in_words(self.age_s)} ago"
         told = [(f"{name}'s forwards", pace) for name, pace in self.members.items()]
         told += [(f"{name}'s forwards after times away", pace) for name, pace in self.after_away.items()]
@@ -95,7 +95,7 @@ class Freshness:
             return f"{fits}; it cannot be told of {unsteady}, whose seconds varied as much" if unsteady else fits
         off = sorted((pace.ratio, whose) for whose, pace in told if not pace.fits)
         words = [f"{whose} take {ratio:.2f} times" for ratio, whose in reversed(off)]
-        return f"the profile no longer fits: {', '.join(words)} {ago}; profile anew"
+        return f"the profile no longer fits: {', '.join(words)} {ago}; profile again"
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""
@@ -112,9 +112,9 @@ def _range(paces: Mapping[str, MemberPace]) -> str:
 
 
 def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
-    """Measure a few forwards of every profiled member again, for some eight seconds, half of it after times away.
+    """Measure a few forwards of every profiled member again, for about eight seconds, half of it after times away.
 
-    `profile` is of these models: none of its `mismatches` matters.
+    `profile` must be of these models, without any of `mismatches`.
     """
     forwards = {
         member.name: models.forward(level, "auto", share_weights=True)
@@ -153,18 +153,18 @@ def fitting_profile(models: LoadedMembers, file: Path | None) -> Profile:
 
     Raises:
         TraceFormatError: no such file, or one that breaks the format.
-        ArgumentError: there is no profile, or it is of a machine, members or a setting whose seconds cannot be right.
+        ArgumentError: there is no profile, or its seconds are of another machine, members or setting.
     """
     given = None if file is None else read_profile(file)
     own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
     profile = newest_here(own, torch.get_num_threads(), device_name(models)) if given is None else given
     for words in mismatches(profile, models):
-        raise ArgumentError(f"the profile does not fit these models: {words}; profile anew")
+        raise ArgumentError(f"the profile does not fit these models: {words}; profile again")
     return profile
 
 
 def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
-    """In what a profile differs from the models as they run now, so that its seconds cannot be right; in words."""
+    """Differences between a profile and the models as they run now that make its seconds wrong; in words."""
     meta = profile.meta
     own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
     words = differences(meta, own)
@@ -186,7 +186,7 @@ def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
 
 
 def remarks_on_profile(meta: ProfileMeta, models: LoadedMembers, sampling: str) -> list[str]:
-    """What has changed since a profile was made, and may change seconds of these models and `sampling`, a line each."""
+    """Changes since a profile was measured that may change seconds of these models and `sampling`, a line each."""
     lines = [
         f"the profile was made with {name} {then}, this is {now}"
         for name, then, now in (
@@ -206,7 +206,7 @@ def remarks_on_profile(meta: ProfileMeta, models: LoadedMembers, sampling: str) 
 
 
 def device_name(models: LoadedMembers) -> str:
-    """What the models run on: the target's `cpu` or accelerator by its name, and the members that are elsewhere."""
+    """The devices of the models: the target's `cpu` or accelerator by its name, and members on others."""
     devices: dict[str, torch.device] = {
         member.name: member.model.device for member in models.members if member.model is not None
     }
@@ -217,11 +217,11 @@ def device_name(models: LoadedMembers) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedProfile(Printed):
-    """A profile held against the machine as it is now; prints as `paceline profile --check` does."""
+    """A profile compared with the machine as it is now; prints as `paceline profile --check` does."""
 
     profile: Profile  # that was checked
     freshness: Freshness
-    remarks: tuple[str, ...]  # what has changed since it was made, a line each
+    remarks: tuple[str, ...]  # what has changed since it was measured, a line each
 
     @property
     def fits(self) -> bool:
@@ -272,12 +272,12 @@ def check_profile(
     threads: int = 1,
     debug: bool = False,
 ) -> CheckedProfile:
-    """Measure a few forwards again, for some eight seconds, and compare them with a profile's.
+    """Measure a few forwards again, for about eight seconds, and compare them with a profile's.
 
-    `file` None is the newest profile of these models on this machine; all else is as of `load_models`.
+    `file` None is the newest profile of these models on this machine; the rest is as for `load_models`.
 
     Raises:
-        ValueError: no such profile, or one whose seconds cannot be right here.
+        ValueError: no such profile, or one whose seconds cannot hold here.
     """
     models = load_models(pool, threads=threads, debug=debug)
     profile = fitting_profile(models, None if file is None else Path(file))
@@ -286,12 +286,12 @@ def check_profile(
 
 
 def check_runnable(policy: Policy, name: str, *, forced: bool, tags: Iterable[str], where: str) -> None:
-    """Refuse a policy, as built, that cannot run on these models and requests; `where` names them, as "the prompts".
+    """Raise for a built policy that cannot run on these models and requests; `where` names them, as "the prompts".
 
     `forced`: a recording decides what is accepted, and holds no text but the target's. `tags` are the requests'.
 
     Raises:
-        ArgumentError: it sees ahead, names a tag that no request has, or says that it is lossy on a forced pool.
+        ArgumentError: it sees ahead, names a tag that no request has, or is declared lossy, on a forced pool.
     """
     refuse_oracle(policy, name)
     about = about_of(policy)
@@ -300,7 +300,7 @@ def check_runnable(policy: Policy, name: str, *, forced: bool, tags: Iterable[st
     check_tags(policy, name, tags, where)
 
 
-# What was measured longer ago does not continue.
+# Older measurements are not continued.
 MOST_AGE_S = 3600.0
 
 
@@ -312,10 +312,10 @@ def journal_of(
     most_drift: float,
     restart: bool,
 ) -> Journal:
-    """The journal of a profile, with what an interrupted one has measured; says what becomes of that.
+    """The journal of a profile, with an interrupted one's measurements; prints whether they are used.
 
-    A journal begins again with `restart`, if it is older than an hour, or if seconds have changed since by more than
-    the share `most_drift` and what they vary by anyway (`MemberPace`). `forwards` are the models', by member.
+    A journal is started again with `restart`, if it is older than an hour, or if seconds have changed since by more
+    than the share `most_drift` and their usual variation (`MemberPace`). `forwards` are the models', by member.
     """
     about = _about(models, forwards, grid)
     digest = sha256(dumps(about, sort_keys=True).encode()).hexdigest()[:12]
@@ -335,7 +335,7 @@ def journal_of(
 
 @contextmanager
 def kept_for_another(journal: Journal) -> Iterator[None]:
-    """Around what a profile measures: an interrupt says what the same command then does, and is raised on."""
+    """Around the measurements of a profile: an interrupt prints what the same command then does, and is raised."""
     try:
         yield
     except KeyboardInterrupt:
@@ -348,7 +348,7 @@ def kept_for_another(journal: Journal) -> Iterator[None]:
 
 
 def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: float, most_drift: float) -> str:
-    """Why what was measured cannot continue; empty where it can."""
+    """Why earlier measurements cannot be continued; empty if they can."""
     if not 0 <= age_s <= MOST_AGE_S:
         return f"it is {in_words(age_s)} old"
     # The first round warms up.
@@ -356,7 +356,7 @@ def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: floa
         MeasuredForward(*key, *median_and_spread(seconds[1:] or seconds)) for key, seconds in journal.seconds().items()
     ]
     paces = {
-        # Of a shape that was timed once only what it takes now has a spread.
+        # For a shape that was timed once, only its seconds now have a spread.
         name: _pace([(then._replace(spread=max(then.spread, now.spread)), now) for then, now in pairs], most_drift)
         for name, pairs in measure_again(forwards, shapes).items()
     }
@@ -368,7 +368,7 @@ def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: floa
 
 
 def _about(models: ModelPool | ForcedPool, forwards: Mapping[str, ModelForward], grid: ShapeGrid) -> dict[str, object]:
-    """All that seconds hold for."""
+    """All conditions of the seconds."""
     members = [member for member in models.members if member.name in forwards]
     return {
         "pool": models.name,
@@ -384,7 +384,7 @@ def _about(models: ModelPool | ForcedPool, forwards: Mapping[str, ModelForward],
 
 
 def watched_chains(pool: Pool) -> list[str]:
-    """The target alone, short and long drafts of every member, judged by the target or by a member between."""
+    """The target alone, short and long drafts of every member, judged by the target or by a member in between."""
     target = pool.target
     free = [member.name for member in pool.members if member.model_free]
     below = [member.name for member in pool.members[:-1] if not member.model_free]

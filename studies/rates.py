@@ -1,7 +1,7 @@
-"""The highest rate of arrivals at which each policy keeps what is asked of it, found by bisection, seed by seed.
+"""The highest rate of arrivals at which each policy keeps all limits, found by bisection, seed by seed.
 
-At one seed all policies meet the same requests, scaled to a rate, so what chance does to arrivals is in no comparison.
-Logarithms are halved: a rate is found to `PRECISION` of itself.
+At one seed all policies get the same requests, scaled to a rate, so random arrivals cancel in comparisons. Bisection is
+of logarithms: a rate is found to `PRECISION` of itself.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,16 +27,16 @@ from .serving import ServingSetting, notes_on, serving_setting
 from .setting import NamedPolicy, PoliciesGiven
 
 PRECISION = 0.003
-FIRST_RATE = 1.0  # looked at, arrivals per second
-AROUND, REACH = 1.03, 4  # the factor between rates that are tried around one, and how many on either side
-FIRST_STEP, NEXT_STEP = 4.0, 1.2  # factors by which rates are tried, where nothing is known, and near what is
-IDLE = 0.002  # requests in the batch, on average: at a lower rate each would be as much alone
-BURST = 0.01  # of a run, in which all requests come: at a higher rate they would come as much at once
+FIRST_RATE = 1.0  # the first one tried, arrivals per second
+AROUND, REACH = 1.03, 4  # the factor between rates tried around one, and their number on either side
+FIRST_STEP, NEXT_STEP = 4.0, 1.2  # factors between tried rates, at first, and near a known one
+IDLE = 0.002  # mean requests in the batch; at lower rates each request is just as alone
+BURST = 0.01  # share of a run in which all requests arrive; at higher rates they would just as well arrive at once
 CROSSINGS = tuple(2 ** (step / 2 - 6) for step in range(13))  # of the highest rate, where policies are compared
 
 
 class NoRateError(ArgumentError):
-    """A policy for which no rate is found, and why."""
+    """A policy without a highest rate, and why."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,12 +67,12 @@ class _Search:
         return all(limit.kept(flat[limit.figure]) for limit in self.limits)
 
     def seconds(self, policy: NamedPolicy, seed: int, rate: float) -> float:
-        """Mean time in the system; that of a workload whose requests were all rejected counts as none."""
+        """Mean time in the system; 0 if all requests were rejected."""
         found = self.run(policy, seed, rate).metrics.in_system_s
         return 0.0 if found is None else found
 
     def highest(self, policy: NamedPolicy) -> HighestRate:
-        """Over all seeds, or one if chance has no part; raises NoRateError."""
+        """The highest rate over all seeds, or one if nothing is random; raises NoRateError."""
         found: dict[int, SeedRate] = {}
         for seed in self.runs.seeds:
             near = [one.rate for one in found.values()][-1:]
@@ -96,11 +96,11 @@ class _Search:
         return self._settled(policy, seed, _turn(lambda at: self.kept(policy, seed, at), low, high)[0])
 
     def _settled(self, policy: NamedPolicy, seed: int, turn: float) -> SeedRate:
-        """The highest rate, found from one that keeps the limits where one just above it does not.
+        """The highest rate, near one that keeps the limits while one just above it does not.
 
-        Percentiles of few requests jump, so that limits hold and break in turns as the rate rises. The rates around are
-        split into lower and higher ones so that the fewest of the lower ones break a limit and of the higher ones keep
-        them all; it is the last of the lower ones that keeps them.
+        Percentiles of few requests jump, so limits may hold and break alternately as the rate rises. The rates around
+        are split into lower and higher ones with the fewest lower ones that break a limit and higher ones that keep
+        all; the result is the last of the lower ones that keeps them.
         """
         below, above = REACH, REACH
         while True:
@@ -143,9 +143,9 @@ class _Search:
     def crossings(self, policies: Sequence[NamedPolicy], rates: Sequence[float]) -> Iterator[Crossing]:
         """Where the policy with the least time in the system changes, at two rising rates or more.
 
-        A policy stays the quickest until another one is surely quicker, or, at the highest rate, quicker on average.
+        A policy counts as fastest until another one is surely faster, or, at the highest rate, faster on average.
         """
-        best, since = self.quickest(policies, rates[0]), rates[0]  # the last rate at which it was the quickest
+        best, since = self.quickest(policies, rates[0]), rates[0]  # the last rate at which it was the fastest
         ahead = list(reversed(rates[1:]))
         while ahead:
             rate, other = ahead[-1], self.quickest(policies, ahead[-1])
@@ -170,14 +170,14 @@ class _Search:
         return self.runs.seeds if self.chance else self.runs.seeds[:1]
 
     def _less(self, first: NamedPolicy, last: NamedPolicy, rate: float) -> Interval:
-        """What the time in the system of one exceeds that of another by, at the same seeds."""
+        """The difference of two policies' times in the system, at the same seeds."""
         values = [self.seconds(first, seed, rate) - self.seconds(last, seed, rate) for seed in self._seeds()]
         return mean_interval(values) if len(values) > 1 else Interval(mean=values[0], low=values[0], high=values[0])
 
     def _crossing(
         self, below: NamedPolicy, above: NamedPolicy, between: tuple[float, float], rates: Sequence[float]
     ) -> Crossing:
-        """Where the mean difference is 0, and the rates around it at which its 95% interval holds 0."""
+        """Where the mean difference is 0, and the rates around it at which its 95% interval contains 0."""
         _, rate = _turn(lambda at: self._less(below, above, at).mean <= 0, *between)
 
         def unsure(at: float) -> bool:
@@ -196,7 +196,7 @@ class _Search:
 
 
 def _turn(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Two rates, as near as `PRECISION`, of which it holds at the lower one, as at `low`, and not at the higher one."""
+    """Two rates within `PRECISION`: it holds at the lower one, as at `low`, and not at the higher one."""
     while high > low * (1 + PRECISION):
         middle = sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -213,27 +213,26 @@ def find_rates(
     limits: str,
     **options: Any,  # noqa: ANN401 - see `FindRatesOptions`
 ) -> HighestRates:
-    """The highest rate of arrivals at which each policy keeps all limits, and where policies change places.
+    """The highest rate of arrivals at which each policy keeps all limits, and rates at which their order changes.
 
-    All policies meet the same requests at a seed, scaled to a rate. Below the rate that is found the limits may be
-    broken as well, where a figure does not rise with the rate. Policies change places in the mean time in the system,
-    looked for from a 64th of the highest rate on.
+    All policies get the same requests at a seed, scaled to a rate. Limits may also break below the rate found, if a
+    figure does not rise with the rate. The order is by mean time in the system, from a 64th of the highest rate on.
 
     Args:
         recording: that acceptance is drawn from, request by request; None: the one that comes with the package.
         policies: as `compare` takes them; None: a representative set.
         workload: a file of requests, or a generator's text, without a rate of its own.
         cluster: a TOML file, or a device of the sheet.
-        limits: what is asked for, as "p99_ttft < 1, p99_tpot < 0.03": mean, p50, p90, p95 or p99 of ttft, tpot, itl,
-            e2e or queue, in seconds; with `slo` also "slo_share > 0.9".
+        limits: as "p99_ttft < 1, p99_tpot < 0.03": mean, p50, p90, p95 or p99 of ttft, tpot, itl, e2e or queue, in
+            seconds; with `slo` also "slo_share > 0.9".
         options: see `FindRatesOptions`; `start` may be "prefill" only.
 
     Raises:
-        ValueError: an argument, a row of the workload, a cluster or a policy that will not do, in one line; limits that
-            hold at no rate, or at every one.
-        CostRangeError: seconds that the cost does not know.
+        ValueError: a bad argument, row of the workload, cluster or policy, in one line; limits that hold at no rate, or
+            at every one.
+        CostRangeError: seconds unknown to the cost.
         PolicyError: a policy that broke the contract.
-        KeyboardInterrupt: nothing is kept of what was found until then.
+        KeyboardInterrupt: earlier results are not kept.
     """
     asked = checked(FindRatesOptions, options | {"workload": workload, "cluster": cluster, "limits": limits})
     wanted = service_limits(limits, argument="limits")
@@ -274,7 +273,7 @@ def rates_of(setting: ServingSetting, policy: NamedPolicy, limits: Sequence[Limi
 
 
 def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[HighestRate], list[str]]:
-    """What was found, and for which policies nothing was; raises the first reason where it is none at all."""
+    """(the rates found, policies without one and why); raises the first reason if there is none at all."""
     rows: list[HighestRate] = []
     reasons: list[NoRateError] = []
     for policy in policies:
@@ -290,7 +289,7 @@ def _rows(search: _Search, policies: Sequence[NamedPolicy]) -> tuple[list[Highes
 
 
 def check_rates(setting: ServingSetting, asked: LoadOptions, limits: Sequence[Limit]) -> None:
-    """Refuse what would have no part where rates are found; raises ArgumentError."""
+    """Raise ArgumentError for options that are not used to find rates."""
     kind, _, rest = setting.workload.partition(":")
     drawn = kind in {*KINDS, *SESSION_KINDS}
     if kind == CLOSED or (drawn and any(part.startswith("rate=") for part in rest.split(","))):

@@ -1,8 +1,8 @@
 """From a recording to a decision: how many tokens to draft at which number of running requests, or none at all.
 
 Every draft length is replayed at every batch, on one half of the requests to choose and on the other half to report.
-What the requests or the cost do not decide is not decided here: then no setting is named, but what to measure.
-Letters: K tokens drafted in a round, B running requests.
+Where requests and cost do not decide, no setting is named, only what to measure. Letters: K tokens drafted in a round,
+B running requests.
 """
 
 import json
@@ -26,9 +26,9 @@ from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_d
 from .grids import CODE_OF, inputs_of, texts_in
 from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, takes
 from .setting import Setting, setting_of
-from .tune import parted, sampled
+from .tune import sampled, split_recording
 
-LONGEST, USUAL = 32, 8  # K that is tried, at most and where nobody says
+LONGEST, USUAL = 32, 8  # largest K tried: at most, and by default
 MEASURE = (
     "measure your server, without speculation and with it: paceline observe URL --out plain, then paceline "
     "validate --observed RUN --calibrate plain --cluster CLUSTER --write-cost FILE.json, and give --cost FILE.json here"
@@ -40,20 +40,20 @@ def recommend(
     recording: Recording | str | Path | None = None,
     **options: Any,  # noqa: ANN401 - see `RecommendOptions`
 ) -> Recommendation:
-    """Which draft length is best at which number of running requests, how sure that is, and what to paste.
+    """Which draft length is best at which number of running requests, with its uncertainty, and what to paste.
 
     Args:
-        recording: that is replayed, as `open_recording` returns it, or where it lies; None: the default one.
+        recording: that is replayed, as `open_recording` returns it, or its path; None: the default one.
         options: see `RecommendOptions`.
 
     Raises:
-        ValueError: an argument that will not do, in one line; a recording without a drafter.
-        CostRangeError: seconds that the cost does not know.
+        ValueError: a bad argument, in one line; a recording without a drafter.
+        CostRangeError: seconds unknown to the cost.
     """
     asked = checked(RecommendOptions, options)
     check_lengths(asked)
     setting = setting_of(recording, asked)
-    version_of(asked, setting)  # refused before the long runs
+    version_of(asked, setting)  # raises before the long runs
     drafter = drafter_of(setting.recording, asked.drafter)
     present = present_of(setting.recording, drafter, asked.present)
     halves = halves_of(setting.recording, asked)
@@ -99,7 +99,7 @@ def recommend(
 
 
 def check_lengths(asked: DraftLengthOptions) -> None:
-    """Raises ArgumentError for an option out of its range, or an engine or weights that are not known."""
+    """Raises ArgumentError for an option out of its range, or an unknown engine or weights."""
     if asked.weights is not None:
         engine_drafter(asked.weights, "weights")
     if asked.paste_into not in (None, *ENGINES):
@@ -111,12 +111,12 @@ def check_lengths(asked: DraftLengthOptions) -> None:
 
 
 def halves_of(recording: Recording, asked: DraftLengthOptions) -> tuple[Recording, Recording]:
-    """The requests that the choice is made on, and those that figures are of; raises as `parted`."""
-    return parted(sampled(recording, asked.sample, asked.split_seed), asked.split, asked.split_seed)
+    """(the requests to choose on, those behind the figures); raises as `split_recording`."""
+    return split_recording(sampled(recording, asked.sample, asked.split_seed), asked.split, asked.split_seed)
 
 
 def sampled_of(recording: Recording, most: int) -> list[str]:
-    """What a reader has to know where not all requests were replayed."""
+    """A remark if not all requests were replayed."""
     count = len(recording.requests)
     return (
         [] if count <= most else [f"about {most:,} of {count:,} requests were drawn and replayed; --sample takes more"]
@@ -124,7 +124,7 @@ def sampled_of(recording: Recording, most: int) -> list[str]:
 
 
 def _not_replayed(found: Sequence[AtBatch]) -> list[str]:
-    """What a reader has to know where K changes between numbers of running requests that lie far apart."""
+    """A remark if K changes between distant numbers of running requests."""
     return [
         f"{low.batch + 1:,} to {high.batch - 1:,} running were not replayed: K = {low.chosen} is that of {low.batch:,}"
         f"; add --batch between it and {high.batch:,}"
@@ -134,16 +134,16 @@ def _not_replayed(found: Sequence[AtBatch]) -> list[str]:
 
 
 def present_of(recording: Recording, drafter: str, asked: int | None) -> int | None:
-    """K that is set now: as asked, else what a log says that it was; None: nobody knows, or a longer one than tried."""
+    """The present K: as given, else that of a log; None: unknown, or longer than tried."""
     known = recording.about.windows.get(drafter)
     return asked if asked is not None or known is None or known > LONGEST else known
 
 
 def longest_of(recording: Recording, drafter: str, most: int | None, present: int | None) -> int:
-    """The longest draft that is tried: as asked, else 8 and the present one, of a log at most its longest.
+    """The longest draft tried: as given, else 8 and the present one, for a log at most its longest.
 
     Raises:
-        ArgumentError: longer than any draft of the log, which does not know what would be kept.
+        ArgumentError: longer than any draft of the log, whose acceptance is unknown.
     """
     known = recording.about.longest.get(drafter)
     longest = max(min(USUAL, known or USUAL) if most is None else most, present or 1)
@@ -157,7 +157,7 @@ def longest_of(recording: Recording, drafter: str, most: int | None, present: in
 
 
 def limited_by(recording: Recording, drafter: str, most: int | None) -> list[str]:
-    """What a reader has to know where the log had no draft as long as is tried elsewhere, and nobody said which."""
+    """A remark if the log's drafts are shorter than the usual tried ones, and none was given."""
     known = recording.about.longest.get(drafter, USUAL)
     if most is not None or known >= USUAL:
         return []
@@ -169,7 +169,7 @@ def ledger_of(
 ) -> RecommendationLedger:
     """The ledger of a call, with hashes of the files that its texts name.
 
-    A recording that was opened before has no path: it must be given again where a candidate is run again.
+    An opened recording has no path: it must be given again to run a candidate again.
     """
     where = DEFAULT_RECORDING if recording is None else recording if isinstance(recording, str | Path) else None
     said: Mapping[str, Any] = json.loads(json.dumps({"call": call, "recording": where, **asked}, default=str))
@@ -180,7 +180,7 @@ def ledger_of(
 
 
 def drafter_of(recording: Recording, asked: str | None) -> str:
-    """The member that drafts: as asked, else the smallest model, else what looks up; raises ArgumentError for none."""
+    """The member that drafts: as given, else the smallest model, else prompt lookup; raises ArgumentError if none."""
     about = recording.about
     known = [*about.lookups, *(model for model in about.models if model != about.target)]
     if asked is not None:
@@ -217,7 +217,7 @@ def _at(batch: int, tuned: Sweep, others: Sweep, present: int | None) -> AtBatch
 
 
 def schedule_of(found: Sequence[AtBatch]) -> dict[int, int]:
-    """K by running requests, where it changes; from a single request on, whatever the least number replayed is."""
+    """K by running requests, where it changes; from a single request on, whatever the least number replayed."""
     schedule: dict[int, int] = {}
     for each in found:
         if not schedule or list(schedule.values())[-1] != each.chosen:
@@ -226,9 +226,9 @@ def schedule_of(found: Sequence[AtBatch]) -> dict[int, int]:
 
 
 def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | None]:
-    """(engine whose setting is pasted, its version, as asked or as the log says; None: nobody knows).
+    """(engine whose setting is pasted, its version, as given or as in the log; None: unknown).
 
-    Raises ArgumentError for a version that is none.
+    Raises ArgumentError for a bad version.
     """
     engine = asked.paste_into or _engine_of(setting)
     version = asked.engine_version or setting.recording.about.software.get(engine)
@@ -238,9 +238,9 @@ def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | 
 
 
 def _settable(found: Sequence[AtBatch], engine_and_version: tuple[str, str | None]) -> tuple[dict[int, int], list[str]]:
-    """K by running requests, or one K where the engine is too old for that; and what to know of this one.
+    """K by running requests, or one K if the engine is too old for that, with remarks.
 
-    It is the K that loses least where it loses most, on the requests that the choice is made on.
+    It is the K with the least largest loss, on the requests to choose on.
     """
     schedule, (engine, version) = schedule_of(found), engine_and_version
     if len(schedule) == 1 or version is None or sets_schedules(engine, version):
@@ -269,17 +269,17 @@ def _everywhere(found: Sequence[AtBatch], length: int) -> bool:
 def pasted(
     schedule: Mapping[int, int], asked: DraftLengthOptions, setting: Setting, drafter: str
 ) -> tuple[EngineSettings | None, str | None]:
-    """What to paste for K by running requests; and why the engine cannot do it, where it cannot."""
+    """(what to paste for K by running requests, why the engine cannot do it, if so)."""
     (engine, version), about = version_of(asked, setting), setting.recording.about
     weights = asked.weights or ("ngram" if drafter in about.lookups else f"model={drafter}")
-    # A log may not say what its drafter is, and a head is no model of its own, recorded or by the shape it is given.
+    # A log may not name its drafter's kind, and a head is not a model of its own, recorded or by a given shape.
     models = setting.models or ()
     shapes = models if isinstance(models, Mapping) else dict(text.split("=", 1) for text in models if "=" in text)
     is_head = head_called(shapes.get(drafter, "").partition("@")[0]) is not None
     unknown = is_head or drafter in (about.from_features, *about.unknown_kinds)
     if asked.weights is None and unknown and any(schedule.values()):
         kinds = ", ".join(f"{kind}=PATH" if kind in NEED_PATH else kind for kind in KINDS)
-        return None, f"nobody says what {drafter} is in an engine: give --weights, one of {kinds}"
+        return None, f"no input says what {drafter} is in an engine: give --weights, one of {kinds}"
     try:
         return settings(engine, weights, schedule=schedule, engine_version=version), None
     except ArgumentError as error:
@@ -287,14 +287,14 @@ def pasted(
 
 
 def _engine_of(setting: Setting) -> str:
-    """The engine whose settings are printed where none is asked for."""
+    """The engine whose settings are printed by default."""
     source = setting.recording.about.source or ""
     named = [setting.engine, source.partition("-")[0], DEFAULT_ENGINE]
     return next(name for name in named if name is not None and name != BARE and name in ENGINES)
 
 
 def _advice(found: Sequence[AtBatch]) -> list[str]:
-    """What to measure where something is not decided."""
+    """What to measure if something is undecided."""
     unsettled = [each for each in found if each.open_between]
     if not unsettled:
         return []

@@ -1,6 +1,6 @@
-"""Run a candidate of `recommendation.json` again, on the requests that its figures are of.
+"""Run a candidate of `recommendation.json` again, on the requests behind its figures.
 
-`FILE#N` names candidate N. Files that it was made of must be as they were.
+`FILE#N` names candidate N. Its files must be unchanged.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ Figures = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """A candidate as it is read."""
+    """A candidate as read."""
 
     name: str  # FILE#N
     asked: Figures  # the call
@@ -50,7 +50,7 @@ class _Line:
     def half(
         self, recording: Recording | str | Path | None, options: RecommendOptions | RecommendUnderLoadOptions
     ) -> Any:  # noqa: ANN401 - a Recording
-        """The requests that figures are of."""
+        """The requests behind the figures."""
         where = self.asked["recording"] if recording is None else recording
         if where is None:
             raise ArgumentError(f"`recording` must be given: {self.name} is of one that was in memory")
@@ -63,10 +63,10 @@ def simulate_again(candidate: str, recording: Recording | str | Path | None = No
 
     Args:
         candidate: "recommendation.json#7".
-        recording: where the recommendation was made of one in memory.
+        recording: if the recommendation was made from one in memory.
 
     Raises:
-        ValueError: no such candidate, one without a served workload, or a file that is not what it was; one line.
+        ValueError: no such candidate, one without a served workload, or a changed file; one line.
     """
     line = _read(candidate)
     if line.batch is not None:
@@ -92,7 +92,7 @@ def compare_again(candidate: str, recording: Recording | str | Path | None = Non
     replayed = _asked(RecommendOptions, line)
     records = (ReplayOptions, SeedsOptions, MixOptions)
     options = {one.name: getattr(replayed, one.name) for record in records for one in fields(record)}
-    if line.asked["call"] == UNDER_LOAD:  # where the cost may be that of the cluster's device
+    if line.asked["call"] == UNDER_LOAD:  # its cost may be that of the cluster's device
         options["cost"] = line.asked["replayed_at"]
     found = compare(line.half(recording, replayed), policies, batch=line.batch, **options)
     row = next(row for row in found.runs.ranked() if row.policy == line.policy)
@@ -111,7 +111,7 @@ def _compare_served(line: _Line, policies: list[str], recording: Recording | str
 
 
 def _asked(record: Any, line: _Line) -> Any:  # noqa: ANN401 - a record of options
-    """The keywords of the call; of replays beside a served workload those that both have."""
+    """The keywords of the call; for replays beside a served workload the common ones."""
     known = {one.name for one in fields(record)}
     return checked(record, {name: value for name, value in line.asked.items() if name in known})
 
@@ -126,7 +126,7 @@ def _plain(value: object) -> object:
 
 
 def _read(candidate: str) -> _Line:
-    """Raises ArgumentError for a text of another form, TraceFormatError for a file that is none."""
+    """Raises ArgumentError for a text of another form, TraceFormatError for a bad file."""
     file, hash_sign, number = candidate.rpartition("#")
     if not (hash_sign and file and number.isascii() and number.isdecimal()):
         raise ArgumentError(f"`candidate` must be FILE#N, as in recommendation.json#7, got {candidate!r}")

@@ -1,9 +1,9 @@
 """From a recording, a workload and a service level to a decision: which draft length to set, or none, at this rate.
 
 Candidates are the target alone, every K, K by running requests as `recommend` finds it, and policies that are named.
-All serve the same arrivals. The choice is made on one half of the recorded requests: of those that keep the limits,
-the one with the least mean time in the system. What is said of it is measured on the other half.
-Letters: K tokens drafted in a round.
+All serve the same arrivals. The choice is made on one half of the recorded requests: of those that keep the limits, the
+one with the least mean time in the system. Its figures are measured on the other half. Letters: K tokens drafted in a
+round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,25 +72,25 @@ UNDER_LOAD = "recommend_under_load"  # the call, in a ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """What is asked, of which halves."""
+    """The question: options and both halves."""
 
     asked: RecommendUnderLoadOptions
     limits: tuple[Limit, ...]
     recording: Recording
     drafter: str
     present: int | None  # K
-    halves: tuple[Recording, Recording]  # chosen on, and reported on
+    halves: tuple[Recording, Recording]  # (to choose on, to report on)
     settings: tuple[ServingSetting, ServingSetting]
 
     @property
     def replayed_at(self) -> str | None:
-        """What seconds cost where no requests arrive: as asked, or the device of the cluster; None of a file."""
+        """The cost of replays without arrivals: as given, or the cluster's device; None for a cluster file."""
         cluster = str(self.asked.cluster)
         return str(self.asked.cost) if self.asked.cost is not None else cluster if cluster in device_sheet() else None
 
     @property
     def lengths(self) -> range:
-        """K that are tried, but for 0."""
+        """Tried K, except 0."""
         return range(1, longest_of(self.recording, self.drafter, self.asked.most, self.present) + 1)
 
     def chain(self, length: int) -> str:
@@ -98,7 +98,7 @@ class _Question:
         return f"{self.drafter}:{length}/{self.recording.about.target}" if length else BASELINE
 
     def highest(self, policies: Sequence[str]) -> HighestRates:
-        """On the requests that are reported on; raises as `find_rates`."""
+        """The highest rates on the requests to report on; raises as `find_rates`."""
         return find_rates(self.halves[1], list(policies), **vars(serving_options(self.asked)))
 
 
@@ -107,7 +107,7 @@ class _Served:
     """Runs of the candidates on one half, at one cost."""
 
     rows: Mapping[str, SeedRow]
-    lost: Mapping[str, tuple[Standing, str]]  # what became of policies without a row
+    lost: Mapping[str, tuple[Standing, str]]  # the status of policies without a row
     notes: Sequence[str]
 
     def feasible(self, limits: Sequence[Limit]) -> list[str]:
@@ -125,7 +125,7 @@ def recommend_under_load(
     cluster: str | Path,
     **options: Any,  # noqa: ANN401 - see `RecommendUnderLoadOptions`
 ) -> RecommendationUnderLoad:
-    """Which draft length serves a workload fastest and keeps a service level, how sure that is, and what to paste.
+    """Which draft length serves a workload fastest and keeps a service level, with its uncertainty, and what to paste.
 
     Args:
         recording: that acceptance is drawn from, request by request; None: the default one.
@@ -135,14 +135,14 @@ def recommend_under_load(
         options: see `RecommendUnderLoadOptions`.
 
     Raises:
-        ValueError: an argument that will not do, in one line; a recording without a drafter.
-        KeyboardInterrupt: nothing is kept of what was run until then.
+        ValueError: a bad argument, in one line; a recording without a drafter.
+        KeyboardInterrupt: earlier runs are not kept.
     """
     asked = checked(RecommendUnderLoadOptions, {**options, "workload": workload, "cluster": cluster})
     question = _question(recording, asked)
     named = named_policies(list(dict.fromkeys([*map(question.chain, (0, *question.lengths)), *policies])))
     reported = question.settings[1]
-    version_of(asked, reported.replay)  # refused before the long runs
+    version_of(asked, reported.replay)  # raises before the long runs
     check_policies(reported, named, reported.tables(asked.seed))
     if question.limits:
         _refuse_early(question)
@@ -187,7 +187,7 @@ def _count(recording: Recording) -> int:
 
 
 def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoadOptions) -> _Question:
-    """Raises ArgumentError for what will not do."""
+    """The question; raises ArgumentError for bad options."""
     check_lengths(asked)
     limits = _limits(asked.slo)
     opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
@@ -212,7 +212,7 @@ def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoa
 
 
 def _limits(slo: str | None) -> tuple[Limit, ...]:
-    """What must be kept; raises ArgumentError, which names `slo`."""
+    """The limits to keep; raises ArgumentError, which names `slo`."""
     found = () if slo is None else service_limits(slo, argument="slo")
     if goodput := next((limit for limit in found if limit.figure == SHARE), None):
         raise ArgumentError(f"`slo` must name latencies here, as in 'p99_ttft < 1', got {goodput}")
@@ -220,22 +220,22 @@ def _limits(slo: str | None) -> tuple[Limit, ...]:
 
 
 def serving_options(asked: RecommendUnderLoadOptions) -> FindRatesOptions:
-    """What every run takes, in the words of `find_rates`; nothing is promised, and so `slo` is left out."""
+    """The options of every run, as those of `find_rates`; without `slo`, as there are no promises."""
     known = {one.name for one in fields(FindRatesOptions)} - {"slo"}
     given = {name: value for name, value in vars(asked).items() if name in known}
     return FindRatesOptions(**given, limits=asked.slo or "")
 
 
 def _refuse_early(question: _Question) -> None:
-    """What will not do where rates are found is refused before the long runs; raises ArgumentError."""
+    """Raise ArgumentError before the long runs for options that do not allow finding rates."""
     try:
         question.highest([BASELINE])
-    except NoRateError:  # the target alone keeps the limits at no rate, or at every one: another may not
+    except NoRateError:  # the target alone keeps the limits at no rate, or at every one; others may differ
         return
 
 
 def _observed(question: _Question) -> Printed | None:
-    """The present setting, simulated on the requests of an observed run and held against it."""
+    """The present setting, simulated on the requests of an observed run and compared with it."""
     asked = question.asked
     if asked.observed is None:
         return None
@@ -252,7 +252,7 @@ def _observed(question: _Question) -> Printed | None:
 
 
 def _by_batch(question: _Question) -> Recommendation | None:
-    """K by running requests, where one cost is that of the cluster: its device's, or the one asked for."""
+    """K by running requests, if the cluster has one cost: its device's, or the given one."""
     asked = question.asked
     if question.replayed_at is None:
         return None
@@ -264,7 +264,7 @@ def _by_batch(question: _Question) -> Recommendation | None:
 
 
 def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
-    """What the reader may miss."""
+    """Remarks on what is missing."""
     found = limited_by(question.recording, question.drafter, question.asked.most)
     found += sampled_of(question.recording, question.asked.sample)
     if by_batch is None:
@@ -277,7 +277,7 @@ def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
 
 
 def _all_served(question: _Question, policies: Sequence[NamedPolicy]) -> tuple[_Served, _Served, tuple[_Served, ...]]:
-    """On the half that is chosen on, on the other one, and there at the ends of what is known of the cost."""
+    """Runs on the half to choose on, on the other one, and there at the ends of the cost's range."""
     first, other = question.settings
     once = replace(other, replay=replace(other.replay, seeds=1))
     settings = [first, other, *once.ends()]
@@ -311,7 +311,7 @@ def _served(runs: LoadRuns, policies: Sequence[NamedPolicy], rate: float | None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """What is chosen, and why it may not be set."""
+    """The choice, and why it may not be set."""
 
     policy: str | None
     tied: tuple[str, ...] = ()  # others that cannot be told apart from it
@@ -322,7 +322,7 @@ class _Choice:
 def _chosen(
     question: _Question, ranked: Sequence[str], first: _Served, other: _Served, ends: Sequence[_Served]
 ) -> _Choice:
-    """The first of the ranked, if it holds on the other half, and is told from the target alone."""
+    """The first of the ranked, if it holds on the other half, and differs from the target alone."""
     if not ranked:
         return _Choice(policy=None)
     best = ranked[0]
@@ -351,7 +351,7 @@ def _chosen(
 
 
 def _at_slow_end(question: _Question, policy: str | None, ends: Sequence[_Served]) -> str:
-    """By how much the choice misses limits where the cost is as slow as is known of it; "" where it keeps them."""
+    """By how much the choice misses limits at the slow end of the cost; "" if it keeps them."""
     row = ends[-1].rows.get(policy) if ends and policy is not None else None
     return "" if row is None else missed(row, question.limits)
 
@@ -400,7 +400,7 @@ def _candidates(
 
 
 def _standing(limits: Sequence[Limit], policy: str, first: _Served, other: _Served) -> tuple[Standing, str]:
-    """Feasible is what keeps the limits on both halves."""
+    """The standing of a policy: feasible if it keeps the limits on both halves."""
     for half, where in ((other, ""), (first, "on the requests that the choice was made on ")):
         if policy in half.lost:
             return half.lost[policy]
@@ -410,7 +410,7 @@ def _standing(limits: Sequence[Limit], policy: str, first: _Served, other: _Serv
 
 
 def _kv_tokens(setting: ServingSetting, runs: frozenset[str] | None) -> int | None:
-    """Tokens that the target has room for in the first replica; None where no memory is known, or nothing fits."""
+    """Tokens that the target has room for in the first replica; None if memory is unknown, or nothing fits."""
     target = setting.recording.about.target
     try:
         memory = setting.cluster.replicas[0].running(runs).memory
@@ -436,7 +436,7 @@ def _highest(question: _Question, policy: str) -> HighestKept:
 
 
 def _crossing(question: _Question, chosen: str | None, candidates: Sequence[ServedCandidate]) -> PaysUpTo | None:
-    """Up to which rate the choice, or else the best that drafts, is faster than the target alone."""
+    """Up to which rate the choice, else the best one that drafts, is faster than the target alone."""
     drafting = [one.policy for one in candidates if one.policy != BASELINE and one.row is not None]
     best = chosen if chosen not in (None, BASELINE) else next(iter(drafting), None)
     if not question.limits or best is None:
@@ -466,7 +466,7 @@ def _crossing(question: _Question, chosen: str | None, candidates: Sequence[Serv
 def _setting(
     question: _Question, choice: _Choice, ranked: Sequence[str], schedules: Mapping[str, Mapping[int, int]]
 ) -> tuple[EngineSettings | None, tuple[str, ...]]:
-    """What to paste, and what to do where nothing is named."""
+    """(what to paste, what to do if no setting is named)."""
     if choice.policy is None or choice.open_because:
         return None, (MEASURE,) if choice.by_cost else ()
     best = next((name for name in ranked if name in schedules), None)

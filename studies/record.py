@@ -1,4 +1,4 @@
-"""Record what every model of a pool says of a list of prompts: what `paceline record` does."""
+"""What `paceline record` does: record every pool model's views for a list of prompts."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from .decode import load_pool
 from .options import NO_PROFILE, ClosureKind, RecordOptions, checked, takes
 from .profile_check import MOST_DRIFT, MOST_SPREAD, fitting_profile, measure_freshness
 
-# Those who only want the contexts need not wait for it.
+# Users who only want the contexts need not wait for it.
 MEASURING = "measuring seconds (--no-costs leaves them out)"
 MOST_S = 60.0  # after which the rounds of measuring end
 
@@ -34,7 +34,7 @@ def record(
     out: str | Path,
     **options: Any,  # noqa: ANN401 - see `RecordOptions`
 ) -> TrieRecording:
-    """Record what every model says at every context that a policy may ask about; a killed recording continues.
+    """Record every model's view of every context that a policy may reach; a killed recording continues.
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
@@ -75,7 +75,7 @@ def record(
 def _seconds(
     models: ModelPool, profile: str, prompts: Sequence[Prompt], out: Path
 ) -> Callable[[], recorder.SecondsKept]:
-    """What gives seconds per forward by kind of device: it measures them, or a profile's are read now."""
+    """A function that gives seconds per forward by kind of device: measured later, or read from a profile now."""
     target: Any = models.target.model
     if profile == NO_PROFILE:
         return partial(_measured, models, target.device.type, out)
@@ -95,7 +95,7 @@ def _seconds(
 
 
 def _measured(models: ModelPool, device: str, out: Path) -> recorder.SecondsKept:
-    """Seconds measured now; says how sure they are. Raises ArgumentError where that takes too long."""
+    """Seconds measured now; prints their uncertainty. Raises ArgumentError where that takes too long."""
     try:
         found = measure_costs(models, most_s=MOST_S, stage=MEASURING)
     except TimeoutError as error:
@@ -114,7 +114,7 @@ def _how_sure(found: MeasuredCosts) -> str:
 
 
 def _doubt(found: MeasuredCosts) -> str:
-    """What whoever uses the seconds must know, which the recording keeps; empty where they can be trusted."""
+    """A warning for users of the seconds, kept in the recording; empty if they can be trusted."""
     if found.drift <= MOST_DRIFT and found.spread <= MOST_SPREAD:
         return ""
     return (
@@ -124,7 +124,7 @@ def _doubt(found: MeasuredCosts) -> str:
 
 
 def _taken(profile: Profile) -> ProfileTaken:
-    """What a recording says of the profile."""
+    """A recording's metadata of the profile."""
     assert profile.file is not None  # it was read
     return ProfileTaken(
         file=profile.file.name,
@@ -135,7 +135,7 @@ def _taken(profile: Profile) -> ProfileTaken:
 
 
 def tree_of(text: str) -> TreeClosure:
-    """A tree to record by its text, `draft:4x2x1`; raises ArgumentError for what is none."""
+    """A tree to record by its text, `draft:4x2x1`; raises ArgumentError for a bad one."""
     model, colon, shape = text.partition(":")
     if not (colon and re.fullmatch(NAME_PATTERN, model)):
         raise ArgumentError(f"`trees` must be a member and a shape, as draft:4x2x1, got {text!r}")
@@ -146,7 +146,7 @@ def tree_of(text: str) -> TreeClosure:
 
 
 def closure_of(kind: str | None, reach: int, run: int) -> Closure:
-    """The closure asked for, monotone if None; raises ArgumentError for what is none."""
+    """The requested closure, monotone if None; raises ArgumentError for a bad one."""
     if kind not in (None, *get_args(ClosureKind)):
         raise ArgumentError(f"`closure` must be one of {', '.join(get_args(ClosureKind))}, got {kind!r}")
     for name, value in (("reach", reach), ("run", run)):

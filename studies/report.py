@@ -46,33 +46,33 @@ from .timeline import events_of, names_of, read_run
 
 LATENCIES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "Whole request", "queue": "Queue"}
 MOST_CELLS = 2_000  # rows of a table that a browser sorts at once
-MOST_IN_MAP, MOST_TOLD = 16, 8  # rows and columns of a heat map; settings that the answer names
+MOST_IN_MAP, MOST_TOLD = 16, 8  # rows and columns of a heat map; settings named in the answer
 POLICY, SPEED_UP = "policy", "speed_up"  # a keyword of cells, and their first figure
-# Of a cell, those that a page shows: the first that there is says which cell is best.
+# Figures of a cell that a page shows: the first existing one decides which cell is best.
 CELL_FIGURES = (
     *(SPEED_UP, "goodput_per_s", "output_tokens_per_s", "acceptance_length", "exact_share"),
     *("ttft_s_p50", "ttft_s_p99", "tpot_s_p50", "tpot_s_p99", "e2e_s_p50", "e2e_s_p99", "slo_share"),
 )
-HIT_SPANS = 40  # of a run, whose prefix hits are counted together
+HIT_SPANS = 40  # spans of a run for which prefix hits are counted
 PS_PER_S = 10**12
 
 
 def report(inputs: str | Path | Sequence[str | Path], out: str | Path) -> Path:
-    """Write one HTML page of runs, comparisons and sweeps; it asks no other address for anything.
+    """Write one HTML page of runs, comparisons and sweeps; it loads nothing from elsewhere.
 
     Args:
-        inputs: folders that `simulate --out`, `run --out`, `compare --log`, `observe --out` or `sweep` wrote, and
-            files that `compare`, `simulate` or `run` wrote with `--json`. Served runs stand side by side, and so do
-            runs of one policy each.
-        out: the file, which ends in .html; one that is there is replaced.
+        inputs: folders that `simulate --out`, `run --out`, `compare --log`, `observe --out` or `sweep` wrote, and files
+            that `compare`, `simulate` or `run` wrote with `--json`. Served runs are shown side by side, and so are runs
+            of one policy each.
+        out: the file, which ends in .html; an existing one is replaced.
 
     Returns:
         `out`.
 
     Raises:
-        ArgumentError: no input, one of them twice, or a file of another kind.
-        TraceFormatError: a folder that is no sound run.
-        ValueError: a file that holds no page, one of another version, or an input that is not whole; one line.
+        ArgumentError: no input, a repeated one, or a file of another kind.
+        TraceFormatError: a folder that is no valid run.
+        ValueError: a file that holds no page, one of another version, or an incomplete input; one line.
         ModuleNotFoundError: matplotlib is not installed.
     """
     path = Path(out)
@@ -116,7 +116,7 @@ def _json_of(path: Path) -> Mapping[str, Any]:
 
 
 def _page_of_served(logs: Mapping[str, ServingLog]) -> ReportPage:
-    """Served runs side by side: figures, distributions of latencies, what was held when, the slowest requests."""
+    """Served runs side by side: figures, distributions of latencies, states over time, the slowest requests."""
     for name, log in logs.items():
         if log.meta.stopped:
             raise ValueError(f"{name}: must be a whole run, got a partial one ({log.meta.stopped})")
@@ -124,7 +124,7 @@ def _page_of_served(logs: Mapping[str, ServingLog]) -> ReportPage:
     found = ServingReport(rows=seed_rows(measured), promised=Promises())
     page = page_of(found, "paceline metrics " + shlex.join(logs))
     policies = [log.meta.about.policy for log in logs.values()]
-    if len(set(policies)) == len(policies):  # tables call them so; folders tell apart what policies do not
+    if len(set(policies)) == len(policies):  # tables use policies as names; folders distinguish equal policies
         logs = dict(zip(policies, logs.values(), strict=True))
     latencies = [
         panel
@@ -140,7 +140,7 @@ def _page_of_served(logs: Mapping[str, ServingLog]) -> ReportPage:
 
 
 def _hits(logs: Mapping[str, ServingLog]) -> list[AnyPanel]:
-    """The share of prompt tokens that the target's prefix cache held, by time; none where nothing was held."""
+    """The share of prompt tokens that the target's prefix cache held, by time; empty without hits."""
     series = []
     for name, log in logs.items():
         requests = log.requests
@@ -261,7 +261,7 @@ def _page_of_observed(name: str, run: ObservedRun) -> ReportPage:
 
 
 def _page_of_sweep(folder: Path) -> ReportPage:
-    """Which policy is best in each setting of the rest, and every cell: what was varied and its figures."""
+    """The best policy in each setting of the rest, and every cell: what was varied and its figures."""
     cells = list(cells_of(folder))
     missing = sum(found is None for _, found in cells)
     if missing:
@@ -345,7 +345,7 @@ def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by:
 
 
 def _told(policy: str, value: float, least: float | None) -> str:
-    """The best policy of a setting; none where all lie below `least`."""
+    """The best policy of a setting; empty if all are below `least`."""
     if least is None:
         return f"{policy}, {_cell(value)}"
     return f"{policy}, {value:.2f}x" if value >= least else f"the target alone, as {policy} has {value:.2f}x"
@@ -360,6 +360,6 @@ def _cell(value: object) -> str:
 
 
 def _with(page: ReportPage, **panels: Sequence[AnyPanel]) -> ReportPage:
-    """The page with panels more, by topic."""
+    """The page with further panels, by topic."""
     more = tuple(Section(topic=topic, panels=tuple(found)) for topic, found in panels.items() if found)
     return replace(page, sections=(*page.sections, *more))

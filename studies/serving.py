@@ -1,7 +1,6 @@
-"""What `simulate` and `metrics` do: serve one workload under one policy, and work out the figures of such runs.
+"""What `simulate` and `metrics` do: serve one workload under one policy, and compute the figures of such runs.
 
-`serving_setting` gathers what was asked for. `serving_run` is one run; `compare_under_load` makes one for each row and
-seed.
+`serving_setting` gathers the options. `serving_run` is one run; `compare_under_load` makes one for each row and seed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,10 +46,10 @@ from .setting import NamedPolicy, PolicyGiven, Setting, named_policy, setting_of
 
 
 class BrokenWorkloadError(ValueError):
-    """A row of a workload cannot be read or served; the message is that of `error`, which says what is wrong.
+    """A row of a workload cannot be read or served; the message is that of `error`.
 
-    `log` is of the run until that row would have come, marked partial, with the error among its notes. `run` is the
-    same with its figures, a `Simulated`, where `simulate` raises it; else None.
+    `log` is of the run until that row's arrival, marked partial, with the error among its notes. `run` is the same with
+    its figures, a `Simulated`, where `simulate` raises it; else None.
     """
 
     def __init__(self, log: ServingLog, error: ValueError) -> None:
@@ -73,9 +72,9 @@ def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> Servin
             a class of requests, those of that class: `{"chat": {"ttft": 0.5}, "e2e": 60}`.
 
     Raises:
-        ArgumentError: no run, a promise that is none, or one to a class that no request of the runs has.
-        TraceFormatError: a folder that holds no sound run; one line.
-        ValueError: one setting twice at the same seed.
+        ArgumentError: no run, a bad promise, or one to a class that no request of the runs has.
+        TraceFormatError: a folder without a valid run; one line.
+        ValueError: a setting repeated at the same seed.
     """
     given = [runs] if isinstance(runs, ServingLog | str | Path) else list(runs)
     if not given:
@@ -91,7 +90,7 @@ def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> Servin
 
 
 def measured_run(log: ServingLog, name: str, promised: Promises, *, alone: bool = False) -> MeasuredRun:
-    """The figures of a run, and what it is called in remarks; `alone`: also the intervals that it has by itself."""
+    """The figures of a run, with its name for remarks; `alone`: also intervals from this run alone."""
     found = metrics_of(log, promised)
     (flat,) = flat_rows([found.to_json()])
     intervals = latency_intervals(log) if alone else {}
@@ -99,7 +98,7 @@ def measured_run(log: ServingLog, name: str, promised: Promises, *, alone: bool 
 
 
 def promises(slo: Promised) -> Promises:
-    """Service levels, those of all and those by class; raises ArgumentError for a name or a time that is none."""
+    """Service levels, those of all and those by class; raises ArgumentError for a bad name or time."""
     of_all = {name: seconds for name, seconds in slo.items() if not isinstance(seconds, Mapping)}
     of_classes = {name: levels for name, levels in slo.items() if isinstance(levels, Mapping)}
     return Promises(
@@ -108,7 +107,7 @@ def promises(slo: Promised) -> Promises:
 
 
 def refuse_unknown_classes(promised: Promises, known: Collection[str]) -> None:
-    """Raises ArgumentError for a promise to a class that is not among `known`; "" among them is no class."""
+    """Raises ArgumentError for a promise to a class that is not among `known`; "" among them stands for no class."""
     for name in promised.classes:
         if name not in known or not name:
             classes = ", ".join(sorted(filter(None, known))) or "none"
@@ -124,19 +123,19 @@ def _levels(slo: Mapping[str, float], before: str) -> ServiceLevels:
     return ServiceLevels(**slo)
 
 
-ENDS = 4  # of a whole cost; of one policy alone the first and the last, the fastest and the slowest, say all
-# Options of seconds that are said of one cost; a cluster has one for each replica.
+ENDS = 4  # of a whole cost; for one policy the first and the last, the fastest and the slowest, are enough
+# Options that apply to one cost; a cluster has one for each replica.
 OF_ONE_COST = ("tensor_parallel", "efficiency", "extrapolate", "on", "allow_foreign_profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSetting:
-    """What a workload is served under; raises ArgumentError for a horizon out of range."""
+    """The setting in which a workload is served; raises ArgumentError for a horizon out of range."""
 
-    replay: Setting  # the recording, and what is asked of any replay
-    cluster: Cluster  # that serves, at the seconds asked for
+    replay: Setting  # the recording, and the options of any replay
+    cluster: Cluster  # that serves, at the requested seconds
     workload: str  # a path, or a generator's text
-    changes: WorkloadOptions  # what is done to it, but for rate and seed
+    changes: WorkloadOptions  # changes to it, except rate and seed
     horizon_s: float | None  # simulated seconds after which a run is stopped; None: it runs to its end
     promised: Promises  # service levels by class of request
 
@@ -146,14 +145,14 @@ class ServingSetting:
 
     @property
     def recording(self) -> Recording:
-        """That acceptance is drawn from."""
+        """The recording that acceptance is drawn from."""
         return self.replay.recording
 
     @property
     def deadlines(self) -> dict[str, Deadline | None]:
-        """When policies are told that tokens are due, by class; "" is for all others.
+        """The deadlines that policies see, by class; "" for all others.
 
-        None where a class is not promised times both to the first token and for each further one.
+        None if a class lacks a promise to the first token or for each further one.
         """
         found: dict[str, Deadline | None] = {}
         for name, levels in {"": self.promised.others, **self.promised.classes}.items():
@@ -162,9 +161,9 @@ class ServingSetting:
         return found
 
     def check_classes(self, workload: Workload) -> None:
-        """Refuse a promise to a class that no request of a workload has; it is read until all classes were met.
+        """Check that every class with a promise has a request in the workload; reads it until all classes have come.
 
-        Raises ArgumentError with the name of the class.
+        Raises ArgumentError with the name of a missing class.
         """
         missing, known = set(self.promised.classes), {""}
         arrivals = one_by_one(workload) if missing else iter(())
@@ -176,7 +175,7 @@ class ServingSetting:
         refuse_unknown_classes(self.promised, known)
 
     def opened(self, rate: float | None, seed: int) -> Workload:
-        """The workload at a rate; the same rate and seed give the same requests, whoever serves them."""
+        """The workload at a rate; the same rate and seed give the same requests, for any policy."""
         return with_options(self.workload, replace(self.changes, rate=rate, seed=seed), self.recording)
 
     def tables(self, seed: int) -> ReplayTables:
@@ -185,7 +184,7 @@ class ServingSetting:
         return tables_of(self.recording.shifted(shifts, seed=seed) if shifts else self.recording)
 
     def ends(self) -> "tuple[ServingSetting, ...]":
-        """The same at the ends of what is known of its costs (`CostModel.ends`, the whole); () where none has any."""
+        """The same at the ends of its costs' ranges (`CostModel.ends`); () if none has any."""
         replicas = self.cluster.replicas
         known = {id(replica.cost): replica.cost.ends(whole=True) for replica in replicas}
         return tuple(
@@ -203,7 +202,7 @@ class ServingSetting:
         )
 
     def asked(self) -> dict[str, Any]:
-        """All of it that runs have in common, for their logs; what is as by default is left out."""
+        """Everything that runs have in common, for their logs; without defaults."""
         told: dict[str, Any] = {"trace": self.recording.about.name, "router": self.cluster.router.label}
         defaults = Setting(recording=self.recording)
         for name in (one.name for one in fields(ReplayOptions)):
@@ -222,7 +221,7 @@ class ServingSetting:
             told["stale_s"] = self.cluster.stale_s
         if self.cluster.transfer is not None:
             told["transfer"] = asdict(self.cluster.transfer)
-        # A file that was changed between two runs keeps its name: what is in it tells them apart.
+        # A file that was changed between two runs keeps its name: its content distinguishes them.
         told["replicas"] = {name: _told_of(alike) for name, alike in self.cluster.groups.items()}
         return told
 
@@ -253,12 +252,12 @@ def serving_setting(
     *,
     cost: CostModel | None = None,
 ) -> ServingSetting:
-    """What is asked for; arguments are as `simulate` takes them, and `asked` holds its other options.
+    """The setting; arguments are those of `simulate`, and `asked` holds its other options.
 
     Without `cost` in `asked` and here, replicas have their own.
 
     Raises:
-        ValueError: an option out of its range, or one that does not go with the others; one line.
+        ValueError: an option out of its range, or one that contradicts others; one line.
     """
     replay = setting_of(recording, asked)
     if replay.start is not None and start_of(replay.start) != Start.prefill:
@@ -269,7 +268,7 @@ def serving_setting(
         one.name: getattr(asked, one.name) for record in (WorkloadChanges, ClosedLoopOptions) for one in fields(record)
     }
     if replay.cost is not None:
-        cost = replace(replay, models=None).priced()  # a cluster has another use for shapes: its memory
+        cost = replace(replay, models=None).priced()  # a cluster uses shapes for its memory
     engine = replay.engine if replay.cost is None else None
     priced = _priced(open_cluster(cluster, replay.recording, engine=engine, cost=cost), replay)
     return ServingSetting(
@@ -283,7 +282,7 @@ def serving_setting(
 
 
 def _check_device(cluster: Cluster, cost: object) -> None:
-    """Refuse the seconds of one device of the sheet beside the memory of another; raises ArgumentError."""
+    """Raise ArgumentError for the seconds of one device of the sheet with the memory of another."""
     sheet = device_sheet()
     if not isinstance(cost, str) or cost not in sheet:
         return
@@ -294,7 +293,7 @@ def _check_device(cluster: Cluster, cost: object) -> None:
 
 
 def _priced(cluster: Cluster, replay: Setting) -> Cluster:
-    """The cluster at the seconds asked for: its replicas have the one cost already, or each its own, scaled."""
+    """The cluster at the requested seconds: its replicas have the one cost already, or each its own, scaled."""
     if replay.cost is not None:
         _check_device(cluster, replay.cost)
         return cluster
@@ -321,9 +320,9 @@ def _priced(cluster: Cluster, replay: Setting) -> Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """Tells progress, and hears interrupts; implements `sim.serving.running.Watcher`."""
+    """Shows progress, and handles interrupts; implements `sim.serving.running.Watcher`."""
 
-    interrupts: Interrupts  # that came
+    interrupts: Interrupts  # that came so far
     on_ended: Callable[[], None]  # called for each request that finished or was rejected
 
     def ended(self) -> None:
@@ -336,9 +335,9 @@ class Watched:
 
 
 def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[NamedPolicy]:
-    """The policy of each replica: its own, else the run's; one that prefills for others asks none, and has any.
+    """The policy of each replica: its own, else the run's; one that prefills for others uses none, and gets any.
 
-    Raises ArgumentError where a replica has none, or none is left for the run's.
+    Raises ArgumentError where a replica has none, or no replica is left for the run's.
     """
     replicas = setting.cluster.replicas
     own = {
@@ -356,7 +355,7 @@ def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[Nam
 
 
 def check_policy(setting: ServingSetting, policy: NamedPolicy | None, tables: ReplayTables) -> None:
-    """Refuse, before anything is run, a policy that may not run; raises ValueError."""
+    """Raise ValueError, before any run, for a policy that may not run."""
     for named in {id(one): one for one in policies_of(setting, policy)}.values():
         about = about_of(built(tables, named, lossless=setting.replay.lossless))
         if about is not None and about.oracle:
@@ -376,18 +375,18 @@ def serving_run(
     watched: Watched,
     events: bool = False,
 ) -> tuple[ServingLog, Served]:
-    """Serve a workload under a policy, to the end, the horizon or an interrupt; `meta.stopped` says which.
+    """Serve a workload under a policy, to the end, the horizon or an interrupt; `meta.stopped` says why.
 
     `workload` is opened at `rate` (None: its own; for the log) and `seed`; `tables` are those of the recording at the
-    seed. `policy` is of the replicas that have none of their own, and built anew; `watched` hears interrupts; with
+    seed. `policy` is for the replicas that have none of their own, and built again; `watched` handles interrupts; with
     `events` every operation is kept, step by step.
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
         ValueError: as `sim.serving.serve.serve`.
-        CostRangeError: seconds that a cost does not know, with what can be done under load.
+        CostRangeError: seconds unknown to a cost, with remedies under load.
         PolicyError: a policy broke the contract.
-        KeyboardInterrupt: a second interrupt came before the first was heard.
+        KeyboardInterrupt: a second interrupt came before the first was handled.
     """
     policies = policies_of(setting, policy)
     setting, notes = _of_members(setting, policies, tables)
@@ -415,7 +414,7 @@ def serving_run(
         told = repeated_id_error(workload.about, error.request_id) if isinstance(error, RepeatedIdError) else error
         about = _about(setting, policies, workload, [*notes, str(told)], rate=rate, seed=seed)
         log = recorder.log(about)
-        if not len(log.requests["request_id"]):  # nothing came before it
+        if not len(log.requests["request_id"]):  # no request came before it
             raise
         raise BrokenWorkloadError(log, told) from error
     notes += shares_of(served.num_emitted, served.num_cycled, served.num_modelled)
@@ -425,7 +424,7 @@ def serving_run(
 def _of_members(
     setting: ServingSetting, policies: Sequence[NamedPolicy], tables: ReplayTables
 ) -> tuple[ServingSetting, list[str]]:
-    """The setting in which only members that policies run take memory, and what is to be said where all do."""
+    """The setting in which only members that policies run take memory, and notes if all do."""
     replicas, notes = [], []
     num_models = sum(not member.model_free for member in tables.pool.members)
     for replica, policy in zip(setting.cluster.replicas, policies, strict=True):
@@ -437,7 +436,7 @@ def _of_members(
 
 
 def recorder_of(tables: ReplayTables, replicas: Sequence[PlacedReplica], *, events: bool = False) -> ServingRecorder:
-    """A recorder for a run of replicas, each with the blocks of the members that have limits; `events`: see there."""
+    """A recorder for a run of replicas, each with its limited members' blocks; `events`: see `ServingRecorder`."""
     names = tables.pool.names
     blocks = {
         replica.name: [replica.limits.kv[name].num_blocks if name in replica.limits.kv else None for name in names]
@@ -489,7 +488,7 @@ def _about(
 
 
 def _by_replica(setting: ServingSetting, policies: list[NamedPolicy]) -> str:
-    """The one name of all, or each with its replicas, of those that ask a policy."""
+    """The one name of all policies, or each with its replicas, of those that use one."""
     by_policy: dict[str, list[str]] = {}
     for replica, policy in zip(setting.cluster.replicas, policies, strict=True):
         if replica.role != Role.prefill:
@@ -500,13 +499,13 @@ def _by_replica(setting: ServingSetting, policies: list[NamedPolicy]) -> str:
 
 
 def notes_on(setting: ServingSetting) -> list[str]:
-    """What is to be said of the recording and its seconds."""
+    """Notes on the recording and its seconds."""
     costs = {id(replica.cost): replica.cost for replica in setting.cluster.replicas}.values()
     return [*setting.recording.about.remarks, *(note for cost in costs for note in cost.notes())]
 
 
 def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]:
-    """What the recording does not hold as it was served; arguments as the attributes of `Served`."""
+    """Notes on what the recording lacks for this run; arguments as the attributes of `Served`."""
     found = []
     if num_cycled:
         found.append(
@@ -526,12 +525,12 @@ class Simulated(ServingReport):
     cut: bool = False  # whether an interrupt came after the run, before it was served again at the ends of its cost
 
     def tables(self) -> Sequence[Grid]:
-        """As of any run, and what the cost leaves open of its figures."""
+        """The tables of any run, and the ranges of its figures by the cost."""
         found = ranges_table([(names_of(self.rows, row), row) for row in self.rows])
         return [*ServingReport.tables(self), *([] if found is None else [found])]
 
     def sections(self) -> Sequence[Section]:
-        """Latencies, and how many requests ran and waited when, in all replicas."""
+        """Latencies, and running and waiting requests over time, in all replicas."""
         series = self.log.series
         lines = tuple(_over_time(series, name) for name in ("running", "waiting"))
         drawn = Panel(title="Requests", x_label="s", y_label="requests", series=lines)
@@ -539,7 +538,7 @@ class Simulated(ServingReport):
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was stopped by Ctrl-C, or an order to end."""
+        """Whether it was stopped by Ctrl-C or SIGTERM."""
         return self.log.meta.stopped == INTERRUPTED
 
     def write(self, path: str | Path) -> None:
@@ -548,7 +547,7 @@ class Simulated(ServingReport):
 
 
 def _over_time(series: Columns, name: str) -> Series:
-    """What all replicas hold together, from their states."""
+    """A figure of all replicas together over time, from their states."""
     changes = series[name].copy()
     is_next = series["replica"][1:] == series["replica"][:-1]
     changes[1:] -= np.where(is_next, series[name][:-1], 0)
@@ -567,8 +566,8 @@ def simulate(
 ) -> Simulated:
     """Serve a workload under a policy: latencies, throughput, goodput, memory, acceptance.
 
-    Ctrl-C stops the run; what was simulated until then is returned, and written, marked partial. A row of the workload
-    that cannot be read or served ends the run as well: what came before it is written, and is the error's `run`.
+    Ctrl-C stops the run; the results so far are returned, and written, marked partial. A row of the workload that
+    cannot be read or served ends the run too: the results before it are written, and are the error's `run`.
 
     Args:
         workload: a file of requests, or a generator's text; see `paceline.traces.workloads.open_workload`.
@@ -580,8 +579,8 @@ def simulate(
 
     Raises:
         BrokenWorkloadError: a row of the workload ended the run.
-        ValueError: an argument, a cluster or a policy that will not do, in one line.
-        CostRangeError: seconds that the cost does not know.
+        ValueError: a bad argument, cluster or policy, in one line.
+        CostRangeError: seconds unknown to the cost.
         PolicyError: a policy that broke the contract.
     """
     asked = checked(SimulateOptions, options | {"workload": workload, "cluster": cluster})

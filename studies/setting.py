@@ -1,4 +1,4 @@
-"""What a study runs: the recording, seconds, scenarios by seed, and policies by name, each built anew for a run."""
+"""The setting of a study: the recording, seconds, scenarios by seed, and named policies, built again for each run."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ from .options import (
     SeedsOptions,
 )
 
-# Where policies are known by what they say of themselves; one of another package is looked at step by step.
+# Policies of this package are trusted in what they declare; those of others are checked step by step.
 OUR_POLICIES = OnlyLossless.__module__.rpartition(".")[0] + "."
 
 
@@ -48,9 +48,9 @@ class Scenarios:
     """The same scenario at every seed; with a shift of acceptance each seed has a recording of its own.
 
     Args:
-        recording: as it is, without what-ifs.
+        recording: without what-ifs.
         first: at the first seed; its tables are those of `recording`.
-        shifts: by drafter, change of its rate of acceptance. Decisions of drafters are turned over by chance then, and
+        shifts: by drafter, change of its rate of acceptance. Drafters' decisions are then flipped at random, and
             `shifted` is true.
         num_seeds: >= 1.
         num_orders: of the requests, >= 1; the recorded one is the first.
@@ -73,7 +73,7 @@ class Scenarios:
         self._made: dict[int, Scenario] = {}
 
     def at(self, index: int) -> Scenario:
-        """At the seed and in the order `index` after the first, of the fewer anew from the first one on.
+        """The scenario at the seed and in the order `index` after the first; the fewer of both are cycled.
 
         Raises ValueError for a shift out of range.
         """
@@ -87,11 +87,11 @@ class Scenarios:
         return self._made[index]
 
     def with_batch(self, batch: int) -> "Scenarios":
-        """With so many requests running at a time."""
+        """The same with `batch` requests running at a time."""
         return Scenarios(self.recording, replace(self.first, batch=batch), self.shifts, self.num_seeds, self.num_orders)
 
     def with_cost(self, cost: CostModel) -> "Scenarios":
-        """The same seeds at other seconds; recordings that were shifted are not shifted anew."""
+        """The same seeds at other seconds; shifted recordings are not shifted again."""
         first = replace(self.first, cost=cost)
         other = Scenarios(self.recording, first, self.shifts, self.num_seeds, self.num_orders)
         other._made = {index: replace(scenario, cost=cost) for index, scenario in self._made.items()}
@@ -104,11 +104,11 @@ PoliciesGiven = PolicyGiven | Sequence[PolicyGiven] | Mapping[str, PolicyGiven]
 
 @dataclass(slots=True, kw_only=True)
 class NamedPolicy:
-    """A policy to build anew for every run. `build` mutates it: it notes what it made, to refuse the same one again."""
+    """A policy to build again for every run. `build` mutates it: it notes the built policy, to reject it next time."""
 
-    name: str  # that tables show
+    name: str  # shown in tables
     make: Callable[[Pool], Policy]  # makes it for a pool
-    made_by: object  # its class, or a function; None of a text that names a pool's target
+    made_by: object  # its class, or a function; None for a text that names a pool's target
     _made: list[Callable[[], Policy | None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def build(self, pool: Pool) -> Policy:
@@ -124,12 +124,12 @@ class NamedPolicy:
         return policy
 
     def admitted(self, pool: Pool, *, lossless: bool) -> Policy:
-        """The policy for a run on a pool, if it may run; `lossless`: it must commit what the target alone would write.
+        """The policy for a run on a pool, if it may run; `lossless`: it must commit the target's own text.
 
-        A policy of this package is judged by what it says of itself; any other is looked at step by step as well.
+        A policy of this package is judged by what it declares; any other is also checked step by step.
 
         Raises:
-            ArgumentError: `lossless`, and it is not.
+            ArgumentError: `lossless`, and the policy is not.
             ValueError: it cannot be built.
         """
         policy = self.build(pool)
@@ -144,19 +144,19 @@ class NamedPolicy:
 
 
 def _reference(policy: Policy) -> Callable[[], Policy | None]:
-    """What returns the policy as long as there is one: who can return it again has kept it."""
+    """A function that returns the policy while it exists: a maker that returns it again has kept it."""
     try:
         return ref(policy)
-    except TypeError:  # of a class with slots, which nothing but itself refers to
+    except TypeError:  # a class with slots has no weak references
         return lambda: policy
 
 
 def named_policy(given: PolicyGiven) -> NamedPolicy:
-    """A text or what was read from one, or a class or function that makes the policy for a pool.
+    """A named policy from a text or spec, or from a class or function that makes the policy for a pool.
 
     Raises:
         PolicySpecError: a text that names no policy.
-        ArgumentError: anything else, such as a policy that is built already and so would learn from run to run.
+        ArgumentError: anything else, such as a built policy, which would keep learning from run to run.
     """
     spec = PolicySpec.parse(given) if isinstance(given, str) else given
     if isinstance(spec, PolicySpec):
@@ -169,7 +169,7 @@ def named_policy(given: PolicyGiven) -> NamedPolicy:
 def named_policies(given: PoliciesGiven) -> list[NamedPolicy]:
     """One or several policies in their order, a mapping's by the names it gives them.
 
-    Raises ArgumentError for none at all, a name given twice, or the name of one of ours for another policy.
+    Raises ArgumentError for no policy, a repeated name, or the name of one of ours for another policy.
     """
     if isinstance(given, str | PolicySpec) or callable(given):
         found = [named_policy(given)]
@@ -209,9 +209,9 @@ def open_recording(path: str | Path | None = None) -> Recording:
 
 
 def kept_recording(path: str | None) -> Recording:
-    """A recording as `open_recording` reads it; kept for who asks next, mostly for the same one.
+    """A recording as `open_recording` reads it; cached for the next call, which is mostly for the same one.
 
-    Known by where it lies and by its `meta.json`: whoever lives on may change the folder, or find it recorded again.
+    The key is its path and its `meta.json`: a process that lives on may change the folder, or see it recorded again.
     """
     return _recording_at(*_place_of(path))
 
@@ -222,11 +222,11 @@ def kept_tables(path: str | None) -> ReplayTables:
 
 
 def _place_of(path: str | None) -> tuple[Path, int, int]:
-    """Where a recording lies, and when its `meta.json` was written (ns) and its bytes; -1 where there is none."""
+    """(path of a recording, when its `meta.json` was written (ns), its bytes); -1 without one."""
     found = recording_path(path).resolve()
     try:
         meta = (found / META).stat()
-    except OSError:  # opening it says why
+    except OSError:  # opening it raises the reason
         return found, -1, -1
     return found, meta.st_mtime_ns, meta.st_size
 
@@ -242,12 +242,12 @@ def _tables_at(path: Path, *written: int) -> ReplayTables:
 
 
 def remarks_on(recording: Recording, *, batch: int) -> list[str]:
-    """What the reader of a comparison has to know of its recording and of how it was replayed."""
+    """Remarks on a comparison's recording and its replay."""
     return [*batch_remarks(batch, len(recording.requests), of="recording"), *recording.about.remarks]
 
 
 def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
-    """That fewer requests run together than `batch` asks for, where there are fewer; `of` says what they are of."""
+    """A remark if there are fewer requests than `batch`; `of` names what they are of."""
     if batch <= num_requests:
         return []
     return [
@@ -256,7 +256,7 @@ def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
 
 
 def ahead_remarks(overlap: Mapping[str, Any] | None) -> list[str]:
-    """How members of a run worked at the same time, `overlap` of its log's meta; nothing where none did."""
+    """How members of a run worked at the same time, from its meta's `overlap`; empty if none did."""
     if overlap is None or not overlap["used"]:
         return []
     threads_s, turns_s = overlap["threads_s"], overlap["turns_s"]
@@ -273,13 +273,13 @@ def ahead_remarks(overlap: Mapping[str, Any] | None) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsOptions, ReplayOptions):
-    """What policies are compared under, on a recording.
+    """The setting in which policies are compared on a recording.
 
-    Raises ArgumentError for an argument out of range, or without the one that it goes with.
+    Raises ArgumentError for an argument out of range, or one that needs another.
     """
 
     recording: Recording
-    tables: ReplayTables | None = None  # the recording, where it is ready for replay already
+    tables: ReplayTables | None = None  # the recording, if ready for replay already
     batch: int = 1  # requests running at a time, 1 to 1,000,000
 
     def __post_init__(self) -> None:
@@ -298,22 +298,22 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
 
     @property
     def device(self) -> OnDevice | None:
-        """Where measured seconds are taken to; None: nowhere."""
+        """The device to which measured seconds are mapped; None: not mapped."""
         return None if self.on is None else OnDevice(device=self.on, measured_on=self.measured_on)
 
     @property
     def device_measured_on(self) -> str:
-        """The device that measured seconds are of; empty if nothing says it."""
+        """The device of measured seconds; empty if unknown."""
         assert self.device is not None
         return measured_on_device(self.recording, self.device) or ""
 
     @property
     def cost_name(self) -> str:
-        """As it was asked for, or what there is."""
+        """The name as given, or the default."""
         return default_cost(self.recording) if self.cost is None else str(self.cost)
 
     def priced(self, reading: MappedBy = MappedBy.device) -> CostModel:
-        """The cost model; `reading` of a measurement that is taken to another device."""
+        """The cost model; `reading` is for a measurement mapped to another device."""
         source = self.recording
         return make_cost(
             self.cost_name,
@@ -329,15 +329,15 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         )
 
     def _profiled_deciding(self, first: Scenario) -> bool:
-        """Whether each policy is charged what a profile knows of it."""
+        """Whether each policy is charged its seconds in a profile."""
         return self.decide_s is None and first.cost.knows_operations
 
     def scenarios(self) -> Scenarios:
-        """The runs to be made, seed by seed; raises ValueError for options that do not go with the recording."""
+        """The runs to be made, seed by seed; raises ValueError for options that do not fit the recording."""
         tables = tables_of(self.recording) if self.tables is None else self.tables
         if self.devices is not None and not isinstance(tables, TrieTables):
             name = self.recording.about.name
-            raise ArgumentError(f"`devices` is for recordings of contexts: nobody works ahead in a replay of {name}")
+            raise ArgumentError(f"`devices` is for recordings of contexts: no member works ahead in a replay of {name}")
         first = Scenario(
             tables=tables,
             cost=self.priced(),
@@ -352,7 +352,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         return Scenarios(self.recording, first, self.shift_acceptance or {}, self.seeds, self.orders)
 
     def meta(self, first: Scenario) -> dict[str, Any]:
-        """What a comparison says of its recording, its cost and its what-ifs; `first` is the first scenario."""
+        """A comparison's metadata of its recording, its cost and its what-ifs; `first` is the first scenario."""
         recording = self.recording
         about, units = recording.about, by_session(recording.requests)
         return {
@@ -387,9 +387,9 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
 def setting_of(
     recording: Recording | ReplayTables | str | Path | None, asked: ReplayOptions, *, batch: int = 1
 ) -> Setting:
-    """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`.
+    """The setting, on the recording with the shapes of `models`; raises as `Recording.with_shapes`.
 
-    None is the recording that comes with the package. Raises ArgumentError for what is neither a path nor a recording.
+    None is the recording that comes with the package. Raises ArgumentError unless it is a path or a recording.
     """
     tables = recording if is_ready(recording) and not asked.models else None
     found = recording.trace if is_ready(recording) else cast(Recording | str | Path | None, recording)

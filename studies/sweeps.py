@@ -1,4 +1,4 @@
-"""Sweeps: play the cells of a grid into a folder, gather them in one table, and say which settings are best."""
+"""Sweeps: play the cells of a grid into a folder, gather them in one table, and find the best settings."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def sweep_grid(
     shard: str | None = None,
     again: bool = False,
 ) -> SweepDone:
-    """Play all cells of a grid that a folder lacks (docs/sweeps.md); Ctrl-C ends it, and what was played is kept.
+    """Play all cells of a grid that a folder lacks (docs/sweeps.md); Ctrl-C ends it; played cells are kept.
 
     Args:
         grid: a TOML file.
@@ -43,10 +43,10 @@ def sweep_grid(
         again: whether cells that failed before are played again.
 
     Raises:
-        ValueError: a grid, a shard or a number that will not do, or a folder of another grid; one line.
+        ValueError: a bad grid, shard or number, or a folder of another grid; one line.
         ModuleNotFoundError: Dask or Ray is not installed.
     """
-    # Here: joblib is for whoever plays, and not for whoever reads what was played.
+    # Imported here: joblib is needed to play cells, not to read them.
     from ..runs.workers import On, check_installed, kept_processes, play_cells  # noqa: PLC0415
 
     if on not in list(On):
@@ -58,7 +58,7 @@ def sweep_grid(
     first, every = _shard(shard)
     asked, folder = read_grid(Path(grid)), Path(out)
     _claim(folder, asked)
-    # Those of one recording in a row: what was read of it, and played, serves all of them.
+    # Cells of one recording are consecutive: they share its reading, and common results.
     cells = sorted(islice(asked.cells(), first, None, every), key=lambda cell: str(cell.keywords.get("recording")))
     jobs = num_processors() if jobs is None else jobs
     with kept_processes():
@@ -79,14 +79,14 @@ def _shard(text: str | None) -> tuple[int, int]:
 
 
 def _claim(folder: Path, grid: SweepGrid) -> None:
-    """Say in the folder which grid it is of; raises TraceFormatError where it is of another one."""
+    """Write the grid to the folder; raises TraceFormatError if it has another one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / GRID
     text = json.dumps(grid.asked, indent=1) + "\n"  # unsorted: the order of axes is that of the cells
     mine = folder / f".{os.getpid()}.{GRID}"
     try:
         write_whole(mine, text)
-        os.link(mine, path)  # of several that begin at once one is first
+        os.link(mine, path)  # of several concurrent calls one is first
     except FileExistsError:
         pass
     finally:
@@ -114,7 +114,7 @@ def _grid_of(folder: Path) -> SweepGrid:
 
 
 def cells_of(folder: Path) -> Iterator[tuple[SweepCell, CellFound | None]]:
-    """Every cell of the grid in its order, and what came of it."""
+    """Every cell of the grid in its order, with its result."""
     grid, store = _grid_of(folder), CellStore(folder)
     for cell in tracked(grid.cells(), "reading", total=len(grid), unit="cells"):
         yield cell, store.read(key_of(cell.asked))
@@ -128,11 +128,11 @@ def collect(folder: str | Path, out: str | Path | None = None) -> pa.Table:
         out: the file; None: `cells.parquet` in the folder.
 
     Returns:
-        The table: keywords, figures, and `error`, why a cell has none ("" of the others). `missing` of its metadata
-        says how many cells were not played.
+        The table: keywords, figures, and `error`, why a cell has none ("" for the others). `missing` in its metadata is
+            the number of cells not played.
 
     Raises:
-        TraceFormatError: the folder is none of a sweep.
+        TraceFormatError: the folder is not of a sweep.
     """
     path = Path(folder) / TABLE if out is None else Path(out)
     rows, missing = list[dict[str, Any]](), 0
@@ -149,7 +149,7 @@ def collect(folder: str | Path, out: str | Path | None = None) -> pa.Table:
 
 
 def _column(values: Sequence[Any]) -> pa.Array:
-    """Of one type: what differs in kind, or has parts by name, is written as JSON."""
+    """A column of one type: mixed types and objects are written as JSON."""
     kinds = {type(value) for value in values} - {type(None)}
     if dict in kinds or len(kinds - {float}) > 1 or (float in kinds and not kinds <= {int, float}):
         return pa.array([value if value is None else json.dumps(value, sort_keys=True) for value in values])
@@ -163,7 +163,7 @@ def best_cells(
     subject_to: Sequence[str] = (),
     by: Sequence[str] = (),
 ) -> BestSettings:
-    """The settings of a sweep that no other one is better than, figures being means over seeds.
+    """The settings of a sweep than which no other one is better; figures are means over seeds.
 
     Args:
         folder: of the sweep.

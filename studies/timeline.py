@@ -29,7 +29,7 @@ class Timeline(Printed):
 
     path: Path
     num_bytes: int
-    # By name of the run: what happened in it, and how many events of the file are its own.
+    # By name of the run: its timeline, and the number of its events in the file.
     runs: dict[str, TimelineRun]
     num_events: dict[str, int]
 
@@ -48,7 +48,7 @@ class Timeline(Printed):
         return (table(rows, texts=["world"]),)
 
     def lines(self) -> Sequence[str]:
-        """Where it is, and what is not in it."""
+        """Where it is, and what is missing."""
         lacking = [name for name, run in self.runs.items() if run.ops is None and run.world != "observed"]
         notes = [f"{name} kept no operations (simulate --events): requests and counters alone" for name in lacking]
         return [*notes, f"{self.path}: {self.num_bytes / 1e6:,.1f} MB; open it at https://ui.perfetto.dev"]
@@ -81,12 +81,12 @@ def timeline(
 
     Args:
         runs: folders that `simulate --out`, `run --out`, `compare --log` or `observe --out` wrote.
-        out: the file, which ends in .json or .json.gz; one that is there is replaced.
+        out: the file, which ends in .json or .json.gz; an existing one is replaced.
         options: see `TimelineOptions`.
 
     Raises:
-        ArgumentError: an argument that will not do.
-        TraceFormatError: a folder that is no sound run.
+        ArgumentError: a bad argument.
+        TraceFormatError: a folder that is no valid run.
     """
     asked = checked(TimelineOptions, options)
     path = Path(out)
@@ -104,7 +104,7 @@ def timeline(
 
 
 def check_timeline(path: Path) -> None:
-    """Refuse a file of another kind, or within a run; raises ArgumentError, TraceFormatError."""
+    """Raise ArgumentError for a file of another kind, TraceFormatError for one within a run."""
     if not path.name.endswith(SUFFIXES):
         raise ArgumentError(f"`out` must end in {' or '.join(SUFFIXES)}, got {str(path)!r}")
     check_outside(path)
@@ -114,11 +114,11 @@ AnyRun = ServingLog | RunLog | ObservedRun
 
 
 def read_run(folder: Path) -> AnyRun:
-    """A run of either world; raises TraceFormatError for a folder that is no sound one."""
+    """A run of either world; raises TraceFormatError for a folder that is no valid one."""
     check_run_folder(folder, "a run")
     if is_observed(folder):
         return read_observed(folder)
-    # What a run log says of its kind is the recording's.
+    # The `kind` in a run log is the recording's.
     is_served = (folder / META).is_file() and kind_of(folder) == "serving"
     return read_serving(folder) if is_served else read_run_log(folder)
 
@@ -131,7 +131,7 @@ def events_of(run: AnyRun) -> TimelineRun:
 
 
 def names_of(folders: Sequence[Path], argument: str = "runs") -> list[str]:
-    """The last part of each folder, or as much of it as tells them apart; raises ArgumentError for one given twice."""
+    """The last part of each folder, or enough of the path to be unique; raises ArgumentError for a repeated one."""
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

@@ -1,8 +1,8 @@
-"""Tuning: the values of a policy's ranges that are fastest on half of a recording, and how fast they are on the rest.
+"""Tuning: the values of a policy's ranges that are fastest on half of a recording, and their speed on the rest.
 
-What was chosen on some requests looks better there than it is (the winner's curse), so the figure of a tuned policy is
-that of requests that had no part in the choice. Trials are cells of a sweep: a tuning that was cut short goes on, and
-Optuna, which sees the same values in the same order, chooses the same ones again.
+A choice on some requests looks better there than it is (the winner's curse), so the figure of a tuned policy is from
+requests that were not used for the choice. Trials are cells of a sweep: a tuning that was cut short continues, and
+Optuna, which gets the same values in the same order, chooses the same ones again.
 """
 
 import json
@@ -38,8 +38,8 @@ from .setting import Scenarios, named_policies, open_recording, setting_of
 TRAIL = "trail.parquet"
 JOURNAL = "optuna.journal"  # of the trials that Optuna chose
 MOST_TRIALS = 100_000
-# Trials that Optuna chooses before it sees what came of them, whatever number of processes there is: so the same ones
-# are chosen on every machine.
+# Trials that Optuna chooses before it gets their results, for any number of processes: so the same ones are chosen on
+# every machine.
 AT_ONCE = 8
 RANDOM_FIRST = 10
 DIGITS = 6  # of numbers that Optuna chooses, so that they can be read and typed
@@ -62,7 +62,7 @@ class TuneTrial:
         return self.policy
 
     def play(self) -> dict[str, Any]:
-        """Output tokens per second: of each tag, their mean and their least, all in the mean over seeds."""
+        """Output tokens per second: of each tag, their mean and their least, all as means over seeds."""
         first, _ = halves_of(self.setting)
         runs = run_policies(first, named_policies([self.policy]), lossless=json.loads(self.setting)["lossless"])
         shares = runs.by_request[runs.asked[0]]
@@ -73,17 +73,17 @@ class TuneTrial:
 
 @lru_cache(maxsize=1)
 def halves_of(setting: str) -> tuple[Scenarios, Scenarios]:
-    """The scenarios of the half that is tuned on and of the other one, kept for the next trial."""
+    """The scenarios of the tuning half and of the other one, cached for the next trial."""
     said = json.loads(setting)
     recording, share, seed = said.pop("recording"), said.pop("split"), said.pop("split_seed")
     asked = TuneOptions(**said)
-    both = parted(open_recording(recording), share, seed)
+    both = split_recording(open_recording(recording), share, seed)
     first, second = (setting_of(half, asked, batch=asked.batch).scenarios() for half in both)
     return first, second
 
 
 def sampled(recording: Recording, most: int, seed: int) -> Recording:
-    """About so many of the requests in the recorded order, drawn, of each tag its share and one at least; or all."""
+    """About `most` requests in the recorded order, drawn, of each tag its share and at least one; or all."""
     count = len(recording.requests)
     if count <= most:
         return recording
@@ -95,11 +95,11 @@ def sampled(recording: Recording, most: int, seed: int) -> Recording:
     return recording[[one.request_id for one in recording.requests if one.request_id in drawn]]
 
 
-def parted(recording: Recording, share: float, seed: int) -> tuple[Recording, Recording]:
-    """(the requests that are tuned on, the others), each in the recorded order.
+def split_recording(recording: Recording, share: float, seed: int) -> tuple[Recording, Recording]:
+    """(the requests to tune on, the others), each in the recorded order.
 
-    A session stays whole, or the half that is reported would have turns of sessions that were tuned on. Of the sessions
-    of the same tags (a request of no session is one of its own) about `share` is drawn, of several at least one on each
+    A session is never split, or the reporting half would have turns of sessions that were tuned on. Of the sessions of
+    the same tags (a request of no session is one of its own) about `share` is drawn, of several at least one on each
     side; those whose tags no other has are drawn together.
 
     Raises ArgumentError where one side has no request.
@@ -139,24 +139,24 @@ def tune(
     Args:
         policy: a text with ranges, as "adaptive,most=2..12", "draft:1..8/mid:2..8/target" or
             "my.py:Ewma,alpha=0.01..1:log,kind=fast|slow".
-        recording: where it lies; None: the one that comes with the package.
+        recording: its path; None: the one that comes with the package.
         out: a folder for the trials, which are not played again, and their trail, `trail.parquet`; with `trials` also
             `optuna.journal`, a study that `optuna-dashboard` opens.
         jobs: processes at a time; None: one for each processor.
         options: see `TuneOptions`.
 
     Returns:
-        The best values, and how fast they are on the requests that were not used to choose them.
+        The best values, and their speed on the requests that were not used to choose them.
 
     Raises:
-        ValueError: an argument or a policy that will not do, or no value that can be played; one line.
+        ValueError: a bad argument or policy, or no value that can be played; one line.
         ModuleNotFoundError: `trials`, and Optuna is not installed.
     """
     asked = checked(TuneOptions, options)
     ranges, over = policy_ranges(policy), OverTags(asked.over_tags)
     spec = first_of(ranges, asked)
     setting = setting_text(asked, recording)
-    halves_of(setting)  # refused here, and not trial by trial
+    halves_of(setting)  # raises here, not trial by trial
     inputs = inputs_of(texts_in([policy, *json.loads(setting).values()]), {policy: spec.policy_class})
     trail = search_trials(
         ranges,
@@ -170,7 +170,7 @@ def tune(
     return _tuned(ranges, trail, over, setting)
 
 
-Trail = list[tuple[Sequence[str], CellFound]]  # values of the ranges, and what came of them
+Trail = list[tuple[Sequence[str], CellFound]]  # values of the ranges, and their results
 
 
 def search_trials(
@@ -182,7 +182,7 @@ def search_trials(
     trials: int | None,
     jobs: int | None,
 ) -> Trail:
-    """Play trials of a policy's ranges: every value, or `trials` that Optuna chooses by the most of `figure`."""
+    """Play trials of a policy's ranges: every value, or `trials` that Optuna chooses to maximise `figure`."""
     searched = _every(ranges) if trials is None else _chosen(ranges, trials, figure, folder)
     trail: Trail = []
     came: list[CellFound] | None = None
@@ -224,18 +224,18 @@ def first_of(ranges: PolicyRanges, asked: TrialsOptions) -> PolicySpec:
 
 
 def setting_text(asked: TrialsOptions, recording: str | Path | None) -> str:
-    """All that decides a trial but for its policy, as JSON."""
-    left_out = {"trials", "over_tags"}  # what is made of trials
+    """Everything that determines a trial except its policy, as JSON."""
+    left_out = {"trials", "over_tags"}  # how trials are used
     said = {name: value for name, value in vars(asked).items() if name not in left_out}
     named = DEFAULT_RECORDING if recording is None else str(recording)
     title = Path(named).stem
     if title in shipped_names("recordings", ".trace") and Path(named).resolve() == recording_path(title).resolve():
-        named = title  # which it has on every machine
+        named = title  # the same on every machine
     return json.dumps({**said, "recording": named}, sort_keys=True, default=str)
 
 
 def _played(trials: Sequence[CellWork], folder: Path, jobs: int) -> list[CellFound]:
-    """What came of each; raises KeyboardInterrupt where an interrupt came, after which the same call goes on."""
+    """The result of each; raises KeyboardInterrupt after an interrupt; the same call then continues."""
     once = {str(one): one for one in trials}.values()
     done = play_cells([[one] for one in once], folder, jobs=jobs, unit="trials")
     if done.interrupted:
@@ -257,9 +257,9 @@ def _every(ranges: PolicyRanges) -> Search:
 
 
 def _chosen(ranges: PolicyRanges, count: int, figure: str, folder: Path) -> Search:
-    """Values that Optuna chooses, some at a time, the next ones after it has seen what came of these.
+    """Values that Optuna chooses, some at a time, the next ones after it has these results.
 
-    Trials that are kept are told to it anew, so that its journal is written anew as well, for its own tools to read.
+    Kept trials are given to it again, so that its journal is complete, for its own tools.
     """
     optuna = load_optuna("`trials`")
     folder.mkdir(parents=True, exist_ok=True)
@@ -324,7 +324,7 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
     halves = []
     for name, scenarios in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
         runs = run_policies(scenarios, named_policies([best]), lossless=json.loads(setting)["lossless"])
-        # Figures are over these tags, however often they come.
+        # Figures are over these tags, whatever their frequency.
         resampled = Resampled(runs.by_request, sessions=runs.sessions, fixed_mix=True)
         halves.append(
             TunedHalf(
@@ -351,6 +351,6 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
 
 
 def rate_over_tags(runs: Sequence[RequestShares], over: OverTags) -> float:
-    """Output tokens per second: the mean or the least of those of each tag, and of that the mean over runs."""
+    """Output tokens per second: the mean or the least over tags, then the mean over runs."""
     made = fmean if over is OverTags.mean else min
     return fmean(made(list(run.rates().values())) for run in runs)

@@ -1,7 +1,7 @@
 """Tuning under load: the values of a policy's ranges with the most goodput at a rate, or the highest rate under limits.
 
-Trials and halves are those of `tune`: acceptance is drawn from the half that is tuned on, and the figure that counts is
-served again from the other half. At one seed all trials meet the same arrivals.
+Trials and halves are those of `tune`: acceptance is drawn from the tuning half, and the reported figure is served again
+from the other half. At one seed all trials have the same arrivals.
 """
 
 import json
@@ -24,7 +24,7 @@ from .options import FindRatesOptions, TuneUnderLoadOptions, checked, takes
 from .rates import NoRateError, check_rates, rates_of
 from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, named_policies, open_recording
-from .tune import TRAIL, best_of, first_of, parted, search_trials, setting_text, write_trail
+from .tune import TRAIL, best_of, first_of, search_trials, setting_text, split_recording, write_trail
 
 GOODPUT = "goodput_per_s"
 
@@ -47,7 +47,7 @@ class LoadTrial:
         return self.policy
 
     def play(self) -> dict[str, Any]:
-        """What is to be most: by seed, and the mean."""
+        """The figure to maximise: by seed, and the mean."""
         question = question_of(self.setting)
         (policy,) = named_policies([self.policy])
         found = question.figures(policy, question.settings[0])
@@ -61,7 +61,7 @@ class LoadTrial:
 class _Question:
     asked: TuneUnderLoadOptions
     recording: str
-    requests: tuple[int, int]  # recorded ones of the half that is tuned on, and of the other one
+    requests: tuple[int, int]  # recorded ones of the tuning half, and of the other one
     settings: tuple[ServingSetting, ServingSetting]
 
     @property
@@ -70,13 +70,13 @@ class _Question:
 
     @property
     def words(self) -> str:
-        """What is to be most."""
+        """The figure to maximise."""
         if self.asked.limits is not None:
             return f"arrivals/s at which {self.asked.limits} holds"
         return "goodput /s" + ("" if self.asked.rate is None else f" at {self.asked.rate:g} arrivals/s")
 
     def figures(self, policy: NamedPolicy, setting: ServingSetting) -> dict[int, float]:
-        """By seed; one where chance has no part."""
+        """The figure by seed; a single one if nothing is random."""
         if self.asked.limits is not None:
             return rates_of(setting, policy, service_limits(self.asked.limits, argument="limits"))
         with held_interrupts() as interrupts, Progress("serving", 1, unit="policies") as progress:
@@ -90,11 +90,11 @@ class _Question:
 
 @lru_cache(maxsize=1)
 def question_of(setting: str) -> _Question:
-    """What is asked, with both halves opened, kept for the next trial; raises ArgumentError for what will not do."""
+    """The question with both halves opened, cached for the next trial; raises ArgumentError for bad options."""
     said = json.loads(setting)
     recording, share, seed = said.pop("recording"), said.pop("split"), said.pop("split_seed")
     asked = TuneUnderLoadOptions(**said)
-    halves: tuple[Recording, Recording] = parted(open_recording(recording), share, seed)
+    halves: tuple[Recording, Recording] = split_recording(open_recording(recording), share, seed)
     serving = _serving(asked)
     first, second = (serving_setting(half, asked.workload, asked.cluster, serving) for half in halves)
     numbers = len(halves[0].requests), len(halves[1].requests)
@@ -133,7 +133,7 @@ def tune_under_load(
         options: see `TuneUnderLoadOptions`. `limits` as `find_rates` takes it.
 
     Raises:
-        ValueError: an argument or a policy that will not do, or no value that can be played; one line.
+        ValueError: a bad argument or policy, or no value that can be played; one line.
         ModuleNotFoundError: `trials`, and Optuna is not installed.
     """
     asked = checked(TuneUnderLoadOptions, options | {"workload": workload, "cluster": cluster})
@@ -141,7 +141,7 @@ def tune_under_load(
     ranges = policy_ranges(policy)
     spec = first_of(ranges, asked)
     setting = setting_text(asked, recording)
-    question = question_of(setting)  # refused here, and not trial by trial
+    question = question_of(setting)  # raises here, not trial by trial
     served = question.settings[0]
     if asked.limits is not None:
         check_rates(served, _serving(asked), service_limits(asked.limits, argument="limits"))
@@ -179,7 +179,7 @@ def tune_under_load(
 
 
 def _check(asked: TuneUnderLoadOptions) -> None:
-    """Raises ArgumentError where nothing says what is best, or two things do."""
+    """Raises ArgumentError unless exactly one option defines what is best."""
     if asked.limits is None and asked.slo is None:
         raise ArgumentError("`workload` goes with `slo`, for the most goodput, or with `limits`, for the highest rate")
     if asked.limits is not None and asked.rate is not None:
@@ -191,7 +191,7 @@ def _half(question: _Question, best: str, name: str, place: int) -> TunedUnderLo
     for policy in named_policies([best, BASELINE]):
         try:
             figures[policy.name] = question.figures(policy, question.settings[place])
-        except NoRateError:  # at no rate, or at every one: there is no ratio to it
+        except NoRateError:  # limits hold at no rate, or at every one: there is no ratio
             if policy.name == best:
                 raise
     return TunedUnderLoadHalf(

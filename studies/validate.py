@@ -1,7 +1,7 @@
 """What `paceline validate` does: compare simulated seconds with those of this machine.
 
 Prompts are decoded by models, or a recording's decisions are forced on models of random weights. Either way there is a
-recording of these models, which the simulator replays. Each cell is asked for once: no policy competes with itself.
+recording of these models, which the simulator replays. Each cell is unique: no policy is compared with itself.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -42,14 +42,14 @@ from ..sim.cost.measured import ProfiledCost, names_profile, profiled_cost
 from ..sim.simulate import Scenario, simulate
 from ..traces.contexts.on_disk import read_trace
 from ..traces.contexts.recording import TrieRecording
-from .agree import made_up_cost, matching_trace
+from .agree import matching_trace, synthetic_cost
 from .decode import is_forced, load_models
 from .profile_check import Freshness, check_runnable, device_name, measure_freshness, mismatches, remarks_on_profile
 from .setting import NamedPolicy, PoliciesGiven, named_policies
 
 
 def check_cells(batches: Sequence[int], tags: Sequence[str] | None, requests: int, runs: int) -> None:
-    """Raise ArgumentError for counts below 1, and for batches or tags of which there are none or one twice."""
+    """Raise ArgumentError for counts below 1, and for empty or repeated batches or tags."""
     for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
         if least < 1:
             raise ArgumentError(f"`{name}` must be >= 1, got {least}")
@@ -68,22 +68,22 @@ def _check_each_once(name: str, values: Sequence[Hashable]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedCost:
-    """A cost, and what is known of it before anything is run."""
+    """A cost, with checks made before any run."""
 
     cost: CostModel
-    freshness: Freshness | None = None  # of its profile; None of a cost that is no profile's
-    remarks: tuple[str, ...] = ()  # what a reader of its seconds has to know, a line each
+    freshness: Freshness | None = None  # of its profile; None for a cost without a profile
+    remarks: tuple[str, ...] = ()  # remarks on its seconds, a line each
 
 
 def checked_cost(
     name: str, recording: TrieRecording, models: LoadedMembers, *, threads: int, allow_foreign: bool
 ) -> CheckedCost:
-    """A cost by name, as `make_cost` takes it; says whether its profile fits, measuring some again, and what changed.
+    """A cost by name, as for `make_cost`; checks whether its profile fits, by measuring some again, and what changed.
 
-    `models` are to be run, with so many `threads`; `allow_foreign` takes a profile that cannot be right here, labelled.
+    `models` will run, with `threads` threads; `allow_foreign` accepts a profile that cannot hold here, labelled.
 
     Raises:
-        ValueError: no such cost, or a profile that cannot be right here.
+        ValueError: no such cost, or a profile that cannot hold here.
     """
     if not names_profile(name):
         return CheckedCost(cost=make_cost(name, recording, allow_foreign_profile=allow_foreign))
@@ -100,9 +100,9 @@ def checked_cost(
 
 
 def _refuse_foreign(cost: ProfiledCost, models: LoadedMembers, threads: int) -> None:
-    """Raise ArgumentError where the seconds of a profile cannot be right here."""
+    """Raise ArgumentError if the seconds of a profile cannot hold here."""
     measured = cost.profile.meta.threads
-    advice = "profile anew, or `allow_foreign_profile` takes it"
+    advice = "profile again, or `allow_foreign_profile` takes it"
     if measured != threads:
         raise ArgumentError(f"`threads` must be {measured}, as {cost.name} was measured with, got {threads}: {advice}")
     for words in mismatches(cost.profile, models):
@@ -113,12 +113,12 @@ Tokens = Mapping[str, Sequence[int]]
 
 
 class MeasuredRuns(Protocol):
-    """Runs of models whose decisions a recording knows."""
+    """Runs of models whose decisions are in a recording."""
 
     name: str  # of the pool
     models: LoadedMembers
     recording: TrieRecording  # of them, for the simulator
-    forced: bool  # whether the decisions are the recording's and not the models'
+    forced: bool  # whether decisions are the recording's, not the models'
 
     def build(self, policy: NamedPolicy) -> Policy:
         """A policy for a run; raises ValueError for one that cannot be run."""
@@ -132,7 +132,7 @@ class MeasuredRuns(Protocol):
 class DecodedRuns:
     """Prompts decoded by models; implements `MeasuredRuns`. `path` is that of the recording.
 
-    Raises ValueError for a recording that is not of the models and of some of the prompts.
+    Raises ValueError unless the recording is of the models and of some of the prompts.
     """
 
     forced = False
@@ -172,7 +172,7 @@ class DecodedRuns:
 
 
 class ForcedRuns:
-    """A recording's decisions, as it was stored, on as many models of random weights; implements `MeasuredRuns`.
+    """A recording's decisions, as stored, on as many models of random weights; implements `MeasuredRuns`.
 
     Raises ArgumentError for a recording that cannot be forced on these models.
     """
@@ -187,7 +187,7 @@ class ForcedRuns:
         self._tables: dict[tuple[str, ...], TrieTables] = {}
 
     def build(self, policy: NamedPolicy) -> Policy:
-        """See `MeasuredRuns`; refuses policies that say that they are lossy, whose texts were not recorded."""
+        """See `MeasuredRuns`; raises for policies declared lossy, whose texts were not recorded."""
         return _built(self, policy)
 
     def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
@@ -196,8 +196,8 @@ class ForcedRuns:
         if asked not in self._tables:
             self._tables[asked] = TrieTables(part)
         tables = self._tables[asked]
-        # What the decisions would cost is nobody's business here.
-        decisions = tables.world(made_up_cost(part.meta.model_names), seed=0, strict=False)
+        # The seconds of this world are not used.
+        decisions = tables.world(synthetic_cost(part.meta.model_names), seed=0, strict=False)
         sessions = list(decisions.sessions(tables.prefill_before(Start.prefill)))
         log = forced_run(
             self._pool,
@@ -235,9 +235,9 @@ def measured_runs(
         pool: models, or where they are; None is the shipped pool.
         prompts: of the recording; None with a forced pool, which needs no text.
         recording: of the pool and the prompts, or to be forced on the pool.
-        threads: CPU threads of torch, where a pool is loaded.
+        threads: CPU threads of torch, if a pool is loaded.
         debug: first say how models run.
-        chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
+        chat: render prompts as questions of a dialogue, as in the recording; not with a forced pool.
 
     Raises:
         ValueError: a pool, prompts or a recording that cannot be used together.
@@ -262,19 +262,19 @@ _Ran = tuple[Tokens, RunLog]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Validation(Printed):
-    """What came of running policies in both worlds with real seconds; prints as `paceline validate` does."""
+    """The results of running policies in both worlds with real seconds; prints as `paceline validate` does."""
 
     meta: Mapping[str, Any]  # what was compared: pool, recording, cost, sampling and so on
     cells: tuple[Cell, ...]  # every policy, batch and tag
 
     @property
     def verdict(self) -> ValidationVerdict:
-        """What all cells come to."""
+        """The verdict over all cells."""
         return verdict(self.cells)
 
     @property
     def repeatability(self) -> ValidationVerdict | None:
-        """How well the machine repeats itself: what measured runs say of each other; None if there was one."""
+        """How well the machine repeats itself: measured runs compared with each other; None with one run."""
         return repeatability(self.cells)
 
     def choices(self) -> list[BestPolicy]:
@@ -310,7 +310,7 @@ class Validation(Printed):
         return [cells_table(self.cells, title=title), choices_table(self.choices())]
 
     def lines(self) -> Sequence[str]:
-        """The verdict, and what a reader of the seconds must know."""
+        """The verdict, and remarks on the seconds."""
         found = self.verdict
         forced = [f"forced: what is accepted comes from recording {self.meta['trace']}, not from the models"]
         return [
@@ -324,7 +324,7 @@ class Validation(Printed):
         ]
 
     def _repeatability_line(self) -> str:
-        """What nothing can foretell better."""
+        """The limit of any prediction."""
         found = self.repeatability
         if found is None:
             return "how well the machine repeats its own seconds is not known from one run"
@@ -362,16 +362,16 @@ def validate(
         policies: to compare; a representative set if None.
         cost: as `compare` takes it; "here" is the newest profile of this machine.
         batches: requests at a time.
-        tags: that are run, each on its own; those of the recording if None.
+        tags: to run, each on its own; those of the recording if None.
         requests: of each tag, at most.
         runs: of the models in each cell, all cells in turn; the median counts.
         allow_foreign_profile: take a profile of another machine.
         threads: CPU threads of torch, where a pool is loaded.
         debug: first say how models run.
-        chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
+        chat: render prompts as questions of a dialogue, as in the recording; not with a forced pool.
 
     Raises:
-        ValueError: an unknown tag, a batch or count below 1, a tag or batch given twice, none of them, or a recording,
+        ValueError: an unknown tag, a batch or count below 1, a repeated tag or batch, none of them, or a recording,
             policy or cost that cannot be used.
     """
     check_cells(batches, tags, requests, runs)
@@ -398,7 +398,7 @@ def validate(
 
 
 def _about(priced: CheckedCost) -> dict[str, Any]:
-    """What is to be said of a cost once everything was asked of it."""
+    """Notes on a cost after its use."""
     freshness = priced.freshness
     return {
         "cost": priced.cost.name,
@@ -408,14 +408,14 @@ def _about(priced: CheckedCost) -> dict[str, Any]:
 
 
 def _cells(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
-    """All cells; replays come first, which are quick and may refuse, as a cost does beyond what it knows."""
+    """All cells; replays come first: they are fast and may raise, as for seconds unknown to the cost."""
     replays = [job.replay() for job in tracked(jobs, "replaying", total=len(jobs), unit="runs")]
     measured = _measured(jobs, runs)
     return tuple(job.cell(replay, ran) for job, replay, ran in zip(jobs, replays, measured, strict=True))
 
 
 def _measured(jobs: Sequence["_Job"], runs: int) -> list[list[_Ran]]:
-    """The runs of each cell; all cells in turn, so that a slow spell of the machine falls on all alike."""
+    """The runs of each cell; all cells in turn, so that a slow spell of the machine affects all alike."""
     ran: list[list[_Ran]] = [[] for _ in jobs]
     with Progress("validating", runs * len(jobs), unit="runs") as progress, quiet():
         for _ in range(runs):

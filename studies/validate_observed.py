@@ -1,7 +1,7 @@
 """What `paceline validate --observed` does: compare simulated latencies with those of a running server.
 
 The simulator serves the requests of an observed run, at seconds that are fitted to other runs of the same server
-(`calibrate`), if any are given. A run that says how it drafted is replayed with its own rounds (`observed_runs`).
+(`calibrate`), if any are given. A run with known drafting is replayed with its own rounds (`observed_runs`).
 """
 
 import json
@@ -37,7 +37,7 @@ class ObservedValidation(Printed):
     """Simulated and observed figures of a run; prints as `paceline validate --observed` does."""
 
     meta: Mapping[str, Any]  # what was compared: run, server, cluster, policy, cost, bounds, notes
-    calibration: FittedSeconds | None  # whose seconds the simulator took; None: those of the cluster, or of a cost
+    calibration: FittedSeconds | None  # whose seconds the simulator used; None: those of the cluster, or of a cost
     cells: tuple[ObservedCell, ...]  # each figure
 
     @property
@@ -55,7 +55,7 @@ class ObservedValidation(Printed):
         return [cells_table(self.cells, title)]
 
     def lines(self) -> Sequence[str]:
-        """What was fitted, what a reader must know, and the verdict."""
+        """The fit, remarks, and the verdict."""
         fitted = [] if self.calibration is None else self.calibration.lines()
         return [*fitted, *self.meta["notes"], verdict(self.cells)]
 
@@ -88,22 +88,21 @@ def validate_observed(
 
     Args:
         observed: folder that `paceline observe --out` wrote, or the detailed result of a serving benchmark; with `=K`
-            behind it, K the tokens that a round drafts, where the run does not tell.
+            behind it, K the tokens that a round drafts, if the run does not give it.
         cluster: that is simulated: a TOML file, or a device of the sheet.
         calibrate_on: other runs of the same server, with its drafter and without, to which the seconds of forwards and
-            drafts are fitted; none: nothing is.
-        write_cost: the FILE.json for what was fitted; None: none.
-        policy: of the replicas that have none of their own; None: as the run drafted, plain where it says nothing.
+            drafts are fitted; empty: no fit.
+        write_cost: the FILE.json for the fit; None: not written.
+        policy: of the replicas that have none of their own; None: as the run drafted, plain if unknown.
         recording: that acceptance is drawn from; None: the run's own rounds.
-        cost: of all replicas, in place of the cluster's own; not beside `calibrate_on`.
+        cost: of all replicas, in place of the cluster's own; not with `calibrate_on`.
         mean_bound: largest size of the error of means, medians, throughput and duration that passes, in (0, 10].
         tail_bound: the same of p90 and p99.
-        seed: of all that is drawn.
+        seed: of all random draws.
 
     Raises:
-        ValueError: a folder that holds no sound run, the same run to fit to and to judge, runs of different servers,
-            fewer observed times than terms, a request whose tokens nobody counted, or what `simulate` refuses; one
-            line.
+        ValueError: a folder without a valid run, the same run to fit to and to compare with, runs of different servers,
+            fewer observed times than terms, a request with uncounted tokens, or as of `simulate`; one line.
     """
     check_within("`mean_bound`", mean_bound, "(0, 10]")
     check_within("`tail_bound`", tail_bound, "(0, 10]")
@@ -158,11 +157,11 @@ def _meta(
 
 
 _LEAST_HALF = 8  # requests
-_CHANGED = 0.05  # by which halves of a run must differ, and by more than chance, to be told
+_CHANGED = 0.05  # by which halves of a run must differ, and significantly, to be reported
 
 
 def _pace(requests: ReplayedRequests, log: ServingLog) -> list[str]:
-    """Whether the server's seconds changed while it was observed, which no cost can say."""
+    """A remark if the server's seconds changed while it was observed, which no cost can express."""
     order = np.argsort([one.sent_at_ps for one in requests.requests])
     simulated, observed = (found[order, 1] for found in (simulated_ps(requests, log), observed_ps(requests.requests)))
     timed = (simulated > 0) & (observed > 0)
@@ -183,7 +182,7 @@ def _pace(requests: ReplayedRequests, log: ServingLog) -> list[str]:
 
 
 def _check_others(run: Replayable, others: Sequence[Replayable]) -> None:
-    """Refuse runs that are the judged one, also as a copy, and those of other servers; raises ArgumentError."""
+    """Raise ArgumentError for a run that is the compared one, also as a copy, or of another server."""
     for other in others:
         if other.run.requests == run.run.requests:  # to the picosecond; the meta of a copy may name another file
             raise ArgumentError(
@@ -208,7 +207,7 @@ def _judged_on(
     is_fitted: bool,
     seed: int,
 ) -> Replayer:
-    """The cluster that serves the judged run: with its own rounds, if it drafted and nothing else is asked for."""
+    """The cluster that serves the judged run: with its own rounds, if it drafted and no other option is given."""
     if policy is not None or recording is not None or not run.drafts.tokens:
         return replayer(cluster, policy, recording, cost=cost, seed=seed, is_fitted=is_fitted)
     found = run.replayer(cluster, cost, seed, is_fitted=is_fitted)

@@ -1,7 +1,7 @@
 """What `paceline validate --workload` does: compare simulated latencies under load with those on this machine.
 
 One workload, whose requests are those of a recording, is served twice on the same cluster: simulated, and in a world
-whose operations real models carry out and which takes as long as they do.
+whose operations real models run, at their own seconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,10 +65,10 @@ Lengths = Mapping[str, tuple[int, int]]
 
 
 class AttachedWorkload:
-    """The arrivals of a workload, each as long as the recorded request that is drawn for it; implements `Workload`.
+    """The arrivals of a workload, each with the lengths of the recorded request drawn for it; implements `Workload`.
 
-    Models read and write real text, so nothing can be longer or shorter than that. `drawn` says which recorded request
-    stands for each arrival, `lengths` are those of all recorded requests, `name` is the recording's.
+    Models read and write real text, so lengths cannot be others. `drawn` has the recorded request of each arrival,
+    `lengths` are those of all recorded requests, `name` is the recording's.
     """
 
     def __init__(self, workload: Workload, drawn: DrawnRequests, lengths: Lengths, name: str) -> None:
@@ -100,7 +100,7 @@ class AttachedWorkload:
 
 
 class _AttachedTurns:
-    """What follows in a session, with lengths likewise; implements `Turns`."""
+    """The next requests of a session, with recorded lengths; implements `Turns`."""
 
     def __init__(self, turns: Turns, workload: AttachedWorkload) -> None:
         self._turns = turns
@@ -118,10 +118,10 @@ class _AttachedTurns:
 
 
 class Stopwatch:
-    """Seconds of work, one operation after another, whichever replica's; `clock` waits for all devices of the models.
+    """Seconds of work, one operation after another, of any replica; `clock` waits for all devices of the models.
 
-    An operation takes what passed since the end of the one before: choosing steps, forming batches and keeping books
-    are work of an engine, too. Where the clock of the run skips idle time, next to nothing passes here.
+    An operation takes the time since the end of the previous one: choosing steps, forming batches and bookkeeping are
+    an engine's work too. Where the clock of the run skips idle time, almost none passes here.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -129,7 +129,7 @@ class Stopwatch:
         self._ended_s: float | None = None
 
     def start(self) -> None:
-        """An operation begins; counts if it is the first."""
+        """Note the start of an operation; only that of the first one counts."""
         if self._ended_s is None:
             self._ended_s = self._clock.now_s()
 
@@ -141,15 +141,15 @@ class Stopwatch:
 
 
 class ModelsWorld:
-    """Carries out the operations of one replica; implements `sim.serving.world.EngineWorld`.
+    """Runs the operations of one replica; implements `sim.serving.world.EngineWorld`.
 
     A request whose models write another token than the target did when it was recorded has **left** its record: by a
-    near tie, since shapes of batches turn roundings. From there on end-of-sequence tokens do not end it, so that it has
-    as many tokens as the workload says.
+    near tie, since shapes of batches change rounding. From there on end-of-sequence tokens do not end it, so that it
+    has as many tokens as in the workload.
 
     Args:
-        models: the real world; of one replica alone.
-        answers: released when requests end; sessions were made from it.
+        models: the real world; of this replica only.
+        answers: released when requests end; sessions are made from it.
         trunks: by recorded request, what the target wrote.
         left: takes the ids of requests that leave their records.
         stopwatch: that all replicas share.
@@ -224,7 +224,7 @@ class ModelsWorld:
         return to_ps(self._stopwatch.lap_s())
 
     def _compare(self, session: ServedRequest, judged: Judged) -> None:
-        """Note a request whose committed tokens are about to be others than those recorded."""
+        """Note a request whose committed tokens are about to differ from the recorded ones."""
         start = len(session.emitted)
         written = [*session.tokens[: judged.num_accepted], judged.own_token]
         recorded = self._trunks[session.recorded_id][start : start + len(written)]
@@ -258,20 +258,20 @@ class ServedRun:
 
     log: ServingLog
     tokens: Mapping[str, list[int]]  # of finished requests, by id
-    served: Served  # what it says besides its log
-    # requests whose models wrote another text than was recorded; none of a simulated run
+    served: Served  # what it has beside its log
+    # requests whose models wrote another text than recorded; empty for a simulated run
     left: frozenset[str] = frozenset()
 
 
 class ServedWorlds:
-    """Both worlds, ready to serve; the models stand for the replicas of the cluster, one after another.
+    """Both worlds, ready to serve; the models run the replicas of the cluster, one after another.
 
     `recording` is of the models, greedy. `cost` is that of every replica in the simulator, in place of the cluster's
     own; `seed` draws the requests.
 
     Raises:
         ArgumentError: a recording that is not greedy.
-        ValueError: a cluster that asks for what models at hand do not do.
+        ValueError: a cluster that the models do not support.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class ServedWorlds:
         self._trunks = {tables.request_id: tables.trunk_tokens for tables in self._held}
 
     def attached(self, workload: Workload) -> AttachedWorkload:
-        """The arrivals of a workload, as long as what models write."""
+        """The arrivals of a workload, with the lengths of what models write."""
         lengths = {
             request.request_id: (len(request.prompt), len(self._trunks[request.request_id]))
             for request in self._recording.requests
@@ -304,7 +304,7 @@ class ServedWorlds:
         return AttachedWorkload(workload, drawn, lengths, self._recording.meta.name)
 
     def build(self, policy: NamedPolicy) -> Policy:
-        """A policy for the models; raises ArgumentError for one that may write what was not recorded."""
+        """A policy for the models; raises ArgumentError for one that may write unrecorded text."""
         built = policy.build(loaded_pool(self._models))
         about = about_of(built)
         if about is not None and not about.lossless:
@@ -318,7 +318,7 @@ class ServedWorlds:
         return self._served(policy.name, policies, workload, None, set())
 
     def measured(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
-        """Serve with the models, at the seconds that they take; raises as `ModelsWorld.verify`."""
+        """Serve with the models, at their own seconds; raises as `ModelsWorld.verify`."""
         policies = [self.build(policy) for _ in self._cluster.replicas]
         worlds = [TorchWorld(pool=self._models, sampling=self._recording.meta.sampling) for _ in policies]
         left: set[str] = set()
@@ -362,7 +362,7 @@ class ServedWorlds:
             policy_name=name,
             cost=self._cost,
             limits=replica.limits,
-            # With models, what passes between operations counts, and deciding is a part of it.
+            # With models, time between operations counts, which includes deciding.
             decide_s=seconds_to_decide(policy, self._cost, None) if make_world is None else NOTHING_TO_DECIDE,
             make_world=make_world,
         )
@@ -381,7 +381,7 @@ def _check_sampling(sampling: Sampling) -> None:
 
 
 def _check_cluster(cluster: Cluster) -> None:
-    """Raise ValueError, which names the replica, for what models at hand do not do."""
+    """Raise ValueError, which names the replica, for what the models do not support."""
     for replica in cluster.replicas:
         where = f"cluster {cluster.name}, replica {replica.name}"
         if replica.policy is not None:
@@ -390,25 +390,25 @@ def _check_cluster(cluster: Cluster) -> None:
                 f"{replica.policy!r}"
             )
         if replica.role != Role.both:
-            raise ValueError(f"{where}: role must be both, since models at hand hand over nothing, got {replica.role}")
+            raise ValueError(f"{where}: role must be both, since real models hand over nothing, got {replica.role}")
         for member, limits in replica.limits.kv.items():
             if limits.prefix_cache:
                 raise ValueError(
-                    f"{where}: prefix_cache must be false, since models at hand keep no prefix cache, got true for "
+                    f"{where}: prefix_cache must be false, since real models keep no prefix cache, got true for "
                     f"{member}"
                 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoadValidation(Printed):
-    """What came of serving a workload in both worlds; prints as `paceline validate --workload` does."""
+    """The results of serving a workload in both worlds; prints as `paceline validate --workload` does."""
 
     meta: Mapping[str, Any]  # what was compared: pool, recording, workload, cluster, cost and so on
     cells: tuple[LoadCell, ...]  # every rate and policy
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Of mean latencies over all cells: the largest median error, and the worst.
+        """(the largest median error of mean latencies over all cells, the worst).
 
         Infinite where only one world finished anything, or neither did.
         """
@@ -442,7 +442,7 @@ class LoadValidation(Printed):
         return [first, *(validation_latency_table(self.cells, latency) for latency in VALIDATED_LATENCIES)]
 
     def lines(self) -> Sequence[str]:
-        """What a reader of the seconds must know, and the errors of all cells together."""
+        """Remarks on the seconds, and the errors of all cells together."""
         found = worst_and_median(self.cells)
         means = ", ".join(
             f"{HEADINGS[latency]} {errors['median']:.1%} ({errors['worst']:.1%})"
@@ -486,7 +486,7 @@ def validate_under_load(
     """Serve a workload on the models and in the simulator, and compare latencies and throughput.
 
     Arrivals, router, batches, chunks of prefills and blocks are those of the simulated engine in both worlds, on its
-    clock; with the models, an operation takes as long as they do.
+    clock; with the models, an operation takes their seconds.
 
     Args:
         pool: models, or where they are; None is the shipped pool.
@@ -500,11 +500,11 @@ def validate_under_load(
         cost: of all replicas, as `compare` takes it; "here" is the newest profile of this machine.
         limit: of arrivals.
         runs: of the models in each cell, all cells in turn; medians count.
-        seed: of all that is drawn.
+        seed: of all random draws.
         allow_foreign_profile: take a profile of another machine.
         threads: CPU threads of torch, where a pool is loaded.
         debug: first say how models run.
-        chat: put prompts as questions of a dialogue, as the recording did.
+        chat: render prompts as questions of a dialogue, as in the recording.
 
     Raises:
         ValueError: a recording, workload, cluster, policy or cost that cannot be used, or a request that failed.
@@ -542,7 +542,7 @@ def _loaded(pool: ModelPool | Path | str | None, *, threads: int, debug: bool, c
 
 
 def _about(priced: CheckedCost, workload: AttachedWorkload) -> dict[str, Any]:
-    """What is to be said of a cost and a workload once everything was asked of them."""
+    """Notes on a cost and a workload after their use."""
     freshness = priced.freshness
     return {
         "cost": priced.cost.name,
@@ -589,7 +589,7 @@ class _Job:
 
 
 def _run(jobs: Sequence[_Job], runs: int) -> tuple[LoadCell, ...]:
-    """All cells in turn, so that a slow spell of the machine falls on all alike."""
+    """All cells in turn, so that a slow spell of the machine affects all alike."""
     measured: list[list[ServedRun]] = [[] for _ in jobs]
     with Progress("serving", runs * len(jobs), unit="runs") as progress, quiet():
         for _ in range(runs):

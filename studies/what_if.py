@@ -26,14 +26,14 @@ _SHIFT = re.compile(r"[+-](\d+(?:\.\d+)?|\.\d+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is served, and under what."""
+    """A workload with its setting."""
 
     policy: PolicyGiven
     cached: bool = True  # False: no member keeps a prefix cache, whatever the cluster says
     asked: WhatIfOptions
 
     def setting(self, recording: Recording) -> ServingSetting:
-        """As `serving_setting` makes it."""
+        """The setting, by `serving_setting`."""
         setting = serving_setting(recording, self.asked.workload, self.asked.cluster, self.asked)
         if self.cached:
             return setting
@@ -55,7 +55,7 @@ def _uncached(replica: PlacedReplica) -> PlacedReplica:
 def changed(case: Case, change: str, members: Sequence[str]) -> Case:
     """A case with one change, `NAME=VALUE`.
 
-    `members` are those of the recording. Raises ArgumentError for a change that is none, or changes nothing.
+    `members` are those of the recording. Raises ArgumentError for a bad change, or one without effect.
     """
     name, equals, value = change.partition("=")
     if not (equals and value):
@@ -142,7 +142,7 @@ class _Served:
 
     @classmethod
     def of(cls, case: Case, recording: Recording, interrupts: Interrupts, progress: Progress) -> "_Served":
-        """Raises ValueError for one that may not."""
+        """Prepare a case; raises ValueError for one that cannot run."""
         setting, named = case.setting(recording), named_policy(case.policy)
         tables = setting.tables(setting.replay.seed)
         check_policies(setting, [named], tables)
@@ -151,7 +151,7 @@ class _Served:
         return cls(runs=runs, policy=named, rate=case.asked.rate)
 
     def row(self) -> SeedRow:
-        """At all seeds; raises KeyboardInterrupt."""
+        """The runs at all seeds; raises KeyboardInterrupt."""
         for one in self.runs.at_rates([self.rate], [self.policy]):
             return one.rows[0]
         raise KeyboardInterrupt
@@ -169,7 +169,7 @@ def what_if(
 ) -> WhatIf:
     """A served workload with changes, one at a time and all together, against the same without them.
 
-    At one seed all runs meet the same requests, and the same recorded request stands for each.
+    At one seed all runs have the same requests, each replayed from the same recorded request.
 
     Args:
         workload: a file of requests, or a generator's text.
@@ -181,10 +181,10 @@ def what_if(
         options: see `WhatIfOptions`; `start` may be "prefill" only.
 
     Raises:
-        ValueError: an argument, a change, a row of the workload, a cluster or a policy that will not do, in one line.
-        CostRangeError: seconds that the cost does not know.
+        ValueError: a bad argument, change, row of the workload, cluster or policy, in one line.
+        CostRangeError: seconds unknown to the cost.
         PolicyError: a policy that broke the contract.
-        KeyboardInterrupt: nothing is kept of what was run until then.
+        KeyboardInterrupt: earlier runs are not kept.
     """
     given = {"workload": workload, "cluster": cluster, "changes": changes}
     asked = checked(WhatIfOptions, options | given)
@@ -206,7 +206,7 @@ def what_if(
         first, *rows = [one.row() for one in made]
     changed_rows = [Changed(name=name, row=row) for name, row in zip(cases, rows, strict=True)]
     setting, runs = made[0].runs.setting, made[0].runs
-    for one in made[1:]:  # what is said of the recording is said of all runs together
+    for one in made[1:]:  # notes on the recording are for all runs together
         runs.served += one.runs.served
     return WhatIf(
         base=first,

@@ -1,7 +1,7 @@
 """Milliseconds in which pico's target judges a token tree of 16 nodes, and a chain of 16 tokens, in one forward each.
 
-Whole operations, as a run carries them out: the forward of 17 tokens (the text's last one and what is judged), the
-verdict, and what the caches keep of it. Both requests stand behind the same prompt and go on from what they wrote.
+Whole operations, as in a run: the forward of 17 tokens (the text's last one and the judged ones), the verdict, and the
+update of the caches. Both requests follow the same prompt and continue from their own tokens.
 
 python benchmarks/beyond_chains/tree_verification.py [--runs 15]
 """
@@ -29,13 +29,13 @@ from paceline_laboratory.findings import Cell, table_cell
 from shared.report import show
 
 NODES = 16
-CONTEXTS = (64, 256, 384)  # pico has 512 positions, and requests need room to go on
+CONTEXTS = (64, 256, 384)  # pico has 512 positions, and requests need room to continue
 SHAPES = ("4x3", "beam=4,depth=5,tokens=16", "16")
 WARM_UPS = 2
 
 
 class Judging:
-    """One request that drafts and judges, round by round."""
+    """One request that drafts and judges by rounds."""
 
     def __init__(self, pool: ModelPool, cache: CacheKind, step: Draft | DraftTree, context: int) -> None:
         self.world = TorchWorld(pool=pool, sampling=Sampling(mode="greedy"), memory=Memory(cache=cache))
@@ -50,7 +50,7 @@ class Judging:
         self.judge(trees=False)
 
     def draft(self) -> int:
-        """How many tokens are to be judged."""
+        """The number of tokens to judge."""
         items = [(self.session, self.step)]
         run = self.world.draft_trees if isinstance(self.step, DraftTree) else self.world.draft
         (row,) = run(self.drafter, items).rows
@@ -59,7 +59,7 @@ class Judging:
         return len(row.tokens)
 
     def judge(self, *, trees: bool) -> float:
-        """Seconds of the operation."""
+        """Judge the draft; returns seconds of the operation."""
         run = self.world.verify_trees if trees else self.world.verify
         results = run(self.target, [(self.session, self.verify)])
         (row,) = results.rows
@@ -68,7 +68,7 @@ class Judging:
         return results.duration_s
 
     def round(self) -> float:
-        """Seconds of judging; as many tokens as asked for, or it would not compare."""
+        """Draft and judge one round; returns seconds of judging, and checks the number of tokens."""
         num_judged = self.draft()
         assert num_judged == NODES, num_judged
         return self.judge(trees=isinstance(self.step, DraftTree))

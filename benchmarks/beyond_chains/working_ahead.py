@@ -1,7 +1,7 @@
-"""What working ahead brings on this machine's processors: in one thread's turns and in a thread for each member.
+"""The gain from working ahead on this machine's processors: in turns of one thread, and in a thread per member.
 
-Beside pico there are random decoders of other widths, whose drafts are some of their target's layers. A step is what
-lies between two verdicts of the target. All ways answer the same; prefills are left out.
+The pools are pico and random decoders of other widths, whose drafts are some of their target's layers. A step lies
+between two verdicts of the target. All ways answer the same; prefills are left out.
 
 python benchmarks/beyond_chains/working_ahead.py [--runs 3] [--tokens 32] [--batch 1] [--widths 512,1024]
 """
@@ -40,19 +40,19 @@ AHEAD = ("pearl,window=4", "dsi,window=4", "pipespec,middle=mid,window=4")
 WAYS: tuple[AheadKind, ...] = ("turns", "threads")
 NUM_LAYERS, VOCABULARY, CONTEXT = 8, 1024, 256
 KEPT = {"draft": (0,), "mid": (0, 1, 2)}  # layers of the target
-# Of what layers after the first add: small enough for drafts of few layers to agree often.
+# Scale of the output of layers after the first: small enough for drafts of few layers to agree often.
 SHARE = 0.02
 
 
 class Pace(NamedTuple):
-    """Of one run, without its prefills: seconds of a step of all requests, and tokens that one of them gets of it."""
+    """The pace of one run without prefills: seconds of a step of all requests, and its tokens for one of them."""
 
     step_s: float
     tokens_per_step: float
 
 
 class Size(NamedTuple):
-    """How much is written: so many answers side by side, each of so many tokens, by so many runs."""
+    """The amount of work: concurrent answers, tokens of each, and runs."""
 
     batch: int
     num_tokens: int
@@ -115,7 +115,7 @@ def member(name: str, model: LlamaForCausalLM) -> LoadedMember:
 
 
 def prompts_of(pool: ModelPool, count: int) -> tuple[Prompt, ...]:
-    """Words of a language, or random ones."""
+    """Prompts in words of a language, or random ones."""
     if pool.name == "pico":
         texts = [f"Let us count: {number}, {number + 1}, {number + 2}," for number in range(count)]
     else:
@@ -125,12 +125,12 @@ def prompts_of(pool: ModelPool, count: int) -> tuple[Prompt, ...]:
 
 
 def pace_of(log: RunLog) -> Pace:
-    """Seconds and tokens of a target's verdict."""
+    """Mean seconds and tokens of a target's verdict."""
     steps, ops = log.steps, log.ops
     prefills = set(steps["op"][steps["prefill"] == 1].tolist())
     seconds = end_s = 0.0
     for index, (start_s, taken_s) in enumerate(zip(ops["start_s"], ops["duration_s"], strict=True)):
-        if index not in prefills:  # what ran beside another one counts once
+        if index not in prefills:  # concurrent operations count once
             seconds += max(0.0, float(start_s + taken_s) - max(end_s, float(start_s)))
             end_s = max(end_s, float(start_s + taken_s))
     target = len(log.meta["members"]) - 1

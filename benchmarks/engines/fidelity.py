@@ -1,8 +1,8 @@
-"""How well the terms of engines foretell measured rows: seconds, speed-ups, ranges, and which draft length is best.
+"""Errors of the terms of engines against measured rows: seconds, speed-ups, ranges, and the best draft length.
 
-Exits with 1 if the median error of a group has grown by more than two points over what docs/fidelity.md says of it.
+Exits with 1 if the median error of a group exceeds that in docs/fidelity.md by more than two points.
 
-python -m benchmarks.engines.fidelity ROWS [--write]     (ROWS: the folder engine_rows; --write: the page, anew)
+python -m benchmarks.engines.fidelity ROWS [--write] (ROWS: the folder engine_rows; --write: rewrites the page)
 """
 
 import re
@@ -16,56 +16,56 @@ from paceline.sim.cost.engines import EngineTerms, Residuals, engines
 
 from ..shared.report import parser_of
 from .fit import unseen
-from .rows import MARGIN, Foretold, Row, foretold, kept_rows, rows_in
+from .rows import MARGIN, Predicted, Row, kept_rows, predicted, rows_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 BEGIN, END = "<!-- made by `make fidelity WRITE=--write` -->", "<!-- end -->"
 GROWTH = 0.02
 
 Group = tuple[str, ...]
-ByGroup = dict[Group, list[Foretold]]
+ByGroup = dict[Group, list[Predicted]]
 
 
 def terms_of(row: Row) -> EngineTerms:
-    """What a row's engine takes on its device, as the package has it."""
+    """The package's terms of a row's engine on its device."""
     return engines()[row.engine][row.device]
 
 
 def bare(_: Row) -> None:
-    """No engine at all."""
+    """The terms of no engine."""
 
 
 def group_of(row: Row) -> Group:
-    """Rows of one line of a table: trees and chains are told apart."""
+    """The group of a row, one line of a table; trees and chains are separate."""
     drafts = "" if row.drafter is None else f"{row.drafter.name}, {'chains' if row.wide == 1 else 'trees'}"
     return (*row.group, drafts)
 
 
-def by_group(found: Iterable[Foretold], group: Callable[[Row], Group] = group_of) -> ByGroup:
-    """Rows of each group, in their order."""
+def by_group(found: Iterable[Predicted], group: Callable[[Row], Group] = group_of) -> ByGroup:
+    """The rows of each group, in their order."""
     groups: ByGroup = defaultdict(list)
     for one in found:
         groups[group(one.row)].append(one)
     return groups
 
 
-def middle(found: Sequence[Foretold]) -> str:
-    """The median error, without its sign; "" of none."""
+def middle(found: Sequence[Predicted]) -> str:
+    """The median absolute error; "" without rows."""
     return f"{median(abs(one.error) for one in found):.1%}" if found else ""
 
 
-def worst(found: Sequence[Foretold]) -> str:
-    """The largest error; "" of none."""
+def worst(found: Sequence[Predicted]) -> str:
+    """The largest error; "" without rows."""
     return f"{max((one.error for one in found), key=abs):+.0%}" if found else ""
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table, and an empty line."""
+    """A table and an empty line."""
     return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
 def errors_table(kind: str, by_source: dict[str, ByGroup]) -> list[str]:
-    """A line a group: the bare roofline, the terms, and what a fit says that has not seen the model."""
+    """A line per group: errors of the bare roofline, of the terms, and of a fit that has not seen the model."""
     rows = []
     for group in sorted(one for one in by_source["terms"] if one[0] == kind):
         at_peaks, fitted, apart = (by_source[name].get(group, []) for name in ("bare", "terms", "unseen"))
@@ -80,9 +80,9 @@ def errors_table(kind: str, by_source: dict[str, ByGroup]) -> list[str]:
     return markdown(head, rows)
 
 
-def batches_table(found: Iterable[Foretold]) -> list[str]:
-    """Speed-ups by number of rows, of sources that have several."""
-    sources: dict[Group, list[Foretold]] = defaultdict(list)
+def batches_table(found: Iterable[Predicted]) -> list[str]:
+    """Speed-ups by number of rows, for sources with several."""
+    sources: dict[Group, list[Predicted]] = defaultdict(list)
     for one in found:
         row = one.row
         if row.drafter is not None:
@@ -103,8 +103,8 @@ def range_of(row: Row) -> Residuals:
     return sure.rounds if row.drafted else sure.plain
 
 
-def ranges_table(apart: Sequence[Foretold], kept: Sequence[Foretold]) -> list[str]:
-    """How many rows lie in the range that is printed for their group."""
+def ranges_table(apart: Sequence[Predicted], kept: Sequence[Predicted]) -> list[str]:
+    """The share of rows inside the printed range of their group."""
     groups: dict[Group, list[bool]] = defaultdict(list)
     for source, found in (("not seen", apart), ("typed off", kept)):
         for one in found:
@@ -119,9 +119,9 @@ def ranges_table(apart: Sequence[Foretold], kept: Sequence[Foretold]) -> list[st
     return markdown(["group", "what", "range", "rows are", "rows", "inside"], rows)
 
 
-def lengths(found: Iterable[Foretold]) -> list[Group]:
-    """Of every setting of which several lengths of chains were measured: the best, the one foretold, and its regret."""
-    by_setting: dict[Group, list[Foretold]] = defaultdict(list)
+def lengths(found: Iterable[Predicted]) -> list[Group]:
+    """For settings with several measured chain lengths: the best, the predicted one, and its regret."""
+    by_setting: dict[Group, list[Predicted]] = defaultdict(list)
     for one in found:
         if one.row.drafted and one.row.wide == 1:
             row = one.row
@@ -138,11 +138,11 @@ def lengths(found: Iterable[Foretold]) -> list[Group]:
 
 
 def page(rows: Sequence[Row]) -> list[str]:
-    """The tables."""
-    fitted, apart, kept = foretold(rows, terms_of), list(unseen(rows)), kept_rows()
-    kept_fitted = foretold(kept, terms_of)
-    by_source = {"bare": by_group(foretold(rows, bare)), "terms": by_group(fitted), "unseen": by_group(apart)}
-    of_kept = {"bare": by_group(foretold(kept, bare)), "terms": by_group(kept_fitted), "unseen": {}}
+    """The tables of the page."""
+    fitted, apart, kept = predicted(rows, terms_of), list(unseen(rows)), kept_rows()
+    kept_fitted = predicted(kept, terms_of)
+    by_source = {"bare": by_group(predicted(rows, bare)), "terms": by_group(fitted), "unseen": by_group(apart)}
+    of_kept = {"bare": by_group(predicted(kept, bare)), "terms": by_group(kept_fitted), "unseen": {}}
     found = lengths([*fitted, *kept_fitted])
     within = sum(float(one[-1].rstrip("%")) <= 3 for one in found)
     contradicted = sum(row.contradicted for row in rows)
@@ -174,7 +174,7 @@ def page(rows: Sequence[Row]) -> list[str]:
 
 
 def written_medians(text: str) -> dict[str, float]:
-    """By the first cells of a line, the median error of the terms that the page holds for it."""
+    """The page's median error of the terms, by the first cells of a line."""
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

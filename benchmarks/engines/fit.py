@@ -1,9 +1,9 @@
-"""Fit the terms of engines to measured rows, and write them where the package reads them (sim/cost/engines.toml).
+"""Fit the terms of engines to measured rows, and write them to the file of the package, sim/cost/engines.toml.
 
-Few terms for all rows: shares of peak and seconds a layer are shared by all engines; seconds of an all-reduce, a row,
-a layer of experts and a round are an engine's own. Those of a round are fitted to measured gains, all others to
-seconds. Rows are weighed so that each group (engine, model, format, device) counts the same. How sure the terms are
-comes from rows that a fit does not see: each engine's rows of a model are foretold by a fit to all others.
+Few terms for all rows: shares of peak and seconds per layer are shared by all engines; seconds of an all-reduce, a row,
+a layer of experts and a round belong to an engine. Those of a round are fitted to measured gains, all others to
+seconds. Rows are weighted so that each group (engine, model, format, device) counts the same. The uncertainty of the
+terms comes from unseen rows: each engine's rows of a model are predicted by a fit to all others.
 
 python -m benchmarks.engines.fit ROWS     (ROWS: the folder engine_rows; writes the table)
 """
@@ -19,34 +19,34 @@ from paceline.sim.cost.engines import EngineTerms, engines
 from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
-from .rows import Foretold, Row, costs_of, foretold, foretold_s, kept_rows, plain_step_s, rows_in
+from .rows import Predicted, Row, costs_of, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "engines.toml"
 CLASSES = {"hopper": ("h100-sxm", "h100", "h200"), "blackwell": ("b200",)}
 VERSIONS = {"vllm": "0.9 to 0.19", "sglang": "0.5", "trtllm": "1.0 to 1.3"}
 SHARES = ("bandwidth", "arithmetic", "narrow", "link")
 ROUNDS = ("draft_step_s", "wide_s")
-# What is fitted to dense models, and then, with that, to mixtures of experts.
+# Terms fitted to dense models, then, with those known, terms fitted to mixtures of experts.
 STAGES = ((*SHARES, "width_s", "reduce_s", "row_s", *ROUNDS), ("expert_layer_s",))
-MOST_BANDWIDTH = 0.9  # of the peak: about what a copy within an H100's memory reaches
-# Rows that a drafted token costs over a round, where one of a plain step costs one. Chosen among 1 to 4 by all rows of
-# the fit, those that a fit of `unseen` leaves out as well.
+MOST_BANDWIDTH = 0.9  # of the peak: about that of a copy within an H100's memory
+# The cost of a drafted token over a round, in rows of a plain step. Chosen from 1 to 4 by all rows of the fit,
+# including those that a fit of `unseen` leaves out.
 CHOICES = 3
-CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
-FULL = 12  # rows of a group that counts in full
-TAIL = 0.05  # of the rows, on either side of what residuals hold
+CLOSE = 0.05  # larger errors weigh less than their square (soft L1), so that a few odd rows do not dominate
+FULL = 12  # rows of a group with full weight
+TAIL = 0.05  # share of the rows on either side of the range of residuals
 
-Place = tuple[str, str, str]  # engine and class of devices, "" where all share it, and the field
+Place = tuple[str, str, str]  # engine and class of devices, "" if all share it, and the field
 Terms = dict[Place, float]
 
 
 def class_of(device: str) -> str:
-    """The class of a device of the sheet."""
+    """The class of a device on the sheet."""
     return next(kind for kind, devices in CLASSES.items() if device in devices)
 
 
 def place_of(field: str, engine: str, kind: str) -> Place:
-    """Whose term a field is."""
+    """The engine and class of devices of a field's term."""
     if field in SHARES:
         return "", "", field
     if field == "width_s":
@@ -55,7 +55,7 @@ def place_of(field: str, engine: str, kind: str) -> Place:
 
 
 def terms_by(values: Mapping[Place, float]) -> Callable[[Row], EngineTerms]:
-    """The terms of a row's engine on its device; those that no row told of are the mean of the others'."""
+    """The terms of a row's engine on its device; terms that no row determines are the mean of the others'."""
     made: dict[tuple[str, str], EngineTerms] = {}
 
     def of(row: Row) -> EngineTerms:
@@ -80,7 +80,7 @@ def _value(values: Mapping[Place, float], place: Place) -> float:
 
 
 def fit(rows: Sequence[Row]) -> Terms:
-    """The terms that foretell the rows best, trees aside: SGLang takes more for building one than these terms know."""
+    """The terms that predict the rows best, except trees: SGLang needs more to build one than these terms hold."""
     terms: Terms = {}
     rows = [row for row in rows if row.wide == 1]
     for mixtures, names in enumerate(STAGES):
@@ -90,7 +90,7 @@ def fit(rows: Sequence[Row]) -> Terms:
 
 
 def _told_of(rows: Iterable[Row], names: Sequence[str]) -> dict[Place, None]:
-    """The terms of these fields that rows tell of, in order."""
+    """The terms of these fields that rows determine, in order."""
     found: dict[Place, None] = {}
     for row in rows:
         known = {"bandwidth", "arithmetic", "width_s", "row_s", "expert_layer_s"}
@@ -109,7 +109,7 @@ def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms
 
     def errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         cost = costs_of(terms_by(known | values(logs)))
-        found = (Foretold(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row)), 0.0) for row in rows)
+        found = (Predicted(row, predicted_s(row, cost(row)), plain_step_s(row, cost(row)), 0.0) for row in rows)
         return weight * np.log1p([one.error for one in found])
 
     begin = [1e-8 if place[2] == "width_s" else 3e-5 if place[2] not in SHARES else 0.7 for place in places]
@@ -120,28 +120,28 @@ def _fitted(rows: Sequence[Row], places: Sequence[Place], known: Terms) -> Terms
     return values(found.x)
 
 
-def unseen(rows: Sequence[Row]) -> Iterator[Foretold]:
-    """Every row as a fit foretells it that saw nothing of its model under its engine, whatever format and device."""
+def unseen(rows: Sequence[Row]) -> Iterator[Predicted]:
+    """Every row as predicted by a fit without any row of its model under its engine, in any format or device."""
     for engine, model in dict.fromkeys((row.engine, row.target.name) for row in rows):
         apart = [row for row in rows if (row.engine, row.target.name) == (engine, model)]
         others = fit([row for row in rows if (row.engine, row.target.name) != (engine, model)])
-        yield from foretold(apart, terms_by(others))
+        yield from predicted(apart, terms_by(others))
 
 
 GROUPS = {"dense": "dense models", "mixture": "mixtures of experts"}
 
 
 def group_of_target(row: Row) -> str:
-    """The group of targets whose ranges a row's are."""
+    """The group of targets whose ranges apply to a row."""
     return "dense" if row.target.experts is None else "mixture"
 
 
 def sure_lines(
-    found: Sequence[Foretold], kept: Sequence[Foretold], classes: Mapping[str, Collection[str]]
+    found: Sequence[Predicted], kept: Sequence[Predicted], classes: Mapping[str, Collection[str]]
 ) -> list[str]:
-    """How sure seconds are, by group of targets and class of devices (by name their devices), as tables.
+    """Ranges of seconds by group of targets and class of devices (`classes`: devices by name of class), as tables.
 
-    `found` are rows as fits foretell them that had not seen their model, `kept` others that no fit has seen.
+    `found` are rows predicted by fits that had not seen their model, `kept` others that no fit has seen.
     """
     lines = []
     for group, name in GROUPS.items():
@@ -168,13 +168,13 @@ def sure_lines(
 
 
 def weights(rows: Sequence[Row]) -> NDArray[np.float64]:
-    """Of each row, so that groups of `FULL` rows or more count the same, and smaller ones less."""
+    """The weight of each row: groups of `FULL` rows or more count the same, smaller ones less."""
     sizes = Counter(row.group for row in rows)
     return np.array([min(sizes[row.group], FULL) / FULL / sizes[row.group] for row in rows])
 
 
-def _between(found: Sequence[Foretold]) -> tuple[float, float]:
-    """Between which factors nine in ten rows lay, all alike and weighed as in a fit."""
+def _between(found: Sequence[Predicted]) -> tuple[float, float]:
+    """The factors between which nine in ten rows lie, both unweighted and weighted as in a fit."""
     factors = np.array([one.factor for one in found])
     ends = [
         np.quantile(factors, (TAIL, 1 - TAIL), weights=each, method="inverted_cdf")
@@ -185,7 +185,7 @@ def _between(found: Sequence[Foretold]) -> tuple[float, float]:
 
 
 def written(terms: Terms, sure: Sequence[str], measured: Collection[tuple[str, str]]) -> str:
-    """The table that the package reads; `sure` is of `sure_lines`, `measured` has engines and classes with rounds."""
+    """The table for the package; `sure` is from `sure_lines`, `measured` are engines and classes with rounds."""
     lines = [
         "# What engines take, as benchmarks/engines/fit.py writes it; docs/fidelity.md says from which rows, and how",
         "# well it does. The fields are those of EngineTerms.",
@@ -213,7 +213,7 @@ def main() -> None:
     rows = rows_in(parser.parse_args().rows)
     measured = {(row.engine, class_of(row.device)) for row in rows if row.drafter is not None}
     terms = fit(rows)
-    sure = sure_lines(list(unseen(rows)), list(foretold(kept_rows(), terms_by(terms))), CLASSES)
+    sure = sure_lines(list(unseen(rows)), list(predicted(kept_rows(), terms_by(terms))), CLASSES)
     TABLE.write_text(written(terms, sure, measured), encoding="utf-8")
     print(TABLE.read_text(encoding="utf-8"), end="")
 

@@ -1,8 +1,8 @@
-"""How well measured kernels predict measured rows, beside published peaks and the terms of engines.
+"""Errors of measured kernels against measured rows, beside published peaks and the terms of engines.
 
-The tables lack what a layer takes for small kernels and the gaps between all of them, and what a round takes of the
-host. Both are fitted to dense models, three numbers an engine. What a fit predicts is judged where it has not seen the
-model. Prompts between the tokens of plain rows take a verification's seconds as kernels.toml has them: run it twice.
+The tables lack a layer's time for small kernels and for the gaps between all kernels, and the host's time for a round.
+Both are fitted to dense models, three numbers per engine. Predictions of a fit are judged on models that it has not
+seen. Prompts between the tokens of plain rows take a verification's seconds from kernels.toml: run it twice.
 
 python -m benchmarks.engines.kernels ROWS TABLES [--write]
 (ROWS: the folder engine_rows; TABLES: the folder that holds h100_sxm, h200_sxm and b200_sxm; --write: kernels.toml and
@@ -30,25 +30,25 @@ from scipy.optimize import least_squares
 from ..shared.report import parser_of
 from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
 from .fit import CLOSE, sure_lines, weights
-from .rows import DEVICES, Foretold, Row, foretold, foretold_s, kept_rows, plain_step_s, rows_in
+from .rows import DEVICES, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
-# Of what a row of the target's forward takes, what choosing one drafted token takes; rounds of eight rows say so.
+# Share of the time of a row of the target's forward that choosing a drafted token takes, from rounds of eight rows.
 CHOICE = 0.5
 BEGIN, END = "<!-- made by benchmarks/engines/kernels.py -->", "<!-- end of kernels -->"
 FOLDERS = {device: name for name, device in DEVICES.items() if name.endswith("_sxm")}
-# Of models in the rows that are no preset, one whose layers are all alike, with keys and values of heads.
+# A model of the rows without a preset: its layers are all alike, with keys and values of heads.
 _OTHERS = {
     "MiniMax-M2.5": DecoderShape(
         hidden=3072, layers=62, heads=48, kv_heads=8, head_size=128, intermediate=1536, vocabulary=200_064,
         mixture=Mixture(experts=256, per_token=8, intermediate=1536),
     ),
 }  # fmt: skip
-_DENSE = [replace(shape, mixture=None) for shape in presets().values() if shape.mixture is not None]  # their heads
+_DENSE = [replace(shape, mixture=None) for shape in presets().values() if shape.mixture is not None]  # for heads
 
 
 class Beside(NamedTuple):
-    """What an engine takes beside kernels: seconds of a layer, of a draft's forward, and of a verification."""
+    """Seconds of an engine outside kernels: for a layer, a draft's forward, and a verification."""
 
     layer_s: float
     draft_step_s: float
@@ -56,37 +56,37 @@ class Beside(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """What kernels say of a row, without what is fitted."""
+    """A row's seconds by kernels, without the fitted ones."""
 
     row: Row
     seconds: float
     plain_s: float
 
-    def at(self, beside: Beside) -> Foretold:
-        """With what is fitted."""
+    def at(self, beside: Beside) -> Predicted:
+        """The row as predicted with fitted seconds."""
         row, target = self.row, self.row.target
         layers = target.layers + (0 if row.drafter is None else row.drafted * row.drafter.layers)
         rounds_s = 0.0 if row.drafter is None else row.drafted * beside.draft_step_s + beside.wide_s
         rows_s = row.drafted * row.num_rows * beside_kernels(row.engine).terms.draft_row_s  # in `seconds` already
         seconds = self.seconds + beside.layer_s * layers
-        return Foretold(row, seconds + rounds_s, self.plain_s + beside.layer_s * target.layers, seconds - rows_s)
+        return Predicted(row, seconds + rounds_s, self.plain_s + beside.layer_s * target.layers, seconds - rows_s)
 
 
 def parts(model: ModelInfo) -> ModelParts | None:
-    """What a model of a row is made of; None where nobody knows."""
+    """The parts of a row's model; None if unknown."""
     known = _OTHERS.get(model.name)
     return parts_of(model, _DENSE) if known is None else parts_of(known.info(model.name), [known])
 
 
 class Costs:
-    """Costs of rows' models by measured kernels."""
+    """The costs of rows' models by measured kernels."""
 
     def __init__(self, folder: Path) -> None:
         self._tables = cache(lambda device, engine: KernelTables(folder / FOLDERS[device], engine, extrapolate=True))
         self._costs: dict[tuple[str, ...], KernelCost] = {}
 
     def of(self, row: Row) -> KernelCost:
-        """Raises ArgumentError where no table has a kernel, or nobody knows what a model is made of."""
+        """The cost of a row; raises ArgumentError if no table has a kernel, or a model's parts are unknown."""
         models = [row.target] if row.drafter is None else [row.drafter, row.target]
         key = (row.engine, row.device, str(row.num_devices), *(model.model_dump_json() for model in models))
         if key not in self._costs:
@@ -97,11 +97,11 @@ class Costs:
         return self._costs[key]
 
     def said(self, rows: Iterable[Row], refused: dict[str, int]) -> Iterator[Kernels]:
-        """What kernels say of those rows that they know, and why others were `refused`."""
+        """The seconds of rows that kernels cover; counts in `refused` why others were rejected."""
         for row in rows:
             try:
                 cost = self.of(row)
-                seconds, plain_s = foretold_s(row, cost), plain_step_s(row, cost)
+                seconds, plain_s = predicted_s(row, cost), plain_step_s(row, cost)
             except (ArgumentError, CostRangeError) as error:
                 why = f"{' '.join(row.group[1:])}: {error}"
                 refused[why] = refused.get(why, 0) + 1
@@ -114,9 +114,9 @@ class Costs:
 
 
 def fit(found: Sequence[Kernels]) -> dict[str, Beside]:
-    """By engine, what predicts its rows best: layers of plain decoding of dense models, then rounds of chains.
+    """The seconds that predict an engine's rows best: layers of plain decoding of dense models, then rounds.
 
-    An engine of which no such row is there is taken to be as the others are in the mean.
+    An engine without such rows has the mean of the others.
     """
     dense = [one for one in found if one.row.target.experts is None and one.row.wide == 1]
     layers: dict[str, float] = {}
@@ -138,7 +138,7 @@ def fit(found: Sequence[Kernels]) -> dict[str, Beside]:
 def _fitted(
     found: Sequence[Kernels], made: Callable[[Sequence[float]], Beside], begin: Sequence[float]
 ) -> tuple[float, ...]:
-    """Values of `made`, each group counting the same."""
+    """Fitted values of `made`; each group counts the same."""
     weight = weights([one.row for one in found]) ** 0.5
 
     def errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -150,19 +150,19 @@ def _fitted(
     return tuple(np.exp(fitted.x).tolist())
 
 
-def unseen(found: Sequence[Kernels]) -> Iterator[Foretold]:
-    """Every row by a fit that saw nothing of its model under its engine."""
+def unseen(found: Sequence[Kernels]) -> Iterator[Predicted]:
+    """Every row as predicted by a fit without rows of its model under its engine."""
     for engine, model in dict.fromkeys((one.row.engine, one.row.target.name) for one in found):
         beside = fit([one for one in found if (one.row.engine, one.row.target.name) != (engine, model)])
         yield from (one.at(beside[engine]) for one in found if (one.row.engine, one.row.target.name) == (engine, model))
 
 
-def tables(by_kernels: Sequence[Foretold], apart: Iterable[Foretold]) -> list[str]:
-    """A line a group: peaks, terms, kernels, and kernels where the fit has not seen the model (`apart`)."""
+def tables(by_kernels: Sequence[Predicted], apart: Iterable[Predicted]) -> list[str]:
+    """A line per group: peaks, terms, kernels, and kernels by a fit that has not seen the model (`apart`)."""
     known = [one.row for one in by_kernels]
     sources = {
-        "bare": by_group(foretold(known, bare)),
-        "terms": by_group(foretold(known, terms_of)),
+        "bare": by_group(predicted(known, bare)),
+        "terms": by_group(predicted(known, terms_of)),
         "kernels": by_group(by_kernels),
         "not seen": by_group(apart),
     }
@@ -186,7 +186,7 @@ def tables(by_kernels: Sequence[Foretold], apart: Iterable[Foretold]) -> list[st
 
 
 def written(beside: dict[str, Beside], sure: Sequence[str]) -> str:
-    """The figures that the package reads, after its head."""
+    """The figures for the package, after its head."""
     lines = [TABLE.read_text(encoding="utf-8").partition("[engines")[0].rstrip(), ""]
     for engine, fitted in beside.items():
         figures = fitted._asdict() | {"draft_row_s": CHOICE * next(iter(engines()[engine].values())).row_s}

@@ -1,7 +1,7 @@
 """Measured rows of engines, each with the shapes of its models, in the forms of the folder `engine_rows`.
 
 A plain row is a mean time per output token (TPOT) at a concurrency; a row of speculation is the seconds of a round:
-tokens accepted a round over tokens per second. What a row says is foretold by a cost's forwards (`foretold_s`).
+tokens accepted per round over tokens per second. A cost's forwards predict the rows (`predicted_s`).
 """
 
 import csv
@@ -20,14 +20,14 @@ from paceline.traces.meta import Experts, ModelInfo, Quantised
 from paceline.traces.shapes import head_of, presets
 from paceline.traces.shapes_given import given_shapes
 
-HELD = 700  # tokens of a context, where a source does not say
+HELD = 700  # tokens of a context, if a source does not state it
 DEVICES = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "H100": "h100-sxm"}
-# Devices of the SpecForge rows, which name the kind of device alone: as in the published command for the model
-# (sgl-project/sgl-cookbook, docs/benchmarks/SpecBundle.md: --tp 4). One H200 cannot be meant: measured rounds of
-# 8 x 4 tokens take 9 to 14 ms, and reading the experts that so many tokens touch takes it 12 ms by itself.
+# Devices of the SpecForge rows, which name only the kind of device: those of the published command for the model
+# (sgl-project/sgl-cookbook, docs/benchmarks/SpecBundle.md: --tp 4). One H200 is impossible: measured rounds of 8 x 4
+# tokens take 9 to 14 ms, and reading the experts of that many tokens alone takes it 12 ms.
 SPECFORGE = {"llama-3.1-8b": 1, "qwen-3-30b-a3b": 4}
-MEMORY = 0.9  # share of memory that engines fill; rows beyond it wait for memory, of which TPOT says nothing
-MARGIN = 1.25  # a row that took so many times as long as one with at least as much to do contradicts it
+MEMORY = 0.9  # share of memory that engines fill; rows beyond it wait for memory, and TPOT leaves that out
+MARGIN = 1.25  # a row that took this many times as long as one with at least as much work contradicts it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,32 +36,32 @@ class Row:
 
     engine: str
     version: str
-    device: str  # of the sheet
+    device: str  # on the sheet
     num_devices: int
     target: ModelInfo
     drafter: ModelInfo | None = None
     num_rows: int  # requests that decode at a time
-    held: float  # tokens of a row's context, in the mean
-    prompt: int = 0  # tokens of a prompt that is read between the tokens of others; 0: none is
+    held: float  # mean tokens of a row's context
+    prompt: int = 0  # tokens of a prompt that is read between the tokens of others; 0: none
     answer: int = 1  # tokens of an answer
-    drafted: int = 0  # tokens of a chain that is drafted, or steps of a tree; 0: the target alone
-    judged: int = 0  # tokens that the target judges besides the newest
-    wide: int = 1  # tokens of a step of drafting
-    seconds: float  # of a token (plain), or of a round
+    drafted: int = 0  # tokens of a drafted chain, or steps of a tree; 0: the target alone
+    judged: int = 0  # tokens that the target judges, without the newest
+    wide: int = 1  # tokens per step of drafting
+    seconds: float  # per token (plain) or per round
     accepted: float = 1.0  # tokens that a round adds to the text
-    plain_s: float = 0.0  # of a round: what a token of the target alone was measured to take there
-    source: str  # where it stands
-    note: str = ""  # what tells it from others of its group
+    plain_s: float = 0.0  # for a round: measured seconds of a token of the target alone there
+    source: str  # its source
+    note: str = ""  # its difference from others of its group
     contradicted: bool = False  # by others of its group, see `marked`; never by a prediction
 
     @property
     def kind(self) -> str:
-        """What is foretold of it."""
+        """The predicted quantity."""
         return "round" if self.drafted else "plain"
 
     @property
     def group(self) -> tuple[str, ...]:
-        """Rows that are kept apart together: of one engine, model, device, format and number of devices."""
+        """The group of the row: engine, model, device, format and number of devices."""
         weights = "" if self.target.quantised is None else self.target.quantised.format
         split = "" if self.num_devices == 1 else f" x{self.num_devices}"
         return self.kind, self.engine, f"{self.target.name}{'@' if weights else ''}{weights}", f"{self.device}{split}"
@@ -71,7 +71,7 @@ Costs = Callable[[Row], CostModel]
 
 
 def costs_of(terms: Callable[[Row], EngineTerms | None]) -> Costs:
-    """The cost of each row's models on its device, by the terms of its engine; None is the bare roofline."""
+    """The cost of each row's models on its device, by the terms of its engine; None means the bare roofline."""
 
     @cache
     def cost(engine: EngineTerms | None, device: str, num_devices: int, models: tuple[str, ...]) -> CostModel:
@@ -90,8 +90,8 @@ def costs_of(terms: Callable[[Row], EngineTerms | None]) -> Costs:
     return of
 
 
-def foretold_s(row: Row, cost: CostModel) -> float:
-    """Seconds of a token of a plain row, the prompts of others among them, or of a round."""
+def predicted_s(row: Row, cost: CostModel) -> float:
+    """Predicted seconds of a token of a plain row, including the prompts of others, or of a round."""
     num_rows, held = row.num_rows, round(row.num_rows * row.held)
     target_s = cost.forward_s(
         row.target.name, num_rows=num_rows, new_tokens=num_rows * (1 + row.judged), context_tokens=held
@@ -103,7 +103,7 @@ def foretold_s(row: Row, cost: CostModel) -> float:
         return target_s + row.drafted * step_s
     if not row.prompt:
         return target_s
-    # A prompt is read in a step that writes tokens as well: its forward adds what it takes beyond those.
+    # A prompt is read in a step that writes tokens as well: its forward adds its excess over a step of one row.
     prompt_s = cost.forward_s(row.target.name, num_rows=1, new_tokens=row.prompt, context_tokens=0)
     waits = (num_rows - 1) / row.answer
     least_s = cost.forward_s(row.target.name, num_rows=1, new_tokens=1, context_tokens=0)
@@ -111,7 +111,7 @@ def foretold_s(row: Row, cost: CostModel) -> float:
 
 
 def plain_step_s(row: Row, cost: CostModel) -> float:
-    """Seconds of a step of the target alone for the same rows."""
+    """Predicted seconds of a step of the target alone for the same rows."""
     return cost.forward_s(
         row.target.name,
         num_rows=row.num_rows,
@@ -120,24 +120,24 @@ def plain_step_s(row: Row, cost: CostModel) -> float:
     )
 
 
-class Foretold(NamedTuple):
-    """A row, and what a cost says of it."""
+class Predicted(NamedTuple):
+    """A row with the predictions of a cost."""
 
     row: Row
     seconds: float
     plain_s: float  # of the target's own step for the same rows
-    least_s: float  # of a round, if the engine took nothing for it besides
+    least_s: float  # of a round, without the engine's own time for it
 
     @property
     def error(self) -> float:
-        """Of seconds (plain) or of the speed-up (a round), relative."""
+        """The relative error of seconds (plain) or of the speed-up (a round)."""
         if not self.row.drafted:
             return self.seconds / self.row.seconds - 1
         return (self.plain_s / self.seconds) / (self.row.plain_s / self.row.seconds) - 1
 
     @property
     def factor(self) -> float:
-        """Measured over foretold: of a token's seconds, or of what an engine takes for a round besides."""
+        """Measured over predicted: seconds of a token, or the engine's own seconds of a round."""
         if not self.row.drafted:
             return self.row.seconds / self.seconds
         needed_s = self.plain_s * self.row.seconds / self.row.plain_s
@@ -145,12 +145,12 @@ class Foretold(NamedTuple):
 
     @property
     def speed_ups(self) -> tuple[float, float]:
-        """Of a round: (measured, foretold)."""
+        """The speed-ups of a round: (measured, predicted)."""
         return self.row.accepted * self.row.plain_s / self.row.seconds, self.row.accepted * self.plain_s / self.seconds
 
 
-def foretold(rows: Iterable[Row], terms: Callable[[Row], EngineTerms | None]) -> list[Foretold]:
-    """Rows as the terms of engines foretell them, or, where there are none, published peaks."""
+def predicted(rows: Iterable[Row], terms: Callable[[Row], EngineTerms | None]) -> list[Predicted]:
+    """Rows as predicted by the terms of engines, or without terms by published peaks."""
 
     def without_rounds(row: Row) -> EngineTerms | None:
         engine = terms(row)
@@ -158,24 +158,24 @@ def foretold(rows: Iterable[Row], terms: Callable[[Row], EngineTerms | None]) ->
 
     cost, least = costs_of(terms), costs_of(without_rounds)
     return [
-        Foretold(row, foretold_s(row, cost(row)), plain_step_s(row, cost(row)), foretold_s(row, least(row)))
+        Predicted(row, predicted_s(row, cost(row)), plain_step_s(row, cost(row)), predicted_s(row, least(row)))
         for row in rows
     ]
 
 
 def rows_in(folder: Path) -> list[Row]:
-    """All rows of the folder whose models' shapes are known here, devices on the sheet, and memory enough."""
+    """All rows of the folder with known shapes of models, devices on the sheet, and enough memory."""
     return marked(
         [*_plain_rows(folder / "silicon_fit.csv.gz"), *_specforge(folder / "specforge_fit.csv.gz"), *_typed(folder)]
     )
 
 
 def marked(rows: Sequence[Row]) -> list[Row]:
-    """The rows, and of plain ones which are contradicted by others of their group.
+    """The rows; plain ones that others of their group contradict are marked.
 
-    Two rows contradict each other if the one with no more requests, no more tokens held by each and no more tokens of
-    prompts read for each token written took `MARGIN` times as long or longer. Of each group the rows with the most
-    contradictions are taken out, again and again, until nothing is contradicted.
+    Two rows contradict each other if one took `MARGIN` times as long or longer with no more requests, no more tokens
+    held by each and no more prompt tokens read for each token written. In each group the rows with the most
+    contradictions are taken out, repeatedly, until no contradiction is left.
     """
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
@@ -198,14 +198,14 @@ def _contradict(one: Row, other: Row) -> bool:
 
 
 def _to_do(row: Row) -> tuple[float, ...]:
-    """What a token takes longer with: requests, tokens that each holds, and tokens of prompts for one written."""
+    """The work that makes a token slower: requests, tokens each holds, and prompt tokens per token written."""
     return row.num_rows, row.held, row.prompt / row.answer
 
 
 def kept_rows() -> list[Row]:
-    """Rows of speculation that were typed off public sources, and that no term was fitted to.
+    """Rows of speculation copied by hand from public sources, to which no term was fitted.
 
-    Where a source has gains alone, tokens per second are over those of the target alone.
+    If a source has gains only, tokens per second are relative to those of the target alone.
     """
     found = []
     for row in _read(Path(__file__).with_name("kept.csv")):
@@ -234,7 +234,7 @@ def kept_rows() -> list[Row]:
 
 
 def _head(kind: str, preset: str) -> ModelInfo:
-    """A head for a model that is a preset; of a mixture it has a dense layer, as those of Qwen3-30B-A3B have it."""
+    """A head for a preset model; for a mixture it has a dense layer, as the heads of Qwen3-30B-A3B have."""
     head = head_of(kind, replace(presets()[preset], mixture=None), kind)
     assert head is not None
     return head
@@ -246,7 +246,7 @@ def _read(path: Path) -> Iterable[dict[str, str]]:
 
 
 def _plain_rows(path: Path) -> Iterator[Row]:
-    """Of the file of TTFT and TPOT by configuration: tensor parallel alone, up to eight devices of one node."""
+    """The rows of a file of TTFT and TPOT by configuration: tensor parallel only, up to eight devices of one node."""
     for row in _read(path):
         split = int(row["tp_size"])
         alone = row["pp_size"] == "1" and row["attention_dp_size"] in ("", "1") and row["moe_ep_size"] in ("", "0", "1")
@@ -274,9 +274,9 @@ def _plain_rows(path: Path) -> Iterator[Row]:
 
 
 def decoding(in_flight: int, first_s: float, rest_s: float) -> int:
-    """Of so many requests at a time, how many decode in the mean (Little 1961): the others wait, or are being read.
+    """Mean number of requests in flight that decode (Little 1961): the others wait, or are being read.
 
-    `first_s` is the mean time to a first token, `rest_s` from there to the last.
+    `first_s` is the mean time to a first token, `rest_s` the mean time from there to the last.
     """
     return max(1, round(in_flight * rest_s / (first_s + rest_s)))
 
@@ -287,7 +287,7 @@ def _fits(target: ModelInfo, device: str, split: int, tokens: int) -> bool:
 
 
 def _specforge(path: Path) -> Iterator[Row]:
-    """Of SGLang on one H200, EAGLE-3 drafters: a plain row a task and batch, and a round for each setting."""
+    """Rows of SGLang on H200 with EAGLE-3 drafters: a plain row per task and batch, and a round per setting."""
     plain: set[tuple[str, ...]] = set()
     for row in _read(path):
         preset = {"Llama-3.1-8B-Instruct": "llama-3.1-8b", "Qwen3-30B-A3B-Instruct-2507": "qwen-3-30b-a3b"}[
@@ -317,7 +317,7 @@ def _specforge(path: Path) -> Iterator[Row]:
 
 
 def _typed(folder: Path) -> Iterator[Row]:
-    """Of the published figures that were typed off: rounds of vLLM on one H100."""
+    """Rows of published figures, copied by hand: rounds of vLLM on one H100."""
     told = set()
     for row in _read(folder / "other_rows.csv"):
         if row["engine"] != "vllm" or row["device"] not in DEVICES or not row["tpot_ms"] or not row["K"]:
@@ -344,8 +344,8 @@ def _typed(folder: Path) -> Iterator[Row]:
         )
 
 
-# Shapes that are no preset: published configs, in the order (layers, hidden size, parameters beside the experts,
-# bytes of keys and values a token at 16 bits, experts, experts a token, parameters of one, layers of experts).
+# Shapes without a preset: published configs, in the order (layers, hidden size, parameters except experts, bytes of
+# keys and values per token at 16 bits, experts, experts per token, parameters of one, layers of experts).
 _DEEPSEEK = (61, 7168, 16.5e9, 61 * 576 * 2, 256, 8, 3 * 7168 * 2048, 58)
 _OTHERS = {
     "MiniMax-M2.5": (62, 3072, 3.97e9, 62 * 4096, 256, 8, 3 * 3072 * 1536, 62),
@@ -358,7 +358,7 @@ _OTHERS = {
         4,
         3 * 2880 * 2880,
         36,
-    ),  # half its layers look back 128 tokens
+    ),  # half of its layers attend to 128 tokens
     "DeepSeek-R1": _DEEPSEEK,
     "DeepSeek-V3": _DEEPSEEK,
     "Kimi-K2.5": (61, 7168, 11.0e9, 61 * 576 * 2, 384, 8, 3 * 7168 * 2048, 60),
@@ -374,7 +374,7 @@ _BLOCKS = 1 + 4 / 128**2  # bytes of a weight of published fp8 checkpoints: a sc
 
 @cache
 def _model(path: str, mode: str) -> ModelInfo | None:
-    """The shape of a model of a row, in its format of weights; None of one that is not known here."""
+    """The shape of a row's model, in its format of weights; None if unknown."""
     name, weights = path.rpartition("/")[2], _FORMATS[mode]
     if name in _PRESETS:
         (shape,) = given_shapes([f"{name}={_PRESETS[name]}{'@' if weights else ''}{weights}"], name)

@@ -1,10 +1,10 @@
 """A real model on real tasks, greedy, one request at a time: chains and SpecRouter against transformers.
 
-Each file of prompts is a task. All contenders answer the first prompts of every task, which come in turn (one of each
-task, then the next of each), and must write the same tokens; SpecRouter begins with no knowledge. One thread; rates are
-medians of interleaved runs, ratios medians of the ratios inside each turn, their intervals by a paired bootstrap over
-the prompts of each task. `drop-in` is `generate()` with `custom_generate=paceline.generate`, `prepared` with what
-`paceline.prepare` made of the models before; `--few` leaves both and assisted generation out.
+Each file of prompts is a task. All contenders answer the first prompts of every task, in turn (one of each task, then
+the next of each), and must write the same tokens; SpecRouter starts without knowledge. One thread; rates are medians of
+interleaved runs, ratios medians of the ratios inside each turn, their intervals by a paired bootstrap over the prompts
+of each task. `drop-in` is `generate()` with `custom_generate=paceline.generate`, `prepared` the same with models from
+`paceline.prepare`; `--few` leaves out both and assisted generation.
 
 python benchmarks/real_models/tasks.py gsm8k.jsonl humaneval.jsonl ... [--pool smollm2-feature] [--prompts 8]
 """
@@ -53,7 +53,7 @@ def jobs_of(
 
 
 def rates_of(turns: dict[str, list[Answered]], prompts: list[Prompt]) -> Rates:
-    """By contender and task; exits where two wrote different tokens."""
+    """Rates by contender and task; exits if two wrote different tokens."""
     texts = turns[PLAIN][0].texts
     for name, answers in turns.items():
         parted = [
@@ -78,24 +78,24 @@ def rates_by_task(answers: list[Answered], prompts: list[Prompt]) -> dict[str, l
 
 
 def ratio(rates: Rates, ours: str, theirs: str, task: str) -> float:
-    """How many times as fast, in the median turn."""
+    """Our rate over theirs in one task, the median over turns."""
     return median(our / their for our, their in zip(rates[ours][task], rates[theirs][task], strict=True))
 
 
 def mean_ratio(rates: Rates, ours: str, theirs: str) -> float:
-    """In the mean of the tasks."""
+    """The mean ratio over tasks."""
     return fmean(ratio(rates, ours, theirs, task) for task in rates[ours])
 
 
 def means_over(turns: dict[str, list[Answered]], prompts: list[Prompt], theirs: str) -> dict[str, Interval]:
-    """By contender the ratio to `theirs` in the mean of the tasks, and its 95% interval over the prompts of each."""
+    """By contender the mean ratio to `theirs` over tasks, and its 95% interval over the prompts of each."""
     rng = np.random.default_rng(0)
     tags = [prompt.tag for prompt in prompts]
     rows = [np.flatnonzero([tag == one for tag in tags]) for one in dict.fromkeys(tags)]
     drawn = [task[rng.integers(len(task), size=(DRAWS, len(task)))] for task in rows]
     seconds = {name: np.mean([one.each_s for one in answers], axis=0) for name, answers in turns.items()}
 
-    def ratios(name: str, of: list[np.ndarray]) -> np.ndarray:  # the tokens are the same
+    def ratios(name: str, of: list[np.ndarray]) -> np.ndarray:  # all wrote the same tokens
         return np.mean([seconds[theirs][task].sum(-1) / seconds[name][task].sum(-1) for task in of], axis=0)
 
     found = {}
@@ -125,7 +125,7 @@ def span(found: Interval) -> str:
 
 
 def show_verdicts(rates: Rates, chains: list[str]) -> None:
-    """What was asked, what came out."""
+    """Show the goals and the results."""
     best = max(chains, key=lambda name: mean_ratio(rates, name, PLAIN))
     ours = max(filter(lambda name: name.startswith("draft:") and name.count("/") == 1, chains), default=None,
                key=lambda name: mean_ratio(rates, name, PLAIN))  # fmt: skip

@@ -3,8 +3,8 @@
 python benchmarks/serving [--data ../shared/data] [--runs 3] [--requests 1000000] [--yardstick FILE.py]
     [--dynamo PYTHON]
 
-Every run is a process of its own, all jobs in turn. `--yardstick` is a program of plain lists: its rates are those of a
-lean step that knows little (see `jobs.served_by_yardstick`). `--dynamo` is the interpreter of an environment that holds
+Every run is a separate process, all jobs in turn. `--yardstick` is a program of plain lists: its rates are those of a
+lean step with little knowledge (see `jobs.served_by_yardstick`). `--dynamo` is the interpreter of an environment with
 Dynamo's replay, a compiled simulator to compare with:
 pip install --no-deps ai-dynamo ai-dynamo-runtime typing_extensions pydantic
 """
@@ -25,7 +25,7 @@ from paceline_laboratory.findings import Cell, table, table_cell
 from paceline_laboratory.replays import in_turns, peak_bytes
 
 PLAIN, DYNAMO = "azure, plain reference", "azure, Dynamo"
-# Run by Dynamo's interpreter: seconds of the replay alone, without the start and without reading the file's text.
+# Run by Dynamo's interpreter: seconds of the replay alone, without startup and reading the file's text.
 DYNAMO_CODE = """
 import json, sys, time
 from dynamo.replay import run_trace_replay
@@ -36,8 +36,8 @@ print(json.dumps({"seconds": time.process_time() - started}))
 
 
 def run_one(name: str, data: Path, requests: int, yardstick: Path | None) -> None:
-    """Run a job here, and print what came of it."""
-    ready_s = time.process_time()  # since the process began
+    """Run a job here and print its results."""
+    ready_s = time.process_time()  # since the process started
     if name in JOBS:
         tokens, seconds = served(JOBS[name], data, requests)
     elif name == PLAIN:
@@ -49,14 +49,14 @@ def run_one(name: str, data: Path, requests: int, yardstick: Path | None) -> Non
 
 
 def in_child(command: list[str]) -> dict[str, float]:
-    """What a process of its own prints last, as JSON."""
+    """The last line that a separate process prints, from JSON."""
     done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "TQDM_DISABLE": "1"})
     told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return told
 
 
 def for_dynamo(data: Path, folder: Path) -> Path:
-    """The Azure workload in the form that Dynamo reads; no two requests share a block."""
+    """The Azure workload in Dynamo's format; no two requests share a block."""
     path, first = folder / "azure.jsonl", 0
     with path.open("w", encoding="utf-8") as file:
         for arrival in workload_of(JOBS["azure"], data, 0):
@@ -78,7 +78,7 @@ def rate_of(runs: list[dict[str, float]]) -> float:
 
 
 def row_of(name: str, taken: dict[str, list[dict[str, float]]]) -> list[Cell]:
-    """Medians of a job."""
+    """The row of a job, with medians."""
     runs = taken[name]
     found = {key: median(run[key] for run in runs) for key in runs[0]}
     goal = JOBS[name].goal if name in JOBS else None

@@ -1,7 +1,7 @@
 """What `benchmarks/serving` runs: published and drawn workloads on replicas of one H100 each.
 
-The target alone has a model of 8 billion parameters by its roofline; policies replay a recording of small models, which
-stand for members of 1 to 8 billion parameters.
+The target alone is a model of 8 billion parameters by its roofline; policies replay a recording of small models, which
+represent members of 1 to 8 billion parameters.
 """
 
 import importlib.util
@@ -39,7 +39,7 @@ MOONCAKE = Path("mooncake_fast25/conversation_trace.jsonl.gz")
 PICO = "recordings/pico.trace"
 SHAPE = shape_called("llama-3.1-8b", "target", None)
 PROMISED = Promises(others=ServiceLevels(ttft=1.0, tpot=0.05))
-# Seconds of members of 1 to 8 billion parameters on one H100, as in docs/serving.md.
+# Seconds of members with 1 to 8 billion parameters on one H100, as in docs/serving.md.
 LARGE = {
     "draft": CostLine(intercept_s=0.00074, per_new_token_s=2.5e-6, per_kv_token_s=1e-8),
     "mid": CostLine(intercept_s=0.0018, per_new_token_s=6e-6, per_kv_token_s=3.4e-8),
@@ -54,13 +54,13 @@ class Job:
 
     Attributes:
         source: file below the data, or a generator's text with "{requests}".
-        num_replicas: each with its own memory.
-        policy: of every replica, as text.
-        recording: folder below the repository, whose members have the seconds of `LARGE`; None: the target alone.
-        prefix_cache: whether they have one.
-        router: before them.
-        stepwise: every step by itself.
-        limit: of arrivals; None: all.
+        num_replicas: number of replicas, each with its own memory.
+        policy: text of every replica's policy.
+        recording: folder below the repository; members take the seconds of `LARGE`; None: the target alone.
+        prefix_cache: whether replicas have one.
+        router: the router before the replicas.
+        stepwise: simulate every step separately.
+        limit: most arrivals; None: all.
         goal: output tokens per second.
     """
 
@@ -100,7 +100,7 @@ JOBS = {
 }
 
 
-# By job, what a program of plain lists makes of the same trace; see `served_by_yardstick`.
+# By job, a program of plain lists on the same trace; see `served_by_yardstick`.
 YARDSTICKS = {
     "azure, draft:4/target": "azure, yardstick of two levels",
     "azure, draft:3/mid:6/target": "azure, yardstick of two levels",
@@ -122,7 +122,7 @@ def served(job: Job, data: Path, requests: int) -> tuple[int, float]:
 
 
 def served_workload(job: Job, workload: Workload) -> tuple[int, float]:
-    """The same of a workload that is not read yet."""
+    """`served` for a workload that is not read yet."""
     tables, cost = _tables(job), _cost(job)
     limits = _limits(job, tables.pool)
     started_s = time.process_time()
@@ -147,7 +147,7 @@ def served_workload(job: Job, workload: Workload) -> tuple[int, float]:
 
 
 def served_plainly(data: Path) -> tuple[int, float]:
-    """The same of the plain reference that the tests hold, for the first requests of the Azure workload."""
+    """`served` by the plain reference of the tests, for the first requests of the Azure workload."""
     module = _loaded(ROOT / "tests/sim/serving/engine/plain_reference.py")
     job = JOBS["azure"]
     lines = ForwardLines(_roofline())
@@ -164,11 +164,11 @@ def served_plainly(data: Path) -> tuple[int, float]:
 
 
 def served_by_yardstick(name: str, data: Path, yardstick: Path) -> tuple[int, float]:
-    """The same of a program that serves the Azure workload on 4 replicas with made recordings and plain lists.
+    """`served` by a program that serves the Azure workload on 4 replicas with synthetic recordings and plain lists.
 
-    It has `make_texts()`; `ref_simulate(work, texts)`, of a chain of two levels; and `policy_simulate(work, texts,
-    policy)` with a policy `Adaptive`, which is asked in every step. `work` has instants of arrival in picoseconds, and
-    tokens of prompts and of answers.
+    It has `make_texts()`; `ref_simulate(work, texts)`, for a chain of two levels; and `policy_simulate(work, texts,
+    policy)` with a policy `Adaptive`, which is asked in every step. `work` has arrival times in picoseconds, and tokens
+    of prompts and of answers.
     """
     module = _loaded(yardstick)
     started_s = time.process_time()
@@ -183,7 +183,7 @@ def served_by_yardstick(name: str, data: Path, yardstick: Path) -> tuple[int, fl
 
 
 def _loaded(path: Path) -> ModuleType:
-    """The module of a file that is in no package."""
+    """The module of a file outside packages."""
     found = importlib.util.spec_from_file_location(path.stem, path)
     assert found is not None
     assert found.loader is not None

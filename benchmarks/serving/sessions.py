@@ -1,8 +1,8 @@
-"""Seconds and memory of serving sessions whose prompts grow, prefix cache on: each turn sends all of its conversation.
+"""Seconds and memory of serving sessions with growing prompts, prefix cache on: each turn sends its conversation.
 
 python benchmarks/serving/sessions.py [--sessions 1000 10000] [--turns 50]
 
-Every run is a process of its own. Each turn reads 64 new tokens and writes 64; a second later the next one comes.
+Every run is a separate process. Each turn reads 64 new tokens and writes 64; the next comes a second later.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from paceline_laboratory.findings import Cell, table, table_cell
 from paceline_laboratory.replays import peak_bytes
 
 SOURCE = "persistent-agent:turns={turns},prompt=64,output=64,wait=1,sessions={sessions},rate={rate}"
-RATE = 0.5  # sessions per second, for each replica
+RATE = 0.5  # sessions per second and replica
 JOBS = {
     "target, 1 replica": Job(source="", num_replicas=1, prefix_cache=True),
     "target, 64 replicas": Job(source="", num_replicas=64, prefix_cache=True, router="prefix-affinity"),
@@ -37,7 +37,7 @@ JOBS = {
 
 
 def run_one(name: str, sessions: int, turns: int) -> None:
-    """Serve here, and print what it took."""
+    """Serve here and print the resources used."""
     job = JOBS[name]
     text = SOURCE.format(turns=turns, sessions=sessions, rate=RATE * job.num_replicas)
     _, seconds = served_workload(job, open_workload(text))
@@ -45,7 +45,7 @@ def run_one(name: str, sessions: int, turns: int) -> None:
 
 
 def microseconds_a_block(num_blocks: int, repeats: int) -> tuple[float, float]:
-    """Of a look-up of a text, and of putting one in, each of so many blocks."""
+    """Microseconds per block of looking up a text, and of inserting one."""
     texts = [array("q", range(number << 20, (number << 20) + num_blocks)) for number in range(repeats)]
     kv = MemberKv(KvLimits(num_blocks=num_blocks * repeats))
     tokens = num_blocks * 16
@@ -72,7 +72,7 @@ def _timed(do: Callable[[int], None], repeats: int) -> float:
 
 
 def row_of(name: str, sessions: int, turns: int) -> list[Cell]:
-    """What a job of so many sessions took, in a process of its own."""
+    """The row of a job in a separate process."""
     command = [sys.executable, __file__, "--only", name, "--sessions", str(sessions), "--turns", str(turns)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "TQDM_DISABLE": "1"})
     found = json.loads(done.stdout.splitlines()[-1])

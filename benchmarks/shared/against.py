@@ -1,4 +1,4 @@
-"""Replay of this checkout beside that of another one, each by its own benchmarks/replay.py, in turns."""
+"""Replay of this checkout beside that of another, each by its own benchmarks/replay.py, in turns."""
 
 import os
 import subprocess
@@ -12,11 +12,11 @@ from paceline.benchmarks.shared.report import show
 from paceline_laboratory.findings import table_cell
 
 RATE = "tokens/CPU s"  # the column that is compared
-RUNS = 3  # of every case in a turn, besides one that warms up
+RUNS = 3  # of every case in a turn, after one warm-up
 
 
 def show_against(other: Path, *, requests: int, tokens: int, turns: int) -> None:
-    """Print medians over `turns` of both checkouts, and how many times the other's tokens this one replays."""
+    """Print medians over `turns` of both checkouts, and this one's rate over the other's."""
     checkouts = (other.resolve(), Path(__file__).resolve().parents[2])
     rates: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for _ in range(turns):

@@ -1,8 +1,8 @@
 """Expected tokens and seconds of chains in closed form, where acceptance is independent and constant.
 
-Benchmarks and tests hold the simulator against them. Letters: L levels from the lowest (0) to the target (L - 1).
-Independent means that a verifier accepts each token with the same probability whatever happened before, and that a
-forward costs the same at every width met.
+Benchmarks and tests compare the simulator with them. Letters: L levels from the lowest (0) to the target (L - 1).
+Independent means that a verifier accepts each token with the same probability in every context, and that a forward
+costs the same at every occurring width.
 """
 
 from collections.abc import Sequence
@@ -14,38 +14,38 @@ from paceline.policies.about import Floats, gathered, kept_of, round_tokens
 
 
 class RoundSpeed(NamedTuple):
-    """What one round of the target brings and costs."""
+    """Gain and cost of one round of the target."""
 
-    tokens: float  # expected that it commits, the target's own among them, >= 1
-    seconds: float  # expected of all its forwards, >= 0
+    tokens: float  # expected committed tokens, including the target's own, >= 1
+    seconds: float  # expected seconds of all its forwards, >= 0
 
     @property
     def seconds_per_token(self) -> float:
-        """Over many rounds."""
+        """Seconds per token over many rounds."""
         return self.seconds / self.tokens
 
 
 def speedup(acceptance: float, window: int, cost_ratio: float) -> float:
-    """How many times faster than plain decoding two levels are, (1 - a^(n+1)) / ((1 - a) (n c + 1)).
+    """Speed-up of two levels over plain decoding, (1 - a^(n+1)) / ((1 - a) (n c + 1)).
 
-    (Leviathan et al. 2023, arXiv:2211.17192, Thm 3.8.) A verification costs as much as a forward of one token; c are
-    the seconds of a draft forward over those of a target forward, >= 0. The others are those of `round_tokens`.
+    (Leviathan et al. 2023, arXiv:2211.17192, Thm 3.8.) A verification costs as much as a forward of one token; c is the
+    seconds of a draft forward over those of a target forward, >= 0. The others are those of `round_tokens`.
     """
     return round_tokens(acceptance, window) / (window * cost_ratio + 1.0)
 
 
 def ahead_tokens(acceptance: float, window: int) -> float:
-    """Expected tokens of a step in which a draft of n tokens is written while the target judges what is pending.
+    """Expected tokens of a step in which a draft of n tokens is written while the target judges pending ones.
 
     If all was right, the target's own token is the first one ahead with probability a, and n - 1 tokens are pending in
-    the next step; else none is. Of a step with none pending come 1 token and, with probability a, one with n - 1; of
-    one with n - 1 pending (1 - a^n) / (1 - a) tokens and, with probability a^n, another such. So a share a / (1 + a -
-    a^n) of all steps begins with n - 1, and a step gives
+    the next step; else none are. A step with none pending gives 1 token and, with probability a, is followed by one
+    with n - 1; a step with n - 1 pending gives (1 - a^n) / (1 - a) tokens and, with probability a^n, is followed by
+    another such step. So a share a / (1 + a - a^n) of all steps begins with n - 1, and a step gives
 
         (1 - a^n) / ((1 - a) (1 + a - a^n))
 
-    tokens, and n at a = 1. (Ours, for steps as `Overlap` puts them together; PEARL, arXiv:2408.11850, counts other
-    rounds.) Raises ValueError unless a is 0 to 1 and n >= 1.
+    tokens, and n at a = 1. (Our formula, for the steps of `Overlap`; PEARL, arXiv:2408.11850, counts other rounds.)
+    Raises ValueError unless a is 0 to 1 and n >= 1.
     """
     check_within("acceptance", acceptance, "[0, 1]")
     check_least("window", window, 1)
@@ -55,11 +55,11 @@ def ahead_tokens(acceptance: float, window: int) -> float:
 def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> RoundSpeed:
     """Expectation for the policy `chain`, exact for any number of levels, far from the end of an answer.
 
-    Level 1 judges whole drafts and keeps 1 to n_0 + 1 tokens, its own among them. A level above waits until the tokens
-    kept for it number at least its window, and since the last round below comes whole, it may judge more: in three
-    levels n_1 to n_1 + n_0 tokens. How many is where a renewal process first reaches the window.
+    Level 1 judges whole drafts and keeps 1 to n_0 + 1 tokens, including its own. A level above waits until the tokens
+    kept for it number at least its window, and since the last round below is kept whole, it may judge more: with three
+    levels n_1 to n_1 + n_0 tokens. Their number is where a renewal process first reaches the window.
 
-    The end of an answer is left out: there drafts are cut to what is left, and a last round writes no more than fits.
+    The end of an answer, where drafts are cut to the remaining length, is left out.
 
     Args:
         acceptance: `[L - 1]` the rate at which level i + 1 accepts the tokens of level i, 0 to 1.
@@ -79,11 +79,11 @@ def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: 
 
 
 def least_along_paths(acceptance: Floats, forward_s: Floats) -> Floats:
-    """Seconds per token of the best nested chain up to every level, as shortest paths whose edges map what they add to.
+    """Seconds per token of the best nested chain up to every level, as shortest paths whose edges are functions.
 
-    An edge from level j to level i for every window n takes tau_j to (n tau_j + v_i(n + 1)) / E(n), which rises with
-    tau_j. Every edge is tried until none makes anything shorter (as Bellman and Ford do where edges add), which asks
-    for no order of the levels. Hierarchical Speculative Decoding (arXiv:2510.19705) is told to find its hierarchies by
+    An edge from level j to level i for every window n maps tau_j to (n tau_j + v_i(n + 1)) / E(n), which rises with
+    tau_j. Every edge is relaxed until no path becomes shorter (as in Bellman-Ford, where edges add), which needs no
+    order of the levels. Hierarchical Speculative Decoding (arXiv:2510.19705) is reported to find its hierarchies by
     such a generalised shortest path; this is the problem of `specrouter.search` without its order of the levels.
 
     Args:
@@ -93,7 +93,7 @@ def least_along_paths(acceptance: Floats, forward_s: Floats) -> Floats:
     """
     size, longest = len(forward_s), forward_s.shape[1] - 1
     windows = np.arange(1.0, longest + 1.0)
-    # [L, L, N] at [j, i, n - 1].
+    # Shape [L, L, N], indexed [j, i, n - 1].
     tokens = 1.0 + np.cumsum(acceptance[:, :, None] ** windows, axis=2)
     upwards = np.triu(np.ones((size, size), dtype=bool), 1)[:, :, None]
     token_s: Floats = forward_s[:, 0].copy()

@@ -1,4 +1,4 @@
-"""Who decodes in benchmarks/decoding.py and real_models/tasks.py: transformers, a loop by hand, and `decode`.
+"""The contenders of benchmarks/decoding.py and real_models/tasks.py: transformers, a hand-written loop, and `decode`.
 
 All are greedy and answer the same prompts. Seconds are those of decoding: models are loaded, and the runtime's worlds
 made, before the clock starts.
@@ -37,12 +37,12 @@ class Answered(NamedTuple):
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all prompts."""
+        """Rate over all prompts."""
         return sum(map(len, self.texts)) / self.seconds
 
 
 class Task(NamedTuple):
-    """What is decoded."""
+    """The prompts and limits of decoding."""
 
     prompts: list[Prompt]
     max_new_tokens: int
@@ -52,7 +52,7 @@ Job = Callable[[], Answered]
 
 
 def one_by_one(pool: ModelPool, task: Task, answer: Callable[[list[int]], list[int]]) -> Job:
-    """A contender of batch 1."""
+    """A contender at batch 1."""
 
     def job() -> Answered:
         prompts = [pool.encode(prompt.text) for prompt in task.prompts]
@@ -67,12 +67,12 @@ def one_by_one(pool: ModelPool, task: Task, answer: Callable[[list[int]], list[i
 
 
 def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, window: int = 0) -> Job:
-    """Stock `generate()`, assisted if there is an assistant."""
+    """Stock `generate()`, with assisted generation if there is an assistant."""
     model = None if assistant is None else pool.member(assistant).model
     options = {} if model is None else {"assistant_model": model}
 
     def answer(prompt: list[int]) -> list[int]:
-        if model is not None:  # the assistant's own config is where transformers looks, and jobs share the assistant
+        if model is not None:  # transformers reads the assistant's own config, and jobs share the assistant
             config = model.generation_config
             config.num_assistant_tokens = window
             config.num_assistant_tokens_schedule = "constant"
@@ -92,7 +92,7 @@ def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, win
 
 
 def drop_in(pool: ModelPool, task: Task, drafter: str, window: int, *, prepared: Prepared | None = None) -> Job:
-    """`generate()` with two lines more, whose models were prepared or are made ready for each call."""
+    """`generate()` with two more lines, whose models were prepared before or are for each call."""
     model = pool.target.model
     options = {"policy": f"{drafter}:{window}/target", "custom_generate": prepared or paceline.generate}
     if prepared is None:
@@ -114,7 +114,7 @@ def drop_in(pool: ModelPool, task: Task, drafter: str, window: int, *, prepared:
 
 
 def by_hand(pool: ModelPool, task: Task, drafter: str, window: int) -> Job:
-    """The loop of hand_written.py."""
+    """The loop in hand_written.py."""
     draft, target = pool.member(drafter).model, pool.target.model
     budget, eos = task.max_new_tokens, frozenset(pool.eos_token_ids)
     return one_by_one(
@@ -153,7 +153,7 @@ def runtime(
 
 
 class RoundSeconds(NamedTuple):
-    """Where the seconds of a round go; a round ends with an operation of the target, whatever its batch."""
+    """Mean seconds of a round by kind; a round ends with an operation of the target at any batch."""
 
     forward_s: float
     placing_s: float
@@ -163,12 +163,12 @@ class RoundSeconds(NamedTuple):
 
     @property
     def outside_s(self) -> float:
-        """All but the forwards; the clock's own readings (0.1 microseconds each, about forty a round) included."""
+        """Seconds outside forwards, including clock readings (0.1 microseconds each, about forty per round)."""
         return sum(self) - self.forward_s
 
 
 def mean_round(answered: Answered) -> RoundSeconds:
-    """Mean round of a run of the runtime."""
+    """The mean round of a run of the runtime."""
     log = answered.log
     assert log is not None
     target = len(log.meta["members"]) - 1

@@ -1,4 +1,4 @@
-"""Logs of rounds as engines write them: cut from a run, thinned, or made up."""
+"""Logs of rounds in the form of engines: cut from a run, thinned, or synthetic."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,7 +22,7 @@ def difficult_texts(persistence: float) -> np.ndarray:
 
 
 def sequential(num_tokens: int, window: int, agrees: Callable[[int], np.ndarray]) -> Rounds:
-    """Rounds drafted one after another over a text; `agrees(start)` are the verdicts on a draft from there."""
+    """Consecutive rounds over a text; `agrees(start)` are the verdicts on a draft from there."""
     starts, accepted = [], []
     start = 0
     while start < num_tokens:
@@ -37,13 +37,13 @@ def sequential(num_tokens: int, window: int, agrees: Callable[[int], np.ndarray]
 def log_of(
     name: str, requests: Iterable[RoundsRequest], *, window: int, drafter: str = "draft", **about: bool
 ) -> RoundsRecording:
-    """The log of one drafter; `about` says more of it."""
+    """The log of one drafter; `about` has further fields of it."""
     info = DrafterInfo(name=drafter, window=window, **{"by_start": True, **about})
     return RoundsRecording(meta=RoundsMeta(name=name, source="made", drafters=(info,)), requests=tuple(requests))
 
 
 def difficult_rounds(texts: np.ndarray, window: int) -> RoundsRecording:
-    """The log of a drafter that agrees at depth d where the difficulty is below `FALLING[d]`."""
+    """The log of a drafter that agrees at depth d if the difficulty is below `FALLING[d]`."""
 
     def request(index: int) -> RoundsRequest:
         text = texts[index]
@@ -55,7 +55,7 @@ def difficult_rounds(texts: np.ndarray, window: int) -> RoundsRecording:
 
 
 def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsRecording:
-    """A run as an engine's log would tell it, drafts cut to `most` tokens."""
+    """A run as an engine would log it, with drafts cut to `most` tokens."""
     rounds = log.rounds()
     prefills = np.bincount(log.steps["request"], log.steps["prefill"], minlength=len(log.requests["request_id"]))
     records = []
@@ -74,7 +74,7 @@ def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsRecord
 
 
 def keeping(recording: RoundsRecording, kept: Callable[[int, int], np.ndarray]) -> RoundsRecording:
-    """Only the rounds that `kept(index of the request, their number)` says."""
+    """Keep only the rounds chosen by `kept(index of the request, number of rounds)`."""
     name = recording.meta.drafters[0].name
     requests = []
     for index, one in enumerate(recording.requests):
@@ -85,7 +85,7 @@ def keeping(recording: RoundsRecording, kept: Callable[[int, int], np.ndarray]) 
     return replace(recording, requests=tuple(requests))
 
 
-def made_up(requests: int) -> RoundsRecording:
+def synthetic_log(requests: int) -> RoundsRecording:
     rng = np.random.default_rng(0)
     records = []
     for index in range(requests):

@@ -1,6 +1,6 @@
-"""A two-level greedy speculative loop written by hand over transformers modules: what one would write without us.
+"""A hand-written two-level greedy speculative loop over transformers modules, as written without this package.
 
-It does no needless work: logits only where they are looked at, caches cropped rather than rebuilt, one forward of the
+It does no needless work: logits only at the positions used, caches cropped rather than rebuilt, one forward of the
 target for the prompt and the first draft together.
 """
 
@@ -11,7 +11,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 
 class CachedModel:
-    """A model with the cache of one text."""
+    """A model with its cache of one text."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""Synthetic recordings of any number of requests, made part by part: `make_trace` holds all it makes."""
+"""Synthetic recordings of any number of requests, made in parts: `make_trace` holds its whole recording in memory."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,10 +11,10 @@ PART = 25  # requests made at a time
 
 
 class MadeRequests(Sequence[TrieRequest]):
-    """The requests of a large recording, each part of which is made when one of them is asked for.
+    """The requests of a large recording, made in parts on access.
 
     Args:
-        spec: of the whole; its parts differ in their names and seeds.
+        spec: of the whole recording; its parts differ in names and seeds.
     """
 
     def __init__(self, spec: SyntheticSpec) -> None:
@@ -43,7 +43,7 @@ class MadeRequests(Sequence[TrieRequest]):
 
 
 def write_recording(requests: int, tokens: int, path: Path) -> None:
-    """Three models, windows of up to 11 tokens."""
+    """Write a recording of three models with windows of up to 11 tokens."""
     spec = SyntheticSpec(
         name="made",
         requests=requests,

@@ -1,4 +1,4 @@
-"""Commands in processes of their own: how long they take, and the memory they take at most."""
+"""Commands in separate processes: their seconds and their most memory."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
-# Runs the command of its arguments and prints its seconds and the largest memory it took.
+# Runs the command in its arguments and prints its seconds and most memory.
 CHILD = """
 import subprocess, sys, time
 from resource import RUSAGE_CHILDREN
@@ -23,7 +23,7 @@ def paceline(*words: str) -> list[str]:
 
 
 def run(command: list[str], folder: Path | None = None) -> tuple[float, float]:
-    """(seconds, processor seconds) of a command and what it starts, in a folder."""
+    """(seconds, processor seconds) of a command and its child processes, in a folder."""
     before, begun_s = getrusage(RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=True)
     taken_s, after = time.perf_counter() - begun_s, getrusage(RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""What all benchmarks do alike: read their options and print their tables."""
+"""Shared code of all benchmarks: reading options and printing tables."""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from paceline_laboratory.findings import Cell, table
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose help is the script's own docstring."""
+    """A parser with the script's own docstring as its help."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
@@ -18,5 +18,5 @@ def show(title: str, rows: Iterable[Sequence[Cell]], *remarks: str, lines: Itera
 
 
 def verdict(value: float, goal: float) -> str:
-    """A figure beside what was hoped for."""
+    """A figure beside its goal."""
     return f"{value:.2f} ({'reaches' if value >= goal else 'MISSES'} {goal:g})"

@@ -1,7 +1,7 @@
-"""What attention over a prefix that all rows share saves: milliseconds of one forward of pico's target.
+"""The saving of attention over a prefix shared by all rows: milliseconds of one forward of pico's target.
 
-Rows read the prefix from slots of their own, without a prefix cache; from blocks that they share, row by row; and from
-these once for all rows. What `auto` chose on this machine stands last.
+Rows read the prefix from slots of their own, without a prefix cache; from shared blocks, row by row; and from these
+once for all rows. The last line is the choice of `auto` on this machine.
 
 python benchmarks/sharing/attention.py [--repeats 9]
 """
@@ -26,7 +26,7 @@ BLOCK = 16
 
 
 def slots(forward: ModelForward, names: list[str], length: int) -> SlotCache:
-    """Rows that each hold the prefix."""
+    """A cache of rows that each hold the prefix."""
     cache = SlotCache(forward.kv_shape)
     for name in names:
         forward(torch.zeros(length, dtype=torch.long), cache.place([name], [length]), cache, slice(-1, None))
@@ -34,17 +34,17 @@ def slots(forward: ModelForward, names: list[str], length: int) -> SlotCache:
 
 
 def blocks(forward: ModelForward, names: list[str], length: int, kind: SharedKind) -> PrefixedSlotCache:
-    """Rows that share the blocks of a prefix."""
+    """A cache of rows that share the blocks of a prefix."""
     cache = PrefixedSlotCache(forward.kv_shape, PrefixCacheSize(num_blocks=length // BLOCK, block_tokens=BLOCK))
     cache.shared_attention = kind
-    # Zeros cost what keys and values cost.
+    # Zeros cost as much as real keys and values.
     hit = Hit(blocks=tuple(range(length // BLOCK)), branch=None, num_tokens=length)
     cache.attach([(name, hit) for name in names])
     return cache
 
 
 def milliseconds(forward: ModelForward, cache: MemberKV, names: list[str], count: int) -> float:
-    """Of a forward of so many new tokens of each row."""
+    """Milliseconds of a forward of `count` new tokens of each row."""
     length = cache.length(names[0])
     ids = torch.zeros(len(names) * count, dtype=torch.long)
     start_s = time.perf_counter()
@@ -68,7 +68,7 @@ def rows(forward: ModelForward, repeats: int) -> Iterator[list[Cell]]:
             }
             for count in NEW_TOKENS:
                 taken: dict[str, list[float]] = {name: [] for name in caches}
-                for _ in range(repeats + 1):  # interleaved; the first makes room, and lets `auto` choose
+                for _ in range(repeats + 1):  # interleaved; the first allocates, and lets `auto` choose
                     for name, cache in caches.items():
                         taken[name].append(milliseconds(forward, cache, names, count))
                 found = {name: median(each[1:]) for name, each in taken.items()}

@@ -1,9 +1,9 @@
-"""Milliseconds and bytes of reading one prompt for several rollouts, with a prefix cache and without.
+"""Milliseconds and bytes of reading one prompt for several rollouts, with and without a prefix cache.
 
-All requests come in one operation of the target, which ends with the first token of each. With a prefix cache one
-forward reads the prompt, and a second one its last token for all others: what comes after it is each one's own draw.
-With `--groups` only the first half of the prompt is all requests' own, and the second half that of a group, so that
-one forward more reads the second halves of the other groups.
+All requests are in one operation of the target, which ends with the first token of each. With a prefix cache one
+forward reads the prompt, and a second one its last token for all other requests, as each draws its own next token. With
+`--groups` all requests share only the first half of the prompt, and each group shares the second half, so that one more
+forward reads the second halves of the other groups.
 
 python benchmarks/sharing/prefill.py [--tokens 256] [--rollouts 16] [--groups 1] [--runs 15]
 """
@@ -40,7 +40,7 @@ Prompt = tuple[int, ...]
 
 
 def prompts_of(num_tokens: int, rollouts: int, groups: int) -> list[Prompt]:
-    """Of each rollout; those of one group are next to each other."""
+    """The prompt of each rollout; those of one group are adjacent."""
     half = num_tokens // 2
     common = [7 + (31 * at) % 1000 for at in range(half)]
     return [
@@ -59,13 +59,14 @@ def items_of(pool: ModelPool, prompts: Sequence[Prompt]) -> list[VerifyItem]:
 
 
 class Prefill(NamedTuple):
-    """One operation, in which every request's prompt is read and its first token written.
+    """One operation that reads every request's prompt and writes its first token.
 
     Attributes:
-        taken_s: seconds of all of it.
-        last_s: of the last forward, which reads last tokens of other requests' prompts and writes their first ones.
+        taken_s: seconds of the operation.
+        last_s: seconds of the last forward, which reads last tokens of other requests' prompts and writes their first
+            ones.
         num_fed: tokens fed.
-        held_bytes: in rows and in the blocks that were taken, of the target.
+        held_bytes: bytes in rows and taken blocks of the target.
     """
 
     taken_s: float
@@ -75,7 +76,7 @@ class Prefill(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """How many requests read the prompt, and how: a `shared` of None is without a prefix cache."""
+    """The number of requests that read the prompt, and how: a `shared` of None means no prefix cache."""
 
     count: int
     shared: SharedKind | None

@@ -1,11 +1,11 @@
-"""The leaderboard, worked out once for the page (docs/leaderboard.md), the figure and the JSON.
+"""The leaderboard, computed once for the page (docs/leaderboard.md), the figure and the JSON.
 
 A **ratio** of a cell is the mean over its seeds of one policy's figure by another's at the same seed, mostly the best
 static chain's; a mean over cells is arithmetic. **Regret** is how much longer policies take than oracles, which plan
 each answer from the recording. Planning takes half a minute for a cell, so oracles play only one request at a time at
 two ladders, in the recorded order, on recordings of every continuation.
 
-SpecRouter is held to this in every reporting cell: at least 0.97 of the best static chain in cells of 5,000 tokens and
+The checks of SpecRouter in every reporting cell: at least 0.97 of the best static chain in cells of 5,000 tokens and
 more, never more than 1% below the target alone, never more than 2% below any other general policy, and at least 0.93 of
 the best static chain after 1,000 tokens.
 """
@@ -32,12 +32,12 @@ WORST = 3  # cells that are named
 
 
 def worst_cells(ratios: Mapping[ArenaCell, float]) -> list[tuple[ArenaCell, float]]:
-    """The cells of the least ratios, least first."""
+    """The cells with the least ratios, least first."""
     return sorted(ratios.items(), key=lambda item: item[1])[:WORST]
 
 
 def loses_at(ratios: Mapping[ArenaCell, float]) -> str:
-    """Of recordings, ladders and loads each the one of the least mean ratio, and that; none where there is one only."""
+    """The recording, ladder and load of the least mean ratio, each with it; without a kind that has only one."""
     named = []
     for part in ArenaCell._fields:
         groups: dict[str, list[float]] = {}
@@ -56,9 +56,9 @@ Ratios = Mapping[ArenaCell, float]
 
 
 class BoardRuns:
-    """Finished runs, those of `best-static` and `plain` among them, which others are compared with.
+    """Finished runs, including `best-static` and `plain`, with which others are compared.
 
-    `cells` are those that the best static chain was played in, in the order of the runs.
+    `cells` are those in which the best static chain was played, in the order of the runs.
     """
 
     def __init__(self, played: Iterable[Played]) -> None:
@@ -69,12 +69,12 @@ class BoardRuns:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Those that are ranked: neither the best static chain nor oracles."""
+        """Ranked policies: without the best static chain and oracles."""
         return tuple(name for name in self._runs if name != BEST_STATIC and name.partition(",")[0] not in ORACLES)
 
     @property
     def lossless(self) -> tuple[str, ...]:
-        """Those that are ranked and write the target's own text."""
+        """Ranked policies that write the target's own text."""
         return tuple(name for name in self.policies if not self.is_lossy(name))
 
     def is_lossy(self, policy: str) -> bool:
@@ -82,7 +82,7 @@ class BoardRuns:
         return any(run.lossy for run in self._runs[policy].values())
 
     def of(self, policy: str, cell: ArenaCell) -> tuple[Played, ...]:
-        """The runs of a policy in a cell, by seed; none where it was left out."""
+        """The runs of a policy in a cell, by seed; empty if it was left out."""
         return tuple(run for (where, _), run in self._runs.get(policy, {}).items() if where == cell)
 
     def ratios(self, policy: str, other: str = BEST_STATIC) -> Ratios:
@@ -90,7 +90,7 @@ class BoardRuns:
         return self.compared(policy, other, lambda ours, theirs: ours.tokens_per_s / theirs.tokens_per_s)
 
     def compared(self, policy: str, other: str, ratio: Callable[[Played, Played], float | None]) -> Ratios:
-        """The mean over seeds of a figure of two runs, by cell that has both and where the figure is not None."""
+        """The mean over seeds of a figure of two runs, by cell that has both and a figure that is not None."""
         theirs = self._runs.get(other, {})
         found: dict[ArenaCell, list[float]] = {}
         for place, run in self._runs.get(policy, {}).items():
@@ -100,7 +100,7 @@ class BoardRuns:
         return {cell: mean(figures) for cell, figures in found.items()}
 
     def replayed(self, policy: str) -> Ratios:
-        """Share of its decisions that the recording holds, of the seed with least of them, by cell that says it."""
+        """Least share over seeds of its decisions that the recording holds, by cell with that figure."""
         found: dict[ArenaCell, float] = {}
         for (cell, _), run in self._runs.get(policy, {}).items():
             if run.exact_share is not None:
@@ -108,12 +108,12 @@ class BoardRuns:
         return found
 
     def think_us(self, policy: str) -> float | None:
-        """Microseconds that it thinks for a step, the median over its runs; None where none was timed."""
+        """Microseconds of a decision, the median over its runs; None if none was timed."""
         known = [run.think_us for run in self._runs[policy].values() if run.think_us is not None]
         return median(known) if known else None
 
     def same_share(self, policy: str) -> float | None:
-        """Share of its tokens that are the target's own, the mean over runs that say it; None where none does."""
+        """Share of its tokens that are the target's own, the mean over runs with that figure; None without any."""
         known = [run.same_share for run in self._runs[policy].values() if run.same_share is not None]
         return mean(known) if known else None
 
@@ -128,16 +128,16 @@ IMPORTED = ("specbench", "hsd")
 
 
 def oracle_cells(cells: Iterable[ArenaCell]) -> tuple[ArenaCell, ...]:
-    """Those of the cells that oracles are played in."""
+    """The cells in which oracles are played."""
     return tuple(
         cell for cell in cells if cell.ladder in LADDERS and cell.load == LOAD and cell.recording not in IMPORTED
     )
 
 
 def regrets(runs: BoardRuns, policies: Sequence[str], oracle: str, cells: Collection[ArenaCell]) -> dict[str, float]:
-    """By policy the seconds that it takes more than an oracle, as a share of the oracle's, in the mean over cells.
+    """By policy, its extra seconds over an oracle as a share of the oracle's, mean over cells.
 
-    A policy that none of these cells has beside the oracle is not in it.
+    A policy without a run in any cell of the oracle is left out.
     """
     found = {}
     for policy in policies:
@@ -148,11 +148,11 @@ def regrets(runs: BoardRuns, policies: Sequence[str], oracle: str, cells: Collec
     return found
 
 
-LEARNT = 1_000  # tokens after which a policy ought to know its cell
+LEARNT = 1_000  # tokens after which a policy should have learned its cell
 
 
 def ratios_after(runs: BoardRuns, policy: str, tokens: int) -> Ratios:
-    """Seconds of the best static chain until its first `tokens`, of `MARKS`, were out, over the policy's, by cell."""
+    """Seconds of the best static chain for its first `tokens`, one of `MARKS`, over the policy's, by cell."""
     mark = MARKS.index(tokens)
 
     def ratio(ours: Played, static: Played) -> float | None:
@@ -176,7 +176,7 @@ def ratios_beyond(runs: BoardRuns, policy: str) -> Ratios:
     return runs.compared(policy, BEST_STATIC, ratio)
 
 
-LONG = 5_000  # tokens of a cell that the first check is for
+LONG = 5_000  # least tokens of a cell for the first check
 STATIC, PLAIN, OTHERS, EARLY = "0.97 of static", "0.99 of plain", "0.98 of others", f"0.93 after {LEARNT:,}"
 LIMITS = {STATIC: 0.97, PLAIN: 0.99, OTHERS: 0.98, EARLY: 0.93}
 LEAST_MEAN = 1.05
@@ -184,17 +184,17 @@ LEAST_MEAN = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellCheck:
-    """Of one cell."""
+    """The checks of one cell."""
 
     cell: ArenaCell
     chain: str  # the best static one, at the recorded order of requests
     ratios: dict[str, float]  # by check that applies to the cell; a check without a figure does not apply
     other: str  # the fastest other general policy, "" without one
-    beyond: float | None  # ratio to the best static chain after the first 1,000 tokens; None where nothing says it
+    beyond: float | None  # ratio to the best static chain after the first 1,000 tokens; None if unknown
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """The checks whose limit it stays below."""
+        """The checks whose limit it misses."""
         return tuple(check for check, ratio in self.ratios.items() if ratio < LIMITS[check])
 
     def to_json(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class CellCheck:
 
 
 def checks(runs: BoardRuns, cells: Iterable[ArenaCell]) -> tuple[CellCheck, ...]:
-    """Of all cells that SpecRouter has a run in."""
+    """The checks of all cells with a run of SpecRouter."""
     static, plain = runs.ratios(OURS), runs.ratios(OURS, TARGET_ALONE)
     early, beyond = ratios_after(runs, OURS, LEARNT), ratios_beyond(runs, OURS)
     others = {name: runs.ratios(name) for name in runs.lossless if _is_other(name)}
@@ -245,16 +245,16 @@ EVEN = 1e-9  # speeds that differ by less are equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Of one policy over some cells, each ratio above 0."""
+    """The score of one policy over some cells; each ratio is above 0."""
 
     policy: str  # as it was named
     ratios: dict[ArenaCell, float]  # to the best static chain, by cell
     over_plain: dict[ArenaCell, float]  # to the target alone, by cell
-    # to the best static chain after `LEARNT` tokens, by cell with as many that is not under arrivals
+    # to the best static chain after `LEARNT` tokens, by cell with as many and without arrivals
     learnt: dict[ArenaCell, float]
-    replayed: dict[ArenaCell, float]  # share of decisions that recordings hold, by cell that is not under arrivals
+    replayed: dict[ArenaCell, float]  # share of decisions that recordings hold, by cell without arrivals
     won: int  # cells in which no lossless policy is faster
-    left_out: int  # cells that it has no run in
+    left_out: int  # cells without a run of it
     lossy: bool  # whether it may write other text than the target
 
     @property
@@ -264,7 +264,7 @@ class Score:
 
     @property
     def share_won(self) -> float | None:
-        """Of the cells that it has runs in; None without a cell."""
+        """Share of its cells that it won; None without a cell."""
         return self.won / len(self.ratios) if self.ratios else None
 
     @property
@@ -274,12 +274,12 @@ class Score:
 
 
 def least(ratios: Ratios) -> tuple[ArenaCell | None, float | None]:
-    """The cell of the least ratio, and it."""
+    """(the cell with the least ratio, the ratio)."""
     return min(ratios.items(), key=lambda item: item[1], default=(None, None))
 
 
 def scores(runs: BoardRuns, cells: Collection[ArenaCell]) -> tuple[Score, ...]:
-    """Of every ranked policy over some cells, the largest mean ratio first; those without a cell last."""
+    """Scores of every ranked policy over some cells, the largest mean ratio first; those without a cell last."""
     fastest = _fastest(runs, cells)
     found = [_score(runs, policy, cells, fastest) for policy in runs.policies]
     return tuple(sorted(found, key=lambda score: -(score.mean or 0.0)))
@@ -319,20 +319,20 @@ class Leaderboard:
     """The arena in figures."""
 
     runs: BoardRuns
-    cells: Mapping[Side, tuple[ArenaCell, ...]]  # by side of the split, those that were played
+    cells: Mapping[Side, tuple[ArenaCell, ...]]  # by side of the split, the cells played
     scores: Mapping[Side, Mapping[str, Score]]  # by side, by policy; those of the largest mean ratio on `side` first
     checks: tuple[CellCheck, ...]  # of the reporting cells
-    missing: Mapping[str, str]  # why each recording that cannot be had is left out, by name
-    gaps: tuple[str, ...]  # what else is not there, a line each
+    missing: Mapping[str, str]  # why each unavailable recording is left out, by name
+    gaps: tuple[str, ...]  # what else is missing, a line each
 
     @property
     def side(self) -> Side:
-        """That is told of where only one is: the reporting side if any of its cells were played."""
+        """The side that is shown where only one is: the reporting side if any of its cells were played."""
         return Side.report if self.cells[Side.report] else Side.tune
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """All that are ranked, best first."""
+        """All ranked policies, best first."""
         return tuple(self.scores[self.side])
 
     @property
@@ -346,11 +346,11 @@ class Leaderboard:
         return tuple(name for name in self.policies if self.runs.is_lossy(name))
 
     def scores_of(self, policy: str) -> tuple[Score, Score, Score]:
-        """Of a policy on the side that is told of, on the reporting side and on the tuning side."""
+        """A policy's scores on the shown side, on the reporting side and on the tuning side."""
         return self.scores[self.side][policy], self.scores[Side.report][policy], self.scores[Side.tune][policy]
 
     def curve(self, policy: str, side: Side) -> dict[int, float]:
-        """Mean ratio to the best static chain by tokens that were out, over the cells of a side with as many."""
+        """Mean ratio to the best static chain by number of output tokens, over the cells of a side with as many."""
         found = {}
         for tokens in MARKS:
             ratios = ratios_after(self.runs, policy, tokens)
@@ -360,7 +360,7 @@ class Leaderboard:
         return found
 
     def regrets(self) -> dict[tuple[str, Side], dict[str, float]]:
-        """By oracle that was played and by side, by policy; see `regrets`."""
+        """By oracle played and side, then by policy; see `regrets`."""
         policies = (*self.lossless, *ORACLES)
         found = {
             (oracle, side): regrets(self.runs, policies, oracle, self.cells[side])
@@ -410,7 +410,7 @@ class Leaderboard:
 def leaderboard(
     runs: BoardRuns, split: Split, missing: Mapping[str, str], *, gaps: tuple[str, ...] = ()
 ) -> Leaderboard:
-    """Work everything out; raises KeyError for a cell whose recording is on neither side of the split."""
+    """Compute everything; raises KeyError for a cell whose recording is on neither side of the split."""
     cells = {side: tuple(cell for cell in runs.cells if split.side_of(cell.recording) is side) for side in SIDES}
     first = [score.policy for score in scores(runs, cells[Side.report] or cells[Side.tune])]
     by_side = {side: {score.policy: score for score in scores(runs, cells[side])} for side in SIDES}
@@ -424,7 +424,7 @@ def leaderboard(
     )
 
 
-DRAWN = 6  # policies whose learning is drawn
+DRAWN = 6  # policies whose learning curves are drawn
 
 
 def panels(board: Leaderboard) -> tuple[Panel, ...]:
@@ -471,7 +471,7 @@ def _policies(board: Leaderboard) -> Panel:
 
 
 def ranking(board: Leaderboard) -> Rows:
-    """Lossless policies, the largest mean ratio on the side that is told of first."""
+    """Lossless policies, the largest mean ratio on the shown side first."""
     return table(_told(board), [_ranked(board, policy) for policy in board.lossless])
 
 
@@ -495,7 +495,7 @@ def _ranked(board: Leaderboard, policy: str) -> list[Cell]:
 
 
 def lossy(board: Leaderboard) -> Rows:
-    """Policies that may write other text than the target, and how much of it is other text."""
+    """Policies that may write other text than the target, and how much of it differs."""
     return table(_told(board), [_lossy(board, policy) for policy in board.lossy])
 
 
@@ -526,7 +526,7 @@ def learning(board: Leaderboard) -> Rows:
 
 
 def losses(board: Leaderboard) -> Rows:
-    """Where each lossless policy loses."""
+    """The worst cells of each lossless policy."""
     rows = []
     for policy in board.lossless:
         ratios = board.scores[board.side][policy].ratios
@@ -537,7 +537,7 @@ def losses(board: Leaderboard) -> Rows:
 
 
 def checked(board: Leaderboard) -> Rows:
-    """How many reporting cells SpecRouter passes each check in, and its mean."""
+    """By check, the number of reporting cells that SpecRouter passes, and its mean."""
     rows = []
     for check, limit in LIMITS.items():
         ratios = {one.cell: one.ratios[check] for one in board.checks if check in one.ratios}
@@ -592,7 +592,7 @@ def _regrets(regrets: Mapping[tuple[str, Side], Mapping[str, float]], policy: st
 
 
 def _told(board: Leaderboard) -> str:
-    """Which side the columns are of that name none; "" for the reporting one."""
+    """The side of columns that do not name one, in words; "" for the reporting side."""
     return "" if board.side is Side.report else f"no cell to report; columns without a side are of side {board.side}"
 
 
@@ -638,7 +638,7 @@ more to choose from may be faster.
 
 
 def leaderboard_page(board: Leaderboard, figure: str) -> str:
-    """The whole page; `figure` is as seen from it."""
+    """The whole page; `figure` is its path relative to the page."""
     return "\n".join(_parts(board, figure))
 
 
@@ -688,10 +688,10 @@ FIGURES = "figures"  # folder beside the page
 
 
 def check_page(page: Path) -> tuple[Path, ...]:
-    """Refuse, before a long run, what `write_leaderboard` could not write; returns the files that it writes.
+    """Reject, before a long run, a page that `write_leaderboard` could not write; returns the files that it writes.
 
     Raises:
-        ValueError: a page that does not end in .md or is a folder, or whose folders are not there or none.
+        ValueError: a page that does not end in .md or is a folder, or whose folders are missing or are files.
         ModuleNotFoundError: the extra for figures is not installed.
     """
     if page.suffix != ".md":

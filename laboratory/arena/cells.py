@@ -1,10 +1,10 @@
 """What is played in the arena: cells of `cells.toml` by the split of `split.toml`, their loads, and the policies.
 
 A cell is a recording, a ladder of costs and a load. A load is a batch, a closed loop in which one request finishes and
-the next starts, or Poisson arrivals to one replica that runs at most `MOST_RUNNING` requests at a time: as many as the
-recording has, with their lengths and tags. Their rate is a share of capacity, the target's own output tokens a second
-in the same cell with `MOST_RUNNING` running. The split (which recordings constants are settled on, which are reported)
-was committed before any tuning. A policy that must be fitted gets a head that is fitted to tuning recordings alone.
+the next starts, or Poisson arrivals to one replica that runs at most `MOST_RUNNING` requests at a time: the recording's
+requests, with their lengths and tags. Their rate is a share of capacity, the target's own output tokens a second in the
+same cell with `MOST_RUNNING` running. The split (recordings to tune constants on, recordings to report) was committed
+before any tuning. A policy that must be fitted gets a head fitted to tuning recordings only.
 """
 
 import re
@@ -39,22 +39,22 @@ from .ladders import ladder, ladders
 def default_field() -> tuple[str, ...]:
     """Every policy of this package, with its defaults, in the order of the registry.
 
-    Left out are oracles, which see ahead, policies of token trees, which few recordings hold, and those that must be
-    given something: a chain, or another policy.
+    Without oracles, which see ahead, policies of token trees, which few recordings hold, and those with a required
+    option: a chain, or another policy.
     """
-    return tuple(name for name, kind in own_policies().items() if not _left_out(kind) and not _must_be_told(kind))
+    return tuple(name for name, kind in own_policies().items() if not _left_out(kind) and not _needs_option(kind))
 
 
 def asked_field(policies: Sequence[str] | None, added: Sequence[str] | None) -> tuple[PolicySpec, ...]:
-    """The policies to be played: texts as `compare` takes them, by default the default field, and further ones.
+    """The policies to play: texts as `compare` takes them, by default the default field, and further ones.
 
     Raises:
-        PolicySpecError: a text that names nothing, or options it does not take; one line.
-        ArgumentError: one of them twice.
+        PolicySpecError: a text that names nothing, or unknown options; one line.
+        ArgumentError: a repeated one.
     """
     specs = [PolicySpec.parse(text) for text in (*(policies or default_field()), *(added or ()))]
     for spec in specs:
-        if spec.policy_class is None:  # a target's name, or nobody's: told now, and not cell by cell
+        if spec.policy_class is None:  # a target's name, or unknown: raises now, not cell by cell
             spec.build(check_pool())
     twice = repeated(spec.label for spec in specs)
     if twice:
@@ -67,7 +67,7 @@ def _left_out(kind: PolicyClass) -> bool:
     return about is not None and (about.oracle or about.observes >= BRANCHES)
 
 
-def _must_be_told(kind: PolicyClass) -> bool:
+def _needs_option(kind: PolicyClass) -> bool:
     _, *options = signature(kind).parameters.values()  # the pool comes first
     return any(one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD for one in options)
 
@@ -81,10 +81,10 @@ def needs_head(spec: PolicySpec) -> bool:
 
 
 def with_heads(specs: Sequence[PolicySpec], tuning: Mapping[str, Path], work: Path) -> tuple[PolicySpec, ...]:
-    """The policies, those that need a head with one that is fitted to the recordings, under the names they have.
+    """The policies, with a head fitted to the recordings for those that need one, under the same names.
 
-    Nothing is drawn: a head is the same for the same recordings. It is kept below `work`, and fitted again where they,
-    or the code, are others. Recordings without probabilities do not count; without any other, policies stay.
+    Nothing is random: a head is the same for the same recordings. It is kept below `work`, and fitted again if they or
+    the code change. Recordings without probabilities are left out; if none remains, policies are unchanged.
     """
     known = {name: path for name, path in tuning.items() if _has_probabilities(path)}
     if not known:
@@ -103,10 +103,10 @@ def _has_probabilities(path: Path) -> bool:
 
 
 def check_buildable(specs: Sequence[PolicySpec], traces: Iterable[Path]) -> None:
-    """Raise PolicySpecError for a policy that was named and that none of the recordings, if any, can be played with.
+    """Raise PolicySpecError for a named policy that cannot be played on any of the recordings, if there are any.
 
-    One that some recordings cannot be played with is left out of their cells, and so are those of the default field and
-    those that need a head which no recording could be found to fit to.
+    A policy is left out of the cells of recordings that do not support it; default ones, and ones without a recording
+    to fit their head to, may be left out of all.
     """
     named = [spec for spec in specs if spec.label not in default_field() and not needs_head(spec)]
     if not named:
@@ -130,14 +130,14 @@ MOST_RUNNING = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How requests come; one of both is given."""
+    """How requests arrive; exactly one is given."""
 
     batch: int | None = None  # requests that run at a time, >= 1
     share: float | None = None  # of capacity that arrives, 0 to 1
 
 
 def loads() -> Mapping[str, Load]:
-    """By name."""
+    """The loads by name."""
     return {
         "batch-1": Load(batch=1),
         "batch-8": Load(batch=8),
@@ -148,7 +148,7 @@ def loads() -> Mapping[str, Load]:
 
 
 def load(name: str) -> Load:
-    """The load of a name; raises ArgumentError for one that is none."""
+    """The load of a name; raises ArgumentError for an unknown one."""
     known = loads()
     if name not in known:
         raise ArgumentError(f"the load of a cell must be one of {', '.join(known)}, got {name!r}")
@@ -167,7 +167,7 @@ class ArenaCell(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a cell's text; raises ArgumentError for other than three names with slashes between."""
+        """Read a cell's text; raises ArgumentError unless it is three names with slashes between."""
         names = text.split("/")
         if len(names) != len(cls._fields):
             raise ArgumentError(f"a cell must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got {text!r}")
@@ -183,7 +183,7 @@ class SplitFileError(TomlFileError):
 
 
 class Side(StrEnum):
-    """Of a split."""
+    """The sides of a split."""
 
     tune = "tune"
     report = "report"
@@ -191,7 +191,7 @@ class Side(StrEnum):
 
 
 class Split(Record):
-    """Recordings on two sides: `tune` for settling constants, and those that are reported, one at least."""
+    """Recordings on two sides: `tune` for tuning constants, and those to report, at least one."""
 
     tune: tuple[str, ...] = ()
     report: tuple[str, ...]
@@ -210,7 +210,7 @@ class Split(Record):
         return names
 
     def recordings(self, side: Side) -> tuple[str, ...]:
-        """Those of a side, in the order of the file; of all the tuning side's come first."""
+        """Recordings of a side, in the order of the file; of both sides the tuning side's first."""
         return {Side.tune: self.tune, Side.report: self.report, Side.all: (*self.tune, *self.report)}[side]
 
     def side_of(self, recording: str) -> Side:
@@ -223,7 +223,7 @@ class Split(Record):
 
 
 def read_split(path: Path = SPLIT_FILE) -> Split:
-    """Read a split, by default the committed one; raises SplitFileError, one line, for what is none."""
+    """Read a split, by default the committed one; raises SplitFileError, one line, for a bad one."""
     return checked_toml(path, read_toml(path, "the split", SplitFileError), Split, SplitFileError)
 
 
@@ -243,13 +243,13 @@ class Block(Record):
 
 
 class Blocks(Record):
-    """All of `cells.toml`; a cell of several blocks is one."""
+    """All of `cells.toml`; a cell in several blocks counts once."""
 
     blocks: tuple[Block, ...]
 
 
 def all_cells(split: Split, path: Path = CELLS_FILE) -> tuple[ArenaCell, ...]:
-    """Every cell, by recording in the order of the split, then as the blocks stand; raises CellsFileError."""
+    """Every cell, by recording in the order of the split, then in the order of the blocks; raises CellsFileError."""
     blocks = checked_toml(path, read_toml(path, "the cells", CellsFileError), Blocks, CellsFileError).blocks
     recordings = split.recordings(Side.all)
     found = dict.fromkeys(
@@ -264,7 +264,7 @@ def all_cells(split: Split, path: Path = CELLS_FILE) -> tuple[ArenaCell, ...]:
 
 
 def asked_cells(split: Split, side: Side, pattern: str | None) -> tuple[ArenaCell, ...]:
-    """The cells of a side of the split that match a pattern, as `*/batch-1`, or the one that is named in full.
+    """The cells of a side of the split that match a pattern, as `*/batch-1`, or the one named in full.
 
     Raises ArgumentError where no cell matches, or the side has no recording.
     """

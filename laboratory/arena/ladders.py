@@ -1,9 +1,9 @@
-"""Ladders of costs: what forwards of a recording's members take, whatever the members are called.
+"""Ladders of costs: seconds of forwards of a recording's members, whatever their names.
 
-A ladder has a price for each of four roles. A member that is called `draft`, `mid`, `slim` or `target`, or by one of
-these and a hyphen (`draft-code`), has that role. The last member is the target. The others take, in level order, the
-roles that are left among draft, mid and slim: of two the first is the draft and the second the mid. More members than
-roles are spread evenly over them. A member that copies text has no forwards: it costs a lookup on any ladder.
+A ladder has a price for each of four roles. A member named `draft`, `mid`, `slim` or `target`, or by one of these and a
+hyphen (`draft-code`), has that role. The last member is the target. The others take, in level order, the remaining
+roles among draft, mid and slim: of two the first is the draft and the second the mid. More members than roles are
+spread evenly over them. A member that copies text has no forwards: it costs a lookup on any ladder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +21,8 @@ from paceline.traces.recording import Recording
 from ..replays import Family, families, submodel
 
 UNIT_S = 1e-3  # of a price in the ladders of ratios
-# A token more in a forward, of whichever row, takes this part of what a forward of one token takes: about what devices
-# of the sheet come to (on an A100, arithmetic of 153 tokens takes as long as reading bfloat16 weights).
+# A further token in a forward, in any row, takes this share of a forward of one token: about as on devices of the sheet
+# (on an A100, arithmetic of 153 tokens takes as long as reading bfloat16 weights).
 TOKEN_SHARE = 1 / 128
 DEAR_LOOKUP_S = 4 * UNIT_S  # with which `ngram:6/draft:4/target` spends 13% of its seconds on lookups, on pico
 SLIM_SHARE = 6 / 11  # of the target's layers, as in the shipped pool
@@ -30,7 +30,7 @@ MEASURED, LOOKUP = "cpu", "lookup"
 
 
 class PriceRole(StrEnum):
-    """What a member is priced as."""
+    """The role that a member is priced as."""
 
     draft = "draft"
     mid = "mid"
@@ -60,7 +60,7 @@ def ladders() -> Mapping[str, Ladder]:
 
 
 def ladder(name: str) -> Ladder:
-    """The ladder of a name; raises ArgumentError for one that is none."""
+    """The ladder of a name; raises ArgumentError for an unknown one."""
     known = ladders()
     if name not in known:
         raise ArgumentError(f"the ladder of a cell must be one of {', '.join(known)}, got {name!r}")
@@ -68,7 +68,7 @@ def ladder(name: str) -> Ladder:
 
 
 def roles_of(members: Sequence[str]) -> dict[str, PriceRole]:
-    """What each member that has forwards is priced as; `members` in level order, the target last."""
+    """The role of each member with forwards; `members` in level order, the target last."""
     roles = {members[-1]: PriceRole.target}
     called = {name: role for name in members[:-1] for role in BELOW if name == role or name.startswith(f"{role}-")}
     others = [name for name in members[:-1] if name not in called]
@@ -94,7 +94,7 @@ def _measured(recording: Recording) -> CostModel:
 def _by_role(
     name: str, figures: Mapping[PriceRole, Figures], recording: Recording, *, lookup_s: float = LOOKUP_S
 ) -> CostModel:
-    """Figures of roles as figures of members; those of tables go on with their last slope in large batches."""
+    """A cost with the figures of roles for members; tables continue with their last slope in large batches."""
     copying, lookup = _copying(recording), _lookup_figures(lookup_s)
     roles = roles_of(recording.about.models)
     of_members = {member: lookup if member in copying else figures[role] for member, role in roles.items()}
@@ -119,5 +119,5 @@ def _lookup_figures(seconds: float) -> DrafterFigures:
 
 
 def _copying(recording: Recording) -> set[str]:
-    """Members of an imported log that copy text, which have a name among the models but no weights."""
+    """Members of an imported log that copy text: they have a name among the models but no weights."""
     return {name for name, known in recording.known_shapes().items() if known.shape is None}

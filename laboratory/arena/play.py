@@ -1,6 +1,6 @@
-"""Play one policy in one cell at one seed: in batches, or in the serving engine, to which every request comes once.
+"""Play one policy in one cell at one seed: in batches, or in the serving engine, in which every request arrives once.
 
-A process of the arena keeps a recording: its tables and costs are made once, for all that is played on it.
+A process of the arena keeps a recording: its tables and costs are built once, for all runs on it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ BEST_STATIC = "best-static"
 class Played:
     """A finished run of one policy in one cell; raises ArgumentError for a number out of range.
 
-    All but `think_us`, a measurement, is the same whenever and wherever the run is repeated, and counts for equality.
+    All fields except `think_us`, a measurement, are compared: a repeated run has the same ones on every machine.
     """
 
     cell: ArenaCell
@@ -59,26 +59,24 @@ class Played:
     tokens: int  # of output, >= 1
     # simulated, > 0: to the end of the run with a batch; with arrivals those in which the device was busy
     seconds: float
-    # of those, until 100, 1,000 and 10,000 tokens were out; None where the run is shorter, and under arrivals, where
-    # they say little
+    # of those, until 100, 1,000 and 10,000 output tokens; None if the run is shorter, and under arrivals, where they
+    # mean little
     seconds_at: tuple[float | None, ...]
-    mean_e2e_s: float  # simulated, from a request's arrival to its last token, in the mean, > 0
-    # of the decisions, those that the recording holds and nobody modelled, 0 to 1; None under arrivals
+    mean_e2e_s: float  # simulated mean time from a request's arrival to its last token, > 0
+    # share of decisions that were recorded, not modelled, 0 to 1; None under arrivals
     exact_share: float | None
     # how it was played: `walked` in the tables of the recording, `stepped` by the loop, `served` by the engine
     path: str
     chain: str = ""  # of `best-static`, the chain; "" of others
-    # whether the policy may write other text than the target's; one that says nothing of itself may not, as long as no
-    # token differs
+    # whether the policy may write other text than the target's; one without `about` may not, if no token differs
     lossy: bool = False
-    # of a lossy policy, output tokens that equal the target's own text at their place, 0 to 1; None of others, where
-    # the recording does not know the text, and under arrivals
+    # of a lossy policy, share of output tokens that equal the target's own text at their place, 0 to 1; None for
+    # others, without a recorded text, and under arrivals
     same_share: float | None = None
-    # of a lossy policy, output tokens that differ from it, or that one of both texts lacks, >= 0; None of others, and
+    # of a lossy policy, output tokens that differ from it, or that one of both texts lacks, >= 0; None for others, and
     # under arrivals
     divergences: int | None = None
-    # microseconds of this host that the policy thought for a step, in the median; None where nobody asked it step by
-    # step
+    # median microseconds of this host for a decision of the policy; None if it was not called step by step
     think_us: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -97,17 +95,17 @@ class Played:
         return self.tokens / self.seconds
 
 
-PARTS = 4  # of a recording, within which requests change places: what changes in mid-run still does
+PARTS = 4  # of a recording, within which requests are reordered: changes in mid-run are kept
 PLAIN = "plain"
 
 
 class RecordingStage:
-    """A recording, and everything that runs on it share."""
+    """A recording with everything that its runs share."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self._tables = {0: tables_of(recording)}
-        # Held, so that they are built once for all runs, whatever their order.
+        # Held, so that they are built once for all runs in any order.
         self._held = by_form(recording, tries=self._all_requests, rounds=lambda _: ())
         self._costs: dict[str, CostModel] = {}
         self._capacities: dict[str, float] = {}
@@ -124,7 +122,7 @@ class RecordingStage:
         return tuple(tables.of(request.request_id) for request in tries.requests)
 
     def cost(self, name: str) -> CostModel:
-        """Seconds of a ladder; raises ArgumentError for a name that is none."""
+        """Seconds of a ladder; raises ArgumentError for an unknown name."""
         if name not in self._costs:
             self._costs[name] = ladder(name)(self.recording)
         return self._costs[name]
@@ -141,14 +139,14 @@ class RecordingStage:
 
 
 TOKEN_BUDGET = 8192  # tokens of a step
-BLOCKS = 100_000  # of 16 tokens, in each member: memory is never short
+BLOCKS = 100_000  # of 16 tokens, in each member: memory is always enough
 
 
 class PoissonArrivals:
-    """The requests of a recording, in their order, at times that are drawn: a workload.
+    """The requests of a recording, in their order, at random times: a workload.
 
-    The engine draws by its name which recorded request stands for one that comes. So each has a name by which it
-    stands for itself: else a third of them would repeat earlier answers, and longer ones would start anew.
+    The engine draws the recorded request for an arrival by its name. So each has a name for which its own request is
+    drawn: otherwise a third would repeat earlier answers, and longer ones would start again.
     """
 
     def __init__(self, recording: Recording, tokens_per_s: float, *, seed: int) -> None:
@@ -182,7 +180,7 @@ class PoissonArrivals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedFigures:
-    """What came of it."""
+    """The figures of a served run."""
 
     tokens: int  # of output
     busy_s: float  # seconds in which the device ran a member
@@ -192,12 +190,12 @@ class ServedFigures:
 def served(
     tables: ReplayTables, cost: CostModel, policy: Policy, name: str, *, tokens_per_s: float, seed: int
 ) -> ServedFigures:
-    """Serve all requests of a recording to the end, `tokens_per_s` of output being asked for in the mean.
+    """Serve all requests of a recording to the end; on average `tokens_per_s` of output are requested.
 
     Raises:
         PolicyError: the policy broke the contract.
-        ArgumentError: what the cost does not know, a policy that needs what the recording does not hold, or one that
-            sees ahead.
+        ArgumentError: seconds unknown to the cost, a policy that needs what the recording lacks, or one that sees
+            ahead.
     """
     workload = PoissonArrivals(tables.trace, tokens_per_s, seed=seed)
     blocks = [None if member.model_free else BLOCKS for member in tables.pool.members]
@@ -234,12 +232,12 @@ WALKED, STEPPED, SERVED = "walked", "stepped", "served"
 
 
 def play(stage: RecordingStage, cell: ArenaCell, policy: PolicySpec, seed: int) -> Played:
-    """Play a policy, built anew, in a cell; `seed` sets the order of requests, arrivals and what has to be modelled.
+    """Play a newly built policy in a cell; `seed` determines the order of requests, arrivals and modelled decisions.
 
     Raises:
         PolicyError: the policy broke the contract.
-        ValueError: it cannot be built for the recording's pool, needs what the recording does not hold, or asks what
-            the cost does not know; names the policy.
+        ValueError: it cannot be built for the recording's pool, needs what the recording lacks, or seconds unknown to
+            the cost; names the policy.
     """
     at, tables, cost, name = load(cell.load), stage.tables(seed), stage.cost(cell.ladder), policy.label
     built = policy.build(tables.pool)
@@ -279,7 +277,7 @@ def play(stage: RecordingStage, cell: ArenaCell, policy: PolicySpec, seed: int) 
 
 
 def seconds_at(log: RunLog) -> tuple[float | None, ...]:
-    """Seconds until so many tokens of a run were out, for each of `MARKS`; None where it has fewer."""
+    """Seconds until each number of output tokens in `MARKS`; None where the run has fewer."""
     order = np.argsort(log.steps["end_s"], kind="stable")
     out = np.cumsum(log.steps["emitted"][order])
     places = np.searchsorted(out, MARKS)
@@ -288,7 +286,7 @@ def seconds_at(log: RunLog) -> tuple[float | None, ...]:
 
 
 def _timed(policy: Policy) -> TimedSteps | None:
-    """With a clock; None for an oracle, and for a policy that need not be asked step by step."""
+    """The policy with a clock; None for an oracle, and for a policy that need not be called step by step."""
     about = about_of(policy)
     if decides_by_pending(policy) or runs_target_alone(policy) or (about is not None and about.oracle):
         return None
@@ -296,7 +294,7 @@ def _timed(policy: Policy) -> TimedSteps | None:
 
 
 def _think_us(asked: TimedSteps | None) -> float | None:
-    """Of this host for a step, in the median; None where nobody asked."""
+    """Median microseconds of this host for a decision; None if it was not timed."""
     return 1e6 * median(asked.steps_s) if asked and asked.steps_s else None
 
 
@@ -305,7 +303,7 @@ def _is_lossy(about: About | None) -> bool:
 
 
 def _quality(log: RunLog) -> tuple[float | None, int]:
-    """(share of tokens that are the target's own, None where nobody knows; tokens that differ)."""
+    """(share of tokens that are the target's own, None if unknown; tokens that differ)."""
     divergences = int(log.requests["divergent_tokens"].sum())
     same = log.requests["same_tokens"]
     if (same == UNKNOWN_COUNT).any():

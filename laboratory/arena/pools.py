@@ -1,4 +1,4 @@
-"""Pools of the arena: trained until students agree with the target as far as they should, and described by a card.
+"""Pools of the arena: trained until students reach the wanted agreement with the target, and described by a card.
 
 Letters: N texts, T tokens of the longest prompt and text.
 """
@@ -39,8 +39,8 @@ from ..training.training import TrainingRun, layers_kept, make_teacher, train_st
 from ..training.writing import write_texts
 from .recipe import PoolRecipe
 
-STEPS_BETWEEN_CHECKS = 10  # optimizer steps between two looks at the agreement
-CANDIDATES = 4  # times as many documents are read to find prompts short enough
+STEPS_BETWEEN_CHECKS = 10  # optimizer steps between two measurements of the agreement
+CANDIDATES = 4  # times as many documents are read, to find prompts that are short enough
 SAID = "Share of the target's greedy tokens that a member chooses too, on texts that no member learned from."
 
 
@@ -75,20 +75,20 @@ Checked = Mapping[str, TargetTexts]  # by domain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """What the models of a pool learn from."""
+    """The texts that the models of a pool learn from."""
 
     corpus: Corpus  # documents by domain
     tokenizer: Tokenizer  # learned from them
     recorded: Mapping[str, list[Item]]  # held-out documents whose prompts are recorded, by domain
-    checked: Mapping[str, list[Item]]  # other held-out ones, whose prompts the target continues to measure agreement
-    written_from: Mapping[str, list[Item]]  # documents whose prompts it continues to teach
+    checked: Mapping[str, list[Item]]  # other held-out ones; the target continues their prompts to measure agreement
+    written_from: Mapping[str, list[Item]]  # documents whose prompts it continues as training text
 
 
 def train_arena_pool(recipe: PoolRecipe, out: Path, work: Path) -> None:
-    """Train a pool and write it to `out`, in place of what is there, whole or not at all, with one thread.
+    """Train a pool and write it to `out`, replacing an existing one, whole or not at all, with one thread.
 
-    `work` is for this recipe alone: a call that was cut short goes on from the states in it, to the same pool. Raises
-    ArgumentError where this machine's texts hold too few prompts.
+    `work` is for this recipe only: a call that was cut short continues from its states, to the same pool. Raises
+    ArgumentError if this machine's texts have too few prompts.
     """
     use_threads(1)
     work.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def train_arena_pool(recipe: PoolRecipe, out: Path, work: Path) -> None:
 
 
 def write_recorded_prompts(recipe: PoolRecipe, pool: Path, out: Path) -> None:
-    """Write the prompts that are recorded of a trained pool: its own, and as many further ones as the recipe says."""
+    """Write the prompts to record with a trained pool: its own, and the recipe's number of further ones."""
     if not recipe.more_prompts:
         shutil.copyfile(pool / "prompts.jsonl", out)
         return
@@ -137,9 +137,9 @@ def _prepare(recipe: PoolRecipe) -> Texts:
 
 
 def _held_out(recipe: PoolRecipe, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, list[Item]]:
-    """By domain the documents of the pool's own prompts, then those of measured ones, then those of further ones.
+    """By domain the documents of the pool's own prompts, then of prompts for measuring, then of further ones.
 
-    In this order the pool's own are the same whatever is measured, and a pool is the same whatever else is recorded.
+    In this order the pool's own do not depend on the measured ones, and a pool not on further recorded ones.
     """
     own, checked, more = recipe.training.prompts_per_tag, recipe.checked_texts, recipe.more_prompts
     held_out = held_out_items(corpus, tokenizer, replace(recipe.training, prompts_per_tag=own + checked + more))
@@ -151,7 +151,7 @@ def _held_out(recipe: PoolRecipe, corpus: Corpus, tokenizer: Tokenizer) -> dict[
 
 
 def _fitting(items: Sequence[Item], tokenizer: Tokenizer, generated_rows: int) -> list[Item]:
-    """The first documents with prompts no longer than recorded ones, as many as are taken of a domain."""
+    """The first documents with prompts no longer than recorded ones, as many as a domain needs."""
     count = generated_rows // len(TAGS)
     some = items[: CANDIDATES * count]
     lengths = [len(encoding.ids) for encoding in tokenizer.encode_batch([item.prompt for item in some])]
@@ -199,7 +199,7 @@ def _write(recipe: PoolRecipe, texts: Texts, trained: Trained, checked: Checked,
 def write_target_texts(
     target: PreTrainedModel, items: Sequence[Item], tokenizer: Tokenizer, num_tokens: int
 ) -> TargetTexts:
-    """Let the target, in eval mode, continue the prompts of some documents greedily, for so many tokens at most."""
+    """Let the target, in eval mode, continue prompts of some documents greedily, for at most `num_tokens` tokens."""
     prompts = [tokenizer.encode(item.prompt).ids for item in items]
     texts = write_texts(target, prompts, num_tokens=num_tokens, temperature=0.0, seed=0)
     width = max(len(prompt) + len(text) for prompt, text in zip(prompts, texts, strict=True))
@@ -213,7 +213,7 @@ def write_target_texts(
 
 
 def joined(texts: Sequence[TargetTexts]) -> TargetTexts:
-    """All of them as one, at least one."""
+    """The texts as one; at least one."""
     width = max(each.tokens.shape[1] for each in texts)
     tokens = torch.cat([_padded(each.tokens, width, END_TOKEN_ID) for each in texts])
     return TargetTexts(tokens=tokens, written=torch.cat([_padded(each.written, width - 1, 0) for each in texts]))
@@ -224,7 +224,7 @@ def _padded(rows: Tensor, width: int, value: int) -> Tensor:
 
 
 def make_card(recipe: PoolRecipe, trained: Trained, checked: Checked) -> str:
-    """What was asked of the members and what came out, as Markdown."""
+    """The wanted and reached agreement of the members, as Markdown."""
     goals = {each.name: f"{each.agreement:.0%}" for each in recipe.training.students if each.agreement is not None}
     rows = [
         {

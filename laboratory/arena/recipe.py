@@ -1,4 +1,4 @@
-"""Every number that decides how a pool of the arena is trained and recorded; ours are in `recipes.toml`."""
+"""All numbers for training and recording a pool of the arena; ours are in `recipes.toml`."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -26,7 +26,7 @@ class PoolRecipe(Record):
     # texts of the target, of each domain, on which agreement is measured while a student learns
     checked_texts: Annotated[int, Field(ge=1)]
     max_new_tokens: Annotated[int, Field(ge=1)]  # longest recorded answer
-    # held-out prompts of each domain that are recorded besides the pool's own, >= 0
+    # held-out prompts of each domain that are recorded in addition to the pool's own, >= 0
     more_prompts: Annotated[int, Field(ge=0)] = 0
     # of the recorded closure (monotone)
     reach: Annotated[int, Field(ge=0)]
@@ -34,18 +34,18 @@ class PoolRecipe(Record):
 
     @property
     def name(self) -> str:
-        """Of pool and recording."""
+        """The name of pool and recording."""
         return self.training.name
 
     def deciding(self, *, recorded: bool) -> dict[str, Any]:
-        """What decides the weights, as JSON holds it; with what decides the recording too, if `recorded`."""
+        """What determines the weights, as JSON; with `recorded` also what determines the recording."""
         left_out = {"what", "training"} | (set() if recorded else {"reach", "run", "more_prompts"})
         return {**self.model_dump(mode="json", exclude=left_out), "training": self.training.to_json()}
 
     def stale(self, goals: Mapping[str, float]) -> "PoolRecipe":
-        """The recipe of a pool NAME-stale in which some students have learned less; all else comes out the same.
+        """The recipe of a pool NAME-stale in which some students have learned less; the rest is the same.
 
-        Raises ValueError where no student has a name of `goals`, or a goal is out of (0, 1].
+        Raises ValueError if a name in `goals` is no student's, or a goal is out of (0, 1].
         """
         names = [student.name for student in self.training.students]
         if unknown := set(goals) - set(names):
@@ -60,10 +60,10 @@ class PoolRecipe(Record):
 
 
 def pool_recipe(name: str, file: Path | None = None) -> PoolRecipe:
-    """That of this name in a file, ours if None; raises PoolRecipeError for one that is not there or not sound.
+    """The recipe of this name in a file, ours if None; raises PoolRecipeError for a missing or invalid one.
 
-    What a recipe leaves out is as in `defaults`, what its `training` leaves out as in `defaults.training`, and beyond
-    that as in the recipe `drafter`.
+    Missing keys are as in `defaults`, those of its `training` as in `defaults.training`, then as in the recipe
+    `drafter`.
     """
     with as_file(files(__package__).joinpath("recipes.toml")) as ours:
         return _read(name, file or ours)

@@ -1,9 +1,9 @@
-"""Every recording of the arena by its name: what it is, how it is made, and the folder that it is kept in.
+"""Every recording of the arena by its name: what it is, how it is made, and its folder.
 
-Shipped ones are copied, published ones imported where they lie on this machine, others drawn, or recorded of pools that
-are trained for the arena. In some a drafter goes stale in mid-run, or the mix of tags turns over: each request is taken
-whole from a recording in which nothing changes, so what it holds stays exact, and changes come after half of them.
-A recording is made once, appears whole, and is used again while its recipe stays.
+Shipped ones are copied, published ones imported if they are on this machine, others drawn, or recorded with pools
+trained for the arena. In some a drafter becomes stale in mid-run, or the mix of tags changes: each request is taken
+whole from a recording without changes, so its content is still exact, and changes come after half of them. A recording
+is made once, appears whole, and is reused while its recipe is the same.
 """
 
 import fcntl
@@ -36,12 +36,12 @@ from paceline.traces.synthetic import SyntheticSpec, make_trace
 
 from .recipe import PoolRecipe, pool_recipe
 
-# What decides the columns, and what a replay of one recording takes to hold for all of its requests.
+# Meta fields that determine the columns, or that a replay assumes for all requests of a recording.
 _SHARED = ("models", "ngram", "vocab_size", "eos_token_ids", "tokenizer_sha256", "sampling", "closure")
 
 
 def in_turn(lists: Sequence[Sequence[TrieRequest]]) -> tuple[TrieRequest, ...]:
-    """The first of each list, the second of each, and so on; a list that has ended is passed over."""
+    """The first of each list, the second of each, and so on; a list that has ended is skipped."""
     longest = max(map(len, lists), default=0)
     return tuple(requests[place] for place in range(longest) for requests in lists if place < len(requests))
 
@@ -51,7 +51,7 @@ def as_one(
 ) -> TrieRecording:
     """Requests of these recordings as one; near ties are those of all of them, and the rest is that of the first.
 
-    Raises ArgumentError where the recordings differ in members, tokens, sampling or closure, or are none.
+    Raises ArgumentError if the recordings differ in members, tokens, sampling or closure, or there is none.
     """
     if not recordings:
         raise ArgumentError(f"recording {name}: must be of at least one recording, got none")
@@ -73,12 +73,12 @@ def _check_same(name: str, first: TrieMeta, other: TrieMeta) -> None:
 
 
 def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path:
-    """The folder `out`, made unless it is there and was made with this fingerprint of all that decides what is in it.
+    """The folder `out`, made unless it exists with this fingerprint of everything that determines its content.
 
-    The fingerprint of a finished folder stands beside it, in `NAME.made`. `make` writes a folder whose name has the
-    fingerprint, so that what a killed call left is continued from only where it is of the same recipe, and keeps what
-    it could continue from beside it, under names that begin with that one. While another process makes it, this one
-    waits: a process that makes it holds a lock of the system, which ends with the process.
+    The fingerprint of a finished folder is beside it, in `NAME.made`. `make` writes a folder whose name has the
+    fingerprint, so that a killed call is continued only with the same recipe; its partial results are beside it, under
+    names that begin with that one. While another process makes it, this one waits: the maker holds a lock of the
+    system, which ends with its process.
     """
     made = out.with_name(f"{out.stem}.made")
     if not is_made(out, fingerprint):
@@ -101,7 +101,7 @@ def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """No other process makes `out` in this block; its beginning waits until that is so."""
+    """Within the block no other process makes `out`; waits at the start for any that does."""
     with out.with_name(f"{out.stem}.lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,34 +112,34 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 def is_made(out: Path, fingerprint: str) -> bool:
-    """Whether the folder `out` is there, and was made with this fingerprint."""
+    """Whether the folder `out` exists, and was made with this fingerprint."""
     made = out.with_name(f"{out.stem}.made")
     return out.exists() and made.is_file() and made.read_bytes() == fingerprint.encode()
 
 
 class RecordingUnavailableError(ValueError):
-    """A recording that cannot be had on this machine, such as one of absent logs; the arena leaves it out by name."""
+    """A recording that is unavailable here, such as one of absent logs; the arena leaves it out and names it."""
 
 
 class Source(ABC):
     """One way to make a recording; a frozen dataclass of settings."""
 
-    slow: ClassVar[bool] = False  # whether it takes minutes, so that it is made only where a user asks for that
-    needs: tuple[str, ...] = ()  # recordings of the catalogue that it is made of
+    slow: ClassVar[bool] = False  # whether it takes minutes, so that it is made only on request
+    needs: tuple[str, ...] = ()  # recordings of the catalogue that it is made from
 
     @abstractmethod
     def recipe(self) -> object:
-        """All that decides what comes out, save the recordings it needs: something that JSON can hold.
+        """Everything that determines the result, except the recordings it needs, as JSON.
 
-        The code that makes it is part of it where that takes seconds; what is trained is not trained again for a change
-        of code that may be none to it. Raises RecordingUnavailableError where it cannot be had on this machine.
+        It includes the code that makes it if that takes seconds; trained pools are not trained again for changes of
+        code that may not affect them. Raises RecordingUnavailableError if it is unavailable on this machine.
         """
 
     @abstractmethod
     def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
-        """Write the recording to `out`, which is not there yet; what to go on from later may be kept beside it.
+        """Write the recording to `out`, which does not exist yet; partial results to continue from may be beside it.
 
-        The shelf has what it needs. Raises RecordingUnavailableError where it cannot be had on this machine.
+        The shelf has the recordings it needs. Raises RecordingUnavailableError if it is unavailable on this machine.
         """
 
 
@@ -149,7 +149,7 @@ def code_of_traces() -> str:
 
 
 DATA = "PACELINE_DATA"  # environment variable that names the folder of published logs
-BESIDE = Path(__file__).parents[2].parent / "shared" / "data"  # the checkout; it need not be there
+BESIDE = Path(__file__).parents[2].parent / "shared" / "data"  # beside the checkout; need not exist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,15 +159,15 @@ class ImportedSource(Source):
     folder: str  # of the logs, below the folder of published logs
     pattern: str  # which of its files
     format_name: str  # of the importer
-    every: int  # of the logged requests the first of so many is taken, >= 1, so that all tasks stay
+    every: int  # the first of this many logged requests is taken, >= 1, so that all tasks are kept
 
     def recipe(self) -> object:
-        """Hashes of the files, what is done with them, and the code that does it."""
+        """Hashes of the files, the settings, and the code."""
         files = {path.name: hash_file(path) for path in self._files()}
         return {"files": files, "format": self.format_name, "every": self.every, "code": code_of_traces()}
 
     def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
-        """Import them; raises RecordingUnavailableError where they are not there."""
+        """Import them; raises RecordingUnavailableError if they are missing."""
         del shelf
         import_recording(self.format_name, self._files(), out, ImportOptions(name=name), watch=self._taken)
 
@@ -189,7 +189,7 @@ def spec_bench() -> ImportedSource:
 
 
 def hsd() -> ImportedSource:
-    """Llama-3.1-8B with EAGLE-3, its tree verified as it comes and by hierarchical speculative decoding, on GSM8K."""
+    """Llama-3.1-8B with EAGLE-3, its tree verified directly and by hierarchical speculative decoding, on GSM8K."""
     return ImportedSource(folder="hsd_eagle3_h100", pattern="h100_*.jsonl.gz", format_name="eagle-timed", every=2)
 
 
@@ -199,11 +199,11 @@ class ArrangedSource(Source):
 
     slow: ClassVar[bool] = True
     needs: tuple[str, ...]
-    arrange: Callable[..., TrieRecording]  # of these recordings, and the keyword `name`; raises ArgumentError
+    arrange: Callable[..., TrieRecording]  # takes these recordings, and the keyword `name`; raises ArgumentError
     setting: tuple[object, ...] = ()  # further arguments of `arrange`
 
     def recipe(self) -> object:
-        """How they are arranged."""
+        """The arrangement."""
         return {"arrange": self.arrange.__name__, "setting": self.setting}
 
     def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
@@ -213,7 +213,7 @@ class ArrangedSource(Source):
 
 
 def gone_stale(fresh: TrieRecording, stale: TrieRecording, *, name: str) -> TrieRecording:
-    """The first half of the requests as the fresh recording has them, the rest as the stale one; tags take turns.
+    """The first half of the requests from the fresh recording, the rest from the stale one; tags take turns.
 
     Raises ArgumentError for another target or other requests, and as `as_one`.
     """
@@ -236,7 +236,7 @@ def _texts(recording: TrieRecording) -> dict[str, tuple[tuple[int, ...], list[in
 def turned_over(recording: TrieRecording, phases: Sequence[Sequence[str]], *, name: str) -> TrieRecording:
     """The requests of each phase's tags after those of the phase before; within a phase tags take turns.
 
-    Raises ArgumentError where the phases do not name each tag of the recording once.
+    Raises ArgumentError unless the phases name each tag of the recording once.
     """
     tags = sorted({request.tag for request in recording.requests})
     if sorted(tag for phase in phases for tag in phase) != tags:
@@ -257,16 +257,16 @@ def tags_in_turn(requests: Sequence[TrieRequest]) -> tuple[TrieRequest, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedSource(Source):
-    """A recording of the package, where it lies."""
+    """A shipped recording, by its path."""
 
     title: str
 
     def recipe(self) -> object:
-        """Its meta, which holds the hashes of all else."""
+        """Its meta, which has hashes of the rest."""
         return (shipped("recordings", f"{self.title}.trace") / META).read_text(encoding="utf-8")
 
     def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
-        """Copy it; it keeps the name it has."""
+        """Copy it, under its own name."""
         del name, shelf
         shutil.copytree(shipped("recordings", f"{self.title}.trace"), out)
 
@@ -275,7 +275,7 @@ class ShippedSource(Source):
 class SyntheticSource(Source):
     """A recording of several tags, a request of each in turn."""
 
-    spec: SyntheticSpec  # of every tag but for its acceptance: `requests` and `tokens` are those of one tag
+    spec: SyntheticSpec  # of every tag, without its acceptance: `requests` and `tokens` are those of one tag
     # by tag, S rates of equal next tokens with the target on the trunk (S members below the target)
     acceptance: Mapping[str, tuple[float, ...]]
 
@@ -301,13 +301,13 @@ class SyntheticSource(Source):
 
 
 def flat() -> SyntheticSource:
-    """Members agree independently of all that was before, on and off the trunk."""
+    """Members agree independently of all earlier tokens, on and off the trunk."""
     rates = {"easy": (0.85, 0.93), "usual": (0.65, 0.82), "hard": (0.4, 0.62)}
     return _drawn(rates, requests=28, seed=100, depth_decay=0.0, reach=32)
 
 
 def deep() -> SyntheticSource:
-    """The longer a run of agreement, and the further off the trunk, the more often the next token is another."""
+    """The longer a run of agreement, and the further off the trunk, the more often the next token differs."""
     rates = {"easy": (0.7, 0.78), "usual": (0.55, 0.7), "hard": (0.35, 0.5)}
     return _drawn(rates, requests=16, seed=200, depth_decay=0.1, run_decay=0.08)
 
@@ -319,7 +319,7 @@ def bursty() -> SyntheticSource:
 
 
 def ladder() -> SyntheticSource:
-    """Four models that agree from little to much, with the memory that real texts have."""
+    """Four models with low to high agreement, and with the memory of real texts."""
     rates = {"easy": (0.55, 0.75, 0.92), "usual": (0.4, 0.6, 0.85), "hard": (0.25, 0.5, 0.75)}
     return _drawn(rates, requests=16, seed=400, models=("draft", "mid", "slim", "target"), autocorrelation=0.15)
 
@@ -332,10 +332,10 @@ def _drawn(
     reach: int = 16,
     **options: Any,  # noqa: ANN401 - of a SyntheticSpec
 ) -> SyntheticSource:
-    """A probability tells of acceptance about as much as in `pico`.
+    """Probabilities predict acceptance about as well as in `pico`.
 
-    With the reach of the shipped recordings, a router that drafts far on easy text at steep prices leaves the record of
-    the flat one in 8% of its decisions; so the longer a recording's runs of agreement, the further it reaches.
+    With the reach of the shipped recordings, a router with long drafts on easy text at steep prices leaves the record
+    of the flat one in 8% of its decisions; so the longer a recording's runs of agreement, the larger its reach.
     """
     shape: dict[str, Any] = {"tokens": 128, "models": models, "reach": reach, "run": reach // 2}
     rates = (0.5,) * (len(models) - 1)  # in place of those by tag
@@ -345,20 +345,20 @@ def _drawn(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedSource(Source):
-    """A pool of the recipes, trained, and what it says of its held-out prompts."""
+    """A trained pool of the recipes, recorded on its held-out prompts."""
 
     slow: ClassVar[bool] = True
     pool: str  # name of the recipe
     file: Path | None = None  # of recipes; ours if None
-    # agreement by student, if the pool is to be one in which these have learned less; see `PoolRecipe.stale`
+    # agreement by student, for a pool in which these have learned less; see `PoolRecipe.stale`
     goals: Mapping[str, float] = field(default_factory=dict)
 
     def recipe(self) -> object:
-        """That of the pool and of its recording; raises PoolRecipeError for one that is not sound."""
+        """The recipe of the pool and of its recording; raises PoolRecipeError for an invalid one."""
         return self._recipe().deciding(recorded=True)
 
     def make(self, out: Path, *, name: str, shelf: "RecordingShelf") -> None:
-        """Train the pool, if it is not there, and record it."""
+        """Train the pool, if it does not exist, and record it."""
         recipe = self._recipe()
         pool = self.trained(shelf.work)
         with needs_torch(f"recording {name}"):
@@ -380,7 +380,7 @@ class TrainedSource(Source):
         prompts.unlink()
 
     def trained(self, work: Path) -> Path:
-        """The folder of the pool, `pools/NAME` below `work`; trained, or continued, if need be."""
+        """The folder of the pool, `pools/NAME` below `work`; trained, or continued, if necessary."""
         recipe = self._recipe()
         deciding = json.dumps(recipe.deciding(recorded=False), sort_keys=True)
         fingerprint = hashlib.sha256(deciding.encode()).hexdigest()
@@ -397,19 +397,19 @@ class TrainedSource(Source):
         return recipe.stale(self.goals) if self.goals else recipe
 
 
-# Pools of which the draft has learned less than in the recipe: its share of agreement.
+# Pools whose draft has learned less than in the recipe, with its agreement.
 AGED = {"llama-plain": {"draft": 0.4}, "mixed": {"draft": 0.35}}
 TRAINED = ("llama-plain", "neox-near", "gpt2-middle", "gpt2-weak", "qwen3-strong", "gemma-specialists", "mixed")
 
 
 def catalogue() -> Mapping[str, Source]:
-    """By name, in the order in which the page lists them."""
+    """Sources by name, in the order of the page."""
     return {
         "pico": ShippedSource(title="pico"),
         "pico-coupled": ShippedSource(title="pico-coupled"),
         **{name: TrainedSource(pool=name) for name in TRAINED},
         **{f"{name}-aged": TrainedSource(pool=name, goals=goals) for name, goals in AGED.items()},
-        # After half of the requests the draft is one that agrees in 40%, not 70%; in 35%, not 63%.
+        # After half of the requests the draft's agreement is 40%, not 70%; 35%, not 63%.
         "llama-stale": ArrangedSource(needs=("llama-plain", "llama-plain-aged"), arrange=gone_stale),
         "mixed-stale": ArrangedSource(needs=("mixed", "mixed-aged"), arrange=gone_stale),
         "qwen3-turnover": ArrangedSource(
@@ -428,26 +428,26 @@ def catalogue() -> Mapping[str, Source]:
 class RecordingShelf:
     """Recordings below one folder."""
 
-    work: Path  # the folder; recordings stand in `recordings/NAME.trace`, beside `NAME.made`, their fingerprint
-    entries: Mapping[str, Source] = field(default_factory=catalogue)  # what can be asked for
+    work: Path  # the folder; recordings are in `recordings/NAME.trace`, beside `NAME.made`, their fingerprint
+    entries: Mapping[str, Source] = field(default_factory=catalogue)  # the available recordings
 
     def recording(self, name: str) -> Path:
-        """The finished .trace folder, made if it is not there or its recipe is another now.
+        """The finished .trace folder, made if it does not exist or its recipe has changed.
 
         Raises:
             ArgumentError: no recording has this name.
-            RecordingUnavailableError: it cannot be had on this machine.
+            RecordingUnavailableError: it is unavailable on this machine.
         """
         source = self._source(name)
         make = partial(source.make, name=name, shelf=self)
         return made_once(self._place(name), self.fingerprint(name), make)
 
     def is_at_hand(self, name: str) -> bool:
-        """Whether it is there, or can be made in seconds; raises as `recording` does."""
+        """Whether it exists, or can be made in seconds; raises as `recording` does."""
         return not self._source(name).slow or is_made(self._place(name), self.fingerprint(name))
 
     def fingerprint(self, name: str) -> str:
-        """Hash of all that decides what is in a recording; raises as `recording` does."""
+        """Hash of everything that determines a recording; raises as `recording` does."""
         source = self._source(name)
         said = {"recipe": source.recipe(), "needs": [self.fingerprint(other) for other in source.needs]}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

@@ -1,9 +1,9 @@
-"""How much of a recording's answers stood somewhere before, word for word: what copies can live on.
+"""How much of a recording's answers repeats earlier text exactly: what copying can use.
 
     python -m paceline_laboratory.arena.repeats WORK/recordings/mixed.trace ...
 
-A **piece** is eight tokens of an answer in a row. Recordings of models that write few different things repeat most of
-them from one answer to the next, so that what a policy gains by copies there says little about other texts.
+A **piece** is eight tokens of an answer in a row. Models with little variety repeat most pieces from one answer to the
+next, so gains by copying there say little about other texts.
 """
 
 import sys
@@ -14,15 +14,15 @@ from typing import NamedTuple
 from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.contexts.recording import TrieRecording
 
-PIECE = 8  # tokens: longer than chance and fixed phrases bring about
+PIECE = 8  # tokens: longer than chance repeats and fixed phrases
 
 
 class Repeats(NamedTuple):
-    """What stood before, of all answers of a recording."""
+    """Counts of repeated pieces in all answers of a recording."""
 
     pieces: int  # of answers, >= 0
-    own: int  # that stood before in the same request, its prompt included
-    earlier: int  # that stood in the answer of a request before it, in the recorded order
+    own: int  # that occurred before in the same request, its prompt included
+    earlier: int  # that occurred in the answer of an earlier request, in the recorded order
 
 
 def repeats(recording: TrieRecording) -> Repeats:
@@ -33,7 +33,7 @@ def repeats(recording: TrieRecording) -> Repeats:
         answer = request.trie.token[request.trie.trunk[1:]].tolist()
         text = [*request.prompt, *answer]
         found = pieces_of(answer)
-        # At first those that begin in the prompt, the last of which end in the answer.
+        # First those that begin in the prompt; the last of them end in the answer.
         seen = set(pieces_of(text[: len(request.prompt) + PIECE - 1]))
         for piece in found:
             own += piece in seen

@@ -1,4 +1,4 @@
-"""A run of the arena: a sweep whose cells are runs of policies; what was played before is not played again."""
+"""A run of the arena: a sweep whose cells are runs of policies; earlier results are not played again."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +33,7 @@ class ArenaRun:
     policy: str
     seed: int
     made_of: Mapping[str, str]  # hashes of the recording, of the code, and of files that the policy names
-    head: str | None = None  # the file of the acceptance head that the policy is given besides what its name says
+    head: str | None = None  # the file of the acceptance head that the policy gets in addition to its named options
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -44,14 +44,14 @@ class ArenaRun:
         return f"{self.policy} in {self.cell}, seed {self.seed}"
 
     def play(self) -> dict[str, Any]:
-        """Fields of `Played` or `LeftOut`: what a policy lacks is no failure; raises what is not the policy's."""
+        """Fields of `Played` or `LeftOut`: a policy's unmet need is no failure; raises errors of others."""
         try:
             return _figures(self._played())
         except TraceFormatError:
             raise
         except UnavailableStepError as error:
             why = f"not applicable: {error.reason}"
-        except ValueError as error:  # of a policy's own errors the loop makes a PolicyError
+        except ValueError as error:  # the loop turns a policy's own errors into PolicyError
             why = str(error)
         return {"why": " ".join(why.split())}
 
@@ -64,7 +64,7 @@ class ArenaRun:
         return play(stage, self.cell, replace(named, options={**named.options, **given}), self.seed)
 
     def outcome(self, figures: Mapping[str, Any]) -> "Played | LeftOut":
-        """What `play` gave, also after JSON."""
+        """The result of `play`, also after JSON."""
         if "why" in figures:
             return LeftOut(run=self, why=figures["why"])
         values = {**figures, "seconds_at": tuple(figures["seconds_at"])}
@@ -73,7 +73,7 @@ class ArenaRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A policy that a cell has no run of."""
+    """A policy without a run in a cell."""
 
     run: ArenaRun
     why: str  # what it lacks, or that it is not applicable and why, in one line
@@ -85,7 +85,7 @@ def _figures(played: Played) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def stage_of(trace: Path) -> tuple[RecordingStage, CellStatics]:
-    """A recording, kept for the next run on it."""
+    """A recording, cached for the next run on it."""
     stage = RecordingStage(open_recording(trace))
     return stage, CellStatics(stage)
 
@@ -96,13 +96,13 @@ class ArenaResults:
 
     played: tuple[Played, ...]
     left_out: tuple[LeftOut, ...]
-    failed: tuple[str, ...]  # runs that ended in an error which is nobody's input, a line each
+    failed: tuple[str, ...]  # runs that ended in an error not due to input, a line each
     missing: Mapping[str, str]
     num_kept: int
     is_whole: bool
 
     def gaps(self) -> Iterator[str]:
-        """What a leaderboard lacks besides recordings: runs that failed, and cells without what others stand beside."""
+        """What a leaderboard lacks apart from recordings: failed runs, and cells without the runs to compare with."""
         yield from self.failed
         for one in self.left_out:
             if one.run.policy == BEST_STATIC:
@@ -130,23 +130,23 @@ def run_arena(
     oracles: bool = False,
     tuning: Sequence[str] = (),
 ) -> ArenaResults:
-    """Play whatever is not in the store, and return all that was asked for.
+    """Play runs that are not in the store, and return all requested ones.
 
-    An interrupt ends it; what was played before stays in the store. A second one raises KeyboardInterrupt.
+    An interrupt ends it; earlier runs are kept in the store. A second one raises KeyboardInterrupt.
 
     Args:
         cells: at least one.
-        policies: built anew for every run; the target alone and the best static chain of each cell are played besides.
+        policies: built again for every run; the target alone and the best static chain of each cell are played too.
         work: folder of recordings and results.
         seeds: of each cell, >= 1; 0 is the recorded order of requests.
         jobs: processes, >= 1.
-        make: whether recordings that take minutes are made where they lack.
-        oracles: whether oracles are played as well, in the cells that `regret` says.
-        tuning: recordings that policies may be fitted to beforehand, those that cannot be had left out.
+        make: whether missing recordings that take minutes are made.
+        oracles: whether oracles are played as well, in the cells of `regret`.
+        tuning: recordings to which policies may be fitted first; unavailable ones are left out.
 
     Raises:
-        ArgumentError: no recording of the cells can be had.
-        PolicySpecError: a policy that was named can be built for none of them.
+        ArgumentError: no recording of the cells is available.
+        PolicySpecError: a named policy can be built for none of them.
         TraceFormatError: a recording breaks its format.
     """
     shelf = RecordingShelf(work=work)
@@ -164,14 +164,14 @@ def run_arena(
     store = CellStore(work)
     finished, _ = store.keys()
     tell(f"{len(runs):,} runs, of which {sum(key_of(run.asked) in finished for run in runs):,} were played before")
-    # All of a cell in one process, which searches for its best static chain once.
+    # All runs of a cell in one process, which searches for its best static chain once.
     tasks = [list(group) for _, group in groupby(runs, key=lambda run: run.cell)]
     with kept_processes():
         done = play_cells([] if interrupts.heard() else tasks, work, jobs=jobs, again=True, unit="runs")
     found = [(run, store.read(key_of(run.asked))) for run in runs]
     outcomes = [run.outcome(kept.figures) for run, kept in found if kept is not None and kept.figures is not None]
     failed = tuple(f"failed: {run}: {why}" for run, why in (*done.failed, *done.lost))
-    looked_for = {*traces, *missing}  # not all of them where an interrupt came meanwhile
+    looked_for = {*traces, *missing}  # not all of them after an interrupt
     return ArenaResults(
         played=tuple(one for one in outcomes if isinstance(one, Played)),
         left_out=tuple(one for one in outcomes if isinstance(one, LeftOut)),
@@ -185,7 +185,7 @@ def run_arena(
 def _recordings(
     shelf: RecordingShelf, names: Iterable[str], interrupts: Interrupts, *, make: bool
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """Folders of recordings, and why others are not there."""
+    """(folders of recordings, why others are missing)."""
     found: dict[str, Path] = {}
     missing: dict[str, str] = {}
     for name in dict.fromkeys(names):
@@ -210,7 +210,7 @@ def _runs(
     *,
     oracles: bool,
 ) -> Iterator[ArenaRun]:
-    """By cell the best static chain first, since all else is compared with it, then the target alone."""
+    """By cell the best static chain first, since all others are compared with it, then the target alone."""
     specs = {spec.label: spec for spec in (*map(PolicySpec.parse, (TARGET_ALONE, *ORACLES)), *policies)}
     labels = dict.fromkeys((BEST_STATIC, *(() if TARGET_ALONE in map(_label, policies) else (TARGET_ALONE,))))
     labels |= dict.fromkeys(map(_label, policies))

@@ -1,4 +1,4 @@
-"""The best static chain of a cell in hindsight, by search, and what it did there.
+"""The best static chain of a cell in hindsight, found by search, and its run.
 
 The family searched is the target alone, every other member at windows 1 to 16 below the target, prompt lookup too, and
 every chain of more levels whose upper members can judge, at windows 1 to 16 each. Local ascent finds the best near a
@@ -27,7 +27,7 @@ TWO_LEVELS = (1, 2, 3, 4, 6, 8, 12, 16)
 LOWER, UPPER = (1, 3, 6, 12), (2, 5, 10)
 LOOKED_UP, ABOVE_LOOKUP = (6,), (3, 8)
 FOUR_LEVELS = ((3, 3, 6), (6, 6, 10))
-ENTRY = (2, 6)  # windows that a member gets where it comes in
+ENTRY = (2, 6)  # windows of a newly added member
 STEPS = (-2, -1, 1, 2)  # of a window
 
 
@@ -49,14 +49,14 @@ class ChainFamily:
             yield ChainSpec(members=(name, self._target), windows=(window,))
 
     def three_levels(self, lower: tuple[int, ...], upper: tuple[int, ...], *, lookups: bool) -> Iterator[ChainSpec]:
-        """Every pair of members that can stand below the target, with model-free members or without."""
+        """Every pair of members that can be below the target, with or without model-free members."""
         for low, high in combinations(self._below, 2):
             if self._verifies(high) and self._pool.members[self._pool.level(low)].model_free == lookups:
                 for windows in product(lower, upper):
                     yield ChainSpec(members=(low, high, self._target), windows=windows)
 
     def coarse(self) -> Iterator[ChainSpec]:
-        """Some of up to four levels, to begin with."""
+        """Some chains of up to four levels, to start with."""
         yield self.plain
         yield from self.two_levels()
         yield from self.three_levels(LOWER, UPPER, lookups=False)
@@ -91,7 +91,7 @@ class ChainFamily:
             with_it = (*below[:place], name, *below[place:])
             yield from self._legal(with_it, (*windows[:place], window, *windows[place:]))
         wide = tuple(min(2 * window, MOST) for window in windows)
-        for name in self._below:  # what drafts in front of others lengthens what they keep
+        for name in self._below:  # a drafter before others lengthens what they accept
             yield from self._legal((name, *below), (ENTRY[-1], *wide))
 
     def _within(self, chain: ChainSpec, windows: tuple[int, ...]) -> Iterator[ChainSpec]:
@@ -116,14 +116,14 @@ Moves = Callable[[ChainSpec], Iterable[ChainSpec]]
 
 
 class Search:
-    """Asks once for the seconds, for each token of output, of each chain."""
+    """Evaluates each chain once: seconds per output token."""
 
     def __init__(self, seconds: Seconds) -> None:
         self._seconds = seconds
         self.tried: dict[ChainSpec, float] = {}  # seconds, > 0, in the order in which chains were tried
 
     def fastest(self, chains: Iterable[ChainSpec]) -> ChainSpec:
-        """Try chains, at least one, and return the fastest of them; of equals the first."""
+        """Try chains, at least one, and return the fastest of them; the first of equal ones."""
         return min(chains, key=self._of)
 
     def ascend(self, start: ChainSpec, moves: Sequence[Moves]) -> ChainSpec:
@@ -142,11 +142,11 @@ class Search:
 
     @property
     def chains(self) -> tuple[ChainSpec, ...]:
-        """All that were tried, fastest first; of equally fast ones in the order in which they were tried."""
+        """All tried chains, fastest first; equally fast ones in the order in which they were tried."""
         return tuple(sorted(self.tried, key=self.tried.__getitem__))
 
     def unlike(self, count: int) -> tuple[ChainSpec, ...]:
-        """The fastest chains no two of which have the same members and the same lowest window, so many at most."""
+        """The fastest chains, at most `count`, no two with the same members and the same lowest window."""
         fastest: dict[tuple[tuple[str, ...], tuple[int, ...]], ChainSpec] = {}
         for chain in self.chains:
             fastest.setdefault((chain.members, chain.windows[:1]), chain)
@@ -160,30 +160,30 @@ class Search:
         return tuple(fastest.values())
 
 
-SAMPLE_TOKENS = 1_000  # of output, about: what is tried first is tried on a sample of the requests
-STARTS = 3  # sets of members that the ascent on the sample begins with
-FINALISTS = 10  # unlike chains of the sample that are played over all requests
+SAMPLE_TOKENS = 1_000  # output tokens, about, of a sample of the requests for first tries
+STARTS = 3  # sets of members from which the ascent on the sample starts
+FINALISTS = 10  # different chains of the sample that are played over all requests
 
 
 def best_static(scenario: Scenario) -> Search:
-    """The fastest chains of a scenario in hindsight, and whatever else was run over all requests to find them."""
+    """The fastest chains of a scenario in hindsight, and all others that were run over all requests to find them."""
     some, family = replace(scenario, tables=sampled(scenario.tables)), ChainFamily(scenario.tables.pool)
     with_requests = [each for each in (some.tables, scenario.tables) if isinstance(each, TrieTables)]
     held = [each.of(request.request_id) for each in with_requests for request in each.trace.requests]
     found = seek(family, sample=partial(seconds_of, some), whole=partial(seconds_of, scenario))
-    del held  # until now, so that tables of requests are not built again for every chain
+    del held  # held until now, so that tables of requests are not built again for every chain
     return found
 
 
 def seconds_of(scenario: Scenario, chain: ChainSpec) -> float:
-    """Of a run, for each token of output."""
+    """Seconds per output token of a run."""
     name = str(chain)
     log = simulate(scenario, Chain(scenario.tables.pool, name), name)
     return total_s(log) / int(log.requests["emitted_tokens"].sum())
 
 
 def seek(family: ChainFamily, *, sample: Seconds, whole: Seconds) -> Search:
-    """The fastest chain of a family, and whatever else was tried over all requests to find it.
+    """The fastest chain of a family, and all others that were tried over all requests to find it.
 
     A few are chosen by `sample`, their seconds over some of the requests.
     """
@@ -201,7 +201,7 @@ def seek(family: ChainFamily, *, sample: Seconds, whole: Seconds) -> Search:
 
 
 def sampled(tables: ReplayTables) -> ReplayTables:
-    """Some of the requests of an exact recording: as large a part of each tag, evenly spread over its requests."""
+    """Some of the requests of an exact recording: an equal share of each tag, evenly spread over its requests."""
     if not isinstance(tables, TrieTables):
         return tables
     requests = tables.trace.requests
@@ -211,9 +211,9 @@ def sampled(tables: ReplayTables) -> ReplayTables:
     return TrieTables(replace(tables.trace, requests=by_tag[::every])) if every > 1 else tables
 
 
-REPLAYED = 3  # chains that another order of the requests chooses among
-CANDIDATES = 8  # of the search with one request at a time that other loads begin with
-NARROW = (1, 2, 3, 4)  # windows of two levels that they begin with besides, of
+REPLAYED = 3  # chains from which another order of the requests takes the fastest
+CANDIDATES = 8  # of the search with one request at a time, with which other loads start
+NARROW = (1, 2, 3, 4)  # windows of two levels with which they also start, of
 DRAFTERS = 2  # members that are fastest alone below the target
 
 
@@ -222,7 +222,7 @@ class CellStatics:
 
     Searches are made in the recorded order of the requests. With one request at a time that is `best_static`; under
     another load its `CANDIDATES` best, the target alone and two levels with `NARROW` windows are played there, and from
-    the fastest of them windows are changed by one while that pays. Another order of the requests takes the fastest of
+    the fastest of them windows are changed by one while that helps. Another order of the requests takes the fastest of
     the `REPLAYED` best.
     """
 
@@ -232,7 +232,7 @@ class CellStatics:
         self._under_load: dict[ArenaCell, Search] = {}
 
     def best(self, cell: ArenaCell, seed: int) -> Played:
-        """What the best chain did at a seed, as the policy `best-static`; raises as `play`."""
+        """The best chain's run at a seed, as the policy `best-static`; raises as `play`."""
         chains = self._of(cell).chains[: REPLAYED if seed else 1]
         chain = Search(partial(self._seconds, cell, seed)).fastest(chains)
         return replace(self._play(cell, seed, chain), policy=BEST_STATIC, chain=str(chain))

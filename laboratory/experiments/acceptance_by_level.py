@@ -1,8 +1,8 @@
 """What each level of a deep chain keeps and drops: early rejection, and the calls of the target that it saves.
 
-A token is *rejected early* when a member between the drafter and the target drops it, so that the target never sees it
-(SpecRouter, arXiv:2505.07680, leaves open how much of the rejection happens where). Everything a verification drops
-counts: the token refused and those after it.
+A token is *rejected early* when a member between the drafter and the target rejects it, so that the target never sees
+it (SpecRouter, arXiv:2505.07680, leaves open how much of the rejection happens where). Everything a verification drops
+counts: the rejected token and those after it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,14 +38,14 @@ WINDOWS = {2: (3, 6), 3: (3, 5, 8)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelCounts:
-    """What one level of a chain did with the tokens it looked at."""
+    """Counts of one level's judged tokens."""
 
-    judged: int  # tokens it looked at
-    accepted: int  # of those, how many stayed
+    judged: int  # tokens it judged
+    accepted: int  # how many of those were accepted
 
     @property
     def dropped(self) -> int:
-        """The token refused in each verification, and those after it."""
+        """The rejected token in each verification, and those after it."""
         return self.judged - self.accepted
 
     @property
@@ -69,13 +69,13 @@ class Ran:
         return self.members[1:]
 
     def judged(self, member: str, tag: str = ALL) -> LevelCounts:
-        """What `member` did in requests of `tag`."""
+        """The counts of `member` in requests of `tag`."""
         steps = self.log.steps
         chosen = self._verifies(member) & steps_of(self.log, tag)
         return LevelCounts(judged=int(steps["judged"][chosen].sum()), accepted=int(steps["accepted"][chosen].sum()))
 
     def early_share(self, tag: str = ALL) -> float:
-        """Dropped by members between, of all that any member dropped; 0 to 1."""
+        """Share of all dropped tokens that members in between dropped; 0 to 1."""
         between = sum(self.judged(member, tag).dropped for member in self.members[1:-1])
         everywhere = between + self.judged(self.members[-1], tag).dropped
         return between / everywhere if everywhere else 0.0
@@ -124,7 +124,7 @@ def run(setting: ExperimentSetting) -> Finding:
 
 
 def _chains(scenario: Scenario) -> list[tuple[str, ...]]:
-    """All of three levels, then all of four; drafters without a model only ever stand first in order, as in pools."""
+    """All of three levels, then all of four; model-free drafters come first, as in pools."""
     below, pool = drafters_of(scenario), scenario.tables.pool
     verifying = [member.name for member in pool.members if member.verifies]
     pairs = [(a, b, pool.target) for a, b in combinations(below, 2) if b in verifying]

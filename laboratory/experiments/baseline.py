@@ -31,7 +31,7 @@ from ..shared import models_of, ran_in_turns
 WINDOWS = tuple(range(1, 9))
 MEASURED_PROMPTS = 12
 SIMULATED, MEASURED = "simulated speed-up", "measured speed-up"
-RUNS = 5  # interleaved; the quickest counts, as whatever else the machine does only adds seconds
+RUNS = 5  # interleaved; the fastest counts, as other work on the machine only adds seconds
 
 SpeedUps = Mapping[tuple[str, int, str], float]  # by drafter, window and tag
 
@@ -89,7 +89,7 @@ def _best(speed_ups: SpeedUps, drafters: Sequence[str], tag: str) -> tuple[str, 
 def _measured(
     pool: ModelPool, prompts: Sequence[Prompt], chosen: Mapping[str, RunLog], plain: RunLog, *, max_new_tokens: int
 ) -> Rows:
-    """The same chains on the models: the quickest of interleaved runs over a few prompts, beside replay."""
+    """The same chains on the models: the fastest of interleaved runs over a few prompts, beside replay."""
     among = [prompt.request_id for prompt in prompts]
     turns = ran_in_turns(pool, [TARGET_ALONE, *chosen], prompts, runs=RUNS, max_new_tokens=max_new_tokens)
     rates = {name: max(speed_of(log) for _, log in runs) for name, runs in turns.items()}

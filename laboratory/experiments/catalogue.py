@@ -21,7 +21,7 @@ class Experiment:
 
     summary: str  # one line, the first of its module
     run: Callable[[ExperimentSetting], Finding]  # does it
-    uses: frozenset[Use]  # what it reads of its setting, beside the limit; an option it does not use is refused
+    uses: frozenset[Use]  # what it reads of its setting, beside the limit; an option it does not use is rejected
 
 
 _KNOWN: Mapping[str, frozenset[Use]] = {

@@ -1,7 +1,7 @@
 """What if the models were larger: the recording at the price of targets of 7B, 70B and 405B, and at 1 : 10 : 100.
 
-Acceptance stays that of the recorded models; only seconds change. Seconds by roofline are a lower bound (docs/costs.md
-says how far off), so read ratios between chains, not seconds.
+Acceptance is that of the recorded models; only seconds change. Seconds by roofline are a lower bound (docs/costs.md has
+the error), so read ratios between chains, not seconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class Pricing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """What is fastest in one world."""
+    """The fastest policies under one pricing."""
 
     world: Pricing  # the pricing
     token_s: tuple[float, ...]  # seconds of a forward of one token, by role (drafter, middle level, target)
@@ -114,7 +114,7 @@ def _family_world(meta: TrieMeta, roles: tuple[str, str, str], family: Family) -
 
 
 def _share(meta: TrieMeta, model: ModelInfo) -> float:
-    """Parameters of a submodel over those of the model it is a part of."""
+    """Parameters of a submodel over those of its model."""
     whole = next(other for other in meta.models if other.name == model.submodel_of)
     return model.parameters / whole.parameters
 
@@ -194,7 +194,7 @@ def _panels(found: Sequence[Best], gains: Rows, tags: Sequence[str]) -> tuple[Pa
 def _answer(found: Sequence[Best], tags: Sequence[str]) -> str:
     gains = {best.world.name: best.three[1] / best.two[1] - 1 for best in found}
     told = ", ".join(f"{name} {gain:+.0%}" for name, gain in gains.items())
-    pays = [name for name, gain in gains.items() if round(gain * 100) > 0]  # as told: a gain of 0% is none
+    pays = [name for name, gain in gains.items() if round(gain * 100) > 0]  # as printed: a gain of 0% is none
     steep = found[-1]
     high = max(tags, key=lambda tag: steep.gains[tag])
     shares = [best.adaptive / max(best.two[1], best.three[1]) for best in found]

@@ -1,8 +1,8 @@
 """Arrivals from idle to saturation: up to which rate does speculation pay, and what follows the best fixed choice?
 
 Short and long contexts, small and large batches; forwards as long as those of models of 1 and 8 billion parameters on
-an A100. What drafts and verifications come out as is what was recorded. Long contexts begin with one of a few texts
-that many requests share, which a prefix cache holds: what costs is to hold a long context, not to read it.
+an A100. Drafts and verdicts are as recorded. Long contexts begin with one of a few texts that many requests share,
+which a prefix cache holds: the cost is in holding a long context, not in reading it.
 """
 
 import json
@@ -26,22 +26,22 @@ FIXED = (TARGET_ALONE, *(f"draft:{window}/target" for window in (1, 2, 3, 4)))
 REQUESTS, SEEDS = 1000, 2
 PROMPT_TOKENS, OUTPUT_TOKENS = 200, 64
 UNIT_TOKENS, DOCUMENTS, FIRST_S = 512, 8, 10
-WITHIN = 0.03  # of the best fixed choice: what is called following it
+WITHIN = 0.03  # of the best fixed choice: counts as following it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server and what its requests are like."""
+    """A server and the kind of its requests."""
 
     name: str
     units: int  # of `UNIT_TOKENS` that a prompt shares with others, before `PROMPT_TOKENS` of its own
     max_num_seqs: int  # requests in a batch at most
-    windows: str  # for `off-under-load`, as somebody sets it who has measured fixed windows at this context
+    windows: str  # for `off-under-load`, set from measurements of fixed windows at this context
     rates: tuple[float, ...]  # arrivals per second, rising
 
     @property
     def policies(self) -> Mapping[str, str]:
-        """Those that go by the load, by the name shown."""
+        """Policies that depend on the load, by the name shown."""
         table_of = f"off-under-load,table={self.windows}"
         return {"goodput": "goodput", "off-under-load": table_of, "autotune": "autotune", "slo": "slo"}
 
@@ -77,12 +77,12 @@ class AtRate:
         return self.seconds[policy] / self.seconds[self.best] - 1.0
 
     def speed_up(self, policy: str) -> float:
-        """Over the target alone."""
+        """Speed-up over the target alone."""
         return self.seconds[TARGET_ALONE] / self.seconds[policy]
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Serve every server's requests at its rates, under fixed chains and under policies that go by the load."""
+    """Serve every server's requests at its rates, under fixed chains and under policies that depend on the load."""
     trace = read_trace(setting.trace)
     trace = replace(trace, requests=trace.requests[: setting.limit])
     requests = REQUESTS if setting.limit is None else min(REQUESTS, setting.limit)
@@ -119,7 +119,7 @@ def _swept(server: Server, trace: TrieRecording, seed: int, requests: int, folde
 
 
 def _lines(units: int, requests: int, rate: float, seed: int) -> Iterator[str]:
-    """A workload: each shared text is asked for once, a second apart, and then requests arrive as a Poisson process."""
+    """A workload: each shared text is requested once, a second apart, then requests arrive as a Poisson process."""
     rng = np.random.default_rng(seed)
     yield json.dumps({"workload": "sweep", "unit_tokens": UNIT_TOKENS})
     at_s = FIRST_S + np.cumsum(rng.exponential(1.0 / rate, requests))

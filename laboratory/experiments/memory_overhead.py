@@ -20,7 +20,7 @@ from ..shared import Held, pool_of, prompts_of, watch_caches
 
 CACHES: tuple[CacheKind, ...] = ("slots", "mask")
 BATCH, PROMPTS, NEW_TOKENS = 8, 16, 48
-WINDOW_STEP = 3  # the first handover's window, and how many more each one above takes
+WINDOW_STEP = 3  # the first handover's window, and the increase of each one above
 POINTS = 40  # of the curve over time
 
 
@@ -125,7 +125,7 @@ def _panels(watched: Sequence[Watched]) -> tuple[Panel, ...]:
 
 
 def _curve(one: Watched, name: str) -> Series:
-    """Dead share in the mean over each of so many stretches of the run."""
+    """Mean dead share over each of `POINTS` stretches of the run."""
     count = min(POINTS, len(one.held))
     edges = [round(place * len(one.held) / count) for place in range(count + 1)]
     stretches = [one.held[edges[place] : edges[place + 1]] for place in range(count)]

@@ -1,8 +1,8 @@
 """VIA-SD's three-way routing against plain speculation and the strongest cascade, with the same drafter and block.
 
 VIA-SD (arXiv:2606.12243) lets a slim verifier keep, replace or escalate each drafted token; the strongest rule among
-Faster Cascades' (arXiv:2405.19261) is `token`. All are lossy but plain speculation and the lossless variant, so every
-figure of speed stands beside what it cost: divergences, and the target's own view of the text.
+Faster Cascades' (arXiv:2405.19261) is `token`. All are lossy except plain speculation and the lossless variant, so
+every figure of speed is shown with its cost: divergences, and the target's own view of the text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,17 +36,17 @@ from ..shared import GREEDY, models_of, ran_in_turns
 
 BLOCK = 5
 MEASURED_PROMPTS = 12
-RUNS = 3  # interleaved; the quickest counts, as whatever else the machine does only adds seconds
+RUNS = 3  # interleaved; the fastest counts, as other work on the machine only adds seconds
 SPECULATION, VIA_SD = "speculation", "via-sd"
 
 
 class PolicyFigures(NamedTuple):
-    """What one policy did with the requests of one tag."""
+    """The figures of one policy on the requests of one tag."""
 
     rejection_rate: float  # see `reports.summary`
     calls_per_token: float  # target calls per committed token
     speed_up: float  # over the target alone
-    quality: Quality | None  # of the texts; None where nothing is known
+    quality: Quality | None  # of the texts; None if unknown
 
     @property
     def rejected(self) -> float:
@@ -55,7 +55,7 @@ class PolicyFigures(NamedTuple):
 
     @property
     def divergences(self) -> float:
-        """Per 1,000 tokens; 0 where nothing is known."""
+        """Per 1,000 tokens; 0 if unknown."""
         known = None if self.quality is None else self.quality.divergences_per_1000
         return known or 0.0
 

@@ -1,7 +1,7 @@
 """Batches of 1 to 64: does the chain that SpecRouter chooses change with the load, and does it pay?
 
-The recording holds fewer than 64 requests: the largest batch holds them all from the start. Beyond the widths that were
-measured, seconds follow their last slope.
+The recording holds fewer than 64 requests: the largest batch holds them all from the start. Beyond the measured widths,
+seconds follow their last slope.
 """
 
 from collections import Counter
@@ -38,8 +38,8 @@ class Loaded:
     # of SpecRouter with a chain per tag, and with one for all, in step
     per_tag: float
     shared: float
-    own_chain: str | None  # members of the chain that most tags ended with by the defaults; None where they had none
-    shared_chain: str | None  # members of the chain of all by the defaults; None where there was none
+    own_chain: str | None  # members of the chain that most tags ended with by the defaults; None if they had none
+    shared_chain: str | None  # members of the chain of all by the defaults; None if there was none
     switches: int  # times the members of a chain were changed
 
     @property

@@ -1,9 +1,9 @@
 """What scheduling costs, 2 to 64 pool members: profiling, search, planning and every step, against what it saves.
 
-Pools of 2 to 64 members are made up: each is known by its seconds and by its agreement with every other, no text runs.
-What a round saves is what the search predicts: seconds of its tokens by the target alone less those by the chain found.
-The recording then says what the steps of a run cost and saved. Seconds of thinking are those of this thread: whatever
-else the machine does adds none.
+Pools of 2 to 64 members are synthetic: each has seconds and an agreement with every other one, without text. A round's
+saving is the search's prediction: seconds of its tokens by the target alone less those by the chain found. The
+recording then gives the cost and the savings of a run's steps. Seconds of deciding are those of this thread: other work
+on the machine adds none.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class Overhead:
     members: int
     profiling_s: float  # reading seconds and agreement
     search_s: float  # over chains and windows
-    planning_s: float  # all of a selection beyond these two: comparing with the present chain, windows' rules, steps
+    planning_s: float  # the rest of a selection: comparing with the present chain, windows' rules, steps
     saved_s: float  # predicted, of one round
 
     @property
@@ -48,7 +48,7 @@ class Overhead:
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Time selections over made-up pools, then the steps of a run."""
+    """Time selections over synthetic pools, then the steps of a run."""
     found = [_overhead(size, setting.seed) for size in SIZES]
     steps, share = _steps(setting)
     title = (
@@ -95,7 +95,7 @@ def _overhead(size: int, seed: int) -> Overhead:
 
 
 def _known_pool(size: int, seed: int) -> SpecRouter:
-    """A policy that knows all of a pool: larger members agree more and take longer."""
+    """A policy with complete statistics of a pool: larger members agree more and take longer."""
     rng = np.random.default_rng(seed + size)
     pool = Pool(tuple(Member(name=f"m{level}") for level in range(size)))
     policy = SpecRouter(pool, every=1, probe=0, explore=0)
@@ -110,7 +110,7 @@ def _known_pool(size: int, seed: int) -> SpecRouter:
             kept = rng.random(TOKENS) < 0.4 + 0.5 * shares[low] / shares[high]
             for one in kept:
                 scheduler.knowledge.agreement.note(KEY, low, high, kept=bool(one), similar=nan)
-    while scheduler.plan(KEY, num_rows=1, num_running=1).trial:  # the warm-up, played by nobody
+    while scheduler.plan(KEY, num_rows=1, num_running=1).trial:  # skip the warm-up
         pass
     return policy
 
@@ -125,7 +125,7 @@ def _least_s(job: Callable[[], object]) -> float:
 
 
 def _steps(setting: ExperimentSetting) -> tuple[Rows, float]:
-    """The steps of a run on the recording, and the share of what it saved that they cost."""
+    """The steps of a run on the recording, and their cost as a share of its savings."""
     trace = recording_of(setting)
     scenario = scenario_of(setting, trace)
     plain_s = float(replayed(scenario, TARGET_ALONE).requests["finished_at_s"].max())

@@ -1,16 +1,16 @@
 """Sharing of prefixes meets speculation: what each makes the other worth, by workload, chain and kind of sharing.
 
 Rollouts that branch, agents that send a growing context, workers on one context, and tool calls with and without the
-model between them; forwards as long as those of models of 1, 3 and 8 billion parameters on an A100. What drafts and
-verifications come out as is what was recorded. At one seed every chain and kind of sharing meets the same requests and
-recorded answers, so their ratios are free of what chance does to all of them.
+model between them; forwards as long as those of models of 1, 3 and 8 billion parameters on an A100. Drafts and verdicts
+are as recorded. At one seed every chain and kind of sharing has the same requests and recorded answers, so common
+random effects cancel in their ratios.
 
 Prompts are *read* and answers *written*, often in the same forward. So the terms of the cost, which is linear, split
 seconds: **reading** is what the tokens of prompts add to forwards, `per_new_token_s` for each one that a member's
-prefix cache did not hold; **writing** is all else that forwards take, attention to what caches hold included.
+prefix cache lacked; **writing** is the rest of forwards' seconds, attention to cached tokens included.
 
-Besides: other batches and less memory, where sharing changes how many requests run side by side; members below the
-target that keep no prefix cache, a fault of real engines; and the same on models.
+Also: other batches and less memory, where sharing changes how many requests run at a time; members below the target
+that keep no prefix cache, a fault of real engines; and the same on models.
 """
 
 import tempfile
@@ -57,13 +57,13 @@ class Interaction:
     without: Interval  # speed-up by speculation without sharing
     together: Interval  # the same with it
     gain: Interval  # by sharing, without speculation
-    # `together / without`, which equals what sharing gains with speculation over what it gains without. Above 1 each
-    # makes the other worth more
+    # `together / without`, which equals the gain of sharing with speculation over its gain without. Above 1 each
+    # increases the other's gain
     term: Interval
 
     @property
     def words(self) -> str:
-        """Whether speculation is worth more or less beside sharing, if the 95% interval says so."""
+        """Whether speculation gains more or less with sharing, if the 95% interval decides it."""
         low, high = self.term.bounds
         return MORE if low > 1.0 else LESS if high < 1.0 else OPEN
 
@@ -71,10 +71,10 @@ class Interaction:
 def interaction(
     neither: Sequence[float], speculation: Sequence[float], sharing: Sequence[float], both: Sequence[float]
 ) -> Interaction:
-    """The term of durations, each by seed in the same order, of runs that met the same requests.
+    """The term of durations, each by seed in the same order, of runs with the same requests.
 
-    Ratios are taken seed by seed, so what chance does to all four runs alike is in none of them. Raises ValueError for
-    fewer than two seeds.
+    Ratios are taken seed by seed, so random effects common to all four runs cancel. Raises ValueError for fewer than
+    two seeds.
     """
     without, gain, all_in_all = (
         [a / b for a, b in zip(neither, changed, strict=True)] for changed in (speculation, sharing, both)
@@ -93,7 +93,7 @@ class SessionLoad:
     sessions: int  # of a run
 
     def workload(self, limit: int | None) -> str:
-        """The generator's text, of so many sessions at most."""
+        """The generator's text, with at most `limit` sessions."""
         return self.text.format(sessions=self.sessions if limit is None else min(self.sessions, limit))
 
 
@@ -120,7 +120,7 @@ LOADS = (
     SessionLoad(name="react", text=f"react:{_TOOLS},sessions={{sessions}}", sessions=20),
     SessionLoad(name="rewoo", text=f"rewoo:{_TOOLS},sessions={{sessions}}", sessions=20),
 )
-# Groups of answers to long prompts, as many at a time as memory lets in.
+# Groups of answers to long prompts, as many at a time as memory allows.
 CROWD = SessionLoad(
     name="groups of 16 rollouts",
     text="tree-rollouts:branch=16@0,prompt=lognormal:4000:0.2,output=96,sessions={sessions}",
@@ -146,12 +146,12 @@ SHARINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingServer:
-    """What serves a workload."""
+    """The server of a workload."""
 
     sharing: str = CACHE  # a key of `SHARINGS`
     max_num_seqs: int = 16  # requests in a batch at most
     blocks: int = AMPLE_BLOCKS  # of each member, >= 1
-    uncached: tuple[str, ...] = ()  # members that keep no prefix cache of their own, whatever `sharing` says
+    uncached: tuple[str, ...] = ()  # members that keep no prefix cache of their own, regardless of `sharing`
 
     def toml(self) -> str:
         """The cluster file."""
@@ -170,7 +170,7 @@ class SharingServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedCell:
-    """What one run came to."""
+    """The figures of one run."""
 
     duration_s: float  # until the last request ended
     tokens_per_s: float  # output tokens over that
@@ -181,7 +181,7 @@ class ServedCell:
     reading_s: Mapping[str, float]
     writing_s: Mapping[str, float]
     hit_shares: Mapping[str, float]  # by member that ran, of the tokens of prompts
-    acceptance_length: float  # tokens that a verification by the target leaves, its own among them
+    acceptance_length: float  # tokens that a verification by the target commits, its own included
     running: float  # requests in the batch, over time
     preemptions: int  # of all requests
 
@@ -189,7 +189,7 @@ class ServedCell:
 def served(
     workload: str | Path, chain: str, server: SharingServer, *, trace: TrieRecording, seed: int, folder: Path
 ) -> ServedCell:
-    """Serve a workload once, its files in `folder`; at one seed all chains and servers meet the same requests."""
+    """Serve a workload once, its files in `folder`; at one seed all chains and servers have the same requests."""
     cost, cluster = a100_cost(trace, folder), folder / "cluster.toml"
     cluster.write_text(server.toml())
     run = paceline.simulate(workload, chain, trace, cluster=cluster, cost=cost, seed=seed)
@@ -223,7 +223,7 @@ def _reading_s(member: str, tokens: int) -> float:
 
 GROUPS, PROMPTS_OF_GROUP, TEXTS_OF_HEAD = 3, 4, 3
 MAX_NEW_TOKENS, BATCH, RUNS = 32, 4, 5
-REACH = 10  # tokens that one of the chains has pending at most, and one more
+REACH = 10  # most pending tokens of the chains, plus one
 CACHES = {OFF: None, CACHE: PrefixCacheSize(num_blocks=256)}
 Key = tuple[str, str]  # chain and sharing
 
@@ -232,8 +232,8 @@ Key = tuple[str, str]  # chain and sharing
 class InBothWorlds:
     """One chain with one kind of sharing."""
 
-    agreement: Agreement  # of its steps and hits in both worlds, at made-up seconds
-    # until the last request ended; measured, of the quickest of interleaved runs
+    agreement: Agreement  # of its steps and hits in both worlds, at stated seconds
+    # until the last request ended; measured, of the fastest of interleaved runs
     simulated_s: float
     measured_s: float
     # tokens that prefix caches held, all members together, in the timed runs
@@ -360,7 +360,7 @@ class Served:
 
     load: SessionLoad
     cells: Mapping[Key, Sequence[ServedCell]]  # one for each seed, in the same order
-    # requests in a batch at most, or gigabytes for keys and values of all members of a chain, where that is varied
+    # requests in a batch at most, or gigabytes for keys and values of all members of a chain, if varied
     size: int = 0
 
     def durations(self, chain: str, sharing: str) -> list[float]:
@@ -368,7 +368,7 @@ class Served:
         return [one.duration_s for one in self.cells[chain, sharing]]
 
     def interaction(self, chain: str, sharing: str, over: str) -> Interaction:
-        """Of a chain over the target alone, and of a kind of sharing over another."""
+        """The interaction of a chain, over the target alone, and a kind of sharing, over another."""
         keys = ((PLAIN, over), (chain, over), (PLAIN, sharing), (chain, sharing))
         return interaction(*(self.durations(*key) for key in keys))
 
@@ -384,7 +384,7 @@ class Served:
 def served_load(
     load: SessionLoad, trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path
 ) -> Served:
-    """Serve a load in every cell; at one seed all meet the same requests, and the same recorded answers."""
+    """Serve a load in every cell; at one seed all have the same requests, and the same recorded answers."""
     servers = {(chain, sharing): SharingServer(sharing=sharing) for sharing in SHARINGS for chain in CHAINS}
     return _in_cells(load, servers, trace, seeds, limit, folder)
 
@@ -407,12 +407,12 @@ def _in_cells(
 
 BATCHES = (1, 4, 16, 64)
 MEMORIES_GB = (2, 4, 8, 16)
-CROWDED = 64  # requests in a batch at most, where it is memory that bounds it
+CROWDED = 64  # requests in a batch at most, where memory limits it
 MEMBERS = {PLAIN: ("target",), TWO: ("draft", "target")}
 
 
 def at_batches(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[Served]:
-    """Serve the crowd in larger and larger batches, memory ample."""
+    """Serve the crowd in increasing batches, with ample memory."""
 
     def server(chain: str, sharing: str, size: int) -> SharingServer:
         return SharingServer(sharing=sharing, max_num_seqs=size)
@@ -421,7 +421,7 @@ def at_batches(trace: TrieRecording, seeds: Sequence[int], limit: int | None, fo
 
 
 def at_memories(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[Served]:
-    """Serve it with more and more memory; blocks are shared out so that each member of a chain holds as many."""
+    """Serve it with increasing memory; each member of a chain has the same number of blocks."""
 
     def server(chain: str, sharing: str, size: int) -> SharingServer:
         token_bytes = sum(KV_BYTES[name] for name in MEMBERS[chain])
@@ -476,7 +476,7 @@ def _common(one: Served) -> list[Cell]:
 
 
 SPECULATING = tuple(chain for chain in CHAINS if chain != PLAIN)
-STEPS = ((CACHE, OFF), (ATTENTION, CACHE))  # what comes, and over what
+STEPS = ((CACHE, OFF), (ATTENTION, CACHE))  # (kind of sharing, baseline)
 
 
 def cells_table(found: Served) -> Rows:
@@ -530,7 +530,7 @@ BELOW = {TWO: ("draft",), THREE: ("draft", "mid")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncached:
-    """A chain whose members below the target read every prompt anew."""
+    """A chain whose members below the target read every prompt again."""
 
     load: str
     chain: str
@@ -540,7 +540,7 @@ class Uncached:
 
     @property
     def slowdown(self) -> Interval:
-        """Its time over that with caches in all members."""
+        """Its duration over that with caches in all members."""
         return mean_interval([a.duration_s / b.duration_s for a, b in zip(self.uncached, self.cached, strict=True)])
 
 
@@ -584,7 +584,7 @@ def _uncached(one: Uncached) -> list[Cell]:
 
 
 def panels(found: Sequence[Served], without: Sequence[Uncached], batches: Sequence[Served]) -> tuple[Panel, ...]:
-    """Terms and speed-ups by workload, speed-ups by batch, and what drafts without prefix caches cost."""
+    """Terms and speed-ups by workload, speed-ups by batch, and the cost of drafts without prefix caches."""
     names = tuple(one.load.name for one in found)
     speed_ups = {
         "no sharing": [one.interaction(TWO, CACHE, OFF).without for one in found],
@@ -627,7 +627,7 @@ def answer(
     batches: Sequence[Served],
     models: Mapping[tuple[str, str], InBothWorlds],
 ) -> str:
-    """What was found, in sentences."""
+    """The answer in sentences."""
     pairs = [(one, chain) for one in found for chain in SPECULATING]
     cache, attention = ([one.interaction(chain, *step) for one, chain in pairs] for step in STEPS)
     dear = max(without, key=lambda one: one.slowdown.mean)
@@ -670,7 +670,7 @@ SEEDS, FEW_SEEDS = 5, 2
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Serve every load in every cell, then with drafts that cache nothing and in other sizes; then run models."""
+    """Serve every load in every cell, then with drafts without prefix caches and in other sizes; then run models."""
     trace = read_trace(setting.trace)
     pool, _ = models_of(setting, trace, 1)
     prompts = shared_prompts(setting)

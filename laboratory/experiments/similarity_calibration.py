@@ -1,7 +1,8 @@
 """Statistics of similarity against the acceptance they predict, over drafters near and far from the target.
 
-Drafters are the target itself with more and more layers left out, and with noise on its weights. Each statistic is
-taken on the target's own text after some prompts; observed is what the target accepts when it writes after them.
+Drafters are the target itself with an increasing number of layers left out, and with noise on its weights. Each
+statistic is taken on the target's own text after some prompts; observed is the target's acceptance when it writes after
+them.
 
 SimScore is 1 - E[TVD] (SpecRouter, arXiv:2505.07680), what rejection sampling accepts of one token (Leviathan et al.
 2023, arXiv:2211.17192, Cor. 3.6). Greedy decoding accepts where the two argmax are equal. Coupled sampling accepts
@@ -43,8 +44,8 @@ class Pair:
     drafter: str  # in words
     mode: str  # of sampling
     predicted: Mapping[str, float]  # by statistic, 0 to 1
-    observed: float  # share of the looked-at tokens that the target accepted, 0 to 1
-    tokens: int  # looked at: all up to the first refused one of each verification
+    observed: float  # share of the judged tokens that the target accepted, 0 to 1
+    tokens: int  # judged: all up to the first rejected one of each verification
 
     def error(self, statistic: str) -> float:
         """Predicted less observed."""
@@ -94,7 +95,7 @@ def _drafters(pool: ModelPool, seed: int) -> Iterator[tuple[str, PreTrainedModel
 
 
 def spread(skipped: int, num_layers: int) -> tuple[int, ...]:
-    """The mask of so many layers, evenly over the depth; the first layer is the last to go."""
+    """The mask of `skipped` layers, evenly over the depth; the first layer is left out last."""
     return tuple(num_layers - 1 - place * num_layers // skipped for place in range(skipped))[::-1]
 
 
@@ -107,7 +108,7 @@ def _predicted(model: PreTrainedModel, calibration: Calibration) -> dict[str, fl
 def _observed(
     pool: ModelPool, model: PreTrainedModel, prompts: Sequence[Prompt], sampling: Sampling
 ) -> tuple[float, int]:
-    """Share accepted of the tokens that the target looked at, and their number."""
+    """(accepted share of the tokens that the target judged, their number)."""
     drafter = describe_model("drafter", "model", model, None)
     pair = replace(pool, members=(drafter, pool.target))
     spec = chain(("drafter", pool.target.name), (WINDOW,))
@@ -174,7 +175,7 @@ def _curve(pairs: Sequence[Pair], mode: str, statistic: str) -> Series:
 
 
 def _diagonal(pairs: Sequence[Pair], mode: str) -> tuple[Series, ...]:
-    """Where predicted is observed, as far as anything was."""
+    """The line where predicted equals observed, over the observed range."""
     values = [value for pair in _of(pairs, mode) for value in (*pair.predicted.values(), pair.observed)]
     ends = (min(values), max(values))
     return series_of(ends, {"predicted = observed": ends})

@@ -1,7 +1,7 @@
 """Slim verifiers from a few layers left out to most: distance to the target, seconds, and speed of a chain.
 
 A slim verifier is the target without some of its layers, found by search (VIA-SD, arXiv:2606.12243). Here it is the
-middle of a chain of three levels, whose text is the target's. Submodels that the pool has stand beside those found.
+middle of a chain of three levels, whose text is the target's. The pool's own submodels are shown beside those found.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ DRAFTED, KEPT = 4, 8  # windows: before the slim verifier, and before the target
 class SpeedUp:
     """Tokens per second of a chain over those of the target alone."""
 
-    typical: float  # the median of the runs, each against the target's run beside it
+    typical: float  # the median of the runs, each relative to the target's adjacent run
     # their range
     low: float
     high: float
@@ -56,7 +56,7 @@ class Point:
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Search a mask for each share, then measure its distance and its chain on prompts it was not searched on."""
+    """Search a mask for each share, then measure its distance and its chain on prompts not used in the search."""
     pool = pool_of(setting)
     drafter = _drafter(pool)
     prompts = prompts_of(setting, PROMPTS, skip=PROMPTS)
@@ -84,7 +84,7 @@ def run(setting: ExperimentSetting) -> Finding:
 
 
 def _drafter(pool: ModelPool) -> LoadedMember:
-    """The smallest network of its own; raises ValueError where there is none below the target."""
+    """The smallest member with its own model; raises ValueError if there is none below the target."""
     for member in pool.members[:-1]:
         if member.kind == "model":
             return member
@@ -92,7 +92,7 @@ def _drafter(pool: ModelPool) -> LoadedMember:
 
 
 def _searched(setting: ExperimentSetting, pool: ModelPool) -> Frontier:
-    """A mask for every number of layers that the shares come to, beside the submodels of the pool."""
+    """A mask for every number of layers of the shares, beside the submodels of the pool."""
     shares = {round(share * pool.target.num_layers): share for share in reversed(SHARES)}
     found = find_slims(
         pool,
@@ -119,7 +119,7 @@ def _request_s(log: RunLog) -> list[float]:
 
 
 def _speed_up(alone: Sequence[Sequence[float]], taken: Sequence[Sequence[float]]) -> SpeedUp:
-    """From seconds `[run][request]`; all texts are the target's, so that the tokens cancel out."""
+    """From seconds `[run][request]`; all texts are the target's, so the tokens cancel."""
     each = [sum(one) / sum(other) for one, other in zip(alone, taken, strict=True)]
     return SpeedUp(typical=median(each), low=min(each), high=max(each))
 

@@ -1,7 +1,7 @@
 """Drafters with another tokenizer: what of their drafts survives, and what carrying them over costs.
 
 The same small network is trained on the same texts, once in the target's tokens and once each in tokens of its own, so
-that what differs is the vocabulary. All of them draft for the pool's target.
+that only the vocabulary differs. All of them draft for the pool's target.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from ..replays import TARGET_ALONE, chain
 from ..shared import DrafterTraining, Tally, add_drafts, pool_of, prompts_of, ran_in_turns
 
 SAME = "same"
-VOCABULARIES = {"coarse": 2400, "fine": 600}  # foreign ones, by the drafter's name
+VOCABULARIES = {"coarse": 2400, "fine": 600}  # of other tokenizers, by the drafter's name
 WINDOWS = (3, 6)
 PROMPTS, NEW_TOKENS = 12, 48
-RUNS = 4  # interleaved; the quickest counts, as whatever else the machine does only adds seconds
+RUNS = 4  # interleaved; the fastest counts, as other work on the machine only adds seconds
 PERFECT_TOKENS = 6  # of the other vocabulary in a draft that writes the target's own text
 
 
@@ -34,23 +34,23 @@ class DrafterSpeed:
     drafter: str
     window: int
     summary: Summary  # of its last run; counts are the same in all
-    token_s: float  # seconds per output token in its quickest run
+    token_s: float  # seconds per output token in its fastest run
 
     @property
     def acceptance(self) -> float:
         """Accepted of the target tokens that counted as drafted, 0 to 1."""
         rate = self.summary.draft_acceptance_rate
-        assert rate is not None  # unknown of token trees alone
+        assert rate is not None  # None for token trees only
         return rate
 
     @property
     def judged_a_round(self) -> float:
-        """Tokens that the target judged in the mean of its verifications."""
+        """Mean tokens judged per verification of the target."""
         return self.summary.levels[-1].judged / _num_rounds(self.summary)
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Train the drafters, decode under each, and carry perfect drafts over."""
+    """Train the drafters, decode under each, and convert perfect drafts."""
     pool = pool_of(setting)
     prompts = prompts_of(setting, PROMPTS)
     training = DrafterTraining(pool, seed=setting.seed)
@@ -111,7 +111,7 @@ def _carried(pool: ModelPool, name: str, prompts: Sequence[Prompt], outputs: Seq
 
 
 def _speed_row(one: DrafterSpeed, sizes: dict[str, int], plain_s: float) -> list[Cell]:
-    """The target alone has neither a vocabulary of its own nor drafts."""
+    """The row of a drafter; the target alone has neither a vocabulary of its own nor drafts."""
     drafts = one.window > 0
     return [
         table_cell("drafter", one.drafter),

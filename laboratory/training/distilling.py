@@ -1,7 +1,7 @@
 """From a pool with a target to the same pool with drafters and their card, stage by stage.
 
-Texts are written in shards, then drafters and submodels are trained, both in several processes. Each leaves what came
-out as files of the work folder.
+Texts are written in shards, then drafters and submodels are trained, both in several processes. Each writes its results
+to files of the work folder.
 """
 
 import copy
@@ -39,14 +39,14 @@ from .recipe import Distillation, as_json
 from .students import (
     Text,
     drafter_config,
-    parted,
+    drafter_states,
     read_learned,
     read_shards,
-    said_and_head,
-    said_of,
+    split_texts,
     states_of,
     train_drafter,
     train_restored,
+    vocabulary_and_head,
     weights_of,
     write_learned,
     write_shards,
@@ -58,30 +58,30 @@ LOW_RANK = "low_rank.safetensors"
 
 
 class JobFailedError(ValueError):
-    """A process could not do its part, and why."""
+    """A process failed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every part of a distillation needs."""
+    """The common inputs of all parts of a distillation."""
 
     pool: Path  # pool file whose target teaches
     work: Path  # folder of checkpoints, and of shards in `shards`
-    recipe: Distillation  # what is trained
-    dtype: torch.dtype  # that products are computed in
-    device: str = "cpu"  # that texts are written and drafters are trained on
+    recipe: Distillation  # what to train
+    dtype: torch.dtype  # in which products are computed
+    device: str = "cpu"  # on which texts are written and drafters are trained
 
     @property
     def shards(self) -> Path:
-        """Where the texts lie."""
+        """The folder of the texts."""
         return self.work / "shards"
 
     def weights(self, name: str) -> Path:
-        """What a member learned."""
+        """The file of a member's learned weights."""
         return self.work / f"{name}.safetensors"
 
     def checkpoint(self, name: str) -> Path:
-        """State of its training."""
+        """The file of its training state."""
         return self.work / f"{name}.checkpoint.safetensors"
 
 
@@ -95,18 +95,18 @@ def distil_pool(
     Args:
         pool_path: of the pool, whose tokenizer must have a chat template.
         recipe: what to train.
-        out: folder of the new pool, made where needed.
+        out: folder of the new pool, made if missing.
         work: folder for texts and checkpoints; may be removed at the end.
         processes: at a time, of one thread each, >= 1.
         command: how this was called, for the card.
-        device: that texts are written and drafters are trained on, `cpu` or one of CUDA. The card is measured on the
+        device: on which texts are written and drafters are trained, `cpu` or one of CUDA. The card is measured on the
             CPU, in float32.
 
     Raises:
-        PoolFileError: a pool that is broken or has no chat template, a target that drafters cannot be made of,
-            or a submodel whose name or layers have no place beside them.
+        PoolFileError: a pool that is broken or has no chat template, a target from which drafters cannot be made, or a
+            submodel whose name or layers conflict with them.
         ValueError: `work` belongs to another recipe or target, or to submodels of other layers.
-        JobFailedError: a process could not do its part.
+        JobFailedError: a process failed.
     """
     file, content = read_pool_file(pool_path)
     pool = ModelPool.load(file, chat=True)
@@ -116,7 +116,7 @@ def distil_pool(
     work.mkdir(parents=True, exist_ok=True)
     job = Job(pool=file, work=work, recipe=recipe, dtype=_claim(work, recipe, content, pool, device), device=device)
     job.shards.mkdir(exist_ok=True)
-    for name, mask in submodels.items():  # refuses work of other layers before anything is written
+    for name, mask in submodels.items():  # raises for work of other layers before anything is written
         _claim_restored(work / f"{name}.submodel.json", name, mask, recipe)
     parts = min(processes, recipe.num_shards)
     with side_by_side(processes) as do:
@@ -128,14 +128,14 @@ def distil_pool(
     listed = submodels_text(submodels, content.members[-1].name)
     sizes = {name: size for name, (_, size) in exported.items()}
     write_whole(out / POOL_FILE_NAME, _pool_text(file, content, recipe, out, listed, sizes))
-    texts, held_out = parted(read_shards(recipe, job.shards), recipe)
+    texts, held_out = split_texts(read_shards(recipe, job.shards), recipe)
     written = ModelPool.load(out, threads=torch.get_num_threads())
     held_out = restated(written, held_out)
     write_whole(out / "CARD.md", make_card(written, texts, held_out, runs, submodels, recipe=recipe, command=command))
 
 
 def _trainings(job: Job, submodels: Mapping[str, Mask]) -> list[Callable[[], None]]:
-    """Of what the work folder does not have yet. What takes longest goes first: submodels have most layers."""
+    """Trainings that the work folder lacks, the longest first: submodels have most layers."""
     students = job.recipe.students
     missing = sorted(
         (name for name in students if not job.weights(name).exists()), key=lambda name: -students[name].num_layer_epochs
@@ -148,9 +148,9 @@ def _trainings(job: Job, submodels: Mapping[str, Mask]) -> list[Callable[[], Non
 
 @contextmanager
 def side_by_side(processes: int) -> Iterator[Callable[[Sequence[Callable[[], None]]], None]]:
-    """What does parts in so many processes at a time; one alone is done in this process.
+    """A function that runs parts in `processes` processes at a time; a single one runs in this process.
 
-    It raises JobFailedError where a process could not do its part, and the others are ended.
+    It raises JobFailedError if a process fails, and the others are ended.
     """
     if processes == 1:
         yield _one_by_one
@@ -172,7 +172,7 @@ def _one_by_one(jobs: Sequence[Callable[[], None]]) -> None:
 
 
 def _done(job: Callable[[], None], parent: int) -> None:
-    """Bad input is a line, as of any command, and comes back as an error that can be sent."""
+    """Run a part; bad input becomes an error of one line that can be sent between processes."""
     end_with(parent)
     try:
         job()
@@ -182,7 +182,7 @@ def _done(job: Callable[[], None], parent: int) -> None:
 
 @attention_of_any_length()
 def write_part(job: Job, first: int, every: int) -> None:
-    """Write every so-manieth shard from the first."""
+    """Write every `every`th shard, from `first` on."""
     pool, target = _loaded(job)
     writer = copy.deepcopy(target).to(job.dtype).eval()
     write_shards(pool, writer, job.recipe, job.shards, range(first, job.recipe.num_shards, every))
@@ -190,22 +190,22 @@ def write_part(job: Job, first: int, every: int) -> None:
 
 @attention_of_any_length()
 def train_part(job: Job, name: str) -> None:
-    """Train a drafter, and write what it learned into the work folder."""
+    """Train a drafter, and write its weights into the work folder."""
     pool, target = _loaded(job)
     recipe, student = job.recipe, job.recipe.students[name]
-    texts, _ = parted(read_shards(recipe, job.shards, job.device), recipe)
-    said, head = said_and_head(pool, texts, student.head_tokens)
+    texts, _ = split_texts(read_shards(recipe, job.shards, job.device), recipe)
+    vocabulary, head = vocabulary_and_head(pool, texts, student.head_tokens)
     model, run = train_drafter(name, student, target, texts, head, recipe, job.checkpoint(name), job.dtype)
-    write_learned(job.weights(name), {**weights_of(model), "said": said.int()}, run, job.dtype)
+    write_learned(job.weights(name), {**weights_of(model), "said": vocabulary.int()}, run, job.dtype)
 
 
 @attention_of_any_length()
 def restore_part(job: Job, name: str, mask: Mask) -> None:
-    """Train a submodel, and write what it learned into the work folder."""
+    """Train a submodel, and write its weights into the work folder."""
     pool, target = _loaded(job)
     recipe = job.recipe
-    texts, _ = parted(read_shards(recipe, job.shards, job.device), recipe)
-    _, head = said_and_head(pool, texts, recipe.restored.head_tokens)
+    texts, _ = split_texts(read_shards(recipe, job.shards, job.device), recipe)
+    _, head = vocabulary_and_head(pool, texts, recipe.restored.head_tokens)
     tensors, run = train_restored(name, mask, target, texts, head, recipe, job.checkpoint(name), job.dtype)
     write_learned(job.weights(name), tensors, run, job.dtype)
 
@@ -217,7 +217,7 @@ def _loaded(job: Job) -> tuple[ModelPool, PreTrainedModel]:
 
 
 def _check_target(file: Path, content: PoolFile, pool: ModelPool, recipe: Distillation) -> None:
-    """Refuse what would be learned wrong: scaled embeddings or logits, other devices and dtypes, a short context."""
+    """Raise PoolFileError for targets it cannot learn: scaled embeddings or logits, device, dtype, short context."""
     field, entry, model = f"members[{len(content.members) - 1}]", content.members[-1], pool.target.model
     if not isinstance(model, FAMILIES):
         names = ", ".join(family.__name__ for family in FAMILIES)
@@ -233,9 +233,9 @@ def _check_target(file: Path, content: PoolFile, pool: ModelPool, recipe: Distil
 
 
 def submodels_of_target(file: Path, content: PoolFile, recipe: Distillation) -> dict[str, Mask]:
-    """Layers that submodels of the target leave out, by name; what `low_rank` gave them is learned anew.
+    """Layers that submodels of the target leave out, by name; their `low_rank` weights are learned again.
 
-    Raises PoolFileError for a name that will be taken, or that would name another file of a work folder.
+    Raises PoolFileError for a name that will be taken, or that would be another file of a work folder.
     """
     found: dict[str, Mask] = {}
     for row, entry in enumerate(content.members):
@@ -250,7 +250,7 @@ def submodels_of_target(file: Path, content: PoolFile, recipe: Distillation) -> 
 
 
 def check_sizes(file: Path, submodels: Mapping[str, Mask], num_layers: int, recipe: Distillation) -> None:
-    """Submodels must have more layers than the drafters, after which they will stand; raises PoolFileError."""
+    """Submodels must have more layers than the drafters, which they will follow; raises PoolFileError."""
     most = max(student.num_layers for student in recipe.students.values())
     for name, mask in submodels.items():
         if num_layers - len(mask) <= most:
@@ -259,7 +259,7 @@ def check_sizes(file: Path, submodels: Mapping[str, Mask], num_layers: int, reci
 
 
 def _claim(work: Path, recipe: Distillation, content: PoolFile, pool: ModelPool, device: str) -> torch.dtype:
-    """Texts of another recipe or target must not leak in; returns the dtype that the work was begun in."""
+    """Claim the work folder, so that no texts of another recipe or target leak in; returns the dtype of its work."""
     path = work / "recipe.json"
     mine = {**recipe.to_json(), "target": content.members[-1].path, "tokenizer": pool.tokenizer_sha256}
     if not path.exists():
@@ -274,7 +274,7 @@ def _claim(work: Path, recipe: Distillation, content: PoolFile, pool: ModelPool,
 
 
 def _claim_restored(path: Path, name: str, mask: Mask, recipe: Distillation) -> None:
-    """What is trained for other layers or by another recipe must not be taken for this."""
+    """Claim a submodel's weights, so that those for other layers or by another recipe are not used."""
     mine = {"skip_layers": list(mask), **as_json(recipe.restored)}
     if not path.exists():
         write_whole(path, json.dumps(mine, indent=1, sort_keys=True) + "\n")
@@ -286,13 +286,13 @@ _ROWS, _WIDTH, _REPEATS = 256, 768, 9
 
 
 def quick_dtype() -> torch.dtype:
-    """bfloat16 or float32, whichever a product of usual size was quicker in just now."""
+    """bfloat16 or float32: the faster one for a product of usual size, measured now."""
     return min((torch.bfloat16, torch.float32), key=_seconds)
 
 
 @torch.inference_mode()
 def _seconds(dtype: torch.dtype) -> float:
-    """The least of some goes; the first one warms up."""
+    """The least of some runs; the first one warms up."""
     left, right = torch.ones(_ROWS, _WIDTH, dtype=dtype), torch.ones(_WIDTH, _WIDTH, dtype=dtype)
     found = []
     for _ in range(_REPEATS):
@@ -303,7 +303,7 @@ def _seconds(dtype: torch.dtype) -> float:
 
 
 def _export(job: Job, name: str, out: Path, pool: ModelPool) -> tuple[TrainingRun, int]:
-    """Write config, weights without embeddings, and ids that it can say; also returns the number of parameters."""
+    """Write config, weights without embeddings, and ids that it can write; also returns the number of parameters."""
     tensors, run = read_learned(job.weights(name))
     said = tensors.pop("said").tolist()
     assert pool.target.model is not None
@@ -350,7 +350,7 @@ def _pool_text(
 
 
 def submodels_text(submodels: Mapping[str, Mask], target: str) -> str:
-    """Their part of a pool file, from the smallest."""
+    """The submodels' part of a pool file, smallest first."""
     return "".join(
         f'\n[[members]]\nname = "{name}"\nsubmodel_of = {json.dumps(target, ensure_ascii=False)}\n'
         f'skip_layers = {list(mask)}\nlow_rank = "{name}/{LOW_RANK}"\n'
@@ -359,7 +359,7 @@ def submodels_text(submodels: Mapping[str, Mask], target: str) -> str:
 
 
 def restated(pool: ModelPool, texts: Sequence[Text]) -> list[Text]:
-    """Texts with states of the target in the dtype that it decodes in; those of training may be of a quicker one."""
+    """Texts with states of the target in the dtype of decoding; those of training may be in a faster one."""
     assert pool.target.model is not None
     states = states_of(pool.target.model, [text.tokens for text in texts])
     return [replace(text, states=own) for text, own in zip(texts, states, strict=True)]
@@ -375,7 +375,7 @@ def make_card(
     recipe: Distillation,
     command: str,
 ) -> str:
-    """Measure drafters and submodels on dialogues that they did not learn from; returns Markdown."""
+    """Measure drafters and submodels on held-out dialogues; returns Markdown."""
     both = with_slims(pool, {f"{name}, untrained": mask for name, mask in submodels.items()})
     names = [*runs, *(member.name for member in both.members if member.name.endswith(", untrained"))]
     depths = {name: student.num_depths for name, student in recipe.students.items()}
@@ -437,7 +437,7 @@ def _table(
 def _measured(
     pool: ModelPool, name: str, num_depths: int, texts: Sequence[Text]
 ) -> dict[str, dict[str, tuple[float, float, float]]]:
-    """By row, then by tag and of all: equal choices, loss, and choices that can be said."""
+    """By row, then by tag and for all: equal choices, loss, and choices within the head."""
     drafter, target = pool.member(name).model, pool.target.model
     assert drafter is not None
     assert target is not None
@@ -446,7 +446,9 @@ def _measured(
         first = text.answer_at - 1
         theirs = functional.linear(text.states[first:].float(), target.get_output_embeddings().weight)
         embedded = drafter.get_input_embeddings()(text.tokens[None, :-1])
-        for row, states in zip(_rows(name, num_depths), said_of(drafter, num_depths, embedded, [text]), strict=True):
+        for row, states in zip(
+            _rows(name, num_depths), drafter_states(drafter, num_depths, embedded, [text]), strict=True
+        ):
             found = _compared(drafter.get_output_embeddings()(states[0, first:]), theirs)
             by_tag = sums.setdefault(row, {})
             for tag in (text.tag, "all"):
@@ -458,12 +460,12 @@ def _measured(
 
 
 def _rows(name: str, num_depths: int) -> list[str]:
-    """A row of each depth, of a drafter that reads the target's states; else one."""
+    """A row for each depth of a drafter that reads the target's states; else one."""
     return [name, *(f"{name}, depth {depth}" for depth in range(2, num_depths + 1))]
 
 
 def _compared(logits: Tensor, theirs: Tensor) -> Tensor:
-    """Sums over positions `[P]` of logits `[P, V]`: of one, of equal choices, losses and choices that can be said."""
+    """Sums over positions `[P]` of logits `[P, V]`: of one, of equal choices, losses and choices within the head."""
     said, choices = logits[0].isfinite(), theirs.argmax(-1)
     losses = functional.cross_entropy(logits[:, said], theirs[:, said].softmax(-1), reduction="none")
     equal = (logits.argmax(-1) == choices).double()

@@ -1,4 +1,4 @@
-"""From a recipe to a pool of small models on disk, and its card: what the members can do, measured."""
+"""From a recipe to a pool of small models on disk, and its card with measurements of the members."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ from .texts import END_TOKEN, Corpus, Item, build_corpus, held_out_items, pack_c
 from .training import TrainingRun, make_teacher, read_tensors, train_student, train_target, write_tensors
 
 SAMPLE_CHARACTERS = 240
-# Long enough for the whole answer of most prompts.
+# Enough for the whole answer to most prompts.
 AGREEMENT_TOKENS = 128
 TIMED_FORWARDS = 40
 
@@ -34,10 +34,10 @@ Networks = Mapping[str, PreTrainedModel]  # by member; prompt lookup has none
 
 
 def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = "train_pool(...)") -> None:
-    """Train a pool and write it to `out_dir`, which is made where needed.
+    """Train a pool and write it to `out_dir`, which is made if missing.
 
-    Every stage keeps its state in `work_dir`; after a kill the same call continues and comes to the same result. The
-    folder may be removed at the end. `command` is how this was called, for the card.
+    Every stage keeps its state in `work_dir`; after a kill the same call continues, with the same result. The folder
+    may be removed at the end. `command` is how this was called, for the card.
 
     Raises:
         ValueError: if `work_dir` belongs to another recipe.
@@ -64,7 +64,7 @@ def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = 
 
 
 def _claim(work_dir: Path, recipe: Recipe) -> None:
-    """Checkpoints of another recipe must not leak into this pool."""
+    """Claim the folder, so that checkpoints of another recipe do not leak into this pool."""
     path = work_dir / "recipe.json"
     fingerprint = json.dumps(recipe.to_json(), indent=1, sort_keys=True) + "\n"
     if not path.exists():
@@ -74,7 +74,7 @@ def _claim(work_dir: Path, recipe: Recipe) -> None:
 
 
 def _prepare_texts(corpus: Corpus, recipe: Recipe, out_dir: Path, work_dir: Path) -> Tokenizer:
-    """Tokenizer and packed sequences; the last file written says that both exist."""
+    """Tokenizer and packed sequences; the last file written shows that both exist."""
     packed, learned = work_dir / "sequences.safetensors", work_dir / "tokenizer.json"
     if not packed.exists():
         tokenizer = train_tokenizer(corpus, recipe)
@@ -161,7 +161,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _agreement_table(networks: Networks, prompts: Sequence[Prompt], written: Calibration) -> str:
-    """By domain and of all text; a domain without a prompt has no column."""
+    """By domain and for all text; a domain without a prompt has no column."""
     tags = [prompt.tag for prompt in prompts]
     parts = {tag: tuple(text for text, its in zip(written.texts, tags, strict=True) if its == tag) for tag in TAGS}
     parts = {tag: texts for tag, texts in {**parts, "all": written.texts}.items() if texts}

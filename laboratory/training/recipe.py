@@ -1,4 +1,4 @@
-"""Every number that decides how models are trained: pools of small ones (`recipes.toml`), drafters (`recipe.toml`)."""
+"""All numbers for training models: pools of small ones (`recipes.toml`), drafters (`recipe.toml`)."""
 
 import tomllib
 from collections.abc import Mapping
@@ -54,9 +54,9 @@ class Course:
     Raises ValueError for shares that are out of order.
     """
 
-    num_epochs: float  # times that each text is learned from, > 0
+    num_epochs: float  # number of passes over each text, > 0
     num_rows: int  # texts in a batch
-    most_steps: int = 3000  # a batch has more texts where these would be more steps
+    most_steps: int = 3000  # a batch has more texts if there would be more steps
     knots: tuple[tuple[float, float], ...]  # (share of the steps, learning rate); straight lines between them
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Course:
             raise ValueError(f"knots must be in order of their shares, got {self.knots}")
 
     def schedule(self, num_texts: int) -> Schedule:
-        """That of so many texts."""
+        """The schedule for `num_texts` texts."""
         rows = num_texts * self.num_epochs
         num_rows = max(self.num_rows, ceil(rows / self.most_steps))
         num_steps = ceil(rows / num_rows)
@@ -74,14 +74,14 @@ class Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Student:
-    """A model that is trained to say what the target says."""
+    """A model that is trained on the target's distribution."""
 
     name: str
     shape: Shape
     schedule: Schedule  # of its training
     # in (0, 1]; training stops once this share of the target's greedy tokens is chosen. None: it does not
     agreement: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    tags: tuple[str, ...] = ()  # domains whose text it learns from and is stopped by; all of the pool if empty
+    tags: tuple[str, ...] = ()  # domains of its training text and of its agreement; all of the pool if empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Recipe:
     prompts_per_tag: int  # held-out prompts of each domain
     lookup: NgramEntry | None  # the model-free member `ngram`, if any
     target: Shape  # shape of the target
-    skip_layers: tuple[int, ...]  # layers of the target that the submodel `slim` leaves out; without any there is none
+    skip_layers: tuple[int, ...]  # layers of the target that the submodel `slim` leaves out; empty: no `slim`
     full_share: float  # share of target steps through all layers
     slim_share: float  # share of target steps through the layers of `slim`; the rest drops layers at random
     drop_prob: float  # probability that a random step drops a layer between the first and the last
@@ -117,7 +117,7 @@ class Recipe:
     corpus_rows: int  # training sequences of the corpus that the distillation uses beside the generated text
     teacher_top: int  # tokens of the target's distribution that are kept for each position
     checkpoint_every_s: float  # seconds between two checkpoints
-    remark: str  # what a reader of the card should know of the run, or nothing
+    remark: str  # a remark on the run for the card, or ""
 
     def __post_init__(self) -> None:
         if len(self.shares) != len(TAGS):
@@ -149,12 +149,12 @@ class Recipe:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Domains that it has text of."""
+        """Domains with text."""
         return tuple(tag for tag, share in zip(TAGS, self.shares, strict=True) if share > 0.0)
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """Of the trained members, by name."""
+        """Shapes of the trained members, by name."""
         return {**{student.name: student.shape for student in self.students}, TARGET: self.target}
 
     @property
@@ -172,25 +172,25 @@ class Recipe:
         return (*lookup, *students, *slim, MemberEntry(name=TARGET, path=TARGET))
 
     def to_json(self) -> dict[str, Any]:
-        """What decides the weights; how often the state is written does not."""
+        """What determines the weights; without the interval of checkpoints."""
         return as_json(replace(self, checkpoint_every_s=0.0))
 
 
 def read_recipe(name: str) -> Recipe:
-    """That of this name in `recipes.toml`; what it does not say is as in `pico`, the recipe of the shipped pool."""
+    """The recipe of this name in `recipes.toml`; missing keys are as in `pico`, the recipe of the shipped pool."""
     known = _shipped("recipes.toml")
     return TypeAdapter(Recipe).validate_python({**known["pico"], **known[name], "name": name})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafter:
-    """A drafter that has its target's embeddings; raises ValueError for several layers beside depths."""
+    """A drafter that has its target's embeddings; raises ValueError for several layers with depths."""
 
     num_layers: int  # decoder layers, each of the target's shape
-    head_tokens: int  # tokens that it can say, the commonest ones of the target's answers
+    head_tokens: int  # tokens that it can write, the most frequent ones of the target's answers
     course: Course  # of its training
     intermediate_size: int | None = None  # width of its feed-forward layers; None for the target's
-    # depths that it learns to draft at from the target's hidden states, >= 0; 0 if it reads tokens alone
+    # depths at which it learns to draft from the target's hidden states, >= 0; 0 if it reads tokens only
     num_depths: int = 0
 
     def __post_init__(self) -> None:
@@ -201,7 +201,7 @@ class Drafter:
 
     @property
     def num_layer_epochs(self) -> float:
-        """Epochs times the layers that a text goes through."""
+        """Epochs times the layers of a text's forward."""
         return self.course.num_epochs * self.num_layers * max(1, self.num_depths)
 
 
@@ -209,14 +209,14 @@ class Drafter:
 class Restoring:
     """How submodels of the target are trained."""
 
-    rank: int  # of what is added to each weight, >= 1
-    head_tokens: int  # tokens whose probabilities are learned, the commonest ones of the target's answers
+    rank: int  # of the product added to each weight, >= 1
+    head_tokens: int  # tokens whose probabilities are learned, the most frequent ones of the target's answers
     course: Course  # of the training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A kind of question: its share of them, in (0, 1], and first words, which the target goes on to write."""
+    """A kind of question: its share of them, in (0, 1], and first words, which the target continues."""
 
     share: float
     openings: tuple[str, ...]
@@ -231,15 +231,15 @@ class Distillation:
 
     name: str
     seed: int  # of questions, answers and the order of texts
-    num_shards: int  # parts that the texts are written in, each whole or not at all
+    num_shards: int  # parts of the texts, each written whole or not at all
     shard_rows: int  # dialogues begun in a part; those whose question does not end are dropped
     # most tokens of each
     question_tokens: int
     answer_tokens: int
-    question_temperature: float  # that questions are sampled at
-    answer_temperature: float  # that a share of the answers are sampled at
+    question_temperature: float  # at which questions are sampled
+    answer_temperature: float  # at which a share of the answers are sampled
     sampled_share: float  # of the answers, in [0, 1]; the others are greedy
-    held_out_rows: int  # dialogues that nothing is trained on: the last ones
+    held_out_rows: int  # the last dialogues, which are not used for training
     checkpoint_every_s: float  # seconds between two checkpoints
     students: Mapping[str, Drafter]  # by member's name
     restored: Restoring  # how the submodels of the pool's target are trained
@@ -251,9 +251,9 @@ class Distillation:
             raise ValueError(f"shares of tasks must add up to 1, got {shares}")
 
     def sized(self, dialogues: int | None, rows: int | None) -> "Distillation":
-        """The same with so many dialogues begun, so many at a time; None as it is.
+        """The same with `dialogues` begun dialogues, `rows` at a time; None: unchanged.
 
-        Raises ValueError for dialogues that are no multiple of those of a part.
+        Raises ValueError for dialogues that are no multiple of a part's.
         """
         shard_rows = rows or min(self.shard_rows, dialogues or self.shard_rows)
         begun = dialogues or self.num_shards * self.shard_rows
@@ -262,21 +262,21 @@ class Distillation:
         return replace(self, num_shards=begun // shard_rows, shard_rows=shard_rows)
 
     def to_json(self) -> dict[str, Any]:
-        """What decides the texts and drafters; what is learned beside submodels has a claim of its own."""
+        """What determines the texts and drafters; submodels' weights have a claim of their own."""
         values = as_json(replace(self, checkpoint_every_s=0.0))
         del values["restored"]
         return values
 
 
 def read_distillation(name: str) -> Distillation:
-    """That of this name in `recipe.toml`; what it does not say is as in `full`."""
+    """The recipe of this name in `recipe.toml`; missing keys are as in `full`."""
     known = _shipped("recipe.toml")
     values = {**known["full"], **known[name], "tasks": known["tasks"], "name": name}
     return TypeAdapter(Distillation).validate_python(values)
 
 
 def as_json(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass of this file
-    """A recipe, or a part of one, as JSON holds it."""
+    """A recipe, or a part of one, as JSON."""
     values: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json")
     return values
 

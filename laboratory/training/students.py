@@ -1,20 +1,20 @@
-"""What learns from a target's own dialogues: small drafters, drafters from its states, submodels that are restored.
+"""Models that learn from a target's own dialogues: small drafters, drafters from its states, restored submodels.
 
-The target asks itself: it is set at the user's place, goes on from first words, and answers, as Magpie's instructions
-were made (Xu et al. 2024, arXiv:2406.08464). Its answers are what a drafter has to foresee. Texts lie on disk in
-shards, each whole or not there.
+The target writes the questions too: it continues first words in the user's place, then answers, as for Magpie's
+instructions (Xu et al. 2024, arXiv:2406.08464). Its answers are what a drafter has to predict. Texts are on disk in
+shards, each whole or absent.
 
-Drafters begin as layers of their target and read and say tokens by its embeddings. One that reads the target's states
-reads its own beyond what the target has judged, so it learns from these, too, as in HASS (Zhang et al. 2024,
-arXiv:2408.15766) and the training-time test of EAGLE-3 (Li et al. 2025, arXiv:2503.01840). Pass d says of every
-position what is said there at depth d + 1: it reads the state that pass d - 1 had one position before, and looks at
-keys and values as they are in decoding, those of pass 0 up to d positions before, then one of each later pass.
+Drafters begin as layers of their target and read and write tokens by its embeddings. One that reads the target's states
+reads its own beyond the judged tokens, so it learns from these too, as in HASS (Zhang et al. 2024, arXiv:2408.15766)
+and the training-time test of EAGLE-3 (Li et al. 2025, arXiv:2503.01840). Pass d gives at every position the output at
+depth d + 1: it reads the state of pass d - 1 one position before, and attends to keys and values as in decoding, those
+of pass 0 up to d positions before, then one of each later pass.
 
-Submodels learn to do without the layers that they leave out, by a product of small rank beside each weight, W + B A
-(LoRA, Hu et al. 2021, arXiv:2106.09685). B is 0 at first, so that a submodel begins as what it was. The norms in its
-layers are learned, too; the target's weights and the final norm stay.
+Submodels learn to replace the layers that they leave out, by a product of small rank beside each weight, W + B A (LoRA,
+Hu et al. 2021, arXiv:2106.09685). B is 0 at first, so that a submodel begins unchanged. The norms in its layers are
+learned too; the target's weights and the final norm are fixed.
 
-Letters: B texts of a batch, T tokens of the longest one or of a text, W width of the target, K tokens that are said or
+Letters: B texts of a batch, T tokens of the longest one or of a text, W width of the target, K tokens of the head or
 learned, P positions of all texts of a batch; R rank, I and O inputs and outputs of a weight.
 """
 
@@ -65,7 +65,7 @@ def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor,
 
 
 def _seen(length: int, depth: int, device: torch.device) -> Tensor:
-    """`[T, (depth + 1) T]` which keys of all passes the queries of this one look at; each at its own at least."""
+    """`[T, (depth + 1) T]` which keys of all passes the queries of this one attend to; each to its own at least."""
     places = torch.arange(length, device=device)
     rows, columns = places[:, None], places[None]
     own = [columns == rows - depth + number for number in range(1, depth + 1)]
@@ -73,9 +73,9 @@ def _seen(length: int, depth: int, device: torch.device) -> Tensor:
 
 
 def begin_student(target: PreTrainedModel, num_layers: int, intermediate_size: int | None = None) -> PreTrainedModel:
-    """A model of some of the target's layers, evenly from the first on, and its final norm.
+    """A model of some of the target's layers, evenly spaced from the first on, and its final norm.
 
-    Of narrower feed-forward layers it has the target's units of the greatest weights.
+    Narrower feed-forward layers have the target's units with the largest weights.
     """
     last = len(layers_of(target)) - 1
     sources = [place * last // max(1, num_layers - 1) for place in range(num_layers)]
@@ -92,7 +92,7 @@ def begin_feature_student(target: PreTrainedModel, intermediate_size: int | None
 
 
 def drafter_config(target: PreTrainedModel, num_layers: int, intermediate_size: int | None = None) -> PreTrainedConfig:
-    """The target's config with so many layers, perhaps narrower ones, and without embeddings of its own."""
+    """The target's config with `num_layers` layers, perhaps narrower ones, and without embeddings of its own."""
     config: Any = copy.deepcopy(target.config)
     config.num_hidden_layers, config.tie_word_embeddings = num_layers, True
     config.intermediate_size = intermediate_size or config.intermediate_size
@@ -116,7 +116,7 @@ _UP, _GATE, _DOWN = "mlp.up_proj", "mlp.gate_proj", "mlp.down_proj"
 
 
 def _narrowed(weights: Mapping[str, Tensor], num_units: int) -> dict[str, Tensor]:
-    """A layer's weights with so many units of its feed-forward layer: those whose products of norms are greatest."""
+    """A layer's weights with `num_units` units of its feed-forward layer: those with the largest products of norms."""
     norms = [weights[f"{_UP}.weight"].norm(dim=1), weights[f"{_GATE}.weight"].norm(dim=1)]
     size = norms[0] * norms[1] * weights[f"{_DOWN}.weight"].norm(dim=0)
     kept = size.topk(num_units).indices.sort().values
@@ -138,29 +138,29 @@ class Text:
     question: str
     tokens: Tensor  # int64 `[T]`
     answer_at: int  # place of the answer's first token
-    # float16 `[T - 1, W]`, the target's last hidden states (after the final norm), of all tokens but the last; the
+    # float16 `[T - 1, W]`, the target's last hidden states (after the final norm), of all tokens except the last; the
     # state at i gives the distribution of token i + 1
     states: Tensor
 
 
 def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, shard: int) -> list[Text]:
-    """The dialogues of a shard, a number; questions that do not end in time, or come twice, are left out.
+    """The dialogues of shard number `shard`; questions that do not end in time, or are repeated, are left out.
 
     Raises:
-        PoolFileError: a chat template that does not hold a question as it is.
+        PoolFileError: a chat template that does not contain a question unchanged.
         ValueError: no question ended.
     """
     rng = random.Random(f"{recipe.seed}/{shard}")
     asked = _ask(pool, writer, recipe, rng)
     rng.shuffle(asked)
-    # All in one batch, as wide products are the quicker ones.
+    # All in one batch, as wide products are faster.
     num_sampled = round(recipe.sampled_share * len(asked))
     temperatures = [recipe.answer_temperature] * num_sampled + [0.0] * (len(asked) - num_sampled)
     return _answer(pool, writer, recipe, asked, temperatures, seed=rng.randrange(2**31))
 
 
 def _ask(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, rng: random.Random) -> list[tuple[str, str]]:
-    """Tag and text of different questions."""
+    """(tag, text) of different questions."""
     before = _before(pool.chat)
     tags = rng.choices(list(recipe.tasks), [task.share for task in recipe.tasks.values()], k=recipe.shard_rows)
     openings = [rng.choice(recipe.tasks[tag].openings) for tag in tags]
@@ -182,8 +182,8 @@ def _ask(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, rng: ra
 
 
 def _before(chat: ChatTemplate | None) -> str:
-    """What stands before a question; raises PoolFileError for a template that does not hold it as it is."""
-    assert chat is not None  # the pool was loaded for one
+    """The text before a question; raises PoolFileError for a template that does not contain it unchanged."""
+    assert chat is not None  # the pool was loaded with one
     before, mark, after = chat.asked(_MARK).partition(_MARK)
     if not mark or _MARK in after:
         raise PoolFileError(chat.place, "chat template", "must hold a question once, as it is", f"{before}{after}")
@@ -212,12 +212,12 @@ def _answer(
     ]
 
 
-# Padded tokens of a forward at most, by kind of device: a GPU is quick with many, a CPU with what its caches hold.
+# Padded tokens of a forward at most, by kind of device: a GPU is fast with many, a CPU with what its caches hold.
 SCORED_TOKENS = {"cpu": 4096, "cuda": 65536}
 
 
 def write_shards(pool: ModelPool, writer: PreTrainedModel, recipe: Distillation, folder: Path, numbers: range) -> None:
-    """Write those of the shards that are missing; `writer` is the pool's target in the dtype that it writes in."""
+    """Write the missing shards; `writer` is the pool's target in the dtype for writing."""
     missing = [shard for shard in numbers if not _path(folder, shard).exists()]
     for shard in tracked(missing, "writing", total=len(missing), unit="shards"):
         _write_shard(_path(folder, shard), write_dialogues(pool, writer, recipe, shard))
@@ -228,10 +228,10 @@ def read_shards(recipe: Distillation, folder: Path, device: str = "cpu") -> list
     return [text for shard in range(recipe.num_shards) for text in _read_shard(_path(folder, shard), device)]
 
 
-def parted(texts: list[Text], recipe: Distillation) -> tuple[list[Text], list[Text]]:
-    """Texts to learn from, and the last ones, which are held out; of equal questions the first one counts alone.
+def split_texts(texts: list[Text], recipe: Distillation) -> tuple[list[Text], list[Text]]:
+    """(texts to learn from, the last ones, which are held out); of equal questions only the first one is used.
 
-    Raises ValueError where too few are left.
+    Raises ValueError if too few are left.
     """
     first: dict[str, Text] = {}
     for text in texts:
@@ -265,7 +265,7 @@ def _read_shard(path: Path, device: str) -> Iterator[Text]:
     first = 0
     for row, each in enumerate(told):
         last = first + each["num_tokens"]
-        # A dialogue has a state less than tokens.
+        # A dialogue has one state less than tokens.
         own = states[first - row : last - row - 1]
         yield Text(each["tag"], each["question"], tokens[first:last], each["answer_at"], own)
         first = last
@@ -286,7 +286,7 @@ def states_of(writer: PreTrainedModel, texts: Sequence[Tensor]) -> list[Tensor]:
 
 
 def common_tokens(texts: Sequence[Text], num_tokens: int, ends: Sequence[int]) -> list[int]:
-    """The tokens commonest in the answers, so many at most, ascending; those that end a text are among them."""
+    """The most frequent tokens of the answers, at most `num_tokens`, ascending; including those that end a text."""
     counts = Counter(torch.cat([text.tokens[text.answer_at :] for text in texts]).tolist())
     ranked = [*ends, *(token for token, _ in counts.most_common() if token not in ends)]
     return sorted(ranked[:num_tokens])
@@ -296,9 +296,9 @@ def train_drafter(
     name: str, student: Drafter, target: PreTrainedModel, texts: Sequence[Text], head: Tensor, recipe: Distillation,
     checkpoint: Path, dtype: torch.dtype,
 ) -> tuple[PreTrainedModel, TrainingRun]:  # fmt: skip
-    """Train a drafter to give the tokens that it can say the probabilities that the target gives them.
+    """Train a drafter to give the tokens of its head the target's probabilities.
 
-    The target is not changed. `head` `[K, W]` is those rows of its output head, `checkpoint` a file for the state;
+    The target is not changed. `head` `[K, W]` has those rows of its output head, `checkpoint` a file for the state;
     products are computed in `dtype`, weights are float32.
     """
     size = student.intermediate_size
@@ -308,26 +308,26 @@ def train_drafter(
         model = begin_student(target, student.num_layers, size)
     table = target.get_input_embeddings().weight.detach()
 
-    def said(picked: Sequence[Text]) -> Iterator[Tensor]:
-        return said_of(model, student.num_depths, functional.embedding(_padded(picked), table), picked)
+    def own_states(picked: Sequence[Text]) -> Iterator[Tensor]:
+        return drafter_states(model, student.num_depths, functional.embedding(_padded(picked), table), picked)
 
-    loss_at = _loss(said, texts, head, dtype)
+    loss_at = _loss(own_states, texts, head, dtype)
     return model, _run(model, loss_at, name, texts, student.course.schedule(len(texts)), recipe, checkpoint)
 
 
 def _loss(
-    said: Callable[[Sequence[Text]], Iterator[Tensor]], texts: Sequence[Text], head: Tensor, dtype: torch.dtype
+    own_states: Callable[[Sequence[Text]], Iterator[Tensor]], texts: Sequence[Text], head: Tensor, dtype: torch.dtype
 ) -> Callable[[int, Tensor], Tensor]:
-    """That of a step, in the mean over what is said, at each of some depths, of the texts of a batch.
+    """The loss of a step: the mean over the texts of a batch, at each depth.
 
-    Questions are learned from, too: answers alone were too few (it got 79% of them right, and 40% of others).
+    Questions are used too: answers alone were too few (it got 79% of them right, and 40% of others).
     """
 
     def loss_at(_: int, rows: Tensor) -> Tensor:
         picked = [texts[row] for row in rows.tolist()]
         states = torch.cat([text.states for text in picked]).float()
         with torch.autocast(states.device.type, dtype=dtype, enabled=dtype != torch.float32):
-            return torch.stack([distance(joined(own, picked), states, head) for own in said(picked)]).mean()
+            return torch.stack([distance(joined(own, picked), states, head) for own in own_states(picked)]).mean()
 
     return loss_at
 
@@ -344,12 +344,14 @@ def _run(
 
 
 def _padded(texts: Sequence[Text]) -> Tensor:
-    """`[B, T]`, all tokens but the last. Padding stands behind a text, so that a causal model needs no mask."""
+    """`[B, T]`, all tokens except the last. Padding follows a text, so a causal model needs no mask."""
     return pad_sequence([text.tokens[:-1] for text in texts], batch_first=True)
 
 
-def said_of(model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Sequence[Text]) -> Iterator[Tensor]:
-    """The states `[B, T, W]` by which a drafter says the next tokens, at every depth that it learns at."""
+def drafter_states(
+    model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Sequence[Text]
+) -> Iterator[Tensor]:
+    """The states `[B, T, W]` from which a drafter predicts the next tokens, at every depth that it learns."""
     if num_depths:
         states = pad_sequence([text.states for text in texts], batch_first=True).float()
         yield from states_at_depths(model, embedded, states, num_depths)
@@ -364,11 +366,11 @@ def joined(own: Tensor, texts: Sequence[Text]) -> Tensor:
     return own.flatten(0, 1)[real.to(own.device)]
 
 
-def distance(said: Tensor, states: Tensor, head: Tensor) -> Tensor:
-    """Cross-entropy in nats of states `[P, W]` to the target's `[P, W]` over a head `[K, W]`, in the mean."""
+def distance(own: Tensor, states: Tensor, head: Tensor) -> Tensor:
+    """Cross-entropy in nats of states `[P, W]` to the target's `[P, W]` over a head `[K, W]`, averaged."""
     with torch.no_grad():
         probs = functional.linear(states, head).float().softmax(-1)
-    return functional.cross_entropy(functional.linear(said, head).float(), probs)
+    return functional.cross_entropy(functional.linear(own, head).float(), probs)
 
 
 def weights_of(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -378,21 +380,21 @@ def weights_of(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: weight.detach().to(torch.bfloat16) for name, weight in named if id(weight) not in own}
 
 
-def said_and_head(pool: ModelPool, texts: Sequence[Text], head_tokens: int) -> tuple[Tensor, Tensor]:
-    """Ids `[K]` of the commonest tokens, as many as `head_tokens` at most, and the target's head for them `[K, W]`."""
+def vocabulary_and_head(pool: ModelPool, texts: Sequence[Text], head_tokens: int) -> tuple[Tensor, Tensor]:
+    """Ids `[K]` of the most frequent tokens, at most `head_tokens`, and the target's head for them `[K, W]`."""
     assert pool.target.model is not None
-    said = torch.tensor(common_tokens(texts, head_tokens, pool.eos_token_ids))
-    return said, pool.target.model.get_output_embeddings().weight.detach()[said]
+    vocabulary = torch.tensor(common_tokens(texts, head_tokens, pool.eos_token_ids))
+    return vocabulary, pool.target.model.get_output_embeddings().weight.detach()[vocabulary]
 
 
 def write_learned(path: Path, tensors: Mapping[str, Tensor], run: TrainingRun, dtype: torch.dtype) -> None:
-    """Write tensors, what their training took, and the dtype of its products."""
+    """Write tensors, the figures of their training, and the dtype of its products."""
     told = {"num_tokens": str(run.num_tokens), "seconds": str(run.seconds), "dtype": str(dtype).removeprefix("torch.")}
     write_tensors(dict(tensors), path, metadata=told)
 
 
 def read_learned(path: Path) -> tuple[dict[str, Tensor], TrainingRun]:
-    """The tensors, and what their training took."""
+    """The tensors, and the figures of their training."""
     with safe_open(path, framework="pt") as file:
         told = file.metadata()
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
@@ -403,10 +405,10 @@ BETAS = (0.9, 0.98)
 
 
 class Restored(nn.Module):
-    """A linear module whose weight stays, and, learned beside it, A `[R, I]`, drawn, and B `[O, R]`, zeros at first."""
+    """A linear module with a fixed weight and learned A `[R, I]`, random at first, and B `[O, R]`, zeros at first."""
 
     def __init__(self, linear: nn.Linear, rank: int, *, dtype: torch.dtype, rng: torch.Generator) -> None:
-        """Stand for `linear`, whose weight is kept in `dtype`; `rng` draws A."""
+        """Wrap `linear`, whose weight is kept in `dtype`; `rng` draws A."""
         super().__init__()
         self._fixed = (linear.weight.detach().to(dtype), linear.bias)  # a tuple, so that they are no parameters of this
         drawn = torch.randn(rank, linear.in_features, generator=rng) / sqrt(linear.in_features)
@@ -439,15 +441,15 @@ def train_restored(
     name: str, skip_layers: Sequence[int], target: PreTrainedModel, texts: Sequence[Text], head: Tensor,
     recipe: Distillation, checkpoint: Path, dtype: torch.dtype,
 ) -> tuple[dict[str, Tensor], TrainingRun]:  # fmt: skip
-    """Train, as `train_drafter`, what a submodel has beside the target's weights: in bfloat16, named as in pools."""
+    """Train, as `train_drafter`, a submodel's weights beside the target's; returns them in bfloat16, pools' names."""
     model = begin_restored(target, skip_layers, recipe.restored.rank, dtype=dtype, seed=recipe.seed)
     layers = layers_of(model)
     optimizer = torch.optim.AdamW(layers.parameters(), betas=BETAS, weight_decay=0.0, fused=True)
 
-    def said(picked: Sequence[Text]) -> Iterator[Tensor]:
+    def own_states(picked: Sequence[Text]) -> Iterator[Tensor]:
         yield model.base_model(input_ids=_padded(picked), use_cache=False).last_hidden_state
 
-    loss_at = _loss(said, texts, head, dtype)
+    loss_at = _loss(own_states, texts, head, dtype)
     run = _run(
         layers, loss_at, name, texts, recipe.restored.course.schedule(len(texts)), recipe, checkpoint, [optimizer]
     )
@@ -455,7 +457,7 @@ def train_restored(
 
 
 def learned_by(model: PreTrainedModel, skip_layers: Sequence[int]) -> dict[str, Tensor]:
-    """What was learned, in bfloat16, by the names that modules have in the target."""
+    """The learned weights, in bfloat16, by the names of modules in the target."""
     kept = [layer for layer in range(len(layers_of(model)) + len(skip_layers)) if layer not in skip_layers]
     return {
         f"{LAYERS_PREFIX}{kept[place]}.{name}": parameter.detach().to(torch.bfloat16)

@@ -37,7 +37,7 @@ class Item:
     tag: str  # domain of the text, such as `math`
     prompt: str  # what a model is given
     completion: str  # what a model should write; the end token comes after it
-    answer: str | None = None  # the part of the completion that can be scored, where one exists
+    answer: str | None = None  # the part of the completion that can be scored, if any
 
     @property
     def text(self) -> str:
@@ -49,8 +49,8 @@ class Item:
 class Corpus:
     """Documents by domain."""
 
-    train: dict[str, list[Item]]  # what models learn from
-    held_out: dict[str, list[Item]]  # what they never see, or whose prompts they never see
+    train: dict[str, list[Item]]  # for training
+    held_out: dict[str, list[Item]]  # never trained on, or never with these prompts
 
 
 END_TOKEN = "<|end|>"
@@ -61,7 +61,7 @@ MAX_DOCUMENTS_PER_TAG = 2500
 def train_tokenizer(corpus: Corpus, recipe: Recipe) -> Tokenizer:
     """Learn the merges from an equal number of documents of each domain; deterministic."""
     tokenizer = Tokenizer(models.BPE())
-    # Single digits make column arithmetic learnable for a small model.
+    # With single digits a small model can learn column arithmetic.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
@@ -80,12 +80,12 @@ def train_tokenizer(corpus: Corpus, recipe: Recipe) -> Tokenizer:
 
 @cache
 def text_data(name: str) -> Mapping[str, Any]:
-    """What `NAME.toml` holds; the comments in it say what that is."""
+    """The content of `NAME.toml`, which its comments describe."""
     return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def draw_slots(slots: Mapping[str, Any], words: Mapping[str, Any], rng: random.Random) -> dict[str, str]:
-    """What fills each slot, drawn in their order: one of the list of `words` it names, or a number of its range."""
+    """The value of each slot, drawn in their order: one of the named list in `words`, or a number of its range."""
     return {
         slot: rng.choice(words[kind]) if isinstance(kind, str) else str(rng.randint(*kind))
         for slot, kind in slots.items()
@@ -190,7 +190,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 def read_stdlib(seed: int) -> Corpus:
     """Read every function and docstring of a fit length, in an order that `seed` shuffles.
 
-    Held-out ones come from modules that training never sees.
+    Held-out ones come from modules that are not used in training.
     """
     found = Corpus(train={"code": [], "prose": []}, held_out={"code": [], "prose": []})
     root = Path(sysconfig.get_paths()["stdlib"])
@@ -401,7 +401,7 @@ _KINDS: tuple[Callable[[random.Random], Phrase], ...] = (number_phrase, date_phr
 
 
 def _ordinals(language: str) -> dict[str, str]:
-    """Those that do not follow the rule, by the number."""
+    """Irregular ordinals, by number."""
     ordinals: dict[str, str] = text_data("translation")["ordinals"][language]
     return ordinals
 
@@ -447,7 +447,7 @@ def german_year(year: int) -> str:
 
 
 def _german_event(clause: str, date: str) -> str:
-    """The date stands before a separated verb prefix: `findet am ersten Mai statt`."""
+    """The date comes before a separated verb prefix: `findet am ersten Mai statt`."""
     if clause.endswith(" statt"):
         return f"{clause.removesuffix(' statt')} {date} statt."
     return f"{clause} {date}."
@@ -478,7 +478,7 @@ def make_word_problem(rng: random.Random) -> Item:
 
 
 def _solve(operations: str, rng: random.Random) -> tuple[list[int], list[str], int] | None:
-    """Draw operands that keep every total whole, positive and small; None when a draw does not fit."""
+    """Draw operands that keep every total whole, positive and small; None if a draw does not fit."""
     total = rng.randint(2, 12) if operations[0] == "*" else rng.randint(5, 60)
     operands, steps = [total], []
     for operation in operations:
@@ -509,7 +509,7 @@ GENERATORS: dict[str, Callable[[random.Random], Item]] = {
     "dialogue": make_dialogue,
     "edit": make_edit,
 }
-# A low guess, so that enough documents exist before a tokenizer does; unused ones are dropped.
+# A low estimate, so that there are enough documents before there is a tokenizer; unused ones are dropped.
 CHARACTERS_PER_TOKEN = 3.6
 CANDIDATES_PER_PROMPT = 20
 MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 30, 160
@@ -518,14 +518,14 @@ MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 30, 160
 def build_corpus(recipe: Recipe) -> Corpus:
     """Read and generate the documents; the same recipe gives the same corpus.
 
-    Held out are candidates for the prompts; none of their prompts occurs in what is trained on.
+    Candidates for the prompts are held out; none of their prompts occurs in the training text.
     """
     stdlib = read_stdlib(recipe.seed)
     train, held_out = {}, {}
     for tag, share in zip(TAGS, recipe.shares, strict=True):
         if tag in GENERATORS:
             texts, others = (_generated(tag, f"{recipe.seed}/{side}/{tag}") for side in ("train", "held-out"))
-        else:  # training reads them again where they end
+        else:  # training starts over at their end
             texts, others = cycle(stdlib.train[tag]), iter(stdlib.held_out[tag])
         num_characters = int(recipe.corpus_tokens * share * CHARACTERS_PER_TOKEN)
         train[tag] = list(_take_characters(texts, num_characters))

@@ -1,7 +1,7 @@
-"""Training of small models: the target, so that it also works with layers left out, and others on its distribution.
+"""Training of small models: the target, which must also work with layers left out, and others on its distribution.
 
-All share one loop, whose state is on disk and survives a kill. What the others learn from is text by the target and
-its distribution at each position. Letters: N sequences, B texts of a batch, T tokens of a sequence, K = teacher_top.
+All share one loop, whose state is on disk and survives a kill. The others learn from text by the target and its
+distribution at each position. Letters: N sequences, B texts of a batch, T tokens of a sequence, K = teacher_top.
 """
 
 import copy
@@ -80,7 +80,7 @@ def _config(shape: Shape, recipe: Recipe) -> PreTrainedConfig:
     head_dim = shape.hidden_size // shape.num_heads
     if shape.architecture == "qwen3":
         return Qwen3Config(**common, head_dim=head_dim)
-    # Half a context, so that the windows of their layers do cut something off.
+    # Half a context, so that the windows of their layers have an effect.
     window = {"sliding_window": recipe.context_tokens // 2, "query_pre_attn_scalar": head_dim, "pad_token_id": None}
     kind = Gemma2Config if shape.architecture == "gemma2" else Gemma3TextConfig
     return kind(**common, **window, head_dim=head_dim)
@@ -99,13 +99,13 @@ def _gpt2(shape: Shape, recipe: Recipe, common: dict[str, Any]) -> GPT2Config:
     )
 
 
-# Gemma 2 caps its attention scores, which sdpa does not.
+# Gemma 2 caps its attention scores, which sdpa does not support.
 _ATTENTION: dict[str, Literal["eager"]] = {"gemma2": "eager"}
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Replace `path` in one step; the metadata lies in the same file, so that both always fit together."""
-    # Not by its own `save_file`: of a full disk that raises no OSError, and only the owner may read what it writes.
+    """Replace `path` in one step; the metadata is in the same file, so that both always match."""
+    # Not by its own `save_file`: that raises no OSError for a full disk, and writes files that only the owner can read.
     write_whole(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=metadata))
 
 
@@ -127,7 +127,7 @@ def save_run(path: Path, model: nn.Module, optimizers: list[Optimizer], *, step:
 
 
 def load_run(path: Path, model: nn.Module, optimizers: list[Optimizer]) -> tuple[int, float]:
-    """Restore what `save_run` wrote; returns the next step and the seconds, (0, 0.0) without a file."""
+    """Restore the state from `save_run`; returns the next step and the seconds, (0, 0.0) without a file."""
     if not path.exists():
         return 0, 0.0
     tensors = read_tensors(path)
@@ -154,7 +154,7 @@ STEPS_BETWEEN_LOSSES = 5  # shown; each waits for the device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """What one training run took."""
+    """The figures of one training run."""
 
     num_tokens: int  # tokens seen, repeated ones counted again
     seconds: float  # wall time, interrupted parts included
@@ -178,18 +178,18 @@ def run_training(
 
     Args:
         model: changed in place.
-        loss_at: loss of a step, given the indices `[num_rows]` of its sequences; it must depend on these two alone, so
+        loss_at: loss of a step, given the indices `[num_rows]` of its sequences; it must depend on these two only, so
             that a continued run repeats an uninterrupted one.
-        num_sequences: that there are to learn from.
+        num_sequences: sequences to learn from.
         schedule: length and rates.
         seed: orders the sequences.
-        sequence_tokens: of a sequence, in the mean.
+        sequence_tokens: mean tokens of a sequence.
         checkpoint_every_s: seconds between two checkpoints.
         checkpoint: file that holds the state.
-        stage: what is trained, for the progress.
-        is_done: whether to stop before a step; it must depend on its number and the weights alone.
-        optimizers: of the model's parameters, whose groups may have a `scale` of the rate; None for those of a network
-            that is trained whole.
+        stage: name of the model, for the progress.
+        is_done: whether to stop before a step; it must depend on its number and the weights only.
+        optimizers: of the model's parameters, whose groups may have a `scale` of the rate; None: those for training the
+            whole model.
     """
     if optimizers is None:
         assert isinstance(model, PreTrainedModel)
@@ -220,10 +220,10 @@ def run_training(
 def _make_optimizers(model: PreTrainedModel) -> list[Optimizer]:
     """Muon for the matrices inside the layers, AdamW for embeddings and norms.
 
-    In 110 steps on this corpus Muon (Jordan et al. 2024) reached a loss of 2.4 where AdamW alone reached 4.7;
-    on a CPU that pays for its extra time many times over.
+    In 110 steps on this corpus Muon (Jordan et al. 2024) reached a loss of 2.4 where AdamW alone reached 4.7; on a CPU
+    that is worth its extra time many times over.
     """
-    # The input layer is one, of a drafter that reads hidden states.
+    # The input layer is a matrix too, in a drafter that reads hidden states.
     inside = [layers_of(model), getattr(model, INPUT, nn.Identity())]
     matrices = [parameter for part in inside for parameter in part.parameters() if parameter.ndim == 2]
     inner = set(matrices)
@@ -268,7 +268,7 @@ def _order(num_sequences: int, seed: int) -> Tensor:
 
 @contextmanager
 def layers_kept(model: PreTrainedModel, kept: tuple[int, ...]) -> Iterator[None]:
-    """Run the model through some of its layers only while the context is open; no KV cache."""
+    """Within the block run the model through some of its layers only; no KV cache."""
     every = model.model.layers
     model.model.layers = nn.ModuleList(every[layer] for layer in kept)
     try:
@@ -322,7 +322,7 @@ def _step_loss(model: PreTrainedModel, batch: Tensor, step: int, recipe: Recipe)
 
 
 def _slim_distil_loss(model: PreTrainedModel, tokens: Tensor, kept: tuple[int, ...]) -> Tensor:
-    """Cross-entropy of the slim model to the full model's distribution; no gradient through the latter."""
+    """Cross-entropy of the slim model to the full model's distribution; no gradient through the full model."""
     with torch.no_grad():
         probs = logits_of(model, tokens).softmax(-1)
     with layers_kept(model, kept):
@@ -342,9 +342,9 @@ def train_student(
     checkpoint: Path,
     is_done: Callable[[PreTrainedModel, int], bool] = lambda _model, _step: False,
 ) -> tuple[PreTrainedModel, TrainingRun]:
-    """Train a model to give the likeliest tokens of the target the target's probabilities.
+    """Train a model to give the target's likeliest tokens the target's probabilities.
 
-    `is_done` is asked before each step, with the model and the step, whether that is enough.
+    `is_done` is called before each step, with the model and the step; True stops the training.
     """
     model = make_model(student.shape, recipe, seed=recipe.seed)
     tokens = teacher["tokens"]
@@ -389,7 +389,7 @@ def make_teacher(
     recipe: Recipe,
     work_dir: Path,
 ) -> dict[str, Tensor]:
-    """Write text with the target, add rows of the corpus and score all of it; read back where it exists.
+    """Write text with the target, add rows of the corpus and score all of it; read back if it exists.
 
     Returns `tokens` int16 `[N, T + 1]`, and of the target's K likeliest next tokens `ids` int16 `[N, T, K]` and
     `log_probs` float16 `[N, T, K]`.
@@ -423,7 +423,7 @@ def _generate_rows(
 
 
 def _prompt_batches(corpus: Corpus, recipe: Recipe) -> list[list[str]]:
-    """Prompts of one domain each, as their texts have about the same length."""
+    """Prompts of one domain each, since their texts have about the same length."""
     batches = []
     per_tag = recipe.generated_rows // len(TAGS)
     for tag in TAGS:

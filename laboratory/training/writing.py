@@ -20,7 +20,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from .texts import END_TOKEN_ID
 
-ROOM = 128  # tokens more at a time
+ROOM = 128  # tokens by which caches grow
 
 
 class GrowingLayer(DynamicLayer):
@@ -65,7 +65,7 @@ class GrowingLayer(DynamicLayer):
 
 
 def growing_cache() -> Cache:
-    """Of as many layers as a model asks for."""
+    """A cache that has as many layers as the model."""
     return Cache(layer_class_to_replicate=GrowingLayer)
 
 
@@ -85,7 +85,7 @@ def write_texts(
 ) -> list[list[int]]:
     """Continue every prompt until an end token, which is kept, or for `num_tokens` tokens; 0 as temperature is greedy.
 
-    Raises ValueError for temperatures that are not as many as prompts.
+    Raises ValueError unless there is one temperature per prompt.
     """
     device = model.device
     generator = torch.Generator(device).manual_seed(seed)
@@ -119,7 +119,7 @@ def write_texts(
 
 @contextmanager
 def attention_of_any_length() -> Iterator[None]:
-    """Attention without cuDNN, which plans anew for every length.
+    """Attention without cuDNN, which plans again for every length.
 
     On an H100 with torch 2.11, 112 steps of 5,120 texts took 15 s with it and 5 s without.
     """
@@ -133,7 +133,7 @@ _GROUPED = "paceline_grouped"
 
 @contextmanager
 def _grouped_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Let queries that share keys and values read them once: at one new token that is most of what is moved."""
+    """Let queries that share keys and values read them once: with one new token that is most of the memory traffic."""
     if model.config._attn_implementation != "sdpa":
         yield
         return
@@ -154,7 +154,7 @@ def _attend(
     attention_mask: Tensor | None,
     **options: Any,  # noqa: ANN401 - of transformers
 ) -> tuple[Tensor, None]:
-    """As `sdpa` of transformers; of one new token, the heads of a group stand at the places of tokens."""
+    """As `sdpa` of transformers; for one new token, the heads of a group are treated as tokens."""
     texts, heads, new, width = query.shape
     if new > 1:
         attended, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
@@ -179,9 +179,9 @@ def _of_each(temperature: float | Sequence[float], num_prompts: int) -> Tensor:
 def _read(
     model: PreTrainedModel, tokens: Tensor, mask: Tensor, positions: Tensor, cached: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Put all tokens `[B, T]` but the last into the cache; returns the last ones and their positions, `[B, 1]`.
+    """Put all tokens `[B, T]` except the last into the cache; returns the last ones and their positions, `[B, 1]`.
 
-    Without the head: the states of the last tokens of many prompts are apart in memory, and a product of such states
+    Without the head: the states of the last tokens of many prompts are not contiguous, and a product of such states
     copies the head for each of them (torch 2.13: 14 GB of 256 prompts, and a minute).
     """
     if tokens.shape[1] > 1:

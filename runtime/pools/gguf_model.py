@@ -38,13 +38,13 @@ def convert(gguf: Path, folder: Path, *, architecture: str) -> None:
         raise FetchError(f"{gguf}: general.architecture must be {architecture}, got {found!r}")
     tokenizer = _tokenizer(gguf, fields)
     try:
-        # What transformers unpacks it shows on a bar of its own, whatever it is told.
+        # transformers shows a bar while it unpacks, whatever is set.
         with quiet_loading(), redirect_stderr(StringIO()):
             where: dict[str, Any] = {"gguf_file": gguf.name, "trust_remote_code": False}
             model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), dtype=torch.float32, **where)
     except LOAD_ERRORS as error:
         raise FetchError(f"{gguf}: cannot be read ({' '.join(str(error).split())})") from error
-    # What is written is no GGUF any more.
+    # The written model is not a GGUF file.
     model.config.__dict__.pop("quantization_config", None)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
@@ -65,7 +65,7 @@ def _fields(gguf: Path) -> dict[str, Any]:
 
 
 def _tokenizer(gguf: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """The file of a byte-level BPE tokenizer, the same to the byte whatever transformers is installed.
+    """The file of a byte-level BPE tokenizer, the same bytes under any installed transformers.
 
     A recording holds the hash of this file, and transformers' own conversion changes from release to release: that of
     5.17 even takes another token for the end of a text. Digits are not split one by one, as `smollm` would have it:

@@ -1,6 +1,6 @@
 """Small heads, and embeddings of another model.
 
-A drafter may read and say tokens by the embeddings of another model, as EAGLE's do by their target's, or have a head
+A drafter may read and write tokens by the embeddings of another model, as EAGLE's do by their target's, or have a head
 over some tokens alone (FR-Spec, Zhao et al. 2025, arXiv:2502.14856; EAGLE-3, Li et al. 2025, arXiv:2503.01840), which
 gives all others a probability of exactly 0. Letters: N contexts, H width of the residual stream, K tokens of the head,
 V vocabulary.
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from ...base.files import kind_of_json, read_json
 from ..refusals import BrokenRuleError
 
-# A head of one token would have nothing to choose, and no second-best token for the gap that policies look at.
+# A head of one token would have no choice, and no second-best token for the gap that policies read.
 FEWEST = 2
 
 
@@ -24,7 +24,7 @@ def read_head_tokens(path: Path, vocab_size: int) -> list[int]:
     """The ids in a file, in its order, each below `vocab_size`.
 
     Raises:
-        ValueError: the rule that the file breaks, with the value; it names no file.
+        ValueError: the rule that the file breaks, with the value; without the file's name.
         OSError: it cannot be read.
     """
     found = read_json(path)
@@ -49,7 +49,7 @@ def embedding_names(model: PreTrainedModel) -> set[str]:
 
 
 def own_embeddings(model: PreTrainedModel) -> set[str]:
-    """Those of `embedding_names` that weights of the model's own would hold: a tied head is no weight of its own."""
+    """Those of `embedding_names` that the model's own weights hold: a tied head is not one."""
     names = embedding_names(model)
     if not model.config.tie_word_embeddings:
         return names
@@ -58,7 +58,7 @@ def own_embeddings(model: PreTrainedModel) -> set[str]:
 
 
 def share_embeddings(model: PreTrainedModel, owner: PreTrainedModel) -> None:
-    """Let `model` use the token embeddings and the output head of `owner`, the very same modules, of as many tokens.
+    """Let `model` use the token embeddings and the output head of `owner`, the same modules, of as many tokens.
 
     Raises:
         BrokenRuleError: they are of another width, format or device.

@@ -53,7 +53,7 @@ def load_model(
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused below, with their names
+                ignore_mismatched_sizes=True,  # rejected below, with their names
                 **split_options(entry, ranks),
             )
     except LOAD_ERRORS as error:
@@ -77,7 +77,7 @@ def load_model(
 
 
 def _check_held(file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, missing: set[str]) -> None:
-    """The weights are whole, but for embeddings that are another member's; raises PoolFileError."""
+    """The weights must be complete, except for embeddings that are another member's; raises PoolFileError."""
     if entry.shares is not None:
         key, owner = entry.shares
         held = own_embeddings(model) - missing
@@ -93,7 +93,7 @@ def _check_held(file: Path, field: str, entry: MemberEntry, model: PreTrainedMod
 def _check_all_layers(
     file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, unexpected: Iterable[str]
 ) -> None:
-    """The config names all layers that the weights have; raises PoolFileError."""
+    """The config must name all layers that the weights have; raises PoolFileError."""
     named = int(model.config.num_hidden_layers)
     beyond = [name for name in unexpected if (layer := _LAYER.search(name)) and int(layer[1]) >= named]
     if beyond:

@@ -1,7 +1,7 @@
-"""What runs: loaded members in level order, whether a pool file or a program put them together.
+"""Loaded members in level order, from a pool file or from a program's models.
 
-`LoadedMembers` knows how each runs (`forward`). Members are placed on devices of this machine (`on_devices`), or taken
-from models that a program holds already (`live_pool`).
+`LoadedMembers.forward` gives the forward of each. Members are placed on devices of this machine (`on_devices`), or
+taken from a program's models (`live_pool`).
 """
 
 import re
@@ -43,7 +43,7 @@ def usable_device(name: str) -> torch.device | None:
 
 
 def a_device() -> str:
-    """What a device has to be, with the names of those that are there, for a message."""
+    """The rule for a device, with the names of existing ones, for a message."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return f"a device of this machine ({', '.join(['cpu', *gpus])})"
 
@@ -72,14 +72,15 @@ def on_devices(content: PoolFile, devices: Mapping[str, str]) -> PoolFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedMember:
-    """One member of a pool. Of `ngram`, which is model-free lookup, numbers are 0."""
+    """One member of a pool. Numbers of `ngram`, which is model-free lookup, are 0."""
 
     name: str  # in the pool file
     # a model of its own, some layers of another member, or model-free lookup
     kind: Literal["model", "submodel", "ngram"]
     model: PreTrainedModel | None  # None for `ngram`
     lookup: LookupRule | None  # how it finds what to copy; None unless `ngram`
-    # tied ones once; what a submodel uses, and a drafter with its own head over another member's embeddings
+    # tied ones once; for a submodel those it uses, for a drafter with its own head those over another member's
+    # embeddings too
     num_parameters: int
     num_layers: int  # decoder layers
     hidden_size: int  # width of the residual stream
@@ -99,12 +100,12 @@ class LoadedMembers:
     """Members that decode together."""
 
     members: tuple[LoadedMember, ...]  # smallest first, the target last
-    tokenizer: Tokenizer | None  # shared by all members but foreign ones; None where nothing asks for text
-    eos_token_ids: tuple[int, ...]  # tokens that end a text, the target's; none if nothing does
+    tokenizer: Tokenizer | None  # shared by all members but foreign ones; None where no text is needed
+    eos_token_ids: tuple[int, ...]  # tokens that end a text, the target's; empty without any
     context_tokens: int  # longest context they are used with
     # processes over which some member is split, this one among them; None if there is one process
     ranks: Ranks | None = None
-    copy_weights: bool = False  # to quicker layouts, where the models' own stay as they are
+    copy_weights: bool = False  # to faster layouts, while the models' own weights are not changed
     _forwards: dict[tuple[int, ForwardKind, bool], ModelForward] = dataclass_field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -133,8 +134,8 @@ class LoadedMembers:
     def forward(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
         """How the member at `level` runs (`forward_choice.choose_forward`), made and checked once.
 
-        In several processes all models run by their own modules: which forward and which product is quicker is
-        measured, and processes that find differently would round differently.
+        In several processes all models run by their own modules: the faster forward and product are measured, and
+        processes with different choices would round differently.
 
         Raises:
             ValueError: a model-free member, or one that cannot be run this way.
@@ -152,7 +153,7 @@ class LoadedMembers:
         return made
 
     def _sharing_with(self, level: int) -> list[int]:
-        """Larger members that it shares weights with: laid out anew after it, they would leave it the old ones."""
+        """Larger members that share its weights: laid out again after it, they would leave it the old weights."""
         model = self.members[level].model
         own = set() if model is None else set(model.parameters())
         return [
@@ -163,12 +164,12 @@ class LoadedMembers:
 
     @property
     def weight_bytes(self) -> int:
-        """Of all members' parameters, those that several share once."""
+        """Bytes of all members' parameters, shared ones counted once."""
         models = [member.model for member in self.members if member.model is not None]
         return sum(weight.nbytes for weight in {weight for model in models for weight in model.parameters()})
 
     def for_texts(self, *, eos_token_ids: tuple[int, ...], lookup: LoadedMember | None) -> "LoadedMembers":
-        """The same models, run by what was made here, for texts that end elsewhere, and with prompt lookup or without.
+        """The same models, with the forwards made here, for other end tokens, and with prompt lookup or without.
 
         `lookup` becomes the smallest member; None adds none.
         """
@@ -215,9 +216,9 @@ class LoadedMembers:
         return FeatureForward(member.model, made)
 
     def rows(self, level: int) -> TokenRows | None:
-        """How the tokens of the member at `level` are the target's; None where they are the same.
+        """How the tokens of the member at `level` map to the target's; None where they are the same.
 
-        Those of a member with a tokenizer of its own are another vocabulary, which texts are carried to.
+        None for a member with a tokenizer of its own: texts are converted to its vocabulary.
         """
         member = self.members[level]
         if member.model is None or member is self.target or member.tokenizer is not None:
@@ -235,18 +236,18 @@ class LoadedMembers:
         }
 
     def product_lines(self, kind: ForwardKind) -> list[str]:
-        """Which product multiplies which weight with how many tokens, of the forwards that were made."""
+        """Lines on the product of each weight and number of tokens, for the forwards that were made."""
         return self._product_chooser(only_product(kind)).lines()
 
     def _product_chooser(self, only: str | None) -> ProductChooser:
-        """One for all members, which may share weights and then share copies of them."""
+        """One chooser for all members: those that share weights share copies of them."""
         if only not in self._products:
             room = timing_bytes(self.weight_bytes)
             self._products[only] = ProductChooser(only=only, copy_all=self.copy_weights, room_bytes=room)
         return self._products[only]
 
     def alignment(self, name: str) -> Alignment:
-        """Carries contexts to the foreign member called `name` and its drafts back.
+        """Converts contexts for the foreign member called `name`, and its drafts back.
 
         Raises:
             ValueError: no such member, one that shares the target's tokenizer, one that cannot be aligned, or a target
@@ -258,7 +259,8 @@ class LoadedMembers:
         if self.tokenizer is None or not self.eos_token_ids:
             missing = "a tokenizer" if self.tokenizer is None else "an end-of-sequence token"
             raise ValueError(f"the target must have {missing} where {name} has a tokenizer of its own, got None")
-        # Any of the target's ends would do: a draft that ends in another than the target's own choice is refused there.
+        # Any of the target's end tokens will do: a draft that ends in another than the target's choice is rejected
+        # there.
         return Alignment(self.tokenizer, member.tokenizer, self.eos_token_ids[0], frozenset(member.eos_token_ids))
 
 
@@ -291,7 +293,7 @@ def describe_model(
     *,
     from_features: bool = False,
 ) -> LoadedMember:
-    """The member that a network is."""
+    """The member for a model."""
     return LoadedMember(
         name=name,
         kind=kind,
@@ -310,7 +312,7 @@ def describe_model(
 def describe_entry(
     entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Tokenizer | None = None
 ) -> LoadedMember:
-    """The member that an entry of a pool file is; raises BrokenRuleError as `kv_shape_of`."""
+    """The member for an entry of a pool file; raises BrokenRuleError as `kv_shape_of`."""
     if entry.ngram is not None:
         return describe_lookup(entry.name, entry.ngram.rule)
     assert model is not None  # every other entry has one
@@ -319,7 +321,7 @@ def describe_entry(
 
 
 def num_parameters_of(model: PreTrainedModel) -> int:
-    """Tied ones once; without the embeddings of another member, of which a head of its own over them reads rows."""
+    """Tied parameters once; without another member's embeddings, even if its own head reads rows of them."""
     count: int = sum(parameter.numel() for parameter in model.parameters())
     head = model.get_output_embeddings()
     if isinstance(head, SubsetHead) and head.is_of_another:
@@ -329,7 +331,7 @@ def num_parameters_of(model: PreTrainedModel) -> int:
 
 
 def loaded_pool(pool: LoadedMembers) -> Pool:
-    """The pool as policies see it: members in level order, names, and what they cannot do."""
+    """The pool as policies see it: members in level order, names, and their limits."""
     return Pool(
         tuple(
             Member(
@@ -359,23 +361,23 @@ def live_pool(
     assistant_tokenizers: Sequence[object] | None = None,
     copy_weights: bool = False,
 ) -> LoadedMembers:
-    """Put models together; they are not changed.
+    """A pool of these models, which are not changed.
 
     Args:
-        target: writes the text; called `target`.
+        target: writes the text; named `target`.
         assistants: smaller models in any order, or by name; may be none.
         context_tokens: longest context, >= 1.
         eos_token_ids: tokens that end a text; may be none.
-        lookup: of a member `ngram` that copies from the text; None for none.
+        lookup: of a member `ngram` that copies from the text; None: there is none.
         slims: submodels of the target by name, each with the layers that it leaves out.
         names: of the assistants, in their order; default `assistant0`, `assistant1` ... from the smallest.
         target_tokenizer: needed where an assistant has its own.
         assistant_tokenizers: of the assistants, in their order; None for those that share the target's.
-        copy_weights: whether copies of weights may be made, where those are quicker to multiply by.
+        copy_weights: whether copies of weights may be made, where those make products faster.
 
     Raises:
-        ValueError: a model that cannot stand in a pool with this target, names that are wrong, or tokenizers that
-            cannot be aligned.
+        ValueError: a model that cannot be in a pool with this target, names that are wrong, or tokenizers that cannot
+            be aligned.
     """
     if isinstance(assistants, Mapping):
         if names is not None:
@@ -456,7 +458,7 @@ def checked_name(field: str, name: object) -> str:
 
 
 def _own_copy(field: str, tokenizer: object) -> Tokenizer | None:
-    """The tokenizer below one of transformers; a copy, since padding and truncation are switched off."""
+    """The tokenizer inside one of transformers; a copy, since padding and truncation are switched off."""
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)

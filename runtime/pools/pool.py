@@ -34,13 +34,13 @@ from .tokenizer_files import load_member_tokenizers, load_tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPool(LoadedMembers):
-    """A loaded pool file; of `eos_token_ids` one at least, those that the target's `generate()` stops at."""
+    """A loaded pool file; `eos_token_ids`, one at least, are those at which the target's `generate()` stops."""
 
     name: str
     tokenizer: Tokenizer  # shared by all members but foreign ones
     tokenizer_sha256: str  # hash of the tokenizer file, or of the serialised tokenizer for a hub id
-    chat: ChatTemplate | None = None  # puts prompts as questions of a dialogue; None where they are texts to go on from
-    # by member, the file that weights are of that `pool fetch` brought here, in words
+    chat: ChatTemplate | None = None  # renders prompts as questions of a dialogue; None: they are texts to continue
+    # by member, the source of weights that `pool fetch` fetched, in words
     fetched: Mapping[str, str] = field(default_factory=dict)
     # options of the target's generation config that the pool file ignores, with their values
     left_off: Mapping[str, Any] = field(default_factory=dict)
@@ -52,12 +52,12 @@ class ModelPool(LoadedMembers):
         """Load the pool at `path`, a pool file or its folder.
 
         Sets the number of CPU threads (>= 1) torch uses in this process. `devices` are of members by name, in place of
-        the file's. `chat` puts prompts as questions, by the chat template of the pool's tokenizer.
+        the file's. `chat` renders prompts as questions, by the chat template of the pool's tokenizer.
 
         Raises:
             PoolFileError: with one line that names the file, the field, the rule and the value.
-            RuntimeError: a process that should hold a part of a model does not come.
-            ArgumentError: threads below 1, or devices that are none of this machine or of members without weights.
+            RuntimeError: a process that should hold a part of a model does not start.
+            ArgumentError: threads below 1, or devices that this machine lacks or of members without weights.
         """
         use_threads(threads)
         file, read = read_pool_file(path)
@@ -90,8 +90,8 @@ class ModelPool(LoadedMembers):
         return pool
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, with the special tokens the tokenizer puts in front, if any; in a chat as a question."""
-        if self.chat is not None:  # a template says where special tokens stand
+        """Token ids of `text`, with the tokenizer's leading special tokens, if any; in a chat as a question."""
+        if self.chat is not None:  # a template places special tokens itself
             return list(self.tokenizer.encode(self.chat.asked(text), add_special_tokens=False).ids)
         return list(self.tokenizer.encode(text).ids)
 
@@ -99,8 +99,8 @@ class ModelPool(LoadedMembers):
         """Token ids of prompts that are to be answered together.
 
         Raises:
-            ArgumentError: no token to be written, an id twice, or a prompt that has no token, so that there is nothing
-                to go on from, or does not fit into the pool's context with its answer.
+            ArgumentError: `max_new_tokens` below 1, a repeated id, or a prompt that has no token to continue from, or
+                does not fit into the pool's context with its answer.
         """
         check_least("`max_new_tokens`", max_new_tokens, 1)
         tokens: dict[str, tuple[int, ...]] = {}
@@ -136,7 +136,7 @@ def _fetched(content: PoolFile, configs: Mapping[str, MemberConfig]) -> dict[str
 def _load_members(
     file: Path, content: PoolFile, configs: Mapping[str, MemberConfig], ranks: Ranks | None
 ) -> tuple[LoadedMember, ...]:
-    """Load the models first, as a submodel may stand before the model it is part of."""
+    """Load the models first, as a submodel may come before its model."""
     models: dict[str, PreTrainedModel] = {}
     for row, entry in enumerate(content.members):
         if entry.name in configs:

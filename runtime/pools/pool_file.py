@@ -1,4 +1,4 @@
-"""The pool file: which models a chain may be built from, as TOML, and what it says of prompt lookup."""
+"""The pool file: which models a chain may be built from, as TOML, with the settings of prompt lookup."""
 
 import hashlib
 import re
@@ -50,7 +50,7 @@ class PoolFileError(TomlFileError):
 
 
 class MemberEntry(BaseModel):
-    """One member; exactly one of `path`, `config`, `submodel_of` and `ngram` says what it is.
+    """One member; exactly one of `path`, `config`, `submodel_of` and `ngram` is set.
 
     Files are relative to the pool file.
     """
@@ -116,7 +116,7 @@ class MemberEntry(BaseModel):
 
 
 class PoolContent(BaseModel):
-    """What every pool file holds."""
+    """The common content of pool files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -129,7 +129,7 @@ class PoolFile(PoolContent):
     """The content of a pool file."""
 
     tokenizer: Annotated[str, Field(min_length=1)]  # file relative to the pool file, or a hub id
-    # of the target's generation_config.json; an option that changes texts is else refused
+    # of the target's generation_config.json; otherwise an option that changes texts is rejected
     ignore_generation_options: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
 
@@ -137,7 +137,7 @@ class ForcedPoolFile(PoolContent):
     """The content of the file of a forced pool, whose models have random weights."""
 
     seed: Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)] = 0  # of the weights
-    # of all members; None: what each config says
+    # of all members; None: each config's
     vocab_size: Annotated[int, Field(ge=1, le=100_000_000, strict=True)] | None = None
 
 
@@ -174,7 +174,7 @@ def read_forced_pool_file(path: Path) -> tuple[Path, ForcedPoolFile]:
 
 
 def checked_forced_pool(file: Path, values: dict[str, Any]) -> ForcedPoolFile:
-    """What the file of a forced pool holds, or is to hold; raises PoolFileError where it breaks a rule."""
+    """The content for the file of a forced pool; raises PoolFileError where it breaks a rule."""
     content = _checked(file, values, ForcedPoolFile)
     for row, member in enumerate(content.members):
         for key in ("path", "low_rank"):
@@ -194,7 +194,7 @@ def _read(path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _members_in(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The members of a file that is not checked yet, as far as they are tables."""
+    """The members of an unchecked file that are tables."""
     members = values.get("members")
     return [member for member in members if isinstance(member, dict)] if isinstance(members, list) else []
 
@@ -221,7 +221,7 @@ def tokenizer_sha256(pool: Path) -> str:
 
 
 def _check_members(file: Path, members: tuple[MemberEntry, ...], weights: str) -> None:
-    """The rules between members that need no model; `weights` is the key by which a member has some."""
+    """The rules between members that need no model; `weights` is the key of a member with its own."""
     if not members:
         raise PoolFileError(file, "members", "must hold at least one member", [])
     counts = Counter(member.name for member in members)
@@ -254,7 +254,7 @@ def _check_members(file: Path, members: tuple[MemberEntry, ...], weights: str) -
 
 
 def _check_heads(file: Path, members: tuple[MemberEntry, ...]) -> None:
-    """Whose embeddings and states may be used, and who may say a part of the vocabulary only."""
+    """Rules for embeddings and states of another member, and for a part of the vocabulary."""
     for key in ("embeddings_of", "features_of", "vocabulary"):
         value = getattr(members[-1], key)
         if value is not None:

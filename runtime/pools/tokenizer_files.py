@@ -15,7 +15,7 @@ from .published import TOKENIZER, fetched
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Keep transformers from drawing a bar or a report of its own; what fails to load is said in one line."""
+    """Keep transformers from printing bars or reports; loading errors are reported in one line."""
     was_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity(logging.CRITICAL)
@@ -30,8 +30,8 @@ def quiet_loading() -> Iterator[None]:
 def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, str]:
     """The tokenizer at `location` and its hash: of the file, or for a hub id of the serialised tokenizer.
 
-    `location` is a file relative to the pool file, or a hub id, of which one that was fetched has a file; `field` of
-    the pool file names it.
+    `location` is a file relative to the pool file, or a hub id (if fetched, it has a file); `field` of the pool file
+    names it.
 
     Raises:
         PoolFileError: there is no such tokenizer, or it cannot be read.
@@ -51,7 +51,7 @@ def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, st
     # The tokenizers package raises bare Exception for a file it cannot read.
     except Exception as error:
         raise PoolFileError(file, field, f"cannot be loaded ({error})", location) from error
-    # A file may ask for texts to be cut to a length or filled up to it.
+    # A file may set truncation and padding.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer, hashlib.sha256(hashed).hexdigest()

@@ -1,1 +1,1 @@
-"""Measures what a machine takes for the operations of a pool: forwards by shape, and all that is beside them."""
+"""Measures a machine's seconds for the operations of a pool: forwards by shape, and everything beside them."""

@@ -1,8 +1,8 @@
 """Seconds of one forward of each model of a pool by new tokens, as a recording keeps them.
 
-A point is a number of new tokens, all rows together. Up to 32 they are one row; more are rows of 16, as batched
-verification has them. Every row stands after up to 128 tokens of context in a slot cache. Timed is what the runtime
-runs: placing the tokens, and the forward; medians of rounds, not smoothed. A profile can stand in for that.
+A point is a number of new tokens, all rows together. Up to 32 they are one row; more are rows of 16, as in batched
+verification. Every row follows up to 128 tokens of context in a slot cache. The timing includes what the runtime does:
+placing the tokens, and the forward; medians of rounds, not smoothed. A profile can replace it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,19 +24,19 @@ from .probe import ShapeKey
 
 NEW_TOKENS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128, 256, 512, 1024, 2048)
 CONTEXT_TOKENS = 128
-LEAST_ROUNDS = 3  # that a median is taken of, where time is short
+LEAST_ROUNDS = 3  # least rounds for a median, where time is short
 _LONGEST_ROW = 32
 _BATCHED_ROW = 16
-# Of the time that rounds may take: where so much has passed without the least rounds, the machine is too slow or busy.
+# Times the seconds that rounds may take: after that without the least rounds, the machine is too slow or busy.
 _PATIENCE = 10
 
 
 class MeasuredCosts(NamedTuple):
-    """Seconds of one forward, and how sure they are."""
+    """Seconds of one forward, and their uncertainty."""
 
     tables: dict[str, CostTable]  # by member that has a model
-    rounds: int  # that counted, >= 1
-    spread: float  # of a member's points the median, as a share (`median_and_spread`); of all members the largest
+    rounds: int  # that were counted, >= 1
+    spread: float  # the median over a member's points, as a share (`median_and_spread`); the largest of all members
     drift: float  # relative change of seconds from the first third of the rounds to the last, median over points
     took_s: float  # for all rounds
 
@@ -59,21 +59,21 @@ def measure_costs(
 ) -> MeasuredCosts:
     """Measured seconds of one forward, by member that has a model.
 
-    A round times every point of every model once, so that a slow spell of the machine falls on all alike; a first
-    round warms up and is not counted, nor is one forward of each model's smallest point when its turn comes. In a round
-    batched points of all models come after the others: a small point after a large one would pay for its memory
+    A round times every point of every model once, so that a slow spell of the machine affects all alike; a first round
+    warms up and is not counted, nor is one forward of each model's smallest point at the start of its turn. In a round
+    batched points of all models come after the others: a small point after a large one would include its memory
     traffic. Threads are those torch has (`ModelPool.load(threads=...)` sets them).
 
     Args:
         pool: the models.
         new_tokens: points, strictly increasing, above 32 multiples of 16.
         repeats: counted rounds, >= 1; fewer where time is short.
-        most_s: seconds after which rounds end, > 0, once three of them counted.
-        stage: what its progress is called.
+        most_s: seconds after which rounds end, > 0, once three of them are counted.
+        stage: name of its progress.
 
     Raises:
         ValueError: a point above 32 that is no multiple of 16, or no repeats.
-        TimeoutError: ten times `most_s` passed before three rounds counted; one line.
+        TimeoutError: ten times `most_s` passed before three rounds were counted; one line.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be >= 1, got {repeats}")
@@ -86,7 +86,7 @@ def measure_costs(
     with Progress(f"{stage}, first rounds", 2 * len(taken), unit="forwards", alike=False) as progress:
         warming_s = _time_round(turns, taken, ends_at_s, progress.advance)
         counted_s = _time_round(turns, taken, ends_at_s, progress.advance)
-    # A round that counts says how long the others take, and so how many there are and what time is left.
+    # The first counted round gives the others' seconds, and so their number and the time left.
     least = min(LEAST_ROUNDS, repeats)
     planned = repeats if most_s == inf else max(least, min(repeats, int(most_s / counted_s)))
     began_at_s = perf_counter()
@@ -125,10 +125,11 @@ def _time_round(
     ends_at_s: float,
     on_timed: Callable[[], None] = lambda: None,
 ) -> float:
-    """Time every point once; seconds of all of it. Raises TimeoutError once it is `ends_at_s`."""
+    """Time every point once; returns the seconds of all. Raises TimeoutError once it is `ends_at_s`."""
     began_at_s = perf_counter()
     for turn in turns:
-        # The other models pushed this one out of the processor's caches; a draft is back in from its second token.
+        # The other models evicted this one from the processor's caches; a draft is cached again from its second token
+        # on.
         next(iter(turn.points.values()))()
         for key, run in turn.points.items():
             if perf_counter() > ends_at_s:
@@ -140,7 +141,7 @@ def _time_round(
 
 
 def _measured(taken: dict[ShapeKey, list[float]], new_tokens: Sequence[int], *, took_s: float) -> MeasuredCosts:
-    """What rounds come to, without the first one."""
+    """The result of the rounds, without the first one."""
     tables, spreads = {}, []
     for name in dict.fromkeys(key[0] for key in taken):
         found = [median_and_spread(seconds[1:]) for key, seconds in taken.items() if key[0] == name]
@@ -151,7 +152,7 @@ def _measured(taken: dict[ShapeKey, list[float]], new_tokens: Sequence[int], *, 
 
 
 def num_rows(count: int) -> int:
-    """Rows that so many new tokens are fed in."""
+    """Rows in which `count` new tokens are fed."""
     return 1 if count <= _LONGEST_ROW else count // _BATCHED_ROW
 
 
@@ -159,7 +160,7 @@ def tables_of(profile: Profile) -> dict[str, CostTable]:
     """The points that `measure_costs` would measure, by member; those beyond the measured shapes are left out.
 
     Raises:
-        ArgumentError: a member none of whose shapes comes near such a point.
+        ArgumentError: a member without a shape near such a point.
     """
     context = min(CONTEXT_TOKENS, max(shape.context_tokens for shape in profile.shapes))
     tables = {}

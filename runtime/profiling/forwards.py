@@ -1,10 +1,10 @@
-"""Seconds of every member's forwards over a grid of shapes, in turn, so that a slow spell falls on all alike.
+"""Seconds of every member's forwards over a grid of shapes, in turn, so that a slow spell affects all alike.
 
 Beside the grid: rows of unequal length or apart from each other; how much longer a forward takes when its weights were
 not read just before (other members run meanwhile, as other processors share the outer caches); a smooth model for other
-shapes; a few forwards measured again, to see whether a profile still holds; and on a GPU the floor: the time memory
-takes to hand over what a forward must read (what is above it is lost to launches, small products or a cache read
-twice). Letters: R rows, M measured forwards.
+shapes; a few forwards measured again, to see whether a profile still holds; and on a GPU the floor: the time to read
+from memory what a forward must read (the rest is lost to launches, small products or a cache read twice). Letters: R
+rows, M measured forwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,22 +38,22 @@ from ..pools.members import LoadedMember
 from ..timing import timed
 from .probe import Journal, ShapeKey
 
-# Forwards before those that are timed, and these: outer caches take some ten rounds to settle on what is read over and
-# over, as decoding does. Forwards of many tokens have more to multiply than to read.
+# Forwards before the timed ones, and timed ones: outer caches need about ten repeats to settle on what is read
+# repeatedly, as in decoding. Forwards of many tokens are limited by arithmetic.
 SETTLING, TIMED = 10, 3
 _MANY_TOKENS = 48
 
-# Seconds that settling may take: a forward so slow reads more than caches hold, and settles at once.
+# Most seconds for settling: a forward that slow reads more than caches hold, and settles at once.
 _SETTLING_S = 0.1
 
-# A request that is only in the way.
+# A request that only separates rows.
 _BETWEEN = "between"
 
 
 class RowsHeld:
-    """A cache whose rows hold `held` `[R]` tokens each, >= 0, which forwards are run on again and again.
+    """A cache whose rows hold `held` `[R]` tokens each, >= 0, on which forwards are run repeatedly.
 
-    `apart`: another request stands between the first row and the others; two rows at least.
+    `apart`: another request's row is between the first row and the others; needs two rows at least.
     """
 
     def __init__(self, forward: ModelForward, held: Sequence[int], *, apart: bool = False) -> None:
@@ -62,11 +62,11 @@ class RowsHeld:
         self._requests = [str(row) for row in range(len(held))]
         self._cache = forward.slot_cache()
         self._apart = apart
-        # What the keys and values are makes no difference to seconds.
+        # Seconds do not depend on the values.
         first, *others = self._requests
         rows = ((first, held[0]), (_BETWEEN, int(apart)), *zip(others, held[1:], strict=True))
         standing = {request: num_tokens for request, num_tokens in rows if num_tokens}
-        if standing:  # all at once: a cache that grows row by row is copied as often
+        if standing:  # all at once: a cache that grows row by row is copied each time
             self._cache.place(list(standing), list(standing.values()))
 
     def run_of(self, counts: Sequence[int]) -> tuple[BatchShape, Callable[[], object]]:
@@ -74,7 +74,7 @@ class RowsHeld:
         forward, cache, requests, held = self._forward, self._cache, self._requests, self._held
         total, device = sum(counts), forward.kv_shape.device
         tokens = torch.zeros(total, dtype=torch.long, device=device)
-        # Verifiers need the logits of all they judge, a prompt those of its end.
+        # Verifiers need the logits of all judged tokens, a prompt those of its end.
         keep = slice(None) if max(counts) <= MOST_JUDGED else torch.tensor(counts, device=device).cumsum(0) - 1
 
         def run() -> None:
@@ -88,14 +88,14 @@ class RowsHeld:
 
 
 def median_and_spread(seconds: Sequence[float]) -> tuple[float, float]:
-    """Of repeats: the median, and half of the range between the quartiles as a share of it."""
+    """The median of repeats, and half of their interquartile range as a share of it."""
     middle = median(seconds)
     first, _, third = quantiles(seconds, n=4) if len(seconds) > 1 else (middle, middle, middle)
     return middle, (third - first) / 2 / middle
 
 
 def settled_s(run: Callable[[], object], num_tokens: int, device: torch.device) -> float:
-    """Seconds of a forward of so many tokens right after others like it."""
+    """Seconds of a forward of `num_tokens` tokens right after others like it."""
     if num_tokens > _MANY_TOKENS:
         run()
         return timed(run, device)
@@ -115,14 +115,14 @@ def settle(run: Callable[[], object]) -> None:
 
 
 def forwards_run(num_tokens: int, seconds: float) -> int:
-    """How many forwards of so many tokens `settled_s` runs, each of which takes so long."""
+    """Number of forwards that `settled_s` runs, for `num_tokens` tokens and `seconds` each."""
     return 2 if num_tokens > _MANY_TOKENS else min(SETTLING, int(_SETTLING_S / seconds) + 1) + TIMED
 
 
 # Share of a device's memory that the caches of one shape may take.
 _MOST_MEMORY = 0.5
 
-# Shapes of more tokens than this are timed in every third round only: they take long, and vary little.
+# Shapes of more tokens than this are timed in every third round only: they are slow, and vary little.
 _LONG_FORWARD = 256
 
 
@@ -191,8 +191,8 @@ def measure_forwards(
         grid: the shapes.
         longest: context of the pool, in tokens.
         repeats: counted rounds, >= 3.
-        journal: of what was measured before, which is not measured again, and of what is measured now; mutated.
-        stage: what its progress is called.
+        journal: earlier measurements, which are not repeated, and new ones; mutated.
+        stage: name of its progress.
     """
     if repeats < 3:
         raise ValueError(f"repeats must be >= 3, got {repeats}")
@@ -265,7 +265,7 @@ def _shape(key: ShapeKey, seconds: Sequence[float]) -> MeasuredForward:
 
 def _drift(taken: Mapping[ShapeKey, Sequence[float]], repeats: int) -> float:
     steady = [seconds[1:] for seconds in taken.values() if len(seconds) == repeats + 1]
-    # Without any there are long forwards only, which are timed in some rounds.
+    # Without steady ones there are only long forwards, which are timed in some rounds.
     return drift_of(steady or [seconds for seconds in taken.values() if len(seconds) > 1])
 
 
@@ -284,7 +284,7 @@ _COPIES = 9
 
 
 class MemoryFloor(NamedTuple):
-    """What bounds the forwards of one member from below."""
+    """The lower bound of seconds for one member's forwards."""
 
     member: str
     weight_bytes: int  # of all weights a forward reads
@@ -292,21 +292,21 @@ class MemoryFloor(NamedTuple):
     bytes_per_s: float  # of the device's memory, as measured by copying
 
     def seconds(self, rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Of a forward that reads its weights once, and the keys and values of its rows once.
+        """Seconds of a forward that reads its weights once, and the keys and values of its rows once.
 
         `rows` >= 1 have `new_tokens` >= 1 each, after `context_tokens` >= 0 held of each.
         """
         kv_bytes = rows * (context_tokens + new_tokens) * self.kv_bytes_per_token
         return (self.weight_bytes + kv_bytes) / self.bytes_per_s
 
-    def said_of(self, shapes: Sequence[MeasuredForward]) -> str:
-        """One line: the member's smallest step, and its widest of one token a row, against the floor.
+    def comparison(self, shapes: Sequence[MeasuredForward]) -> str:
+        """One line: the member's smallest step, and its widest with one token a row, compared with the floor.
 
         `shapes` are measured, of the member; at least one of one new token.
         """
         steps = sorted(shape[1:4] for shape in shapes if shape.new_tokens == 1)
         seconds = {shape[1:4]: shape.seconds for shape in shapes}
-        # One row with the longest context, and the most rows with theirs.
+        # One row with the longest context, and the most rows with their longest.
         alone = max(step for step in steps if step[0] == steps[0][0])
         times = [
             f"{seconds[step] / self.seconds(*step):.2f}x at {step[0]} x 1 after {step[2]}"
@@ -320,7 +320,7 @@ class MemoryFloor(NamedTuple):
 
 
 def memory_floor(member: LoadedMember) -> MemoryFloor:
-    """The floor of a member on its device, whose memory is measured now; raises ValueError for a model-free member."""
+    """A member's floor on its device, whose memory speed is measured now; raises ValueError for a model-free member."""
     model = member.model
     if model is None:
         raise ValueError(f"{member.name} has no model to run")
@@ -333,7 +333,7 @@ def memory_floor(member: LoadedMember) -> MemoryFloor:
 
 
 def weight_bytes(model: PreTrainedModel) -> int:
-    """Of all weights that a forward reads: all but a table of embeddings that is nothing else, of which rows are read.
+    """Bytes of the weights that a forward reads: all except an untied table of embeddings, of which only rows are read.
 
     Weights that several modules share count once.
     """
@@ -368,7 +368,7 @@ Run = Callable[[], object]
 
 
 def reload_axes(grid: ShapeGrid, longest: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Numbers of new tokens, and times away, that forwards of a grid are measured after.
+    """(numbers of new tokens, times away) of a grid's forwards after times away.
 
     `longest` is the context of the pool, in tokens; more new tokens than it has room for are left out.
     """
@@ -386,11 +386,11 @@ def measure_after_away(
     longest: int,
     stage: str = "stage 3 of 4, reloads",
 ) -> dict[str, tuple[AfterAway, ...]]:
-    """By member, a forward of each number of new tokens right after another, and after each time away.
+    """By member, a forward of each number of new tokens right after another one, and after each time away.
 
-    `shares` holds by member the others that read some of its weights: they do not run while these are away.
-    `new_tokens` are of one row, >= 1, and `away_s` seconds, > 0, both strictly increasing. `longest` is the pool's
-    context, in tokens, and `stage` what its progress is called.
+    `shares` holds by member the others that read some of its weights: those do not run during these times. `new_tokens`
+    are of one row, >= 1, and `away_s` seconds, > 0, both strictly increasing. `longest` is the pool's context, in
+    tokens, and `stage` the name of its progress.
     """
     rows = {name: RowsHeld(forward, [_held(longest)]) for name, forward in forwards.items()}
     runs = {(name, count): rows[name].run_of([count])[1] for name in forwards for count in new_tokens}
@@ -420,10 +420,10 @@ def _cell(key: tuple[int, float], seconds: Sequence[float]) -> AfterAway:
 
 
 def reload_of(cells: Sequence[AfterAway]) -> Reload:
-    """The nearest seconds, by least squares, that do not fall with the time away.
+    """The least-squares fit to the seconds that does not fall with the time away.
 
-    A running maximum would keep the slowest noise of them all. `cells` are of one member, every number of new tokens
-    after every time away, 0 among them.
+    A running maximum would keep the worst noise. `cells` are of one member, every number of new tokens after every time
+    away, 0 among them.
     """
     new_tokens = sorted({cell.new_tokens for cell in cells})
     away_s = sorted({cell.away_s for cell in cells})
@@ -438,7 +438,7 @@ def reload_of(cells: Sequence[AfterAway]) -> Reload:
 def _after_away_s(
     clock: Clock, run: Run, away_s: float, others: Mapping[str, tuple[float, Run]], device: torch.device
 ) -> list[float]:
-    """Each time after such a while."""
+    """Seconds of each run after `away_s`."""
     seconds: list[float] = []
 
     def run_after() -> None:
@@ -462,7 +462,7 @@ def _by_seconds(clock: Clock, runs: Mapping[str, Run]) -> dict[str, tuple[float,
 
 
 def _pass_time(clock: Clock, away_s: float, others: Mapping[str, tuple[float, Run]]) -> None:
-    """Let other members run; each is done, on its device too, before it is seen what time is left."""
+    """Run other members; each has finished, on its device too, before the time left is read."""
     if not away_s:
         return
     end_s = clock.now_s() + away_s
@@ -473,13 +473,13 @@ def _pass_time(clock: Clock, away_s: float, others: Mapping[str, tuple[float, Ru
         pass
 
 
-# Shapes measured again stand after about so many tokens, and have at most so many new ones a row.
+# Of shapes measured again: about how many tokens rows hold, and the most new ones a row.
 _CONTEXT_TOKENS, _MOST_NEW_TOKENS = 60, 20
 
-# Seconds that measuring again may take, and how often each shape is timed at least and at most.
+# Most seconds for measuring again, and least and most repeats of each shape.
 _SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 4.0, 3, 15
 
-# Forwards after times away are those of one token and of about so many, after about so long, as decoding has them.
+# Forwards after times away have one token or about `_FEW_TOKENS`, after about `_AWAY_S`, as in decoding.
 _FEW_TOKENS, _AWAY_S = 5, 0.002
 
 
@@ -516,7 +516,7 @@ def _round_s(shapes: Sequence[MeasuredForward], grid: ShapeGrid) -> float:
 def measure_again(
     forwards: Mapping[str, ModelForward], shapes: Sequence[MeasuredForward]
 ) -> dict[str, list[tuple[MeasuredForward, MeasuredForward]]]:
-    """Measure a few of a profile's shapes as it measured them: by member, each shape then and now."""
+    """Measure a few of a profile's shapes in the same way: by member, each shape then and now."""
     grid = reference_grid(shapes)
     then = _among(shapes, grid)
     longest = max(shape.context_tokens + shape.new_tokens for shape in then.values())
@@ -532,7 +532,7 @@ def measure_again(
 def reference_times(then: Mapping[str, Sequence[AfterAway]]) -> tuple[list[int], list[float]]:
     """Numbers of new tokens and times away that are measured again, as many as time allows, one of each at least.
 
-    `then` is what was measured, by member; of each the same.
+    `then` is what was measured, by member, the same for each.
     """
     known = [cell for cells in then.values() for cell in cells]
     tokens = sorted({cell.new_tokens for cell in known})
@@ -559,7 +559,7 @@ def measure_after_away_again(
     *,
     longest: int,
 ) -> dict[str, list[tuple[AfterAway, AfterAway]]]:
-    """Measure a few of a profile's forwards after times away as it measured them: by member, each then and now.
+    """Measure a few of a profile's forwards after times away in the same way: by member, each then and now.
 
     `shares` holds by member the others that read some of its weights; `longest` is the pool's context, in tokens.
     """
@@ -576,14 +576,14 @@ def measure_after_away_again(
     }
 
 
-# Every so manieth shape is left out of the fit that is judged.
+# Every `_HELD_OUT`th shape is left out of the fit that is evaluated.
 _HELD_OUT = 4
 
 
 def fit_smooth(shapes: Sequence[MeasuredForward]) -> SmoothForward:
     """Fit the terms of `SmoothForward` to one member's shapes by non-negative least squares of relative errors.
 
-    There must be at least one shape; of fewer than four the error is not known.
+    There must be at least one shape; with fewer than four the error is unknown.
     """
     terms, seconds = _terms_of_shapes(shapes), np.array([shape.seconds for shape in shapes])
     held_out = np.arange(len(shapes)) % _HELD_OUT == _HELD_OUT - 1
@@ -631,7 +631,7 @@ _REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A forward to be measured: tokens that each row holds, and new ones; rows that hold nothing come last."""
+    """A forward to measure: tokens that each row holds, and new ones; empty rows come last."""
 
     held: tuple[int, ...]
     counts: tuple[int, ...]
@@ -660,10 +660,10 @@ _CASES = (
 def measure_uneven(
     forwards: Mapping[str, ModelForward], even: Mapping[str, ProfiledForwards], *, longest: int
 ) -> dict[str, UnevenRows]:
-    """By member, what rows of unequal length cost beyond `even`, what was measured with rows of equal length.
+    """By member, the cost of rows of unequal length beyond `even`, measured with rows of equal length.
 
-    `longest` is the context of the pool, in tokens; rows hold less where it has no room for what a case holds, and
-    cases that it has no room for even so are left out.
+    `longest` is the context of the pool, in tokens; rows hold less where a case does not fit, and cases that still do
+    not fit are left out.
     """
     cases = cases_within(longest)
     shapes: dict[tuple[str, int], BatchShape] = {}
@@ -685,12 +685,12 @@ def measure_uneven(
 
 
 def cases_within(longest: int) -> list[Rows]:
-    """The forwards that are measured within a context of so many tokens."""
+    """The forwards that are measured within a context of `longest` tokens."""
     return [fitted for case in _CASES if (fitted := _within(case, longest)) is not None]
 
 
 def _within(case: Rows, longest: int) -> Rows | None:
-    """A case whose rows hold as much less, in proportion, as a context needs; None where its new tokens do not fit."""
+    """A case with held tokens reduced in proportion to fit a context; None where its new tokens do not fit."""
     most_held = longest - max(case.counts)
     if most_held < 1:
         return None
@@ -699,7 +699,7 @@ def _within(case: Rows, longest: int) -> Rows | None:
 
 
 def _fit_uneven_rows(measured: Sequence[tuple[BatchShape, float]], even: ProfiledForwards) -> UnevenRows:
-    """Non-negative least squares of what `[M]` forwards took beyond even ones, as shares of their seconds."""
+    """Non-negative least squares of the seconds of `[M]` forwards beyond even ones, as shares of their seconds."""
     if not measured:
         return UnevenRows()
     terms = np.array([_terms_of_uneven_rows(shape) for shape, _ in measured], dtype=np.float64)
@@ -712,5 +712,5 @@ def _fit_uneven_rows(measured: Sequence[tuple[BatchShape, float]], even: Profile
 
 
 def _terms_of_uneven_rows(shape: BatchShape) -> tuple[float, ...]:
-    """Those of `UnevenRows.seconds`, in the order of its fields."""
+    """The terms of `UnevenRows.seconds`, in the order of its fields."""
     return tuple(UnevenRows(**{name: 1.0}).seconds(shape) for name in UnevenRows.model_fields)

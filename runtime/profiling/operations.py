@@ -1,4 +1,4 @@
-"""What operations cost beside their forwards, what policies take to decide, and all that is measured of members."""
+"""Seconds of operations beside their forwards, seconds of policies' decisions, and all measurements of members."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ from .probe import ProbedOp, ProbedWorld, fit_beside, longer_in_decoding, probe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMembers:
-    """What was measured, by members that have a model; `ProfiledMember` explains what is by member."""
+    """The measurements, for members with a model; `ProfiledMember` explains those by member."""
 
     names: tuple[str, ...]  # in level order
     even: MeasuredForwards  # forwards with rows of equal length
@@ -55,7 +55,7 @@ class MeasuredMembers:
 
     @property
     def forwards(self) -> dict[str, ForwardsInDecoding]:
-        """What is foreseen of their forwards."""
+        """The predicted seconds of their forwards."""
         return {
             name: ForwardsInDecoding(
                 ProfiledForwards(self.even.of(name), self.smooth[name]),
@@ -70,7 +70,7 @@ class MeasuredMembers:
 def measure_members(
     pool: LoadedMembers, forwards: Mapping[str, ModelForward], even: MeasuredForwards, grid: ShapeGrid
 ) -> MeasuredMembers:
-    """Time what even rows do not tell of the forwards of all members: uneven rows, and weights that were away."""
+    """Time what even rows do not show of all members' forwards: uneven rows, and weights that were away."""
     models = {member.name: member.model for member in pool.members if member.model is not None}
     longest = pool.context_tokens
     smooth = {name: fit_smooth(even.of(name)) for name in models}
@@ -90,17 +90,18 @@ def measure_members(
     )
 
 
-# Requests at a time that operations are watched with, and policies timed.
+# Requests at a time at which operations are watched and policies timed.
 _BATCHES = (1, 2, 3, 6, 12)
-# Requests of a run at least, and for each that runs at a time: a batch stays full while others follow those that end.
+# Requests of a run, at least, and per place of the batch: it stays full while new ones replace those that end.
 _LEAST_REQUESTS, _REQUESTS_EACH = 6, 2
-# Tokens of a request at most and at least; as many as watching all takes about so many seconds with, and timing again.
+# Tokens of a request, at most and at least; their number is chosen so that watching and timing all takes about
+# `_SECONDS`.
 _MOST_TOKENS, _LEAST_TOKENS, _SECONDS = 64, 8, 150.0
 _LOOKUP_CONTEXT, _LOOKUPS = 150, 200
 
-# Operations that what is said of one member must rest on.
+# Least operations behind a figure of one member.
 _LEAST_SEEN = 40
-# The share of a run after which a policy has met what it works with: estimates, and its own code.
+# The share of a run after which a policy is warm: its estimates, and its code.
 _WARM_UP = 0.5
 
 MakePolicy = Callable[[], Policy]
@@ -108,12 +109,12 @@ MakePolicy = Callable[[], Policy]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """What was measured."""
+    """The measurements."""
 
     drafting: dict[str, BesideForwards]  # by member, seconds beside forwards
-    verifying: dict[str, BesideForwards]  # likewise
-    stopping: dict[str, BesideForwards]  # likewise, of drafts with a stop; none where no policy has any
-    in_decoding: dict[str, InDecoding]  # by member, how much longer its forwards took than foreseen
+    verifying: dict[str, BesideForwards]  # by member, of verifications
+    stopping: dict[str, BesideForwards]  # by member, of drafts with a stop; empty where no policy has any
+    in_decoding: dict[str, InDecoding]  # by member, how much longer its forwards took than predicted
     lookup: BesideForwards  # of drafts by prompt lookup, which have no forwards
     decide_s: dict[str, DecideSeconds]  # by the name of the policy's class
 
@@ -140,10 +141,10 @@ def measure_operations(
 
     Args:
         pool: the models.
-        prompts: some to decode, at least one; they are taken in turn.
-        measured: of the members by themselves.
+        prompts: some to decode, at least one; used in turn.
+        measured: of the members alone.
         chains: policies that together run every member, for the operations at several batches.
-        policies: those whose own seconds are wanted as well.
+        policies: those whose own seconds are measured as well.
         sampling: how tokens are chosen.
         world: where prompts are decoded; None makes one of the pool.
 
@@ -186,7 +187,7 @@ def _watched(
     tokens_each: int,
     progress: Progress,
 ) -> list[_Watched]:
-    """Every policy at every batch, each time made anew: the answers are the same, and it may have kept some to copy."""
+    """Run every policy at every batch, built again each time: answers are the same, and it might copy kept ones."""
     watched = []
     for batch in batches:
         for name, make in policies.items():
@@ -198,7 +199,7 @@ def _watched(
 
 
 def _decided(runs: Sequence[_Watched]) -> dict[str, DecideSeconds]:
-    """Of each class, the mean over steps while a batch was full; how that begins is left out."""
+    """By class, the mean over steps with a full batch, without the warm-up."""
     taken: dict[str, dict[int, list[ProbedOp]]] = defaultdict(lambda: defaultdict(list))
     for policy, batch, ops in runs:
         full = [op for op in ops if op.num_running == batch]
@@ -220,21 +221,21 @@ def _num_requests(batch: int) -> int:
 
 
 def _tokens_each(measured: MeasuredMembers, policies: Mapping[str, MakePolicy], most: int) -> int:
-    """Tokens of a request, fewer where models are slow, as if each of them ran once for every token; at most `most`."""
+    """Tokens of a request, fewer where models are slow, assuming one forward of each per token; at most `most`."""
     token_s = sum(min(shape.seconds for shape in measured.even.of(name)) for name in measured.names)
     rounds = max(1, len(policies)) * sum(_num_requests(batch) / batch for batch in (1, *_BATCHES))
     return min(most, max(_LEAST_TOKENS, min(_MOST_TOKENS, int(_SECONDS / (token_s * rounds)))))
 
 
 def _several(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
-    """So many prompts, under ids of their own, from all over those given."""
+    """`count` prompts with new ids, spread over those given."""
     apart = max(1, len(prompts) // count)
     some = [prompts[place * apart % len(prompts)] for place in range(count)]
     return [Prompt(request_id=str(place), tag=one.tag, text=one.text) for place, one in enumerate(some)]
 
 
 def _by_member(pool: LoadedMembers, ops: Sequence[ProbedOp]) -> dict[str, BesideForwards]:
-    """What operations of one kind cost beside forwards; for a member that was seen too seldom, those of all members."""
+    """What operations of one kind cost beside forwards; for a member with too few operations, those of all members."""
     found = {}
     for level, member in enumerate(pool.members):
         own = [op for op in ops if op.level == level]
@@ -243,7 +244,7 @@ def _by_member(pool: LoadedMembers, ops: Sequence[ProbedOp]) -> dict[str, Beside
 
 
 def _lookups(ops: Sequence[ProbedOp]) -> BesideForwards:
-    """Of drafts by prompt lookup; of a pool without any the bare lookup, in a context without repeats, the slowest."""
+    """Seconds of drafts by prompt lookup; for a pool without it of a lookup in a text without repeats, the slowest."""
     if ops:
         return fit_beside([op._replace(num_tokens=0) for op in ops])
     context, taken = list(range(_LOOKUP_CONTEXT)), []

@@ -1,7 +1,7 @@
-"""Decodes for real and notes every operation: what its forwards took, and what all else until its end did.
+"""Decodes with real models and notes every operation: the seconds of its forwards, and of all else until its end.
 
 From that come what operations cost beside their forwards, and how much longer forwards took than measured alone. A
-journal, a file of JSON lines that only grows, keeps what was measured, so that an interrupted profile goes on where it
+journal, a file of JSON lines that only grows, keeps the measurements, so that an interrupted profile continues where it
 was. Letters: R requests of an operation.
 """
 
@@ -52,14 +52,14 @@ Group = tuple[int, int]
 class Journal:
     """Seconds by round and group of shapes; mutated by `note` and `forget`.
 
-    It is a memory and no promise: a file that cannot be read begins again, and one that cannot be written is left. A
-    file about anything else than `about` (what is measured and under what) begins again too, as any does without
-    `resume`. The attribute `begun_at` is when the first known group was measured; None where nothing is known.
+    Only a cache: a file that cannot be read is started again, and a failed write is ignored. A file with another
+    `about` (what is measured, and how) is started again too, and any file without `resume`. The attribute `begun_at` is
+    when the first known group was measured; None if there is none.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any], *, resume: bool = True) -> None:
         self._path = path
-        self._about = json.loads(json.dumps(about))  # as it will be read
+        self._about = json.loads(json.dumps(about))  # as it is after reading
         self._known: dict[tuple[int, Group], dict[ShapeKey, float]] = {}
         self._can_grow = False
         self.begun_at: datetime | None = None
@@ -74,7 +74,7 @@ class Journal:
         return self._known.get((number, group))
 
     def note(self, number: int, group: Group, seconds: Mapping[ShapeKey, float]) -> None:
-        """Keep what a group took in a round."""
+        """Note the seconds of a group in a round."""
         self._known[number, group] = dict(seconds)
         with suppress(OSError):
             if self._can_grow:
@@ -84,7 +84,7 @@ class Journal:
                 self._begin()
 
     def seconds(self) -> dict[ShapeKey, list[float]]:
-        """Of each shape that is known, round by round."""
+        """Seconds of each known shape, round by round."""
         found: dict[ShapeKey, list[float]] = {}
         for _, known in sorted(self._known.items()):
             for key, value in known.items():
@@ -92,14 +92,14 @@ class Journal:
         return found
 
     def forget(self) -> None:
-        """Begin anew: nothing is known, and the file is gone."""
+        """Forget everything, and remove the file."""
         self._known.clear()
         self.begun_at, self._can_grow = None, False
         with suppress(OSError):
             self._path.unlink()
 
     def _begin(self) -> None:
-        """A file of what is known: the first, or one without the line that an interrupt cut short."""
+        """Write a file of what is known: the first one, or without a line that an interrupt cut short."""
         self.begun_at = self.begun_at or datetime.now(UTC)
         header = json.dumps({"about": self._about, "begun_at": self.begun_at.isoformat()})
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ class Journal:
         self._can_grow = True
 
     def _read(self) -> None:
-        """Take in what is there, up to a line that was cut short."""
+        """Read what is there, up to a line that was cut short."""
         try:
             header, *lines = self._path.read_bytes().split(b"\n")
             first = decode_json(header)
@@ -135,7 +135,7 @@ def _line_of(number: int, group: Group, seconds: Mapping[ShapeKey, float]) -> st
 
 
 def _read_line(line: bytes) -> tuple[int, Group, dict[ShapeKey, float]]:
-    """The round, the group and its seconds; raises ValueError, KeyError or TypeError for what is no such line."""
+    """The round, the group and its seconds; raises ValueError, KeyError or TypeError for any other line."""
     found = decode_json(line)
     rows, context = map(int, found["group"])
     seconds = {
@@ -151,7 +151,7 @@ class ProbedForward(NamedTuple):
     level: int
     shape: BatchShape
     ended_s: float  # by the world's clock
-    seconds: float  # it took, with placing its tokens
+    seconds: float  # of the forward, placing its tokens included
 
 
 class ProbedOp(NamedTuple):
@@ -163,14 +163,14 @@ class ProbedOp(NamedTuple):
     num_tokens: int  # drafted, or judged and written, over all rows
     forwards: tuple[ProbedForward, ...]  # none of a model-free member
     beside_s: float  # from the end of the operation before it to its own, without forwards and without the policy
-    decisions: int  # steps the policy was asked for meanwhile
-    policy_s: float  # what the policy took for them, and to learn of the operation before
-    num_running: int  # requests that ran when it was asked last
-    stops: bool  # whether it is a draft of which some row has a stop
+    decisions: int  # steps that the policy decided meanwhile
+    policy_s: float  # seconds of the policy for them, and to learn from the previous operation
+    num_running: int  # running requests at its last decision
+    stops: bool  # whether it is a draft with a stop in some row
 
 
 class _WatchedForward(WrappedForward):
-    """A forward that notes the shapes it was called with, and when it was done."""
+    """A forward that notes the shapes it was called with, and when it ended."""
 
     def __init__(self, inner: ModelForward, clock: Clock, ran: list[tuple[BatchShape, float]]) -> None:
         super().__init__(inner)
@@ -184,7 +184,7 @@ class _WatchedForward(WrappedForward):
 
 
 def check_probed(pool: LoadedMembers) -> None:
-    """Raises ArgumentError for a pool whose operations are more than forwards over all that is fed."""
+    """Raises ArgumentError for a pool whose operations are more than forwards over all tokens fed."""
     if pool.feature_level is not None:
         name = pool.members[pool.feature_level].name
         raise ArgumentError(f"`pool` must not have a member that reads the target's states to be profiled, got {name}")
@@ -199,7 +199,7 @@ class ProbedWorld(TorchWorld):
         super().__init__(pool=pool, sampling=sampling, watch=self._watched)
 
     def sessions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Session]:
-        """The requests that prompts are."""
+        """The requests of prompts."""
         assert isinstance(self.pool, ModelPool)
         return sessions_of(self.pool, prompts, max_new_tokens)
 
@@ -228,7 +228,7 @@ class ProbedWorld(TorchWorld):
         return results
 
     def _shapes(self, level: int, results: DraftResults | VerifyResults) -> list[tuple[BatchShape, float]]:
-        """What forwards noted; for operations that ran as one, which are not seen forward by forward, even rows."""
+        """The shapes that forwards noted; even rows for operations that ran as a whole, without forward by forward."""
         if len(self._ran) == len(results.forwards):
             return self._ran
         cache, now_s = self.manager.cache(level), self.clock.now_s()
@@ -286,14 +286,14 @@ def probe(
     return world.ops
 
 
-# An operation that took so many times the median of those like it was interrupted by something else on the machine.
+# An operation that took more than this times the median of similar ones was interrupted by other work on the machine.
 _INTERRUPTED_BESIDE = 4.0
 
 
 def fit_beside(ops: Sequence[ProbedOp]) -> BesideForwards:
-    """Seconds by operation, forward, row and token, by non-negative least squares over means of operations alike.
+    """Seconds by operation, forward, row and token, by non-negative least squares over means of similar operations.
 
-    `ops` are of one kind; without any it is nothing.
+    `ops` are of one kind; without any all are 0.
     """
     if not ops:
         return BesideForwards()
@@ -306,27 +306,26 @@ def fit_beside(ops: Sequence[ProbedOp]) -> BesideForwards:
         means.append(sum(kept) / len(kept))
         weights.append(len(kept) ** 0.5)
         terms.append((1.0, *map(float, counts)))
-    # Relative errors count: an operation of one request must come out as right as one of many.
+    # Relative errors count: an operation of one request must be as exact as one of many.
     scale = np.array(weights) / np.array(means)
     solved, _ = nnls(np.array(terms) * scale[:, None], np.array(means) * scale)
     per_op_s, per_forward_s, per_row_s, per_token_s = solved.tolist()
     return BesideForwards(per_op_s=per_op_s, per_forward_s=per_forward_s, per_row_s=per_row_s, per_token_s=per_token_s)
 
 
-# Forwards that a mean must rest on, and how many times the median one may take that nothing else on the machine
-# interrupted.
+# Least forwards for a mean, and the most times the median of a forward that other work did not interrupt.
 _LEAST_SEEN, _INTERRUPTED = 25, 3.0
 
-# By new tokens, seconds foreseen and measured.
+# By new tokens, (predicted, measured) seconds.
 _Seen = dict[int, list[tuple[float, float]]]
 
 
 def longer_in_decoding(
     ops: Sequence[ProbedOp], known: Sequence[ForwardsInDecoding | None], names: Sequence[str], read: WeightsRead
 ) -> dict[str, InDecoding]:
-    """By member, from operations that were watched, in order; forwards that read a prompt are left out.
+    """By member, from operations that were watched, in order; without forwards that read a prompt.
 
-    `known` is by level what is foreseen, None for a member without a model; `read` is of no forward yet, and mutated.
+    `known` is by level what is predicted, None for a member without a model; `read` is of no forward yet, and mutated.
     """
     seen: dict[tuple[str, bool], _Seen] = defaultdict(lambda: defaultdict(list))
     for op in ops:
@@ -348,7 +347,7 @@ def longer_in_decoding(
 
 
 def _longer(seen: _Seen) -> Longer:
-    """Means over forwards of so many tokens, those of about as many together where few were seen."""
+    """Means over forwards by number of tokens, similar numbers together where few were seen."""
     tokens, longer = [], []
     group: list[tuple[int, float]] = []
     for new_tokens in sorted(seen):

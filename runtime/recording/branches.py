@@ -1,9 +1,9 @@
-"""The contexts that a recording holds beside the closure of its models: of depths, and of token trees.
+"""The contexts that a recording holds beside the closure of its models: those of depths, and of token trees.
 
 `FeatureTree` is a drafter that reads the target's states, at each depth that is recorded. A context at depth d reads,
-for its last d tokens but the first, the drafter's own states: those of the contexts before it at the depths before. The
-target read what lies in front of them, the same at all depths. So there is a slot for each context and depth, and a
-context looks at those of its ancestors, one depth less at each, down to 1.
+for its last d tokens except the first, the drafter's own states: those of the contexts before it at the depths before.
+The target has read the tokens before them, the same at all depths. So there is a slot for each context and depth, and a
+context attends to those of its ancestors, one depth less at each, down to 1.
 
 `TreeBranches` grows token trees from every context of the trunk, as decoding would. The trees of a few neighbouring
 starts grow together, layer by layer, so that a context they share is evaluated once and a layer is one forward of each
@@ -34,7 +34,7 @@ from .views import Contexts, Floats32, Views, view
 
 
 class FeatureTree:
-    """What is known of the states of one request's contexts; changed by `trunk`, `behind` and `cut`.
+    """The known states of one request's contexts; changed by `trunk`, `behind` and `cut`.
 
     `reader` is the drafter's index among the models, `depths` is D. `base` is as of an `Ask`.
     """
@@ -48,7 +48,7 @@ class FeatureTree:
         self._states = torch.zeros(0)  # [slots, 1 + D, W] by ordinary slot: the target's, then its own at each depth
 
     def fork(self, base: int) -> "FeatureTree":
-        """One that knows the same and goes on by itself, in a row that begins as that one."""
+        """A copy that continues independently, in a row that begins as a copy of row `base`."""
         other = FeatureTree(self._reader[0], num_prompt=self._num_prompt, depths=self._depths, base=base)
         other._slots, other._ends, other._held = self._slots, list(self._ends), self._held
         other._states = self._states.clone()
@@ -58,7 +58,8 @@ class FeatureTree:
         """Read prompt and trunk, of `tokens` `[S]` and the target's `states` `[S, W]`.
 
         Returns:
-            By depth, `[Q, V]` logits after the prompt and each token of the trunk; NaN where the target has read all.
+            By depth, `[Q, V]` logits after the prompt and each token of the trunk; NaN where the target has read
+            everything.
         """
         count, first = len(tokens), self._num_prompt - 1
         self._slots = np.full((count, self._depths), -1, dtype=np.int64)
@@ -126,7 +127,7 @@ class FeatureTree:
         return before
 
     def _looks(self, ancestors: Sequence[NDArray[np.integer]], depths: NDArray[np.integer]) -> Mask:
-        """`[R, slots]` where each looks: at its ancestors `[n]`, in order, at depths that fall to 1, and at itself."""
+        """`[R, slots]` slots each attends to: its ancestors `[n]`, in order, at depths that fall to 1, and itself."""
         held, count = self._held, len(depths)
         mask = np.zeros((count, held + count), dtype=np.bool_)
         for row, (before, depth) in enumerate(zip(ancestors, depths.tolist(), strict=True)):
@@ -155,17 +156,17 @@ class FeatureTree:
 
 
 def depths_known(depth: Ints, depths: int) -> NDArray[np.bool_]:
-    """`[E, Q]` at which further depths, from 2 on, contexts of so many tokens after the prompt are."""
+    """`[E, Q]` whether contexts of `depth` tokens after the prompt exist at each further depth, from 2 on."""
     known: NDArray[np.bool_] = np.arange(2, depths + 1)[:, None] <= depth
     return known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherViews:
-    """Views of Q contexts, unrounded; where a depth reaches into what the target has read, tokens are -1."""
+    """Views of Q contexts, unrounded; where a depth reaches into text that the target has read, tokens are -1."""
 
     known: NDArray[np.bool_]  # [E, Q] whether there is a view
-    seen: Views  # what each depth says, as of a model; distances [E O, Q] are to the other models, depth by depth
+    seen: Views  # each depth's views, as of a model; distances [E O, Q] are to the other models, depth by depth
 
     @property
     def next_token(self) -> Ints:
@@ -200,7 +201,7 @@ def further_views(
 ) -> FurtherViews | None:
     """Views at E further depths of the drafter at the index `reader`, from its logits `[Q, V]` at each.
 
-    Logits are of no account where the target has read all, by `depth`: tokens `[Q]` after the prompt. The views of all
+    Logits are ignored where the target has read everything, by `depth`: tokens `[Q]` after the prompt. The views of all
     models, `seen`, hold the drafter at depth 1.
     """
     if not logits:
@@ -216,7 +217,7 @@ def further_views(
 
 
 def written_by(seen: Views, further: FurtherViews | None, reader: int | None) -> Ints:
-    """`[W, Q]` what each writer writes, of all models: the drafter's further depths after its first one."""
+    """`[W, Q]` what each writer writes, all models, and the drafter's further depths after its first one."""
     if further is None or reader is None:
         return seen.next_token
     at = reader + 1
@@ -243,7 +244,7 @@ class Context(NamedTuple):
 
 
 class TreeSpec(NamedTuple):
-    """Trees to record: by which model, in which row of `TreeRanks`, of which shape."""
+    """Trees to record: model, row of `TreeRanks`, and shape."""
 
     model: int
     row: int
@@ -251,7 +252,7 @@ class TreeSpec(NamedTuple):
 
 
 class Trunk(NamedTuple):
-    """What trees start from."""
+    """The trunk, where trees start."""
 
     contexts: Sequence[Context]  # of the trunk, node by node from the root
     first_slot: int  # of the last token of the prompt, where the root's context ends
@@ -276,7 +277,7 @@ class KnownNodes(NamedTuple):
         return cls(parent, token, depth, {child: node for node, child in enumerate(zip(parent, token, strict=True))})
 
 
-# Evaluates contexts by tokens `[Q]`, depths `[Q]` and mask; and keeps new ones, as `RequestRecorder` does.
+# Evaluates contexts by tokens `[Q]`, depths `[Q]` and mask; and keeps new ones, as in `RequestRecorder`.
 Evaluate = Callable[[Ints, Ints, Mask], Asking[tuple[Views, Sequence[Context]]]]
 Keep = Callable[..., None]
 
@@ -284,7 +285,7 @@ Keep = Callable[..., None]
 class TreeBranches:
     """Adds the contexts of trees to a trie; made for one request.
 
-    `known` are the nodes so far; mutated. The caches hold prompt and trunk, and `evaluate` is for contexts behind those
+    `known` are the nodes so far; mutated. The caches hold prompt and trunk, and `evaluate` is for contexts after those
     in them; `keep` notes new nodes.
     """
 
@@ -299,7 +300,7 @@ class TreeBranches:
         self._num_slots = 0  # in use
 
     def record(self, spec: TreeSpec) -> Asking[None]:
-        """Grow a tree from every context of the trunk but its end."""
+        """Grow a tree from every context of the trunk except its end."""
         widest = 1 + max(spec.shape.ranks(()))
         step = max(1, LAYER_ROWS // max(widest, spec.shape.most_fed))
         end_slot = self._trunk.first_slot + len(self._trunk.contexts)
@@ -328,7 +329,7 @@ class TreeBranches:
         growths = [Growth(spec.shape, room=trunk.budget - start, eos=trunk.eos) for start in starts]
         nodes: list[dict[int, int]] = [{ROOT: start} for start in starts]  # of the trie, by node of the tree
         while any(growth.asks for growth in growths):
-            asked: dict[int, int] = {}  # node of the trie to branches wanted
+            asked: dict[int, int] = {}  # node of the trie: number of branches
             for growth, node_of in zip(growths, nodes, strict=True):
                 for node, width in growth.asks:
                     asked[node_of[node]] = max(width, asked.get(node_of[node], 0))
@@ -340,7 +341,7 @@ class TreeBranches:
                     node_of[node] = self._known.children[node_of[growth.parents[node]], growth.tokens[node]]
 
     def _answers(self, spec: TreeSpec, asked: dict[int, int]) -> Asking[dict[int, Branches]]:
-        """The branches at nodes of the trie, all of which are nodes of it afterwards."""
+        """The branches at nodes of the trie; adds all of them to it."""
         contexts = [self._context(node).scores[spec.row] for node in asked]
         found = ranked(stacked_on(contexts[0].device, contexts), list(asked.values()))
         children: list[Child] = []
@@ -390,7 +391,7 @@ class TreeBranches:
         self._keep(parent, token, depth, own_log_prob=(np.stack(own, axis=1), None), on_trunk=False, seen=seen)
 
     def _mask(self, parents: Sequence[int], num_slots: int) -> NDArray[np.bool_]:
-        """What contexts after these nodes look at: the trunk as far as they share it, their ancestors, themselves."""
+        """What contexts after these nodes attend to: the trunk as far as they share it, their ancestors, themselves."""
         num_trunk, known = len(self._trunk.contexts), self._known
         paths, last = [], []
         for node in parents:
@@ -401,7 +402,7 @@ class TreeBranches:
             paths.append(path)
             last.append(self._trunk.first_slot + node)
         longest = max(map(len, paths))
-        # Paths of other lengths are filled up with a slot that is seen anyway.
+        # Shorter paths are padded with a slot that is attended to anyway.
         filled = [[*path, *[slot] * (longest - len(path))] for path, slot in zip(paths, last, strict=True)]
         path_slots = np.array(filled, dtype=np.int32).reshape(len(parents), longest)
         return tree_mask(np.array(last, dtype=np.int32), path_slots, num_slots)
@@ -430,5 +431,5 @@ def tree_drafters(trees: Sequence[TreeSpec]) -> list[tuple[int, int]]:
 
 
 def with_own_log_prob(ranks: TreeRanks, own_log_prob: NDArray[np.float64], models: Sequence[int]) -> TreeRanks:
-    """Branches with the log-probabilities `[M, N]` that nodes have anyway, of the models that draft trees."""
+    """Branches with the log-probabilities `[M, N]` already computed for nodes, of the models that draft trees."""
     return replace(ranks, branch_log_prob=np.where(ranks.rank >= 0, own_log_prob[list(models)], 0.0))

@@ -1,4 +1,4 @@
-"""What a recording says of the models it was made of: sizes, experts, and the rule of prompt lookup."""
+"""A recording's metadata of its models: sizes, experts, and the rule of prompt lookup."""
 
 import re
 from collections import Counter
@@ -11,17 +11,17 @@ from ...base.errors import ArgumentError
 from ...traces.meta import Experts, ModelInfo, NgramInfo
 from ..pools.members import LoadedMember
 
-# Names by which configs tell how many experts a layer has, and how many of them a token goes through.
+# Names in configs of the number of experts of a layer, and of those per token.
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts")
 _LAYER = re.compile(r"\.(\d+)\.")
 
 
 def model_info(member: LoadedMember, *, submodel_of: str | None = None) -> ModelInfo:
-    """Of a member with a model; `submodel_of` names the one whose weights it shares.
+    """The metadata of a member with a model; `submodel_of` names the one whose weights it shares.
 
     Raises:
-        ArgumentError: a mixture of experts of which it does not follow what they weigh.
+        ArgumentError: a mixture of experts whose sizes cannot be derived.
     """
     assert member.model is not None
     return ModelInfo(
@@ -42,7 +42,7 @@ def experts_of(model: PreTrainedModel, name: str) -> Experts | None:
     Raises:
         ArgumentError: weights of experts whose layers differ or that are not known, for a member of this name.
     """
-    number, per_token = (_said(model.config, names) for names in (_EXPERTS, _PER_TOKEN))
+    number, per_token = (_count_in(model.config, names) for names in (_EXPERTS, _PER_TOKEN))
     if number is None or number < 2:
         return None
     by_layer: Counter[str] = Counter()
@@ -57,8 +57,8 @@ def experts_of(model: PreTrainedModel, name: str) -> Experts | None:
     return Experts(number=number, per_token=per_token, layers=len(by_layer), parameters=int(sizes[0]))
 
 
-def _said(config: PreTrainedConfig, names: Iterable[str]) -> int | None:
-    """The count that a config has under one of these names, or its part for feed-forward layers; None for none."""
+def _count_in(config: PreTrainedConfig, names: Iterable[str]) -> int | None:
+    """The count that a config has under one of these names, or its part for feed-forward layers; None without one."""
     for values in (config, getattr(config, "ffn_config", None)):
         for name in names:
             found: Any = getattr(values, name, None)

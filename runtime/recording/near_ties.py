@@ -1,10 +1,10 @@
-"""Near ties: choices between two tokens that rounding may turn over.
+"""Near ties: choices between two tokens that rounding may flip.
 
-A forward over more rows or more tokens sums in another order. What that does to the difference of a model's two best
-scores was measured as a share of the largest logit of the context, on 150 contexts of each model of the shipped pool,
-fed token by token and in steps of 2, 5 and all tokens: at most 8.9e-7 in float32, 1.3e-3 in float16 and 1.1e-2 in
-bfloat16. The bounds are the next power of two above that, and four times as much for float32, which has room for it.
-Letters: Q contexts, V vocabulary.
+A forward over more rows or more tokens sums in another order. The change in the difference of a model's two best scores
+was measured as a share of the largest logit of the context, on 150 contexts of each model of the shipped pool, fed
+token by token and in steps of 2, 5 and all tokens: at most 8.9e-7 in float32, 1.3e-3 in float16 and 1.1e-2 in bfloat16.
+The bounds are the next power of two above that, and four times as much for float32, which has room for it. Letters: Q
+contexts, V vocabulary.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ BOUNDS = {torch.float64: 2.0**-40, torch.float32: 2.0**-18, torch.float16: 2.0**
 
 
 def near_ties(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
-    """`[Q]` whether rounding may turn the choice of the next token over.
+    """`[Q]` whether rounding may flip the choice of the next token.
 
     Logits `[Q, V]` are in the dtype of the model's weights; noise is `[Q, V]` if coupled, None if greedy.
     """
@@ -48,7 +48,7 @@ def near_ties_along(
 ) -> list[tuple[str, int]]:
     """Members and output positions, from `first` on, of the near ties along an answer to a prompt.
 
-    Members with a tokenizer of their own, or that read the target's states, are not asked.
+    Members with a tokenizer of their own, or that read the target's states, are left out.
     """
     text = [*prompt, *answer]
     count = len(answer) - first + 1

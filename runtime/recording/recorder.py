@@ -1,7 +1,7 @@
-"""Record what every model of a pool says at every context a policy may ask about.
+"""Record every pool model's view of every context that a policy may reach.
 
 A recording is made some requests at a time (`group_size`). Finished ones are kept beside the output (`OUT.part`), so
-that a killed recording goes on where it was; the part is removed at the end.
+that a killed recording continues where it was; the part is removed at the end.
 """
 
 import hashlib
@@ -43,13 +43,13 @@ from .together import TreeForward, run_together
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256
-# Of what a part holds: parts of another form are not gone on from.
+# The format of parts: those of another format are not continued.
 PART_FORM = 5
 
-# Requests that are recorded together, and most bytes of what the target says along their trunks, as float32.
+# Requests that are recorded together, and most bytes of the target's logits along their trunks, as float32.
 _TOGETHER, _TRUNK_BYTES = 8, 2**30
-# Rows in which trees grow at a time, at most and at least. Their keys and values take so many bytes, or that share of
-# the weights' if it is more.
+# Rows in which trees grow at a time, at most and at least, and bytes for their keys and values: the third, or the
+# weights' bytes over the fourth if that is more.
 _MOST_ROWS, _LEAST_ROWS, _ROWS_BYTES, _SHARE_OF_WEIGHTS = 16, 4, 2**29, 4
 
 # Prompts with their tokens, in the order in which they are recorded.
@@ -60,9 +60,9 @@ _FINGERPRINT_FILE = "fingerprint"
 
 
 class Parts:
-    """A folder with one `.npz` (no pickle) per finished request and the fingerprint of what is being recorded.
+    """A folder with one `.npz` (no pickle) per finished request and the fingerprint of the recording.
 
-    Every file is written beside its place and moved there, so that a part is whole or absent.
+    Every file is written under another name and moved to its place, so that a part is whole or absent.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -81,7 +81,7 @@ class Parts:
         if found != fingerprint:
             raise ValueError(
                 f"{folder}: fingerprint must be that of this pool, these prompts and options ({fingerprint[:12]}; "
-                f"remove the folder to start afresh), got {found[:12]!r}"
+                f"remove the folder to start again), got {found[:12]!r}"
             )
 
     def _file(self, number: int) -> Path:
@@ -105,7 +105,7 @@ class Parts:
         """A finished request's trie and its near ties.
 
         Raises:
-            ValueError: the file was damaged; the message says how to go on.
+            ValueError: the file was damaged; the message says how to continue.
         """
         file = self._file(number)
         try:
@@ -121,7 +121,7 @@ class Parts:
             raise ValueError(f"{file}: cannot be read ({error}); remove it to record this request again") from None
 
     def remove_if_empty(self) -> None:
-        """Remove the folder if no request is finished, so that there is nothing to go on from."""
+        """Remove the folder if no request is finished, so that there is nothing to continue from."""
         if not any(self.folder.glob("*.npz")):
             self.remove()
 
@@ -135,15 +135,15 @@ class SecondsKept(NamedTuple):
 
     costs: dict[str, dict[str, CostTable]]  # by device and model (`profiling.costs.measure_costs`)
     profile: ProfileTaken | None = None  # that they were taken from, if any
-    costs_doubt: str = ""  # why nobody should trust them; "" where nothing speaks against them
+    costs_doubt: str = ""  # why they should not be trusted; "" if they can be
 
 
-# Called once everything else is known to be in order. What it returns is called once all contexts are recorded.
+# Called once everything else is checked. Its result is called once all contexts are recorded.
 Seconds = Callable[[], Callable[[], SecondsKept]]
 
 
 def no_seconds() -> Callable[[], SecondsKept]:
-    """Of a recording that keeps none."""
+    """For a recording that keeps none."""
     return lambda: SecondsKept({})
 
 
@@ -160,10 +160,10 @@ def record(
 ) -> TrieRecording:
     """Record the tries of all prompts, write them to `out` and return them.
 
-    Seconds are measured last, so that whatever stops that leaves the contexts in `OUT.part`.
+    Seconds are measured last, so that if they fail the contexts are still in `OUT.part`.
 
     Args:
-        pool: the models; all but model-free ones are recorded.
+        pool: the models; all except model-free ones are recorded.
         prompts: at least one, ids unique.
         sampling: greedy or coupled.
         closure: which contexts off the trunk are kept.
@@ -173,7 +173,7 @@ def record(
         seconds: those to keep in the meta.
 
     Raises:
-        ArgumentError: prompts or a pool that cannot be recorded, or a name that cannot be; nothing is written then.
+        ArgumentError: prompts or a pool that cannot be recorded, or a bad name; nothing is written then.
         ValueError: a part of another recording; nothing is written then.
         FileExistsError: `out` exists.
     """
@@ -219,7 +219,7 @@ def _check_recordable(pool: ModelPool) -> None:
 
 
 def _tree_specs(pool: ModelPool, closure: Closure) -> tuple[TreeSpec, ...]:
-    """The trees that are asked for; raises ArgumentError for one that no model of the pool drafts."""
+    """The requested trees; raises ArgumentError for one that no model of the pool drafts."""
     names = [member.name for member in _recorded(pool)]
     for tree in closure.trees:
         if tree.model not in names[:-1]:
@@ -235,7 +235,7 @@ def _tree_specs(pool: ModelPool, closure: Closure) -> tuple[TreeSpec, ...]:
 
 
 def _features(pool: ModelPool, closure: Closure) -> tuple[int, int] | None:
-    """Which model reads the target's states, and at how many depths it is asked: none is beyond the reach."""
+    """(the model that reads the target's states, number of recorded depths, none beyond the reach)."""
     readers = [index for index, member in enumerate(_recorded(pool)) if member.from_features]
     if not readers:
         return None
@@ -260,7 +260,7 @@ def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, p
     with Progress("recording", len(requests), unit="requests", done=done) as progress:
         told = GroupProgress(progress, options)
         for group in missing:
-            # All of it, also where some are there: rounding depends on who is asked together.
+            # The whole group, even if some requests are finished: rounding depends on what runs together.
             noises = [noise_of(options.sampling, requests[number][0].request_id, _vocab_size(pool)) for number in group]
             recorders = [
                 RequestRecorder(len(forwards), requests[number][1], options, noise)
@@ -275,12 +275,12 @@ def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, p
 
 
 def group_size(vocab_size: int, max_new_tokens: int, num_rows: int) -> int:
-    """Requests that are recorded together: some, or as many as there are rows for and as their trunks' scores allow."""
+    """Requests that are recorded together: some, or as many as rows and their trunks' scores allow."""
     return max(1, min(_TOGETHER, num_rows, _TRUNK_BYTES // (4 * vocab_size * (max_new_tokens + 1))))
 
 
 def _forwards(pool: ModelPool, options: TrieOptions) -> list[TreeForward]:
-    """Of the members that are recorded, as those that decode run them."""
+    """Forwards of the recorded members, the same as in decoding."""
     reader, depths = options.features or (None, 1)
     return [
         TreeForward(
@@ -296,7 +296,7 @@ def _forwards(pool: ModelPool, options: TrieOptions) -> list[TreeForward]:
 def _record_group(
     forwards: Sequence[TreeForward], recorders: Sequence[RequestRecorder], most: int, told: "GroupProgress"
 ) -> list[Trie]:
-    """The tries of some requests, whose forwards are common; of what grows off trunks `most` parts grow at a time."""
+    """The tries of some requests, with common forwards; `most` parts off the trunks grow at a time."""
     told.begin(recorders)
     trunks = run_together(forwards, [recorder.write_trunk() for recorder in recorders], on_round=told.trunks)
     told.end_trunks()
@@ -313,12 +313,12 @@ def _record_group(
 
 
 class GroupProgress:
-    """Tells how far a recording is, within a group of requests too: its trunks, then what grows off them."""
+    """Progress of a recording, within a group of requests too: its trunks, then contexts off them."""
 
     def __init__(self, progress: Progress, options: TrieOptions) -> None:
         self._progress, self._max_new_tokens = progress, options.max_new_tokens
         self._recorders: Sequence[RequestRecorder] = ()
-        # What trunks take of a group's seconds: at first a guess, then what they took of those so far.
+        # The trunks' share of a group's seconds: first a guess, then the share so far.
         self._share = 1 / (1 + options.closure.reach)
         self._trunk_s = self._all_s = self._began_at_s = 0.0
         self._done = progress.done
@@ -333,12 +333,12 @@ class GroupProgress:
         self._tell(self._share * longest / self._max_new_tokens)
 
     def end_trunks(self) -> None:
-        """All of them are."""
+        """All of the trunks are written."""
         self._trunk_s += time.monotonic() - self._began_at_s
         self._tell(self._share)
 
     def branches(self) -> None:
-        """Some of what grows off them is there."""
+        """Some contexts off the trunks are recorded."""
         grown = sum(recorder.fraction for recorder in self._recorders) / len(self._recorders)
         self._tell(self._share + (1 - self._share) * grown)
 
@@ -382,7 +382,7 @@ def _vocab_size(pool: ModelPool) -> int:
 
 
 def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
-    """All but seconds and near ties, which are known later; raises ValueError for what cannot be."""
+    """The metadata except seconds and near ties, which are known later; raises ValueError for bad values."""
     target: Any = pool.target.model
     reader = options.features
     return TrieMeta(
@@ -403,7 +403,7 @@ def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
 
 
 def _origin(pool: ModelPool) -> str:
-    """What was recorded, and how prompts were put, in words."""
+    """What was recorded, and how prompts were rendered, in words."""
     chat = ", prompts put by its chat template" if pool.chat is not None else ""
     weights = "".join(f"; fetched weights of {name}: {origin}" for name, origin in pool.fetched.items())
     off = "".join(f"; {option} {value!r} of its generation config left off" for option, value in pool.left_off.items())
@@ -432,7 +432,7 @@ def _software() -> dict[str, str]:
 
 
 def _fingerprint(pool: ModelPool, requests: Requests, options: TrieOptions) -> str:
-    """Hash of all that decides what is recorded: a sample of every weight, prompts, options, versions."""
+    """Hash of everything that determines the recording: a sample of every weight, prompts, options, versions."""
     digest = hashlib.sha256()
     said = {
         "form": PART_FORM,
@@ -458,6 +458,6 @@ def _weight_samples(model: PreTrainedModel) -> Iterator[bytes]:
     for name, weight in model.named_parameters():
         yield f"{name} {tuple(weight.shape)}".encode()
         places = torch.arange(0, weight.numel(), max(1, weight.numel() // _SAMPLED_WEIGHTS), device=weight.device)
-        # Of a weight that is laid out otherwise to be multiplied quickly, flatten would copy the whole.
+        # A weight in another layout would be copied whole by flatten.
         sample = weight.detach()[torch.unravel_index(places, weight.shape)]
         yield sample.to("cpu", torch.float32).numpy().tobytes()

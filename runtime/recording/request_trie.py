@@ -1,12 +1,12 @@
 """Record the trie of one request: the trunk the target writes, then the closure around it, with every model's views.
 
-The closure's kind says which contexts off the trunk. Monotone (`traces.contexts.trie`): every context that a chain of
-Exact verifiers visits. Full: any model's next token at any step, the target's included; for chains with lossy
+The closure's kind determines the contexts off the trunk. Monotone (`traces.contexts.trie`): every context that a chain
+of Exact verifiers visits. Full: any model's next token at any step, the target's included; for chains with lossy
 verifiers. Levels are grown one token at a time, `reach` of them; contexts that ended or used up the budget have no
 children.
 
 Letters: T trunk tokens, Q contexts evaluated together, M models (smallest first, target last), W models that may write
-off the trunk (all but the target if monotone, else all), P pairs of models, V vocabulary, F ancestors off the trunk.
+off the trunk (all except the target if monotone, else all), P pairs of models, V vocabulary, F ancestors off the trunk.
 """
 
 import math
@@ -38,13 +38,13 @@ from .branches import (
     written_by,
 )
 from .near_ties import near_ties
-from .together import Ask, Asking, Mask, Numbers, Said, causal_mask, tree_mask
+from .together import Ask, Asking, ContextResults, Mask, Numbers, causal_mask, tree_mask
 from .views import Contexts, Floats32, Views, first_allowance, offspring, scores, view, writers_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrieOptions:
-    """What shapes a request's trie; the same for all requests of a recording."""
+    """Options that shape a request's trie; the same for all requests of a recording."""
 
     sampling: Sampling  # how tokens are chosen
     closure: Closure  # which contexts off the trunk are kept
@@ -60,15 +60,15 @@ class TrieOptions:
         return self.max_new_tokens + min(self.closure.reach, self.max_new_tokens) * _MAX_ROWS
 
 
-# Nodes off the trunk stand depth first by blocks of so many, with depths of a drafter by fewer. They were evaluated so
-# once; a trie does not depend on how it is evaluated.
+# Nodes off the trunk are stored depth first in blocks of `_BLOCK`, fewer with depths of a drafter. Earlier versions
+# evaluated them in this order; a trie does not depend on the order of evaluation.
 _BLOCK, _LEAST_BLOCK = 128, 8
-# Contexts one token off the trunk whose trees grow in a row of their own, and most of it that is asked about at once.
+# Contexts one token off the trunk whose trees grow in a row of their own, and the most of them evaluated at once.
 _PART, _MAX_ROWS = 16, 32
 
 
 class TrunkSaid(NamedTuple):
-    """A trunk and what the target said along it."""
+    """A trunk and the target's logits along it."""
 
     tokens: Ints  # [T]
     logits: Tensor  # [T + 1, V] after the prompt and each token
@@ -76,12 +76,12 @@ class TrunkSaid(NamedTuple):
 
 
 class RequestRecorder:
-    """Asks about the contexts of one request and gathers its trie; made for one call of `record`.
+    """Requests evaluations of one request's contexts and gathers its trie; made for one call of `record`.
 
     `near_ties` counts choices so far that fp32 noise could flip; `trunk_near_ties` are tokens of the trunk whose choice
-    rounding may turn over (`near_ties`). `num_written` is the trunk's tokens so far, `fraction` the share of the work
-    off it that is done, about.
-    The calls are `write_trunk`, `view_trunk`, `grow` for each part that it returns, in any order, and `finish`.
+    rounding may flip (`near_ties`). `num_written` is the trunk's tokens so far, `fraction` about the share of the work
+    off it that is done. Call `write_trunk`, `view_trunk`, `grow` for each part that this returns, in any order, and
+    `finish`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RequestRecorder:
     ) -> None:
         self._reader: int | None
         self._reader, depths = options.features or (None, 1)
-        # The reader's is a tree of its own, that of depths.
+        # The reader has its own tree, with depths.
         self._others = [index for index in range(num_models - 1) if index != self._reader]
         self._features: FeatureTree | None = None
         if self._reader is not None:
@@ -114,7 +114,7 @@ class RequestRecorder:
         self.near_ties = self.trunk_near_ties = 0
 
     def write_trunk(self) -> Asking[TrunkSaid]:
-        """Let the target write by itself."""
+        """Let the target write the trunk alone."""
         trunk = list[int]()
         length = len(self.prompt)
         said = yield from self._ask_target(self.prompt, range(length), causal_mask(0, length), num_logits=1)
@@ -130,7 +130,9 @@ class RequestRecorder:
         self._num_trunk = len(trunk) + 1
         return TrunkSaid(np.array(trunk, dtype=np.int32), torch.cat(logits), torch.cat(states))
 
-    def _ask_target(self, tokens: Numbers, positions: Numbers, mask: Mask, num_logits: int = 0) -> Asking[Said]:
+    def _ask_target(
+        self, tokens: Numbers, positions: Numbers, mask: Mask, num_logits: int = 0
+    ) -> Asking[ContextResults]:
         (said,) = yield Ask([self._num_models - 1], tokens, positions, mask, num_logits)
         return said
 
@@ -192,7 +194,7 @@ class RequestRecorder:
         for tree in options.trees:
             yield from branches.record(tree)
         self._ranks = branches.ranks()
-        if options.sampling.mode == "greedy":  # the very numbers of the token itself
+        if options.sampling.mode == "greedy":  # the same numbers as for the token itself
             own = np.concatenate([part["own_log_prob"] for part in self._columns], axis=-1)
             self._ranks = with_own_log_prob(self._ranks, own, [model for _, model in tree_drafters(options.trees)])
 
@@ -203,9 +205,10 @@ class RequestRecorder:
         return seen, self._contexts(logits, seen, depth)
 
     def grow(self, part: Contexts, row: int) -> Asking[None]:
-        """Keep contexts one token off the trunk and all the closure has below them; `row` holds prompt and trunk.
+        """Keep contexts one token off the trunk and the closure below them; `row` holds prompt and trunk.
 
-        Depth first by blocks: the cache holds the trunk and the ancestors of what is evaluated, not the whole tree.
+        Depth first by blocks: the cache holds the trunk and the ancestors of the evaluated contexts, not the whole
+        tree.
         """
         features = None if self._features is None else self._features.fork(row)
         num_slots = len(self.prompt) + self._num_trunk - 1
@@ -230,7 +233,7 @@ class RequestRecorder:
     def _blocks(self, level: Contexts, num_slots: int, *, share: float) -> list[tuple[Contexts, int, float]]:
         """Contexts in blocks of some `_MAX_ROWS`; none beyond the reach.
 
-        With the slots that hold their ancestors, and with their share of the work, which is `share` of all of them.
+        Each with the slots that hold its ancestors, and its part of `share`, the work of all of them.
         """
         if not len(level) or level.path.shape[1] == self._options.closure.reach:
             return []
@@ -240,7 +243,7 @@ class RequestRecorder:
     def _evaluate(
         self, contexts: Contexts, features: FeatureTree | None, first_slot: int, row: int
     ) -> Asking[Contexts]:
-        """Keep contexts with every model's view of them; returns their children, reach aside."""
+        """Keep contexts with every model's view of them; returns their children, whatever the reach."""
         mask = tree_mask(contexts.last_trunk_slot, contexts.path, first_slot)
         positions = len(self.prompt) - 1 + contexts.depth
         said = yield Ask([*self._others, self._num_models - 1], contexts.token, positions, mask, base=row)
@@ -296,13 +299,13 @@ class RequestRecorder:
         )
 
     def _ended(self, token: Ints, depth: Ints) -> NDArray[np.bool_]:
-        """`[Q]` whether nothing is written after these contexts."""
+        """`[Q]` whether these contexts end the answer."""
         return (depth >= self._options.max_new_tokens) | np.isin(token, self._options.eos_token_ids)
 
     def _view(
         self, logits: Sequence[Tensor], depth: Ints, by_depth: Sequence[Tensor]
     ) -> tuple[Views, FurtherViews | None]:
-        """Every model's views, from the logits of all but the reader, and of the reader by depth."""
+        """Every model's views, from the logits of all except the reader, and of the reader by depth."""
         noise = None if self._noise is None else self._noise.rows(depth.tolist())
         device, sampling, reader = logits[-1].device, self._options.sampling, self._reader
         whole = [model.to(device) for model in logits]
@@ -355,15 +358,15 @@ class RequestRecorder:
 
 
 def _joined(parts: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Columns of parts of a trie, all nodes in their last dimension."""
+    """Columns of parts of a trie, joined along the last dimension, that of nodes."""
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
 
 
 def block_order(parent: Ints, token: Ints, *, num_trunk: int, block: int) -> NDArray[np.int64]:
-    """`[N]` nodes as they stand in a trie, from the parents and tokens `[N]` of nodes in another order.
+    """`[N]` nodes in the order of a trie, from parents and tokens `[N]` in another order.
 
-    The trunk's nodes are the first ones, and stay. Levels off it follow depth first, some `block` nodes at a time, the
-    last ones first; a level's nodes stand by parent and token.
+    The trunk's nodes are the first ones, in their order. Levels off it follow depth first, some `block` nodes at a
+    time, the last ones first; a level's nodes are sorted by parent and token.
     """
     by_parent = num_trunk + np.lexsort((token[num_trunk:], parent[num_trunk:]))
     ends = np.searchsorted(parent[by_parent], np.arange(len(parent) + 1))

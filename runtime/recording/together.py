@@ -1,14 +1,14 @@
-"""Forwards of contexts of several requests: who records a request asks, and all that is asked for runs together.
+"""Forwards of contexts of several requests: recorders of requests yield asks, and all asks run together.
 
-What records a request, or a part of it, is a generator of `Ask`s, which is sent what the members say. `run_together`
-takes a step of each in turn, so that a forward holds the contexts of all of them and reads the weights once.
-`TreeForward` is a member's part in it: a KV cache with a row for each, which holds prompt, trunk and a tree. A new
-context is one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit positions;
-layers with a sliding window attend to the last of these. Slots say nothing of positions, and are only ever appended or
-cut. A row may begin as a copy of another one's first slots: the trees of one trunk grow in several rows, since what a
-context does not look at is still multiplied.
+The recorder of a request, or of a part of it, is a generator of `Ask`s, which is sent the members' results.
+`run_together` takes a step of each in turn, so that a forward holds the contexts of all of them and reads the weights
+once. `TreeForward` is a member's part in it: a KV cache with a row for each, which holds prompt, trunk and a tree. A
+new context is one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit positions;
+layers with a sliding window attend to the last of these. Slots do not give positions, and are only appended or cut. A
+row may begin as a copy of another one's first slots: the trees of one trunk grow in several rows, since masked slots
+are still multiplied.
 
-Rounding depends on who is asked together. So requests form groups that depend on nothing but their order (`recorder`).
+Rounding depends on what runs together. So requests form groups that depend on their order alone (`recorder`).
 
 Letters: Q contexts of one row, S its slots, F ancestors off the trunk, W hidden size, V vocabulary, R rows.
 """
@@ -32,39 +32,39 @@ Numbers = NDArray[np.integer[Any]] | Sequence[int]
 
 
 class Ask(NamedTuple):
-    """Contexts of one request that some members are asked about, in one forward of each."""
+    """Contexts of one request that some members evaluate, in one forward of each."""
 
-    members: Sequence[int]  # that are asked, ascending
+    members: Sequence[int]  # that evaluate, ascending
     tokens: Numbers  # [Q] the last of each context
     positions: Numbers  # [Q] their places in the text, from 0
     mask: Mask  # [Q, S + Q] slots each attends to, its own among them; slots from S on are forgotten first
-    num_logits: int = 0  # of the last so many contexts; 0: of all
-    before: Tensor | None = None  # [Q, W] states before each token, of who reads states
-    # Row whose first S slots this one begins with, if it has none; a row is where what is asked together is kept.
+    num_logits: int = 0  # logits of this many last contexts; 0: of all
+    before: Tensor | None = None  # [Q, W] states before each token, of the member that reads states
+    # Row whose first S slots this one copies, if it is empty; each generator has a row.
     base: int | None = None
 
 
-class Said(NamedTuple):
-    """What a member says of contexts."""
+class ContextResults(NamedTuple):
+    """A member's results for contexts."""
 
     logits: Tensor  # [Q, V], or of the last `num_logits` of them
     states: Tensor  # [Q, W] last hidden states, of a member whose states are read; else none, [0, V]
 
 
 Result = TypeVar("Result")
-# Asks, is sent what each of the members that it asked says, and returns a result.
-Asking = Generator[Ask, list[Said], Result]
+# Yields asks, is sent the result of each asked member, and returns a result.
+Asking = Generator[Ask, list[ContextResults], Result]
 
 
 def causal_mask(start: int, count: int) -> Mask:
-    """`[Q, S]` of `count` tokens in a row after `start` slots of the same text: each sees all before it and itself."""
+    """`[Q, S]` of `count` consecutive tokens after `start` slots of a text: each attends to all up to itself."""
     return np.arange(start + count) <= np.arange(start, start + count)[:, None]
 
 
 def tree_mask(last_trunk_slot: Slots, path: Slots, num_slots: int) -> Mask:
     """`[Q, num_slots + Q]` of contexts off a trunk, after `num_slots` in use.
 
-    Each sees the trunk up to where it left (`[Q]` slots), its path after that (`[Q, F]` slots) and itself.
+    Each attends to the trunk up to where it left (`[Q]` slots), its path after that (`[Q, F]` slots) and itself.
     """
     count = len(last_trunk_slot)
     mask = np.arange(num_slots + count) <= last_trunk_slot[:, None]
@@ -79,16 +79,16 @@ def text_logits(model: PreTrainedModel, text: Sequence[int], num_logits: int) ->
     return TreeForward(ModuleForward(model)).append({0: ask})[0].logits
 
 
-# Queries times slots of one forward, padding included: attention makes numbers of each, and a mask.
+# Queries times slots of one forward, padding included: attention computes a score and a mask for each.
 _MOST_SCORES = 2**23
-# A model's own modules compute padding like tokens: most of their forwards that may be padding.
+# Most padding in a forward of a model's own modules, as a share: they compute padding like tokens.
 _MOST_PADDING = 0.2
 
 
 class TreeForward:
-    """One member and the cache of contexts, in R rows with numbers. The methods change the cache only.
+    """One member and the cache of contexts, in R numbered rows. The methods change the cache only.
 
-    `forward` runs the member; of one that reads states every `Ask` has them. `states` is whether its own are read,
+    `forward` runs the member; if it reads states, every `Ask` has them. `states` is whether its own are read,
     `slots_of_context` the most slots that a context takes.
     """
 
@@ -108,7 +108,7 @@ class TreeForward:
         return self._cache.length(str(row))
 
     def reserve(self, num_rows: int, num_contexts: int) -> None:
-        """Make room for so many rows, of which none is in use, and contexts of each; more is made by doubling."""
+        """Make room for `num_rows` rows, none of which is in use, and contexts of each; grows by doubling."""
         names = [str(row) for row in range(num_rows)]
         self._cache.reserve(names, [num_contexts * self._slots_of_context] * num_rows)
 
@@ -116,13 +116,13 @@ class TreeForward:
         """Forget a row."""
         self._cache.free(str(row))
 
-    def append(self, asks: Mapping[int, Ask]) -> dict[int, Said]:
-        """Append the contexts that are asked about, by row; returns what the member says of them.
+    def append(self, asks: Mapping[int, Ask]) -> dict[int, ContextResults]:
+        """Append the contexts of asks, by row; returns the member's results.
 
         Raises:
             ValueError: a mask over more slots than the row has.
         """
-        said: dict[int, Said] = {}
+        said: dict[int, ContextResults] = {}
         for some in self._forwards_of(asks):
             said |= self._append({row: asks[row] for row in some})
         return said
@@ -145,7 +145,7 @@ class TreeForward:
                 tokens, slots = count, width
         return wide
 
-    def _append(self, asks: Mapping[int, Ask]) -> dict[int, Said]:
+    def _append(self, asks: Mapping[int, Ask]) -> dict[int, ContextResults]:
         names = {str(row): row for row in asks}
         for name, row in names.items():
             self._begin(name, asks[row])
@@ -164,10 +164,10 @@ class TreeForward:
         logits, states = self._run(ids, placement, keep, [row.before for row in rows])
         own_states = torch.split(states, counts) if len(states) else [states] * len(rows)
         parts = zip(order, torch.split(logits, kept), own_states, strict=True)
-        return {row: Said(own, states) for row, own, states in parts}
+        return {row: ContextResults(own, states) for row, own, states in parts}
 
     def _begin(self, name: str, ask: Ask) -> None:
-        """Let a row have the slots in front of what is asked about, and no more."""
+        """Cut a row to the slots before the ask's contexts."""
         num_slots = ask.mask.shape[1] - len(ask.tokens)
         if ask.base is not None and name not in self._cache.rows:
             self._cache.fork(str(ask.base), name, num_slots)
@@ -175,7 +175,7 @@ class TreeForward:
             self._cache.roll_back(name, num_slots)
 
     def _place(self, order: Sequence[int], rows: Sequence[Ask]) -> Placement:
-        """Where new contexts go, request after request, and what each looks at."""
+        """Where new contexts go, request after request, and what each attends to."""
         cache, device = self._cache, self._forward.kv_shape.device
         names, counts = [str(request) for request in order], [len(row.tokens) for row in rows]
         needed = max(row.mask.shape[1] for row in rows)
@@ -187,7 +187,7 @@ class TreeForward:
         for at, row in enumerate(rows):
             count, width = row.mask.shape
             looks[at, 0, :count, :width] = row.mask
-            looks[at, 0, count:, :width] = row.mask[-1]  # padding looks as what it repeats
+            looks[at, 0, count:, :width] = row.mask[-1]  # padding attends like the token it repeats
         positions = np.concatenate([row.positions for row in rows])
         return placement._replace(
             positions=torch.as_tensor(positions, dtype=torch.long, device=device),
@@ -215,20 +215,20 @@ def run_together(
     most: int | None = None,
     on_round: Callable[[], None] = lambda: None,
 ) -> list[Result]:
-    """Run generators until all have returned; their results. A member is asked by all who ask it at once.
+    """Run generators until all have returned; returns their results. Asks of one member run together.
 
     Args:
-        forwards: of all members, by the indices that are asked.
-        recorders: have a row each; what rows hold stays, but with `most`.
-        first_row: of the rows, which are numbered in their order.
-        most: that run at a time, a row being free when its generator has returned; None for all.
+        forwards: of all members, by the indices in asks.
+        recorders: have a row each, which is kept at the end, except with `most`.
+        first_row: number of the first one's row; the others follow.
+        most: running at a time, a row being freed when its generator has returned; None: all.
         on_round: called before each round of forwards.
     """
     waiting = dict[int, Ask]()
     results = dict[int, Result]()
     to_start = list(reversed(range(len(recorders))))
 
-    def go_on(place: int, said: list[Said] | None) -> None:
+    def resume(place: int, said: list[ContextResults] | None) -> None:
         try:
             waiting[place] = next(recorders[place]) if said is None else recorders[place].send(said)
         except StopIteration as end:
@@ -239,13 +239,13 @@ def run_together(
 
     while waiting or to_start:
         while to_start and (most is None or len(waiting) < most):
-            go_on(to_start.pop(), None)
+            resume(to_start.pop(), None)
         on_round()
-        said: dict[int, list[Said]] = {place: [] for place in waiting}
+        said: dict[int, list[ContextResults]] = {place: [] for place in waiting}
         for member, forward in enumerate(forwards):
             asks = {first_row + place: ask for place, ask in waiting.items() if member in ask.members}
             for row, answer in forward.append(asks).items() if asks else ():
                 said[row - first_row].append(answer)
         for place, answers in said.items():
-            go_on(place, answers)
+            resume(place, answers)
     return [results[place] for place in range(len(recorders))]

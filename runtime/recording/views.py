@@ -1,9 +1,9 @@
-"""What each model says at a context: its next token, and how sure and how different from the others it is.
+"""Each model's view at a context: its next token, its certainty, and its distance from the others.
 
 Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding, without the tokens
 that top-k and top-p leave out (`runtime/sampling.py`). Scores choose the token: the logits themselves (greedy), or
-truncated logits / temperature + noise (coupled sampling, see `runtime/coupled_noise.py`). Here too: contexts of a
-trie that wait for their evaluation, and who may write after them.
+truncated logits / temperature + noise (coupled sampling, see `runtime/coupled_noise.py`). Also contexts of a trie that
+wait for their evaluation, and the models that may write after them.
 
 Letters: Q contexts, V vocabulary, M models (smallest first, target last), P = M(M-1)/2 pairs of models, W writers off
 the trunk (`Writers`), F ancestors off the trunk, C children.
@@ -25,7 +25,7 @@ from ..sampling import truncated
 
 Floats32 = NDArray[np.float32]
 NEAR_TIE = 1e-4
-# Scores of contexts that are looked at together: on a CPU what stays in its caches, else more.
+# Bytes of scores that are processed together: on a CPU what fits into its caches, else more.
 _TOGETHER_BYTES = (256 * 2**20, 8 * 2**20)
 
 
@@ -59,10 +59,10 @@ def _numpy(tensor: Tensor) -> NDArray[Any]:
 
 
 def scores(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
-    """`[..., V]` what the next token is the argmax of; `noise` is `[..., V]` if coupled, None if greedy.
+    """`[..., V]` scores whose argmax is the next token; `noise` is `[..., V]` if coupled, None if greedy.
 
     Raises:
-        ValueError: noise without coupled sampling or the reverse; rejection sampling, which draws.
+        ValueError: noise without coupled sampling or the reverse; rejection sampling, which draws tokens.
     """
     return _with_noise(truncated(logits, sampling), sampling, noise)
 
@@ -98,9 +98,9 @@ def view(
 ) -> Views:
     """Views of Q contexts from the logits `[Q, V]` of every model, smallest first, all on one device.
 
-    Noise is `[Q, V]` of each context's position if coupled, None if greedy. With `others`, log-probabilities
-    `[O, Q, V]` of other models, distances `[M O, Q]` are to each of these in place of those of pairs. Beside M x Q x V
-    log-probabilities, temporaries are of some `_TOGETHER_BYTES`.
+    Noise is `[Q, V]` of each context's position if coupled, None if greedy. With `others`, log-probabilities `[O, Q,
+    V]` of other models, distances `[M O, Q]` are to each of these instead of between pairs. Beside M x Q x V
+    log-probabilities, temporaries take about `_TOGETHER_BYTES`.
 
     Raises:
         ValueError: noise without coupled sampling or the reverse.
@@ -113,12 +113,12 @@ def view(
     for start in range(0, max(1, count), step):
         some = slice(start, start + step)
         own, beside = (None if noise is None else noise[some]), (None if others is None else others[:, some])
-        parts.append(_said([row[some] for row in logits], log_probs[:, some], sampling, own, beside))
+        parts.append(_other_fields([row[some] for row in logits], log_probs[:, some], sampling, own, beside))
     whole = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
     return Views(**whole, log_probs=log_probs)
 
 
-def _said(
+def _other_fields(
     logits: Sequence[Tensor],
     log_probs: Tensor,
     sampling: Sampling,
@@ -132,7 +132,7 @@ def _said(
     best = ranked.topk(2, dim=-1)
     ahead = best.values[..., 0] - best.values[..., 1]
     chosen = best.indices[..., 0]
-    if (ahead <= 0).any():  # argmax takes the first of equal scores; topk promises no order
+    if (ahead <= 0).any():  # argmax takes the first of equal scores; topk guarantees no order
         chosen = torch.where(ahead > 0, chosen, ranked.argmax(dim=-1))
     probs = log_probs.exp()
     return {
@@ -147,7 +147,7 @@ def _said(
 
 
 def _ahead(probs: Tensor, best: Tensor) -> Tensor:
-    """As `gaps`, where the two best `[..., 2]` are known: what is ranked so is ranked so by probability."""
+    """As `gaps`, from the two best `[..., 2]`: the order by score is that by probability."""
     two = probs.gather(-1, best)
     return two[..., 0] - two[..., 1]
 
@@ -174,7 +174,7 @@ class Contexts:
     token: Ints  # [Q] the token after the parent
     depth: Ints  # [Q] tokens after the prompt
     own_log_prob: Floats32  # [M, Q] what each model gave to the token
-    further_log_prob: Floats32  # [E, Q] likewise, of the further depths of a drafter from the target's states
+    further_log_prob: Floats32  # [E, Q] the same for the further depths of a drafter from the target's states
     allowance: Ints  # [W, Q] how many tokens each writer may write here (`offspring`)
     last_trunk_slot: Ints  # [Q] slot of the last token shared with the trunk
     path: Ints  # [Q, F] slots of the ancestors after that
@@ -190,13 +190,13 @@ class Contexts:
     def take(self, places: NDArray[np.intp]) -> "Contexts":
         """Some of them."""
         columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        # All but the path are counted by context in their last dimension.
+        # All except the path have contexts in their last dimension.
         taken = {name: column[..., places] for name, column in columns.items() if name != "path"}
         return Contexts(**taken, path=self.path[places])
 
 
 def writers_of(closure: Closure, num_models: int, *, reader: int | None = None, depths: int = 1) -> Writers:
-    """Who may write off the trunk: all models below the target, in a full closure the target, too."""
+    """The writers off the trunk: all models below the target, in a full closure the target too."""
     return Writers.of(num_models if closure.kind == "full" else num_models - 1, reader=reader, depths=depths)
 
 
@@ -219,9 +219,9 @@ def offspring(
 ) -> NextLevel:
     """The next level: the children of Q contexts, one per context and token.
 
-    Writers may write `allowance` `[W, Q]` tokens there, 0 where their token stays on the trunk; rows of `next_token`
-    beyond those are not looked at. Where a writer drafts from the target's states, `depth` is needed: `[Q]` tokens
-    after the prompt, and how many the Q contexts are `off_trunk`.
+    Writers may write `allowance` `[W, Q]` tokens there, 0 where their token is on the trunk; further rows of
+    `next_token` are not read. Where a writer drafts from the target's states, `depth` is needed: `[Q]` tokens after the
+    prompt, and how many the Q contexts are `off_trunk`.
     """
     branches = grow(next_token[: len(allowance)], allowance, closure.run, writers)
     if closure.kind == "full":
@@ -230,7 +230,7 @@ def offspring(
         return branches
     allowed = branches.allowance.copy()
     allowed[_read_in_any_case(writers, depth[branches.parent] + np.int32(1))] = 0
-    if closure.kind == "monotone":  # the target judges on the trunk alone, so that what is off it is not judged
+    if closure.kind == "monotone":  # the target judges on the trunk only, so contexts off it are not judged
         allowed[(writers.depth > 0) & (writers.depth < off_trunk + 2)] = 0
     return replace(branches, allowance=allowed)
 

@@ -35,7 +35,7 @@ from paceline.runtime.threads import Memory
 from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.studies.agree import made_up_cost
+from paceline.studies.agree import synthetic_cost
 from paceline.traces.contexts.columns import ENTROPIES, LOG_PROBS, UNITS
 from paceline.traces.meta import Closure, Sampling
 
@@ -240,7 +240,7 @@ def tables_of(tmp_path_factory, prompts, closure, *, num_tokens, pool=None):
 def both_worlds(build, tables, prompts, *, batch=1, cache="slots", pool=None, start=Start.prefill):
     """(committed tokens by request, run log, what the policy saw), replayed and run."""
     pool, trace = pool or tiny_pool_of_four(), tables.trace
-    prices = made_up_cost(trace.meta.model_names)
+    prices = synthetic_cost(trace.meta.model_names)
     watched = Watched(build(recorded_pool(trace)))
     tokens = {}
     log = simulate(Scenario(tables=tables, cost=prices, batch=batch, start=start), watched, "p", outputs=tokens)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.benchmarks.engines.fidelity import by_group, lengths, range_of, terms_of, written_medians
-from paceline.benchmarks.engines.rows import MARGIN, Row, decoding, foretold, kept_rows, marked, rows_in
+from paceline.benchmarks.engines.rows import MARGIN, Row, decoding, kept_rows, marked, predicted, rows_in
 from paceline.traces.shapes import presets
 
 from ..traces.test_real_data import DATA
@@ -21,7 +21,7 @@ ROWS = None if DATA is None else DATA / "engine_rows"
 def fitted():
     if ROWS is None or not ROWS.is_dir():
         pytest.skip("no engine_rows in PACELINE_DATA")
-    return foretold(rows_in(ROWS), terms_of)
+    return predicted(rows_in(ROWS), terms_of)
 
 
 def middles(found, wanted):
@@ -49,7 +49,7 @@ def test_speed_ups_of_chains_are_foretold(fitted):
 
 
 def test_the_best_draft_length_is_foretold(fitted):
-    found = lengths([*fitted, *foretold(kept_rows(), terms_of)])
+    found = lengths([*fitted, *predicted(kept_rows(), terms_of)])
     regrets = [float(row[-1].rstrip("%")) for row in found]
     assert len(regrets) >= 15
     assert sum(regret <= 3 for regret in regrets) >= 0.9 * len(regrets)

@@ -216,7 +216,7 @@ def test_a_policy_may_name_the_tag_of_a_request_that_is_left_out():
         (("--prompts", "more.jsonl"), "agree.trace: requests, r4: must be recorded for every prompt, got None"),
         (
             ("--prompts", "other.jsonl"),
-            "agree.trace: requests, r0, prompt: must be the tokens of the prompt as it stands, without --chat, got",
+            "agree.trace: requests, r0, prompt: must be the tokens of the prompt as it is, without --chat, got",
         ),
         (("--reach", "9"), "--closure, --reach and --run belong to a recording made now; --trace has its own"),
         (

@@ -140,7 +140,7 @@ class Mine:
         ("", "pass", ",size=big", ": option 'size' must be a whole number, got 'big'"),
         ("", "pass", ",rate=big", ": option 'rate' must be a number, got 'big'"),
         ("", "pass", ",other=1", ": unknown option 'other'; known are size, kind, rate"),
-        ("", "pass", ",size=1,size=2", ": option 'size' stands twice"),
+        ("", "pass", ",size=1,size=2", ": option 'size' is repeated"),
         ("needed", "pass", "", ": missing a required"),
         ("stop: Verify = None", "pass", ",stop=1", ": unknown option 'stop'; known are size, kind, rate"),
     ],

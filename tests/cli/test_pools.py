@@ -279,7 +279,7 @@ def test_a_check_exits_1_where_a_profile_no_longer_fits(kept):
     assert found["members"].keys() == {"draft", "mid", "slim", "target"}
     assert {"ratio", "limit", "fits"} == found["members"]["target"].keys()
     line = refused("profile", "--check", kept(threads=2))
-    assert line == "the profile does not fit these models: it was measured with 2 threads, torch has 1; profile anew"
+    assert line == "the profile does not fit these models: it was measured with 2 threads, torch has 1; profile again"
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ from paceline_laboratory.training.students import (
     common_tokens,
     distance,
     learned_by,
-    parted,
     read_shards,
+    split_texts,
     states_at_depths,
     train_restored,
 )
@@ -352,11 +352,11 @@ def test_texts_are_dialogues_with_the_targets_states(source, distilled):
         expected = pool.target.model.base_model(input_ids=text.tokens[None, :-1]).last_hidden_state[0]
         assert text.states.shape == (len(text.tokens) - 1, WIDTH)
         torch.testing.assert_close(text.states.float(), expected, rtol=0.2, atol=0.5)  # of bfloat16 at worst
-    ours, held_out = parted(texts, DISTILLED)
+    ours, held_out = split_texts(texts, DISTILLED)
     assert ([*ours, *held_out], len(held_out)) == (texts, DISTILLED.held_out_rows)
     with pytest.raises(ValueError, match="recipe tiny must hold out fewer than 4 texts, got 4"):
-        parted(texts[:4], DISTILLED)
-    assert parted([*texts, texts[0], texts[-1]], DISTILLED) == (ours, held_out), "a question counts once"
+        split_texts(texts[:4], DISTILLED)
+    assert split_texts([*texts, texts[0], texts[-1]], DISTILLED) == (ours, held_out), "a question counts once"
     assert 60 in common_tokens(texts, 3, [60])
     assert len(common_tokens(texts, 10, [0])) == 10
 

@@ -32,7 +32,7 @@ from paceline.runtime.threads import Memory
 from paceline.runtime.timing import plain_step_s
 from paceline.runtime.world import TorchWorld
 from paceline.sim.contexts import TrieTables
-from paceline.studies.agree import agree, made_up_cost
+from paceline.studies.agree import agree, synthetic_cost
 from paceline.studies.setting import named_policy
 from paceline.traces.contexts.on_disk import read_trace
 from paceline.traces.meta import Closure
@@ -76,7 +76,7 @@ def at(tmp_path_factory):
 
 
 def forced(at, policy):
-    tables, cost = TrieTables(at.recording), made_up_cost(at.recording.meta.model_names)
+    tables, cost = TrieTables(at.recording), synthetic_cost(at.recording.meta.model_names)
     decisions = tables.world(cost, seed=0, strict=False)
     sessions = list(decisions.sessions(tables.prefill_before(Start.prefill)))
     built = named_policy(policy).build(loaded_pool(at.forced))

@@ -164,11 +164,11 @@ def test_weights_are_read_once_and_the_cache_once_a_row():
     assert FLOOR.seconds(4, 2, 998) - FLOOR.seconds(3, 2, 998) == pytest.approx(1000 * 1e5 / 2e12)
     grid = [(rows, new, context) for rows in (1, 16) for new in (1, 5) for context in (0, 200)]
     shapes = [MeasuredForward("target", *point, 1.5 * FLOOR.seconds(*point), 0.01) for point in grid]
-    assert FLOOR.said_of(shapes) == (
+    assert FLOOR.comparison(shapes) == (
         "target against its memory floor (8 GB of weights at 2000 GB/s, 4.01 ms a step): "
         "1.50x at 1 x 1 after 200, 1.50x at 16 x 1 after 200"
     )
-    assert FLOOR.said_of(shapes[:3]).endswith(": 1.50x at 1 x 1 after 200")
+    assert FLOOR.comparison(shapes[:3]).endswith(": 1.50x at 1 x 1 after 200")
 
 
 @pytest.mark.parametrize(("tied", "dtype"), [(False, torch.float32), (True, torch.float32), (False, torch.bfloat16)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.server.logprobs import LOWEST, TokenTexts, told_of
+from paceline.server.logprobs import LOWEST, TokenTexts, token_logprobs
 
 from ..runtime.tokenizers.trained_tokenizers import FAMILIES, texts
 from .conftest import serving
@@ -142,6 +142,6 @@ def test_bytes_of_tokens_joined_are_those_of_the_text(family, text):
 @given(st.lists(st.floats(-50, 0), min_size=4, max_size=4), st.integers(0, 4))
 def test_a_token_that_cannot_be_has_the_number_that_openai_writes(values, num_top):
     log_probs = torch.tensor([[*values, -torch.inf]])
-    (told,) = told_of(log_probs, [4], num_top)
+    (told,) = token_logprobs(log_probs, [4], num_top)
     assert told.logprob == LOWEST
     assert [value for _, value in told.top] == sorted(log_probs[0, :4].tolist(), reverse=True)[:num_top]

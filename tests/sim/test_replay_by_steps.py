@@ -10,7 +10,7 @@ from paceline.policies import Commit, Draft, PolicyError, Verify, make_policy
 from paceline.sim import Replay, Scenario, simulate
 from paceline.sim.recorded import UnrecordedContextError, placement_of
 from paceline.sim.replay_tables import tables_of
-from paceline.studies.agree import made_up_cost
+from paceline.studies.agree import synthetic_cost
 from paceline.traces import TrieRecording
 
 from ..unit_cost import UnitCost
@@ -129,7 +129,7 @@ def test_commits_are_steps_of_their_own():
 
 
 def test_trees_are_judged_as_there(recording):  # noqa: F811
-    check_equal(recording, lambda pool: Trees("draft", "3x2x1"), made_up_cost(recording.meta.model_names))
+    check_equal(recording, lambda pool: Trees("draft", "3x2x1"), synthetic_cost(recording.meta.model_names))
 
 
 @pytest.mark.parametrize("start", ["recorded", "prefill", "draft"])

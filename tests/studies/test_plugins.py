@@ -264,7 +264,7 @@ ONE, TWO = ("a", 0, 8, 5), ("b", 7, 9, 6)
             workload(("a", 0, 8, 5, "", (1,)), unit_tokens=3),
             "blocks must be one for each 3 tokens of the prompt, got 1",
         ),
-        (workload(("a", 0, 8, 5, "", (1, 1)), unit_tokens=4), "request a: block 1 must not stand twice"),
+        (workload(("a", 0, 8, 5, "", (1, 1)), unit_tokens=4), "request a: block 1 must not be repeated"),
         (workload(ONE, unit_tokens=-1), "unit_tokens must be a whole number in [0, 2147483647], got -1"),
         (workload(ONE, drawn=True), "seed 1 must give other requests, or have drawn = False"),
         (workload(ONE, seeds=True, drawn=False), "seed 1 must give the same, or have drawn = True"),

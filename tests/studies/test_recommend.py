@@ -212,7 +212,7 @@ def test_the_command(tmp_path):
     assert "range of cost" in printed
     shapes = ["--models", "draft=eagle3", "--models", "target=llama-3.1-8b"]
     printed = done("recommend", "--batch", 1, "--most", 2, "--cost", "h100", *shapes)
-    assert "nobody says what draft is in an engine: give --weights, one of model=PATH," in printed
+    assert "no input says what draft is in an engine: give --weights, one of model=PATH," in printed
     assert "draft_model" not in printed
     done("recommend", "--batch", 1, "--most", 2, "--json", out)
     found = json.loads(out.read_text())
@@ -241,7 +241,9 @@ def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):
     assert "K up to 3, the longest draft of the log" in "".join(found.meta["remarks"])
     # What the log calls a drafter may be a head on the target: nothing is printed that would load it as a model.
     assert found.setting is None
-    assert found.lines()[-1].startswith("nobody says what drafter is in an engine: give --weights, one of model=PATH,")
+    assert found.lines()[-1].startswith(
+        "no input says what drafter is in an engine: give --weights, one of model=PATH,"
+    )
     given = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1], weights="eagle3=HEAD")
     assert given.setting is not None
 

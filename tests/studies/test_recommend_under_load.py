@@ -7,7 +7,7 @@ from paceline import compare_under_load, open_recording, recommend, recommend_un
 from paceline.base.errors import ArgumentError
 from paceline.runs.observed import write_observed
 from paceline.studies.recommend_again import compare_again, simulate_again
-from paceline.studies.tune import parted
+from paceline.studies.tune import split_recording
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.errors import TraceFormatError
 
@@ -46,7 +46,7 @@ def found(recording, asked):
 @pytest.mark.slow
 def test_the_choice_is_the_best_of_a_full_sweep(found, recording, asked):
     """On the requests that had no part in it, to 1%, and its figures are those of a comparison there."""
-    half = parted(open_recording(recording), 0.5, 0)[1]
+    half = split_recording(open_recording(recording), 0.5, 0)[1]
     given = {name: asked[name] for name in ("workload", "cluster", "cost", "seeds")}
     policies = [one.policy for one in found.candidates]
     (swept,) = compare_under_load(half, policies, rates=[2.0], **given).rates

@@ -243,7 +243,7 @@ def test_thinking_is_found_by_how_many_run_and_validated_closer_than_that_of_one
         ({"runs": 0}, "`runs` must be >= 1, got 0"),
         ({"requests": 0}, "`requests` must be >= 1, got 0"),
         ({"batches": (1, 0)}, "`batches` must be >= 1, got 0"),
-        ({"threads": 2}, "`threads` must be 1, as here was measured with, got 2: profile anew"),
+        ({"threads": 2}, "`threads` must be 1, as here was measured with, got 2: profile again"),
         ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording allows"),
         ({"policies": ["per-tag,default=plain,c=draft:3/target"]}, "names the tag c, which no request of recording a"),
     ],
@@ -460,7 +460,7 @@ def test_a_profile_of_now_is_told_from_one_of_a_machine_sixty_times_as_fast(made
     assert [row["after_away"] for row in found.to_dicts()] == [False] * 4 + [True] * 4
     assert found.freshness.age_s == pytest.approx(58 * 60, abs=60)
     assert found.lines()[-1].startswith("the profile no longer fits: ")
-    assert found.lines()[-1].endswith(" times as long as 58 min ago; profile anew")
+    assert found.lines()[-1].endswith(" times as long as 58 min ago; profile again")
 
 
 @pytest.mark.parametrize(("ratio", "fits"), [(1.0, True), (1.09, True), (1.11, False), (0.92, True), (0.9, False)])
@@ -477,7 +477,7 @@ def test_only_members_that_changed_are_named_the_worst_first():
     after_away = {"b": MemberPace(ratio=1.25, limit=0.1), "c": MemberPace(ratio=1.0, limit=0.1)}
     assert Freshness(age_s=3480.0, members=members, after_away=after_away).line == (
         "the profile no longer fits: c's forwards take 1.31 times, b's forwards after times away take 1.25 times, a's "
-        "forwards take 1.20 times as long as 58 min ago; profile anew"
+        "forwards take 1.20 times as long as 58 min ago; profile again"
     )
     fitting = {"b": members["b"]}
     assert Freshness(age_s=60.0, members=fitting, after_away=fitting).line == (
@@ -513,7 +513,7 @@ def test_what_makes_seconds_wrong(made, tmp_path, changes, says):
     here = made.profile
     other = changed(here, **changes)
     assert mismatches(other, POOL) == [says]
-    with pytest.raises(ArgumentError, match=f"the profile does not fit these models: {says}; profile anew"):
+    with pytest.raises(ArgumentError, match=f"the profile does not fit these models: {says}; profile again"):
         check_profile(POOL, written(other, tmp_path))
 
 
@@ -567,7 +567,7 @@ def test_validate_says_beforehand_that_a_profile_no_longer_fits(made, tmp_path, 
 def test_validate_takes_a_profile_of_other_threads_if_told_to_and_labels_it(made, tmp_path, capsys):
     here = made.profile
     given = {"cost": str(written(changed(here, threads=2), tmp_path)), "batches": (1,), "runs": 1}
-    says = "`threads` must be 2, as .*b.profile was measured with, got 1: profile anew, or `allow_foreign_profile`"
+    says = "`threads` must be 2, as .*b.profile was measured with, got 1: profile again, or `allow_foreign_profile`"
     with pytest.raises(ArgumentError, match=says):
         validate(POOL, PROMPTS, made.trace, ["plain"], **given)
     found = validate(POOL, PROMPTS, made.trace, ["plain"], allow_foreign_profile=True, **given)

@@ -15,7 +15,7 @@ from paceline.reports.intervals import OverTags
 from paceline.reports.resampled import RequestShares, Resampled
 from paceline.studies.compare import compare
 from paceline.studies.setting import open_recording
-from paceline.studies.tune import parted, tune
+from paceline.studies.tune import split_recording, tune
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..cli.command_line import done, refused
@@ -70,7 +70,7 @@ def test_the_known_optimum_is_found_within_a_percent(search, tmp_path):
 
 def test_the_figure_is_of_requests_that_had_no_part_with_its_interval(tmp_path):
     found = tune("draft:2..6/target", "known.trace", out=tmp_path, jobs=1, split=0.3, split_seed=2)
-    tuned, others = parted(open_recording("known.trace"), 0.3, 2)
+    tuned, others = split_recording(open_recording("known.trace"), 0.3, 2)
     assert [half.requests for half in found.halves] == [len(others.requests), len(tuned.requests)] == [28, 12]
     rows = {row["policy"]: row for row in compare(others, [found.best], by_tag=True).to_dicts()}
     of_tags = compare(others, [found.best], by_tag=True).by_tag.policies[found.best]
@@ -100,7 +100,7 @@ def test_tags_of_few_requests_have_an_interval_too(tmp_path):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_halves_have_requests_of_every_tag_in_the_recorded_order(share, seed):
     recording = open_recording()
-    both = parted(recording, share, seed)
+    both = split_recording(recording, share, seed)
     ids = [[one.request_id for one in half.requests] for half in both]
     order = {one.request_id: place for place, one in enumerate(recording.requests)}
     assert sorted(ids[0] + ids[1], key=order.get) == list(order)
@@ -184,7 +184,7 @@ def test_of_few_requests_nobody_knows_how_sure_the_figure_is(tmp_path):
 def test_one_request_cannot_be_parted():
     recording = open_recording()
     with pytest.raises(ArgumentError, match=r"got 1 request of 1 session$"):
-        parted(recording[recording.requests[0].request_id], 0.5, 0)
+        split_recording(recording[recording.requests[0].request_id], 0.5, 0)
 
 
 @given(sessions=st.lists(st.sampled_from(["", *"abcdef"]), min_size=4, max_size=20), seed=st.integers(0, 9))
@@ -192,7 +192,7 @@ def test_sessions_stay_whole_where_halves_are_made(sessions, seed):
     pico = open_recording()
     requests = [replace(one, session=name) for one, name in zip(pico.requests, sessions, strict=False)]
     assume(len({one.session or one.request_id for one in requests}) > 1)
-    halves = parted(replace(pico, requests=tuple(requests)), 0.5, seed)
+    halves = split_recording(replace(pico, requests=tuple(requests)), 0.5, seed)
     assert sum(len(half.requests) for half in halves) == len(requests)
     first, second = ({one.session for one in half.requests if one.session} for half in halves)
     assert not first & second
@@ -202,7 +202,7 @@ def test_sessions_stay_whole_where_halves_are_made(sessions, seed):
 def test_sessions_of_tags_of_their_own_are_parted_by_the_share(share):
     pico = open_recording()
     requests = [replace(one, session=str(row // 2), tag=f"{row}") for row, one in enumerate(pico.requests)]
-    tuned_on, _ = parted(replace(pico, requests=tuple(requests)), share, 0)
+    tuned_on, _ = split_recording(replace(pico, requests=tuple(requests)), share, 0)
     assert len(tuned_on.requests) == pytest.approx(share * len(requests), abs=2)
 
 

@@ -9,7 +9,7 @@ import pytest
 from paceline.studies.load import compare_under_load
 from paceline.studies.rates import find_rates
 from paceline.studies.setting import open_recording
-from paceline.studies.tune import parted
+from paceline.studies.tune import split_recording
 from paceline.studies.tune_under_load import tune_under_load
 
 from ..cli.command_line import done, refused
@@ -45,7 +45,7 @@ def highest_of(half):
 )
 def test_the_best_is_that_of_a_comparison_and_is_reported_on_the_other_half(asked, figures_of):
     found = tune_under_load("draft:1|3/target", "pico", cost="cost.json", out="t", jobs=1, **LOAD, **asked)
-    tuned, others = (figures_of(half) for half in parted(open_recording("pico"), 0.5, 0))
+    tuned, others = (figures_of(half) for half in split_recording(open_recording("pico"), 0.5, 0))
     mean = fmean if "slo" in asked else geometric_mean
     means = [mean(tuned[policy].values()) for policy in POLICIES]
     assert found.trail == pytest.approx(means)

@@ -25,7 +25,7 @@ from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, is_forced_pool
 from paceline.sim.contexts import TrieTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.studies.agree import made_up_cost
+from paceline.studies.agree import synthetic_cost
 from paceline.studies.record import record
 from paceline.studies.setting import named_policy
 from paceline.traces.contexts.on_disk import read_trace
@@ -185,7 +185,7 @@ def recording(request, pool, tmp_path_factory):
 
 def both(pool, recording, policy, batch, wrapped=lambda policy: policy):
     """(difference, log of the replay, log of the run) of one policy in both worlds, at the same prices."""
-    tables, cost, tokens = TrieTables(recording), made_up_cost(recording.meta.model_names), {}
+    tables, cost, tokens = TrieTables(recording), synthetic_cost(recording.meta.model_names), {}
     in_replay, in_run = (wrapped(named_policy(policy).build(members)) for members in (tables.pool, loaded_pool(pool)))
     replay = simulate(Scenario(tables=tables, cost=cost, batch=batch), in_replay, policy, outputs=tokens)
     decisions = tables.world(cost, seed=0, strict=False)

@@ -173,7 +173,7 @@ def test_seconds_of_a_chat_are_validated_on_a_recording_of_one(pool):
     given = {"cost": "cpu", "batches": (1,), "runs": 1}
     (cell,) = validate(pool, PROMPT, path, ["plain"], chat=True, **given).cells
     assert cell.equal
-    told = "r0, prompt: must be the tokens of the prompt as it stands, without --chat, got"
+    told = "r0, prompt: must be the tokens of the prompt as it is, without --chat, got"
     with pytest.raises(ValueError, match=told):
         validate(pool, PROMPT, path, ["plain"], **given)
 

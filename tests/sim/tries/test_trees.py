@@ -11,7 +11,7 @@ from paceline.runtime.recording.recorder import record
 from paceline.sim.contexts import TrieTables
 from paceline.sim.recorded import UnrecordedTreeError, recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.studies.agree import made_up_cost
+from paceline.studies.agree import synthetic_cost
 from paceline.studies.record import tree_of
 from paceline.traces.meta import Closure, Sampling
 
@@ -49,7 +49,7 @@ class Trees:
 
 
 def replayed(recording, policy, *, strict=True):
-    cost = made_up_cost(recording.meta.model_names)
+    cost = synthetic_cost(recording.meta.model_names)
     return simulate(Scenario(tables=TrieTables(recording), cost=cost, strict=strict), policy, "trees")
 
 
