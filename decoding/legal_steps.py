@@ -1,4 +1,4 @@
-"""What a policy is, which steps a request may take now, and what is said of a policy that fails at it.
+"""What a policy is, which steps a request may take now, and the error of a policy that breaks these rules.
 
 A policy has two verbs, `decide` and `learn`. Both worlds (sim and runtime) call them through the same loop.
 """
@@ -87,7 +87,7 @@ def _check_on_tree(session: Session, step: object) -> None:
 
 
 def _check_overlap(session: Session, step: Overlap) -> int:
-    """Every part is legal, and has something to do beside the others."""
+    """Raise unless every part is legal and has something to do."""
     levels = [
         _check_draft(session, part) if isinstance(part, Draft) else _check_verifier(session.pool, part)
         for part in step.steps
@@ -111,11 +111,11 @@ class Policy(Protocol):
     """What a policy is. Built once per run as `MyPolicy(pool, **options)`; one object serves all requests."""
 
     def decide(self, seen: Observation) -> Step:
-        """What next, for this request. `seen` is a live view, valid during the call only."""
+        """The next step of this request. `seen` is a live view, valid during the call only."""
         ...
 
     def learn(self, outcome: Outcome) -> None:
-        """What came of a step, in the order the steps finished."""
+        """The outcome of a step, in the order the steps finished."""
         ...
 
 
