@@ -161,7 +161,7 @@ class TorchWorld:
         """Free what the request held."""
         self.manager.close(session.request_id)
 
-    def put_back(self, session: Session) -> None:
+    def preempt(self, session: Session) -> None:
         """Free what the request holds in caches; it stays open, and is read anew by the forwards that come."""
         self.manager.give_up(session.request_id)
 
