@@ -33,7 +33,7 @@ def check_step(session: Session, step: Step) -> int:
             raise ValueError(f"commit beyond pending: num_pending is {len(session.tokens)}")
         return pool.target_level
     if isinstance(step, DraftTree | Overlap) and pool.feature_level is not None:
-        what = "token trees are not drafted" if isinstance(step, DraftTree) else "nobody works ahead"
+        what = "token trees are not drafted" if isinstance(step, DraftTree) else "no member works ahead"
         raise ValueError(f"{what} beside {pool.names[pool.feature_level]}, {READER}")
     if isinstance(step, DraftTree):
         return _check_tree(session, step)

@@ -60,7 +60,7 @@ class Session(RequestText):
         self.prefill_before = (True,) * levels if prefill_before is None else prefill_before
         if pool.feature_level is not None and not all(self.prefill_before):
             reader = pool.names[pool.feature_level]
-            raise ValueError(f"{reader} reads the target's states, and nobody drafts before the prefill beside it")
+            raise ValueError(f"{reader} reads the target's states, and no member drafts before the prefill beside it")
         self.last: Outcome | None = None
 
     @property

@@ -98,7 +98,7 @@ def check_known(world: object, step: object, level: int) -> None:
             world.check_tree(level)
         else:
             if not isinstance(world, AheadWorld):
-                raise ValueError(f"nobody works ahead here: {name} carries out one step of a request at a time")
+                raise ValueError(f"no member works ahead here: {name} carries out one step of a request at a time")
             world.check_ahead()
     except ValueError as error:
         raise UnknownHereError(str(error)) from error

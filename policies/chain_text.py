@@ -59,7 +59,7 @@ def _check_order(text: str, members: list[str], pool: Pool) -> None:
         raise ValueError(f"chain {text!r}: {error}") from None
     twice = repeated(members)
     if twice:
-        raise ValueError(f"chain {text!r}: {twice[0]} stands twice")
+        raise ValueError(f"chain {text!r}: {twice[0]} is repeated")
     if levels != sorted(levels):
         raise ValueError(f"chain {text!r}: members must go from smallest to largest: {', '.join(pool.names)}")
     for level in levels[1:]:

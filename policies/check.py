@@ -106,7 +106,7 @@ class ToyWorld:
         """Every member may."""
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
-        """Compute all parts from their whole contexts."""
+        """Compute every part by its whole context."""
         return in_turns(self, levels, items)
 
     def _refused(self, session: Session) -> Failed | Deferred | None:

@@ -150,7 +150,7 @@ def _parse(text: str, pool: Pool) -> dict[str, float]:
         if not (isfinite(seconds) and seconds > 0):
             raise ValueError(f"costs must read member:number with numbers > 0, as in draft:1/target:10, got {part!r}")
         if name in costs:
-            raise ValueError(f"costs must name a member once, {name} stands twice in {text!r}")
+            raise ValueError(f"costs must name a member once, {name} is repeated in {text!r}")
         costs[name] = seconds
     free = {member.name: 0.0 for member in pool.members if member.model_free}
     costs = {**free, **costs}

@@ -80,7 +80,7 @@ def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> DevicePlac
 def _pair(part: str, text: str) -> tuple[str, str]:
     name, equals, device = part.partition("=")
     if not equals:
-        raise ArgumentError(f"`devices` must be {ONE}, {EACH} or NAME=DEVICE parted by commas, got {text!r}")
+        raise ArgumentError(f"`devices` must be {ONE}, {EACH} or NAME=DEVICE separated by commas, got {text!r}")
     return name, device
 
 

@@ -183,7 +183,7 @@ class Scenario:
         self.tables.prefill_before(self.begins)
         name = self.tables.trace.about.name
         if self.placement.devices and not isinstance(self.tables, TrieTables):
-            raise ArgumentError(f"`devices` is for recordings of contexts: nobody works ahead in a replay of {name}")
+            raise ArgumentError(f"`devices` is for recordings of contexts: no member works ahead in a replay of {name}")
         if self.prefixes is not None:
             if not isinstance(self.tables, TrieTables):
                 raise ArgumentError(f"`prefix_cache` goes with a recording of contexts, and {name} is none")

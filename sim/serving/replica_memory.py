@@ -216,7 +216,7 @@ class ReplicaMemory:
         kv = self.members[level]
         assert kv is not None
         has_grown = kv.grow(session.serial, num_blocks)
-        assert has_grown, "whoever asks has counted the blocks"
+        assert has_grown, "the caller counted the blocks"
         session.room_held[level] += num_blocks * kv.limits.block_tokens
         self.has_changed = True
 

@@ -34,7 +34,7 @@ from .totals import StatedLog, drafting_share, even_lengths, hazards_of_mean, ha
 
 _NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _LONGEST = 10_000  # characters of a line; those of servers have some hundred
-_ANEW = "the server was started anew in between, or the pages are not in the order of time"
+_ANEW = "the server was restarted in between, or the pages are not in the order of time"
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 

@@ -174,7 +174,7 @@ class _Statistics:
         counted = [sum(more[name] for _, more in self._unplaced) for name in ("drafted", "accepted")]
         if drafted and drafted == accepted and counted[1] < counted[0]:
             rule = (
-                "must not be all that was drafted where statistics know of refusals; requests ran at once, so that "
+                "must not be all that was drafted where statistics show rejections; requests ran at once, so that "
                 "they cannot be told apart: serve them one by one"
             )
             told = f"{accepted} of {drafted}, statistics {counted[1]} of {counted[0]}"

@@ -297,7 +297,7 @@ def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) 
 _ROUNDED = 0.0006  # logs round rates to three decimals, so that equal ones may seem to rise
 _PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted tokens have it: drawn as often"
 _TREE = "steps were proposed more tokens than chains of {} have: trees, of which the deepest path counts"
-_SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a refusal may be an end"
+_SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a rejection may be an end"
 
 
 # Of each request the tokens of its prompt, 0 if unknown, and of its answer; one without any is left out.
@@ -653,7 +653,7 @@ _ALL_KEPT = (
     "(llama.cpp on hybrid models), or the text was a copy"
 )
 _WHOLE = 1 - 1e-9  # bound of a probability found by halving
-_NO_DRAFTS = "nothing in these files tells of drafts: every answer is taken to be the target's alone"
+_NO_DRAFTS = "nothing in these files shows drafts: every answer is taken to be the target's alone"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -126,7 +126,7 @@ _TYPES = ("n", "s", "subagent")
 _PS_PER_MS = PS_PER_S // 1000
 UNKNOWN_END = "waits that hold the seconds of the request before, since the file does not say when that ended"
 EARLY = "requests that began before what they wait for had ended, as the file has it, and that wait 0 s after it"
-NO_JOIN = "sub-agents that nobody waits for, since the file does not say how long they took"
+NO_JOIN = "sub-agents that no request waits for, since the file does not say how long they took"
 
 
 class _Ended(NamedTuple):

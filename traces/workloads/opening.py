@@ -60,7 +60,7 @@ def with_options(
         return OpenedWorkload(workload_of_class(WORKLOADS.parse(foreign), options.seed, named), options)
     if draws_sessions:
         if options.concurrency is not None:
-            rule = "must be left out where the workload has sessions (`active_sessions` keeps so many of them going)"
+            rule = "must be left out where the workload has sessions (`active_sessions` keeps a number of them open)"
             raise ArgumentError(f"`concurrency` {rule}, got {options.concurrency} for {named!r}")
         source = parse_sessions(named, options.rate, options.seed, options.active_sessions)
         return OpenedWorkload(source, options, rate_drawn=True)

@@ -51,7 +51,7 @@ class Changes:
             TraceFormatError: see `check`.
         """
         if self.options.concurrency is not None and arrival.turns is not None:
-            rule = "must be left out where the workload has sessions (`active_sessions` keeps so many of them going)"
+            rule = "must be left out where the workload has sessions (`active_sessions` keeps a number of them open)"
             raise ArgumentError(f"`concurrency` {rule}, got one of request {arrival.request_id}")
         found = self._cut(arrival, at_ps)
         if found is not None:
@@ -113,7 +113,7 @@ class Changes:
         """Raise TraceFormatError for an answer that is cut before a depth after which another request follows."""
         depths = () if arrival.turns is None else arrival.turns.depths
         if depths and depths[-1] > output:
-            rule = f"must leave the {depths[-1]} tokens of request {arrival.request_id} that others go on from"
+            rule = f"must leave the {depths[-1]} tokens of request {arrival.request_id} that others continue from"
             raise TraceFormatError(self.source, "max_output_tokens", rule, output)
 
 
