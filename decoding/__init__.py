@@ -1,4 +1,4 @@
-"""The engine that both worlds and every policy stand on: steps, sessions, the loop, and what it says to a world.
+"""The engine that both worlds and every policy use: steps, sessions, the loop, and its interface to a world.
 
 Standard library and numpy only; imports neither policies nor traces nor either world.
 """

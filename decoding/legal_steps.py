@@ -1,4 +1,4 @@
-"""What a policy is, which steps a request may take now, and what is said of a policy that fails at it.
+"""What a policy is, which steps a request may take now, and the error of a policy that breaks these rules.
 
 A policy has two verbs, `decide` and `learn`. Both worlds (sim and runtime) call them through the same loop.
 """
@@ -33,7 +33,7 @@ def check_step(session: Session, step: Step) -> int:
             raise ValueError(f"commit beyond pending: num_pending is {len(session.tokens)}")
         return pool.target_level
     if isinstance(step, DraftTree | Overlap) and pool.feature_level is not None:
-        what = "token trees are not drafted" if isinstance(step, DraftTree) else "nobody works ahead"
+        what = "token trees are not drafted" if isinstance(step, DraftTree) else "no member works ahead"
         raise ValueError(f"{what} beside {pool.names[pool.feature_level]}, {READER}")
     if isinstance(step, DraftTree):
         return _check_tree(session, step)
@@ -87,7 +87,7 @@ def _check_on_tree(session: Session, step: object) -> None:
 
 
 def _check_overlap(session: Session, step: Overlap) -> int:
-    """Every part is legal, and has something to do beside the others."""
+    """Raise unless every part is legal and has something to do."""
     levels = [
         _check_draft(session, part) if isinstance(part, Draft) else _check_verifier(session.pool, part)
         for part in step.steps
@@ -111,11 +111,11 @@ class Policy(Protocol):
     """What a policy is. Built once per run as `MyPolicy(pool, **options)`; one object serves all requests."""
 
     def decide(self, seen: Observation) -> Step:
-        """What next, for this request. `seen` is a live view, valid during the call only."""
+        """The next step of this request. `seen` is a live view, valid during the call only."""
         ...
 
     def learn(self, outcome: Outcome) -> None:
-        """What came of a step, in the order the steps finished."""
+        """The outcome of a step, in the order the steps finished."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""The only caller of policies: asks each ready request for its step, batches equal steps, feeds outcomes back.
+"""The only caller of policies: gets a step for each ready request, batches equal steps, feeds outcomes back.
 
-No clock and no I/O: whoever drives the loop (a SimPy device process, a runtime) says what time it is. The prefill, in
-which the target writes a request's first token, is the loop's own operation: no policy is asked for it or learns of it.
-Letter: B requests of one operation.
+No clock and no I/O: the caller (a SimPy device process, a runtime) passes the time. The prefill, in which the target
+writes a request's first token, is the loop's own operation: no policy decides it or gets its outcome. Letter: B
+requests of one operation.
 """
 
 from collections import deque
@@ -51,19 +51,18 @@ class Loop:
 
     Args:
         pool: the members.
-        policy: asked for every step; one object for all requests.
+        policy: decides every step; one object for all requests.
         name: of the policy, for errors.
         world: where sessions are opened and pending tokens read.
-        ledger: told of every operation and step.
-        decide_s: seconds that a decision takes while so many requests run, by which `next_op` moves the clock
-            `load.now_s` on; None: none.
+        ledger: gets a record of every operation and step.
+        decide_s: seconds that a decision takes, by the number of running requests; `next_op` advances `load.now_s` by
+            them. None: none.
         view: what policies see of a request.
-        by_hand: steps are given one at a time: `next_op` asks nobody again after a Commit, which is no operation.
+        by_hand: steps are given one at a time: `next_op` returns after a Commit, which is no operation.
 
     Attributes:
-        load: what policies see of the server. Whoever drives the loop sets `num_waiting`, the loop all else.
-        finished, failed: requests that are done, and those that failed with their errors, for whoever drives the loop
-            to take out.
+        load: what policies see of the server. The caller sets `num_waiting`, the loop all else.
+        finished, failed: requests that are done, and those that failed with their errors; the caller takes them out.
         decided_s: seconds that all decisions so far took.
     """
 
@@ -89,7 +88,7 @@ class Loop:
         self._ledger = ledger
         self.decided_s = 0.0
         self._decide_s = decide_s
-        self._each_s = 0.0  # a decision, in this turn
+        self._each_s = 0.0  # of a decision in this `next_op`
         self._view = view
         self._by_hand = by_hand
         self._ready: deque[Session] = deque()
@@ -109,10 +108,9 @@ class Loop:
             self._ready.append(session)
 
     def admit_apart(self, session: Session) -> VerifyItem:
-        """Take in a request whose prefill is run, in chunks for one, by whoever drives the loop; raises as `admit`.
+        """Take in a request whose prefill the caller runs, in chunks for example; raises as `admit`.
 
-        Its policy is asked only after the item returned was part of an operation of the target that `finish` was told
-        of.
+        Its policy decides only after `finish` was called with an operation of the target that holds the returned item.
         """
         request_id = session.request_id
         if request_id in self._views:
@@ -126,9 +124,9 @@ class Loop:
         return session, self._prefills.step
 
     def withdraw(self, session: Session) -> None:
-        """Put a running request back, without its pending tokens, until it is admitted again; its world keeps it open.
+        """Preempt a running request: drop its pending tokens until it is admitted again; its world keeps it open.
 
-        Its policy is told nothing; when it is asked next, `last` is None. No operation returned before may be finished
+        Its policy gets no outcome; at its next decision `last` is None. No operation returned before may be finished
         with it.
         """
         self._drop(session)
@@ -138,12 +136,12 @@ class Loop:
         self._withdrawn.add(session.request_id)
 
     def give_up(self, session: Session) -> None:
-        """Let a running request go for good, wherever it stands: its world closes it, its policy is told nothing."""
+        """Drop a running request for good, in any state: its world closes it, its policy gets no outcome."""
         self._drop(session)
         self._leave(session)
 
     def next_op(self, now_s: float) -> Op | None:
-        """Ask every ready request and return the operation to run next; None when no request is left.
+        """Get a step for every ready request and return the operation to run next; None when no request is left.
 
         With `by_hand` it is None after a Commit as well.
 
@@ -173,10 +171,10 @@ class Loop:
         return waiting.pop()
 
     def finish(self, op: Op, results: Results, *, start_s: float, now_s: float) -> None:
-        """Turn what the world did into new session states and tell the policy.
+        """Turn what the world did into new session states and pass the outcomes to the policy.
 
         Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps. Raises
-        TypeError for a draft that was answered with verdicts, or the other way about.
+        TypeError for a draft that was answered with verdicts, or conversely.
         """
         kind, level, _, _ = op
         expected = OverlapResults if kind == OVERLAPS else DraftResults if kind <= TREES else VerifyResults
@@ -233,16 +231,16 @@ class Loop:
         for (session, _), each in zip(items, outcomes, strict=True):
             for outcome in each[:-1]:
                 self._tell(outcome)
-            self._idle.pop(session.request_id, None)  # whoever judges gets on, whatever the last part found
+            self._idle.pop(session.request_id, None)  # a Verify is progress, even if the last part drafted nothing
             self._feed_back(session, each[-1])
 
     def _begin(self, session: Session, outcome: Outcome) -> None:
-        """The prefill is done: the policy is asked next, or what it asked for before is carried out."""
+        """The prefill is done: the policy decides next, or the step that it gave before is carried out."""
         if outcome.done:
             self._end(session)
         elif (draft := self._prefills.waiting(session.request_id)) is None:
             self._ready.append(session)
-        else:  # it is legal as long as there is room
+        else:  # legal while there is room
             self._waiting.join(check_step(session, draft), session, draft)
 
     def _commit(self, session: Session, step: Commit) -> None:
@@ -257,7 +255,7 @@ class Loop:
         self._ledger.note_op(record)
 
     def _set_aside(self, level: int, items: Items, rows: Rows[Any]) -> tuple[Items, Sequence[Any], int]:
-        """Hold deferred rows and let failed requests go; returns the other items and rows, and how many rows ran."""
+        """Hold deferred rows and drop failed requests; returns the other items and rows, and how many rows ran."""
         ran: Items = []
         results: list[Any] = []
         failed: list[tuple[Session, Exception]] = []
@@ -280,7 +278,7 @@ class Loop:
         return ran, results, num_ran
 
     def _guard_memory(self, reason: str) -> None:
-        """Fail the latest held request where the world defers all there is, over and over."""
+        """Fail the latest held request where the world defers every row again and again."""
         self._deferred_ops += 1
         if self._deferred_ops > self.load.num_running + DEFERRED_OPS:
             _, session, _ = self._waiting.held.pop()
@@ -293,7 +291,7 @@ class Loop:
         self._leave(session)
 
     def _leave(self, session: Session) -> None:
-        """Forget a request that is done or failed; what it held in memory may do for those that wait."""
+        """Forget a request that is done or failed; deferred steps wait no longer, as memory was freed."""
         self._forget(session)
         self._world.close(session)
         self._waiting.release()
@@ -315,7 +313,7 @@ class Loop:
             self.decided_s += self._each_s
         try:
             step = self._policy.decide(self._views[session.request_id])
-        except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
+        except BaseException as error:  # foreign code: any error ends the run and names the policy
             raise raised(self._name, session.request_id, None, "decide", error) from error
         return step, self.check(session, step)
 

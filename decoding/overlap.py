@@ -1,6 +1,6 @@
-"""What each part of an `Overlap` works on, what its parts leave of a request, and what a policy learns of each.
+"""What each part of an `Overlap` works on, the request's state after all parts, and each part's outcome.
 
-Who is right decides what stays. Letters: P parts, L levels.
+Letters: P parts, L levels.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from .request_text import NOTHING, PendingTokens, RequestText
 from .results import Drafted, Judged, Parted, PartRun
 from .steps import Draft, Outcome, Overlap
 
-# The pending tokens from the first index up to the second are judged; a Draft has none and stands at the end.
+# The pending tokens from the first index up to the second are judged; a Draft's span is empty, at the end.
 Span = tuple[int, int]
 Text = TypeVar("Text", bound=RequestText)
 
@@ -36,7 +36,7 @@ def spans_of(text: RequestText, step: Overlap, levels: tuple[int, ...]) -> list[
 def front_of(text: Text, end: int) -> Text:
     """The request as if nothing were pending from index `end` on; itself where that is so.
 
-    A copy shares what is committed: it is for a world to read, and lives no longer than one operation.
+    A copy shares what is committed: a world reads it during one operation only.
     """
     if end == len(text.tokens):
         return text
@@ -87,16 +87,16 @@ def outcomes_of(
 
 
 class Settled(NamedTuple):
-    """What an `Overlap` leaves of a request."""
+    """A request's state after an `Overlap`."""
 
-    # what stands from the first part's span on: its accepted tokens, its own one, and what stays of those after them
+    # pending from the first part's span on: its accepted tokens, its own one, and what is kept of those after them
     pending: PendingTokens
     own: list[int]  # `[P]` 1 where the part's own token had room, else 0
     cached: list[int]  # `[L]` tokens of the context that each member's cache holds and that are still its text
 
 
 def settle(text: RequestText, levels: Sequence[int], spans: Sequence[Span], rows: Parted) -> Settled:
-    """What `[P]` rows leave of the text as it was before, by `[P]` levels and spans; changes nothing."""
+    """The state after `[P]` rows, from the text before them, by `[P]` levels and spans; mutates nothing."""
     held = list(text.cached)
     own: list[int] = []
     committed = text.num_prompt + len(text.emitted)
@@ -114,18 +114,18 @@ def settle(text: RequestText, levels: Sequence[int], spans: Sequence[Span], rows
             alike = alike if _continues(first, end, row, ahead) else first + row.num_accepted
             ahead, num_own = _judged(text, level, (first, end), row, ahead)
             own.append(num_own)
-    # No cache may hold what is another text now: from `alike` pending tokens on.
+    # No cache may hold tokens from `alike` pending ones on: the text may differ there now.
     cached = [min(each, committed + alike) for each in held]
     return Settled(ahead, own[::-1], cached)
 
 
 def _continues(first: int, end: int, row: Judged, ahead: PendingTokens) -> bool:
-    """Whether what stands after a part's span goes on from its verdict; a token below 0, unknown, equals none."""
+    """Whether what follows a part's span continues its verdict; a token below 0 is unknown and equals none."""
     return row.num_accepted == end - first and ahead.tokens[:1] == [row.own_token] and row.own_token >= 0
 
 
 def _judged(text: RequestText, level: int, span: Span, row: Judged, ahead: PendingTokens) -> tuple[PendingTokens, int]:
-    """What stands from the beginning of a part's span on, and how many own tokens of it."""
+    """What is pending from the beginning of a part's span on, and how many own tokens of that part it has."""
     first, end = span
     cut = first + row.num_accepted
     judges = [max(judge, level) for judge in text.judges[first:cut]]

@@ -29,7 +29,7 @@ def in_turns(world: World, levels: tuple[int, ...], items: Sequence[OverlapItem]
 
 
 def together(row: Sequence[Drafted | Judged | Failed | Deferred]) -> Parted | Failed | Deferred:
-    """What came of one request: of all its parts, or why one of them has no answer."""
+    """The result of one request: those of all its parts, or why one of them has none."""
     ran = [each for each in row if isinstance(each, Drafted | Judged)]
     if len(ran) == len(row):
         return tuple(ran)
@@ -61,5 +61,5 @@ def _run(world: World, level: int, number: int, items: Sequence[OverlapItem], en
     fronts, drafts, verifies = part_of(number, items, ends)
     results: Results = world.draft(level, drafts) if drafts else world.verify(level, verifies)
     for front, (session, _) in zip(fronts, items, strict=True):
-        session.place = front.place  # where replay went back to the trunk
+        session.place = front.place  # where replay re-anchored
     return results

@@ -12,8 +12,8 @@ class Member:
     # True for a model that cannot judge the target's tokens: it has a tokenizer of its own, or the recording that is
     # replayed holds no verdicts of it
     drafts_only: bool = False
-    # True for a model that reads the target's last hidden states: what it says depends on how much of the text the
-    # target has judged as well (`Session.num_judged`)
+    # True for a model that reads the target's last hidden states: its tokens depend also on how much of the text the
+    # target has judged (`Session.num_judged`)
     from_features: bool = False
 
     @property
@@ -31,8 +31,8 @@ class Pool:
         feature_level: of the member that reads the target's states; None if there is none.
 
     Raises:
-        ValueError: no members, a name twice, a target that cannot verify, a model-free member that is not below every
-            model, or several members, or the target, that read the target's states.
+        ValueError: no members, a repeated name, a target that cannot verify, a model-free member that is not below
+            every model, or several members, or the target, that read the target's states.
     """
 
     __slots__ = ("_levels", "feature_level", "members", "names", "target_level")
@@ -59,7 +59,7 @@ class Pool:
 
     @property
     def target(self) -> str:
-        """Name of the largest model, the one whose text is wanted."""
+        """Name of the largest model, whose text is wanted."""
         return self.names[-1]
 
     def level(self, name: str) -> int:

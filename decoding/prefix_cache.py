@@ -1,15 +1,15 @@
-"""The prefix cache of one member: what it finds of a text, what enters it, what goes. One logic for both worlds.
+"""The prefix cache of one member: its hits, what enters it, what is evicted. One logic for both worlds.
 
 - A text is **looked up** at the member's first forward for its request. A hit is the leading whole blocks that are
-  cached, then the tokens that the text shares with the block in which they part: these are copied (**copy on write**).
-  The text's last token is never in a hit, since what follows it is computed from it.
-- Full blocks of the committed text **enter** after each forward that computed them. Those that another request has put
-  there meanwhile are shared. New blocks take free ones, else evict; where neither suffices, the others stay the
+  cached, then the tokens that the text shares with the block in which they differ: these are copied (**copy on
+  write**). The text's last token is never in a hit, since what follows it is computed from it.
+- Full blocks of the committed text **enter** after each forward that computed them. Those that another request has
+  entered meanwhile are shared. New blocks take free ones, else evict; where neither suffices, the others remain the
   request's own, and are tried again.
 - A running request **refers** to its blocks; these are not evicted.
 
-Token ids are the keys (`BlockTexts`); a radix tree knows who refers to which block, and which go first (`PrefixTree`).
-Letter: N tokens of a text.
+Token ids are the keys (`BlockTexts`); a radix tree holds which requests refer to which block, and the order of eviction
+(`PrefixTree`). Letter: N tokens of a text.
 """
 
 from array import array
@@ -21,21 +21,21 @@ from typing import NamedTuple, TypeAlias
 from ..base.errors import ArgumentError, check_least
 
 Tokens = tuple[int, ...]
-START = -1  # stands in front of the first block of a text
+START = -1  # in place of a block before a text's first one
 
 
 class PartingBlock(NamedTuple):
-    """The block in which a text parts from what is cached."""
+    """The block in which a text differs from what is cached."""
 
     block: int  # its number
     num_equal: int  # of its tokens that the text has, from the first on, >= 1
 
 
 class BlockTexts:
-    """Blocks by the text that they are the end of: which tokens each stands for, and what it follows.
+    """Blocks by the text that they end: which tokens each holds, and what it follows.
 
-    A block has a number below `num_blocks` (>= 1), which is its key in the radix tree as well, and where a world keeps
-    keys and values, the place of these. Each is of `block_tokens` >= 1 tokens. Mutated by `add` and `remove`.
+    A block has a number below `num_blocks` (>= 1), which is also its key in the radix tree, and in a world that keeps
+    keys and values, their place. Each is of `block_tokens` >= 1 tokens. Mutated by `add` and `remove`.
     """
 
     __slots__ = ("_after", "_free", "_num_blocks", "_num_taken", "_tokens", "block_tokens")
@@ -43,14 +43,14 @@ class BlockTexts:
     def __init__(self, num_blocks: int, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         self._num_blocks = num_blocks
-        self._num_taken = 0  # so many numbers were ever in use: memory goes by what is held, not by the size
+        self._num_taken = 0  # numbers ever used: memory grows with the blocks held, not with the size
         self._free = list[int]()
         self._after: dict[int, dict[Tokens, int]] = {START: {}}
         self._tokens: dict[int, tuple[int, Tokens]] = {}  # by block: what it follows, and its tokens
 
     @property
     def num_free(self) -> int:
-        """Blocks that stand for nothing."""
+        """Blocks that hold nothing."""
         return len(self._free) + self._num_blocks - self._num_taken
 
     def follow(self, before: int, tokens: Tokens) -> int | None:
@@ -70,7 +70,7 @@ class BlockTexts:
         return found
 
     def branch(self, before: int, rest: Sequence[int]) -> PartingBlock | None:
-        """The block after another one that has most in common with what a text goes on with; the oldest of equals."""
+        """The block after another one that shares most leading tokens with the rest of a text; the oldest of equals."""
         best = None
         if rest:
             for tokens, block in self._after[before].items():
@@ -84,7 +84,7 @@ class BlockTexts:
         return best
 
     def add(self, before: int, tokens: Tokens) -> int:
-        """A free block now stands for these tokens after another block; there must be one."""
+        """Let a free block, of which there must be one, hold these tokens after another block."""
         if self._free:
             block = self._free.pop()
         else:
@@ -96,7 +96,7 @@ class BlockTexts:
         return block
 
     def remove(self, block: int) -> None:
-        """A block that nothing follows is free."""
+        """Free a block that nothing follows."""
         before, tokens = self._tokens.pop(block)
         del self._after[before][tokens], self._after[block]
         self._free.append(block)
@@ -106,9 +106,9 @@ class PrefixCounts(NamedTuple):
     """Sums over the requests of an operation."""
 
     asked_tokens: int  # of the texts that were looked up
-    hit_tokens: int  # of these, found: in whole blocks, and copied out of the block in which texts part
+    hit_tokens: int  # of these, found: in whole blocks, and copied out of the block in which texts differ
     entered_blocks: int  # that were new in the cache
-    evicted_blocks: int  # that made room for them
+    evicted_blocks: int  # to make room for them
 
 
 NO_COUNTS = PrefixCounts(0, 0, 0, 0)
@@ -134,25 +134,25 @@ class PrefixMatch(NamedTuple):
     """How much of a text is cached, in leading blocks."""
 
     num_blocks: int
-    num_referenced: int  # the first of them, which somebody refers to
+    num_referenced: int  # the first of them, which a request refers to
 
 
 class PrefixTree:
-    """Cached blocks by the texts that they hold the end of. Keys need be equal for equal blocks after equal texts only.
+    """Cached blocks by the texts that they end. Keys need be equal only for equal blocks after equal texts.
 
     A node is a run of blocks that are read, released and evicted together; it is split where a text ends within it or
-    leaves it. Work is per node, not per block, save for copying and comparing keys.
+    leaves it. Work is per node, not per block, except for copying and comparing keys.
 
     **References.** An owner refers to a path from the root to its tip, so a block has at least the references of each
-    block after it. A block that nobody refers to is *evictable*.
+    block after it. A block without references is *evictable*.
 
-    **Order of eviction.** Evictable blocks stand in one queue, the first to go in front. A block joins its end when its
-    last reference is released; of one owner's blocks the last of the text joins first. So the front is always a leaf,
-    and a block goes when it was released longest ago; of those released at once, when it is last in the text. Being
-    looked at moves nothing, being taken leaves the queue.
+    **Order of eviction.** Evictable blocks wait in one queue, the first to be evicted in front. A block joins its end
+    when its last reference is released; of one owner's blocks the last of the text joins first. So the front is always
+    a leaf: the block released longest ago; of those released at once, the last of the text. `match` moves nothing,
+    `take` removes blocks from the queue.
 
-    `num_evictable` are the blocks that nobody refers to, `num_blocks` those with references as well. `on_evicted` is
-    told of blocks before they go: the keys of the text up to and with them, and how many of the last they are.
+    `num_evictable` counts the blocks without references, `num_blocks` all blocks. `on_evicted` is called before blocks
+    are evicted, with the keys of the text up to and with them, and how many of the last ones they are.
     """
 
     __slots__ = ("_evictable", "_on_evicted", "num_blocks", "num_evictable", "root")
@@ -165,7 +165,7 @@ class PrefixTree:
         self.num_blocks = 0
 
     def copy(self) -> "PrefixTree":
-        """What is cached now, whatever becomes of it; who refers to it is left out, so nothing of it can be evicted."""
+        """A snapshot of what is cached. It has no references and no queue, so nothing of it can be evicted."""
         copied = PrefixTree()
         copied.num_blocks = self.num_blocks
         pairs = [(self.root, copied.root)]
@@ -212,7 +212,7 @@ class PrefixTree:
             return tip, end
         new = keys[end:] if end else keys
         self.num_blocks += len(new)
-        if tip.num_references == 1 and not tip.children:  # the owner's alone, so that the run may just grow
+        if tip.num_references == 1 and not tip.children:  # no other owner: the run may grow in place
             tip.keys = tip.keys + new
             return tip, end
         tip.children[new[0]] = node = PrefixNode(tip, new, 1)
@@ -245,7 +245,7 @@ class PrefixTree:
             del node.parent.children[node.keys[0]]
 
     def _refer(self, node: PrefixNode) -> None:
-        """One reference more; what nobody referred to leaves the queue."""
+        """Add a reference; a node without one before leaves the queue."""
         if not node.num_references:
             del self._evictable[node]
             self.num_evictable -= len(node.keys)
@@ -254,8 +254,8 @@ class PrefixTree:
     def _head(self, node: PrefixNode, num_blocks: int) -> PrefixNode:
         """The first blocks of a node, as a node; the rest of a longer one stays the node it was.
 
-        So tips and places in the queue, which belong to the end of a run, stay right. Who asks for a head must refer to
-        it next.
+        So tips and places in the queue, which belong to the end of a run, stay right. The caller must refer to a head
+        next.
         """
         if num_blocks >= len(node.keys):
             return node
@@ -286,7 +286,7 @@ def _num_equal(run: Run, keys: Run, start: int) -> int:
     equal, most = 0, len(same)
     if run[:most] == same:
         return most
-    while most - equal > 1:  # these are equal, and those are not; slices are compared at once, keys one by one
+    while most - equal > 1:  # `equal` are, `most` are not; comparing slices is faster than single keys
         middle = (equal + most) // 2
         if run[equal:middle] == same[equal:middle]:
             equal = middle
@@ -311,12 +311,12 @@ class PrefixCacheSize:
 
     @property
     def num_tokens(self) -> int:
-        """That all blocks hold."""
+        """Tokens that all blocks hold."""
         return self.num_blocks * self.block_tokens
 
 
 def prefix_cache_size(prefix_cache: int | None, block_tokens: int | None) -> PrefixCacheSize | None:
-    """The size that is asked for: None blocks are no cache, None `block_tokens` are 16.
+    """The size of a cache from its options: None blocks are no cache, None `block_tokens` are 16.
 
     Raises ArgumentError for a number below 1, or a size of blocks without a number of them.
     """
@@ -340,7 +340,7 @@ class Entered(NamedTuple):
     """Blocks of a request that the cache now holds, following those that it referred to before."""
 
     blocks: list[int]  # in order
-    num_shared: int  # the first so many were there: another request put them there
+    num_shared: int  # how many of the first were cached already, by another request
 
 
 class _Held:
@@ -353,9 +353,9 @@ class _Held:
 
 
 class MemberPrefixes:
-    """A member's prefix cache, without what its blocks hold. Mutated by all methods but `find`.
+    """A member's prefix cache, without what its blocks hold. Mutated by `look_up`, `enter` and `release`.
 
-    `num_evicted` counts the blocks that ever made room.
+    `num_evicted` counts the blocks ever evicted.
     """
 
     __slots__ = ("_held", "_texts", "_tree", "block_tokens", "num_evicted")
@@ -413,7 +413,7 @@ class MemberPrefixes:
             blocks.append(block)
             before = block
         num_shared = len(blocks)
-        if blocks:  # they are evicted no more
+        if blocks:  # now referred to, so not evicted
             held.tip, _ = self._tree.extend(held.tip, array("q", blocks))
         new = self._add(before, [tokens_of(index) for index in missing[num_shared:][: self._num_available]])
         if new:
@@ -425,7 +425,7 @@ class MemberPrefixes:
         return Entered(blocks, num_shared)
 
     def release(self, request_id: str) -> None:
-        """A request refers to nothing more; it may refer to nothing."""
+        """Give up the references of a request, if it has any."""
         held = self._held.pop(request_id, None)
         if held is not None:
             self._tree.release(held.tip)

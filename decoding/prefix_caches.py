@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from .prefix_cache import NO_COUNTS, START, Entered, Hit, MemberPrefixes, PrefixCacheSize, PrefixCounts, Tokens
 from .session import Session
 
-# The one that comes before it, and its tokens.
+# The block that comes before it, and its tokens.
 _Block = tuple[int, Tokens]
 
 
@@ -33,10 +33,10 @@ class PoolPrefixes:
         return known
 
     def waves(self, level: int, sessions: Sequence[Session]) -> Iterator[list[int]]:
-        """Of `[B]` requests the indices of those that run in each forward; whoever asks for the next has run this one.
+        """Indices of the `[B]` requests that run in each forward; the caller runs one before it takes the next.
 
         A request waits for an earlier one that is about to compute the next block that its text lacks, so that no block
-        is computed twice in an operation; where that block did not enter, for want of room, it waits no more.
+        is computed twice in an operation; where that block did not enter for lack of room, it waits no more.
         """
         rest = list(range(len(sessions)))
         awaited: dict[int, _Block] = {}
@@ -48,7 +48,7 @@ class PoolPrefixes:
     def _divided(
         self, level: int, sessions: Sequence[Session], rest: Sequence[int], awaited: dict[int, _Block]
     ) -> tuple[list[int], list[int]]:
-        """Who of `rest` runs now, and who waits; `awaited` is, by request, what it waits for."""
+        """Which of `rest` run now, and which wait; `awaited`, mutated, is by request the block that it waits for."""
         member, size = self.member(level), self.size.block_tokens
         now, waiting = list[int](), list[int]()
         coming: set[_Block] = set()
@@ -80,15 +80,15 @@ class PoolPrefixes:
         return hit
 
     def take_back(self, level: int, session: Session, hit: Hit) -> None:
-        """A request has not read what was found, and is looked up again."""
+        """Undo a look-up of a request that did not read the hit; it is looked up again."""
         self.member(level).release(session.request_id)
         session.hold_prefix(level, 0)
         self._count(level, PrefixCounts(-len(_committed(session)), -hit.num_tokens, 0, 0))
 
     def enter(self, level: int, session: Session) -> Entered | None:
-        """After a forward that read all of a request's committed text; None if no block of it is full and missing.
+        """Enter blocks after a forward that read all of a request's committed text; None if no full block is missing.
 
-        None as well for a request that was not looked up.
+        Also None for a request that was not looked up.
         """
         member, size = self.member(level), self.size.block_tokens
         num_tokens = session.num_prompt + len(session.emitted)
@@ -107,12 +107,12 @@ class PoolPrefixes:
         return entered
 
     def release(self, request_id: str) -> None:
-        """A request ends, or gives up what all members hold of it."""
+        """Give up the references of a request in the caches of all members."""
         for member in self._members.values():
             member.release(request_id)
 
     def take_counts(self, level: int) -> PrefixCounts:
-        """What was done by a member since the last call."""
+        """A member's counts since the last call."""
         return self._counts.pop(level, NO_COUNTS)
 
     def _count(self, level: int, more: PrefixCounts) -> None:

@@ -27,11 +27,11 @@ class LookupRule:
 
 
 def prompt_lookup(context: Sequence[int], *, num_tokens: int, rule: LookupRule) -> list[int]:
-    """Up to `num_tokens` >= 1 tokens that followed an earlier occurrence of the context's longest repeated suffix.
+    """Up to `num_tokens` >= 1 tokens after an earlier occurrence of the context's longest repeated suffix.
 
     After Saxena 2023, "Prompt Lookup Decoding"; docs/pools-and-recordings.md lists what engines take. The context is
-    prompt and everything decoded or pending, oldest first. None come back when no suffix of `min_match` tokens or more
-    occurred before. An occurrence may overlap the suffix; what follows it ends where the context does.
+    prompt and everything decoded or pending, oldest first. Empty when no suffix of `min_match` tokens or more occurred
+    before. An occurrence may overlap the suffix; what follows it ends where the context does.
     """
     back = list(context)
     back.reverse()
@@ -52,7 +52,7 @@ def prompt_lookup(context: Sequence[int], *, num_tokens: int, rule: LookupRule) 
 
 
 def looked_up(context: Sequence[int], *, step: Draft, room: int, rule: LookupRule) -> list[int]:
-    """What a model-free member drafts: what the step tells it to copy, or what it finds; no more than there is room."""
+    """What a model-free member drafts: the step's own copy, or what it finds; no more than there is room."""
     if step.copy is not None:
         return list(step.copy[:room])
     return prompt_lookup(context, num_tokens=min(step.tokens, room), rule=rule)

@@ -3,7 +3,7 @@
 Where an answer ends is defined here alone. The **budget** bounds committed plus
 pending tokens: drafts and the verifier's own token stop at it. Nothing follows an **end-of-sequence token** (a model
 may have several): a pending one leaves no room, and the request is done when it commits. An **ending** (a stop string)
-is looked for in what was just committed; nothing after it stays. `place` is the world's own handle of a context, such
+is looked for in what was just committed; nothing after it is kept. `place` is the world's own handle of a context, such
 as a trie node; the text carries it along with the token that leads there.
 """
 
@@ -30,14 +30,14 @@ class PendingTokens(NamedTuple):
 NOTHING = PendingTokens([], [], [], [])
 
 
-# Called with the answer so far and how many of its tokens stood before the latest commit; returns how many tokens the
-# answer keeps if it ends inside the new ones (more than before, at most all), else None.
+# Called with the answer so far and how many of its tokens there were before the latest commit; returns how many tokens
+# the answer keeps if it ends inside the new ones (more than before, at most all), else None.
 Ending = Callable[[list[int], int], int | None]
 FinishReason = Literal["stop", "eos", "length"]
 
 
 def ending_after(ending: Ending, before: Sequence[int]) -> Ending:
-    """The ending of a path whose prompt holds part of its answer: what ends the whole answer ends it."""
+    """The ending of a path whose prompt holds part of its answer: `ending` of the whole answer."""
     known = list(before)
 
     def ends(emitted: list[int], num_before: int) -> int | None:
@@ -48,7 +48,7 @@ def ending_after(ending: Ending, before: Sequence[int]) -> Ending:
 
 
 class RequestText:
-    """The tokens of one request and who stands for them; a `Session` lets them grow by legal steps.
+    """The tokens of one request and which members wrote and endorse them; a `Session` extends them by legal steps.
 
     Args:
         pool: the members.
@@ -56,16 +56,16 @@ class RequestText:
         prompt: at least one token.
         budget: tokens the answer may have, >= 1.
         eos: the end-of-sequence tokens; may be none.
-        ending: ends the answer early, at stop strings for one.
+        ending: ends the answer early, for example at stop strings.
 
     Attributes:
         emitted: tokens committed after the prompt.
-        place: where the committed context stands in the world's record.
+        place: of the committed context in the world's record.
         tokens, places, drafters, judges: the pending tokens; per token the place after it, the level that wrote it and
             the highest level that endorses it (its drafter until a verifier accepted it).
-        tree: how the pending tokens hang together; None where each follows the one before it.
-        cached: per level, how many tokens of the context that member's KV cache holds, none of a pending tree.
-        num_judged: tokens of the text that the target judged when it committed last; not its own one.
+        tree: parents of the pending tokens; None where each follows the one before it.
+        cached: per level, tokens of the context in that member's KV cache, none of a pending tree.
+        num_judged: tokens of the text that the target judged when it last committed, without its own token.
 
     Raises:
         ValueError: an empty prompt, or a budget below 1.
@@ -154,7 +154,7 @@ class RequestText:
         return "length" if len(self.emitted) >= self.budget else None
 
     def tail(self, start: int) -> list[int]:
-        """Tokens of the context from index `start` >= 0 on; empty beyond its end. As slow as these are many."""
+        """Tokens of the context from index `start` >= 0 on; empty beyond its end. Linear in their number."""
         emitted = self.emitted
         index = start - self.num_prompt
         if index >= len(emitted):
@@ -183,7 +183,7 @@ class RequestText:
         return len(self.judges)
 
     def forget_caches(self) -> None:
-        """The world dropped this request's KV memory: `feed` asks for the whole context from now on."""
+        """The world dropped this request's KV memory: `feed` returns the whole context from now on."""
         self.cached[:] = [0] * len(self.cached)
 
     def hold_prefix(self, level: int, num_tokens: int) -> None:
@@ -191,21 +191,21 @@ class RequestText:
         self.cached[level] = num_tokens
 
     def drop_pending(self) -> None:
-        """Forget what was drafted and not committed; caches hold none of it, and not the token that is read next."""
+        """Drop the pending tokens; caches then hold none of them, nor the last committed token, which is read next."""
         self._forget_pending(self.num_prompt + len(self.emitted) - 1)
 
     def grow(self, tree: Tree, level: int) -> None:
-        """The pending tokens are a tree by the member at `level`; of the text its cache holds what came before them."""
+        """The pending tokens are a tree by the member at `level`, whose cache holds the committed text."""
         self.tree = tree
         self.cached[level] = self.num_prompt + len(self.emitted)
 
     def follow(self, path: Sequence[int]) -> bool:
-        """Let one path of a pending tree stay, as far as its drafter was fed; returns whether nodes beyond it went."""
+        """Keep a path of a pending tree, cached as far as its drafter was fed; returns whether its end had children."""
         tree = self.tree
         assert tree is not None
         limit = self.num_prompt + len(self.emitted)
         drafter = self.drafters[0]
-        if self.cached[drafter] == limit:  # else its memory was taken in the meantime
+        if self.cached[drafter] == limit:  # else its memory was dropped meanwhile
             self.cached[drafter] = limit + tree.held(path)
         self.tokens = [self.tokens[node] for node in path]
         self.places = [self.places[node] for node in path]
@@ -214,7 +214,7 @@ class RequestText:
         return tree.beyond(path) is not None
 
     def _roll_back(self, level: int, limit: int) -> None:
-        """Let no cache hold more than `limit` tokens of the context; that of the verifier at `level` holds them all."""
+        """Cut all caches to `limit` tokens of the context; that of the verifier at `level` then holds exactly these."""
         cached = self.cached
         for member, held in enumerate(cached):
             if held > limit:
@@ -222,7 +222,7 @@ class RequestText:
         cached[level] = limit
 
     def _keep_judged(self, first: int, num_accepted: int, level: int, escalated: tuple[int, ...]) -> None:
-        """Let the pending tokens end with those that a verifier below the target accepted from index `first` on."""
+        """Cut the pending tokens after those that a verifier below the target accepted from index `first` on."""
         kept = first + num_accepted
         self._roll_back(level, self.num_prompt + len(self.emitted) + kept)
         left = [(first + index, self.judges[first + index]) for index in escalated]
@@ -230,11 +230,11 @@ class RequestText:
             del self.tokens[kept:], self.places[kept:], self.drafters[kept:]
         # This verifier now endorses the accepted tokens; those it endorsed already may have a higher one.
         self.judges = [judge if judge > level else level for judge in self.judges[:kept]]
-        for index, judge in left:  # whoever endorsed an escalated token still does, nobody else
+        for index, judge in left:  # an escalated token keeps its endorser
             self.judges[index] = judge
 
     def _append_own(self, level: int, token: int, place: int) -> int:
-        """Let a verifier's own token follow the pending ones; returns 1, or 0 where it has no room."""
+        """Append a verifier's own token to the pending ones; returns 1, or 0 where there is no room."""
         if self.room < 1:
             return 0
         self.tokens.append(token)
@@ -244,16 +244,16 @@ class RequestText:
         return 1
 
     def _commit_judged(self, num_accepted: int, own_token: int, own_place: int) -> tuple[int, int]:
-        """Move what the target accepted to the answer, and its own token where that has room; nothing stays pending.
+        """Commit what the target accepted, and its own token where there is room; nothing is pending after it.
 
-        Returns own tokens and all tokens that are new in the answer.
+        Returns how many own tokens, and how many tokens in all, are new in the answer.
         """
         tokens, places = self.tokens, self.places
         del tokens[num_accepted:], places[num_accepted:]
         length = len(self.emitted) + num_accepted
         self._roll_back(self._target, self.num_prompt + length)
         reader = self.pool.feature_level
-        if reader is not None:  # beyond the judged tokens, and the one after them, it read by its own states
+        if reader is not None:  # beyond the judged tokens and the one after them it read its own states
             self.cached[reader] = min(self.cached[reader], self.num_judged + 1)
         self.num_judged = self.num_prompt + length
         num_own = 0
@@ -268,13 +268,13 @@ class RequestText:
         return num_own if num_emitted == num_written else 0, num_emitted
 
     def _stand(self, first: int, pending: PendingTokens, cached: list[int]) -> None:
-        """Let `pending` stand from index `first` on, in place of all that is there, and caches hold so much."""
+        """Replace all pending tokens from index `first` on, and the numbers of cached tokens."""
         for name, column in zip(PendingTokens._fields, pending, strict=True):
             setattr(self, name, getattr(self, name)[:first] + column)
         self.cached[:] = cached
 
     def _take(self, count: int) -> int:
-        """Move the first `count` pending tokens to the answer; returns how many of them it kept."""
+        """Commit the first `count` pending tokens; returns how many of them the answer keeps."""
         tokens, places = self.tokens[:count], self.places[:count]
         del self.tokens[:count], self.places[:count], self.drafters[:count], self.judges[:count]
         return self._commit(tokens, places)
@@ -300,7 +300,7 @@ class RequestText:
             )
         self._ended = True
         del self.emitted[kept:]
-        # Nothing is read next: of what the target judged, caches hold the last token as well.
+        # Nothing is read next, so caches may hold the answer's last token as well.
         self._forget_pending(self.num_prompt + kept)
 
     def _forget_pending(self, limit: int) -> None:

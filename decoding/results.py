@@ -1,4 +1,4 @@
-"""What a world answers for requests and operations, and the records that a loop writes down of them.
+"""What a world returns for requests and operations, and the records that a loop writes of them.
 
 The fields of the records, in their order, are the columns of a run log; every other form is derived from them.
 """
@@ -20,25 +20,25 @@ class Drafted(NamedTuple):
     tokens: list[int]  # in their order; of a tree parents before their children
     places: list[int]  # the place after each
     num_modelled: int = 0  # how many of them were modelled
-    tree: Tree | None = None  # how they hang together, of a DraftTree
+    tree: Tree | None = None  # of a DraftTree
 
 
 class Judged(NamedTuple):
-    """What a world's verifier said of one request's pending tokens."""
+    """A verifier's verdict on one request's pending tokens."""
 
-    num_accepted: int  # leading judged tokens that stay, escalated ones among them
+    num_accepted: int  # leading judged tokens that are kept, escalated ones included
     own_token: int  # the token the verifier writes after them
     own_place: int  # the place after `own_token`
-    tvd: Sequence[float] = ()  # per judged token up to and including the first refused one
+    tvd: Sequence[float] = ()  # per judged token up to and including the first rejected one
     num_modelled: int = 0  # decisions (judged tokens and the own token) that were modelled rather than replayed or run
-    # indices of the tokens that stay and that this verifier does not endorse, ascending, < `num_accepted`
+    # indices of the kept tokens that this verifier does not endorse, ascending, < `num_accepted`
     escalated: tuple[int, ...] = ()
-    # of a pending tree the nodes that stay, from the top; `num_accepted` is its length
+    # of a pending tree the nodes that are kept, from the top; `num_accepted` is its length
     path: tuple[int, ...] | None = None
 
 
 class Failed(NamedTuple):
-    """In place of a row's result: the request cannot go on. It leaves the loop; the others are not touched."""
+    """In place of a row's result: the request cannot continue. It leaves the loop; the others are not touched."""
 
     error: Exception
 
@@ -50,18 +50,18 @@ class Deferred(NamedTuple):
 
 
 # Forwards of one shape inside an operation: requests in each, tokens fed in each over all rows, how many in a row, and
-# seconds of one. One without tokens is no forward: seconds that the operation takes once, besides its forwards. A
-# drafter that writes its whole draft at once has one forward, as wide as the draft. A plain tuple: replay makes two for
-# every step.
+# seconds of one. One without tokens is no forward: seconds that the operation takes once, in addition to its forwards.
+# A drafter that writes its whole draft at once has one forward, as wide as the draft. A plain tuple: replay makes two
+# for every step.
 Forward = tuple[int, int, int, float]
 
 
-# What came of the parts of one request's `Overlap`, in their order.
+# The results of the parts of one request's `Overlap`, in their order.
 Parted = tuple[Drafted | Judged, ...]
 Row = TypeVar("Row", Drafted, Judged, Parted)
 
 
-# What came of the requests of one operation.
+# The results of the requests of one operation.
 Rows: TypeAlias = Sequence[Row | Failed | Deferred]
 
 SET_ASIDE = frozenset((Failed, Deferred))
@@ -92,7 +92,7 @@ class DraftResults(RowResults[Drafted]):
 
 
 class VerifyResults(RowResults[Judged]):
-    """What a world's verifier said."""
+    """A verifier's verdicts."""
 
     __slots__ = ()
 
@@ -109,7 +109,7 @@ class PartRun(NamedTuple):
 class OverlapResults(NamedTuple):
     """What a world did in an operation of P parts for B requests."""
 
-    rows: Rows[Parted]  # `[B]`, what came of each part, or that the row failed or was deferred
+    rows: Rows[Parted]  # `[B]`, the result of each part, or that the row failed or was deferred
     parts: list[PartRun]  # `[P]` how each ran
     duration_s: float  # of the operation, seconds
     free_kv_share: float = 1.0  # as in `RowResults`
@@ -126,7 +126,7 @@ class OverlapResults(NamedTuple):
 
 
 Results = DraftResults | VerifyResults | OverlapResults
-Ran = Results | PartRun  # whatever says what ran, and how long it took
+Ran = Results | PartRun  # with what ran, and how long it took
 
 
 # Kinds of steps and operations.
@@ -166,7 +166,7 @@ class StepRecord(NamedTuple):
     escalated: int = 0  # of the accepted tokens, how many the verifier left to the next one
     prefill: int = 0  # 1 for the loop's own step, in which the target wrote the first token
     part: int = 0  # index of this part in an `Overlap`, which has one record for each; 0 for all other steps
-    # 1 if a Verify refused a token: of a tree, all nodes beyond the path that stayed, if there were any
+    # 1 if a Verify rejected a token: of a tree, all nodes beyond the kept path, if there were any
     refused: int = 0
 
 
@@ -205,7 +205,7 @@ def judged_record(level: int, outcome: Outcome, num_modelled: int, end_s: float,
 
 
 def part_record(level: int, part: int, outcome: Outcome, num_modelled: int, end_s: float) -> StepRecord:
-    """Of the part of an Overlap at this index, which was by the member at `level`."""
+    """Of the part of an Overlap at this index, by the member at `level`."""
     if isinstance(outcome.step, Draft):
         return drafted_record(level, outcome.step, outcome, num_modelled, end_s)._replace(part=part)
     return judged_record(level, outcome, num_modelled, end_s, 0)._replace(part=part)
@@ -217,14 +217,14 @@ def committed_record(level: int, outcome: Outcome, end_s: float) -> StepRecord:
 
 
 class Ledger(Protocol):
-    """Where a loop writes down what happened."""
+    """Where a loop writes its records."""
 
     def note_op(self, record: OpRecord) -> None:
         """An operation finished."""
         ...
 
     def note_step(self, record: StepRecord) -> None:
-        """A step finished, after the `note_op` it was part of."""
+        """A step finished; comes after `note_op` of its operation."""
         ...
 
     def note_failed(self, request_id: str, error: str, end_s: float) -> None:

@@ -1,9 +1,8 @@
 """Where the continuations of a prompt branch, in words such as `4@0/2@32/2@64`, and which of them may start.
 
 Here four paths start at the prompt, each becomes two after 32 tokens of answer, and each of those two after 64: 16
-answers. The path that is there goes on under its own id as the first. The others are sessions of their own: their
-prompts hold what the path has written until then, their budgets are what the answer has left, and chance is by their
-own ids.
+answers. The parent path continues under its own id as the first. The others are sessions of their own: their prompts
+hold what the path has written until then, their budgets are what the answer has left, and they draw by their own ids.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,8 +19,8 @@ _NAME = "`rollouts`"
 class Fork(NamedTuple):
     """Where a path that is a request of its own begins."""
 
-    request_id: str  # of the path: its parent's id, a dot, and a number that counts the parent's children from 1
-    parent_id: str  # of the path that it leaves
+    request_id: str  # of the path: its parent's id, a dot, and the child's number from 1
+    parent_id: str  # of the path that it branches from
     depth: int  # tokens of answer that both share
 
 
@@ -39,7 +38,7 @@ class Rollouts:
 
     @property
     def num_paths(self) -> int:
-        """Answers to each prompt."""
+        """Answers per prompt."""
         return num_paths_of(self.branches)
 
     def forks(self, request_id: str) -> tuple[Fork, ...]:
@@ -56,7 +55,7 @@ class Rollouts:
         return tuple(forks)
 
     def check(self, request_ids: Iterable[str], max_new_tokens: int) -> None:
-        """Raises ArgumentError for a path that would have no token left, or that would be called as a prompt is."""
+        """Raises ArgumentError for a path that would have no token left, or that would have the id of a prompt."""
         deepest = self.branches[-1].depth
         if deepest >= max_new_tokens:
             rule = f"depths must be < {max_new_tokens}, the `max_new_tokens` of an answer"
@@ -70,7 +69,7 @@ class Rollouts:
 
 
 def rollouts_of(given: object) -> Rollouts:
-    """What a text such as `4@0/2@32` says; raises ArgumentError for what is none or says nothing, and as `Rollouts`."""
+    """Parse a text such as `4@0/2@32`; raises ArgumentError for anything else, for an empty text, and as `Rollouts`."""
     if isinstance(given, Rollouts):
         return given
     if not isinstance(given, str):
@@ -88,13 +87,13 @@ class Lost(NamedTuple):
 
 
 class RolloutGrowth:
-    """The rollouts of one run. Mutated by `ripe` and `ended`, as whoever drives the loop tells it of sessions.
+    """The rollouts of one run. Mutated by `ripe` and `ended`, which the caller of the loop calls with sessions.
 
     `roots` has one session for each prompt, whose paths `Rollouts.check` has seen.
 
     Attributes:
         sessions: of all paths that could start so far, by id.
-        starts: by path that left another, the tokens of answer that its prompt holds.
+        starts: by path that branched from another, the tokens of answer that its prompt holds.
         lost: paths that could not start, by id.
     """
 
@@ -111,7 +110,7 @@ class RolloutGrowth:
 
     @property
     def num_paths(self) -> int:
-        """Answers asked for."""
+        """Answers of the whole run."""
         return len(self._roots) * self.rollouts.num_paths
 
     def paths(self) -> Iterable[tuple[str, Fork | None]]:
@@ -122,7 +121,7 @@ class RolloutGrowth:
                 yield fork.request_id, fork
 
     def ripe(self, session: Session) -> list[Session]:
-        """The paths that may leave this one now, and those that may leave them at once."""
+        """The paths that may branch from this one now, and those that may at once branch from them."""
         awaited = self._awaited.get(session.request_id)
         if not awaited:
             return []
@@ -134,7 +133,7 @@ class RolloutGrowth:
         return grown
 
     def ended(self, session: Session, error: Exception | None) -> list[Lost]:
-        """The paths that will never start, now that this one has ended (`error`: it failed); `ripe` comes before."""
+        """The paths that cannot start, as this one has ended (`error`: it failed); to be called after `ripe`."""
         length = self.starts.get(session.request_id, 0) + len(session.emitted)
         why = f"ended after {length}" if error is None else "failed before"
         return self._lost(session, session.request_id, why)
@@ -159,13 +158,13 @@ class RolloutGrowth:
 
 
 def _goes_beyond(session: Session, num_tokens: int) -> bool:
-    """Whether something may follow the first so many tokens of a session's own answer."""
+    """Whether something may follow the first `num_tokens` of a session's own answer."""
     num_emitted = len(session.emitted)
     return num_emitted > num_tokens or (num_emitted == num_tokens and not session.done)
 
 
 def growth_of(rollouts: Rollouts, roots: Sequence[Session], sampling: str) -> RolloutGrowth:
-    """The rollouts of a run that has just begun, with one session for each prompt, all of one budget.
+    """The rollouts of a new run, with one session for each prompt, all of one budget.
 
     Raises ArgumentError as `Rollouts.check`, or for several paths of greedy sampling, which would all be the same.
     """

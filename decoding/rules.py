@@ -1,12 +1,12 @@
-"""What a verifier accepts and when a draft ends early: declarative values, and what they are told of a token.
+"""What a verifier accepts and when a draft ends early: declarative values, and the facts of a token that they see.
 
 A rule is a frozen value whose test is plain arithmetic and comparisons, so that one definition serves floats, numpy
 arrays and torch tensors. A verifier's rule says whether it is lossless, and whether it reads `target_prob` or
 `own_draft_prob`, which a recording may lack for a token it did not follow; one with `escalates` may also leave the
-token to the next verifier, and one with `law` is left to chance under rejection sampling, as lossless ones are: what
-comes out follows that law in place of the verifier's. The `holds` of a draft's stop takes the signal of the newest
-token and a product over the tokens of this draft: of the drafter's probabilities, or of the rule's own `factor`. The
-token that trips it stays in the draft.
+token to the next verifier, and under rejection sampling one with `law` accepts at random, as lossless ones do: the text
+then follows that law in place of the verifier's. The `holds` of a draft's stop takes the signal of the newest token and
+a product over the tokens of this draft: of the drafter's probabilities, or of the rule's own `factor`. The token at
+which it holds stays in the draft.
 """
 
 import math
@@ -37,7 +37,7 @@ class Facts(NamedTuple):
 
 
 def unknown_facts(judge: int) -> Facts:
-    """All a rule can be told where nothing but who endorses the token is known."""
+    """The facts where only the token's endorser is known."""
     nan = math.nan
     return Facts(False, nan, nan, nan, nan, nan, judge, nan, nan)  # noqa: FBT003 - by position as everywhere
 
@@ -52,10 +52,10 @@ class Deferral:
     Speculative cascades (Narasimhan et al., Faster Cascades via Speculative Decoding, arXiv:2405.19261). The drafter's
     token is kept where
 
-    - `chow`: draft_top_prob >= 1 - eps: the drafter is sure. The verifier's distribution plays no part.
+    - `chow`: draft_top_prob >= 1 - eps: the drafter is sure. The verifier's distribution is not used.
     - `diff`: draft_top_prob >= top_prob - eps: the verifier is hardly surer.
-    - `opt`: draft_top_prob >= top_prob - eps x tvd: as `diff`, where the price of deferring is what it costs to have
-      drafts refused, the total variation distance.
+    - `opt`: draft_top_prob >= top_prob - eps x tvd: as `diff`, where deferring costs as much as rejected drafts do: the
+      total variation distance.
     - `token`: target_prob >= (1 - eps) x top_prob: the verifier finds this very token good enough, in proportion to
       its best one (the paper's third token-specific rule; its first compares the drafter's probability of the token,
       its second the verifier's, with top_prob - eps).
@@ -76,11 +76,11 @@ class Deferral:
 
     @property
     def needs_target_prob(self) -> bool:
-        """Only `token` asks for the verifier's probability of the token."""
+        """Only `token` needs the verifier's probability of the token."""
         return self.kind == "token"
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays."""
+        """Whether the token is accepted."""
         if self.kind == "chow":
             keeps = facts.draft_top_prob >= 1.0 - self.eps
         elif self.kind == "diff":
@@ -92,7 +92,7 @@ class Deferral:
         return facts.same | keeps
 
 
-# Keeps two probabilities of 0 from dividing 0 by 0; far below what any recording resolves, and exact in fp32.
+# Keeps two probabilities of 0 from dividing 0 by 0; far below the resolution of any recording, and exact in fp32.
 LEAST = 2.0**-100
 
 
@@ -113,8 +113,8 @@ class Equilibrium:
         logit a_(t+1) = (mean(b) - 1/2 + generator x logit a_1) / (1 / (eta t) + generator)
         logit b_(t+1) = (mean(a) - 1/2 + discriminator x logit b_1) / (1 / (eta t) + discriminator)
 
-    A candidate scores what the discriminator gives it in the end: d stays if b >= 1/2. (The paper ranks by either
-    player. By the product of both, equal lambdas make every round vain: a + b >= 1 then holds just if it held at
+    A candidate's score is the discriminator's last probability: d is accepted if b >= 1/2. (The paper ranks by either
+    player. By the product of both, rounds with equal lambdas change nothing: a + b >= 1 then holds just if it held at
     first.) In greedy decoding the verifier's own token is its most probable one; with coupled sampling it is its
     sample, and its prior is still taken as top_prob, which favours the verifier.
     """
@@ -134,12 +134,12 @@ class Equilibrium:
         check_within("rounds", self.rounds, "[1, 100]")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays."""
+        """Whether the token is accepted."""
         _, verifier = self.consensus(facts)
         return facts.same | (verifier >= 0.5)
 
     def consensus(self, facts: Facts) -> tuple[Any, Any]:
-        """(a, b) after all rounds: what drafter and verifier give the drafted token; the other one has the rest."""
+        """(a, b) after all rounds: the drafted token's probability by drafter and by verifier, 0 to 1."""
         drafter_odds = (facts.draft_prob + LEAST) / (facts.own_draft_prob + LEAST)
         verifier_odds = (facts.target_prob + LEAST) / (facts.top_prob + LEAST)
         drafter, verifier = drafter_odds / (1.0 + drafter_odds), verifier_odds / (1.0 + verifier_odds)
@@ -165,12 +165,12 @@ class Ensemble:
 
     Static ensemble verification (DIVERSE, arXiv:2604.07622), `assistant_ensemble_weight` of transformers 5. Under
     rejection sampling the text follows the mixture: a token is kept with probability
-    min(1, 1 - weight + weight x target_prob / draft_prob), in the mean 1 - weight x tvd, and a refused one is replaced
+    min(1, 1 - weight + weight x target_prob / draft_prob), in the mean 1 - weight x tvd, and a rejected one is replaced
     as without a mixture.
 
     In greedy decoding the token is kept where the mixture gives it no less than the verifier's own token, which else
-    takes its place. transformers looks for the mixture's most probable token among all and writes that; a recording
-    does not know a third one. What transformers keeps is kept here, too. Coupled sampling takes the same line.
+    takes its place. transformers writes the mixture's most probable token of all; a recording does not hold a third
+    one. What transformers keeps is kept here, too. Coupled sampling does the same.
     """
 
     weight: float  # of the verifier, in (0, 1); at 1 this would be `Exact`
@@ -182,7 +182,7 @@ class Ensemble:
         check_within("weight", self.weight, "(0, 1)")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays, where no chance is asked."""
+        """Whether the token is accepted where nothing is drawn."""
         own = self.law(facts.top_prob, facts.own_draft_prob)
         return facts.same | (self.law(facts.target_prob, facts.draft_prob) >= own)
 
@@ -192,11 +192,11 @@ class Ensemble:
 
 
 class Ruling(Enum):
-    """What becomes of a judged token."""
+    """The verdict on a judged token."""
 
-    keep = "keep"  # it stays, and the verifier endorses it
-    escalate = "escalate"  # it stays, and the verifier leaves it to the next one
-    refuse = "refuse"  # it goes, with all after it; the verifier's own token takes its place
+    keep = "keep"  # accepted, and the verifier endorses it
+    escalate = "escalate"  # kept, and left to the next verifier to judge
+    refuse = "refuse"  # dropped, with all after it; the verifier's own token takes its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Exact:
     needs_target_prob: ClassVar[bool] = False
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays."""
+        """Whether the token is accepted."""
         return facts.same
 
 
@@ -227,7 +227,7 @@ class Ratio:
         check_within("theta", self.theta, "(0, 1]")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays."""
+        """Whether the token is accepted."""
         return facts.target_prob >= self.theta * facts.top_prob
 
 
@@ -245,13 +245,13 @@ class Typical:
         check_within("delta", self.delta, "(0, 1]")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays; `a > min(b, c)` is written `a > b or a > c`."""
+        """Whether the token is accepted; `a > min(b, c)` is written `a > b or a > c`."""
         return (facts.target_prob > self.eps) | (facts.target_prob > self.delta * math.e ** (-facts.entropy))
 
 
 @dataclass(frozen=True, slots=True)
 class _ByDistance:
-    """A threshold of the total variation distance, 0 to 1, for rules that say what they keep."""
+    """A threshold of the total variation distance, 0 to 1; subclasses say what they keep."""
 
     tau: float
     lossless: ClassVar[bool] = False
@@ -266,7 +266,7 @@ class Divergence(_ByDistance):
     """Keep a token where drafter and verifier differ by at most `tau` in total variation (0 to 1). Lossy."""
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays."""
+        """Whether the token is accepted."""
         return facts.tvd <= self.tau
 
 
@@ -279,7 +279,7 @@ class Fuzzy(_ByDistance):
     """
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays."""
+        """Whether the token is accepted."""
         return facts.same | (facts.tvd <= self.tau)
 
 
@@ -304,7 +304,7 @@ class Band:
             raise ValueError(f"escalate must be in [0, accept={self.accept:g}), got {self.escalate!r}")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays and this verifier endorses it."""
+        """Whether the token is kept and this verifier endorses it."""
         return facts.target_prob >= self.accept * facts.top_prob
 
     def escalates(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
@@ -324,7 +324,7 @@ class Vouched:
         check_least("level", self.level, 1)
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays."""
+        """Whether the token is accepted."""
         return facts.same | (facts.judge >= self.level)
 
 
@@ -332,7 +332,7 @@ Rule = Exact | Ratio | Typical | Divergence | Fuzzy | Band | Vouched | Deferral 
 
 
 def ruling(rule: Rule, facts: Facts) -> Ruling:
-    """What `rule` says of one token, whose facts are scalars."""
+    """The verdict of `rule` on one token, whose facts are scalars."""
     if rule.accepts(facts):
         return Ruling.keep
     escalates = getattr(rule, "escalates", None)
@@ -340,14 +340,14 @@ def ruling(rule: Rule, facts: Facts) -> Ruling:
 
 
 class Signal(NamedTuple):
-    """What a drafter says of its token; scalars, or arrays of one shape. NaN throughout for a model-free drafter."""
+    """How sure a drafter is of its token; scalars, or arrays of one shape. NaN throughout for a model-free drafter."""
 
     prob: float  # the drafter's probability of the token, 0 to 1
     entropy: float  # of its distribution, nats
     gap: float  # its largest probability less its second largest, 0 to 1
 
 
-# Of a model-free drafter, and of a context that nobody knows.
+# Of a model-free drafter, and of a context that is not recorded.
 NO_SIGNAL = Signal(nan, nan, nan)
 
 
@@ -412,7 +412,7 @@ class ProductBelow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalAbove:
-    """Stop when the chance that at least one token of this draft is refused exceeds `chance`.
+    """Stop when the chance that at least one token of this draft is rejected exceeds `chance`.
 
     SpecDec++ (Huang et al. 2024, arXiv:2405.19715): 1 - prod_i P(token i is kept | those before it are) > h. P is
     logistic here, 1 / (1 + exp(-(bias + prob p + root_entropy sqrt(H) + gap g + place / (1 + i)))), p the token's
@@ -453,7 +453,7 @@ class SurvivalBelow:
     """Stop when the chance that all tokens of this draft are kept is below `chance`, a token's being exp(-h) p^g."""
 
     chance: float  # 0 to 1
-    hazard: float  # h, what every token risks, 0 to 50
+    hazard: float  # h, the risk of every token, 0 to 50
     of_doubt: float  # g, the weight of its drafter's probability p, 0 to 50
 
     def __post_init__(self) -> None:
@@ -475,7 +475,7 @@ Stop = ConfidenceBelow | EntropyAbove | GapBelow | ProductBelow | RefusalAbove |
 
 
 def token_factor(stop: object) -> Callable[[Signal, int], float]:
-    """What a rule multiplies over a draft, of a token's signal and its index in the draft, 0 for the first."""
+    """A rule's factor of one token in its product over a draft, from its signal and its index in the draft, from 0."""
     factor: Callable[[Signal, int], float] = getattr(stop, "factor", _prob)
     return factor
 

@@ -2,7 +2,7 @@
 
 A view is live, the same in both worlds, and never an oracle. A request begins with the target's prefill, as in engines,
 or with a draft on the bare prompt. All drafts of a request may have to wait for the prefill, none, or those of some
-members: then the policy's first step is asked for once and kept while the prefill runs.
+members: then the policy decides its first step once, and it is kept while the prefill runs.
 """
 
 from collections.abc import Callable
@@ -29,15 +29,15 @@ class PendingToken(NamedTuple):
     token: int  # its id
     drafter: str  # the member that wrote it
     judge: str  # the highest member that endorses it: the last verifier that accepted it, else its drafter
-    signal: Signal  # what the drafter said of it
+    signal: Signal  # how sure the drafter was of it
 
 
 class ServerLoad:
-    """The state of the server, shared by all views. Mutated by the loop, and `num_waiting` by whoever drives it.
+    """The state of the server, shared by all views. Mutated by the loop, and `num_waiting` by its caller.
 
     Attributes:
         num_running: requests admitted and not done.
-        num_waiting: requests that are there and not admitted yet, those that were put back among them.
+        num_waiting: requests that have arrived and are not admitted, preempted ones included.
         context_tokens: prompt and committed tokens of the requests that run.
         free_kv_share: share of KV memory that is free, 0 to 1, of the member with the least; always 1 where memory has
             no limit, as in `simulate`.
@@ -72,7 +72,7 @@ class ServerLoad:
         self.now_s = 0.0
 
     def note_ran(self, record: OpRecord) -> None:
-        """An operation has run."""
+        """Take over the figures of an operation that has run."""
         level = record.level
         self.batch[level], self.duration_s[level] = record.num_rows, record.duration_s
         self.num_forwards[level], self.new_tokens[level] = record.num_forwards, record.new_tokens
@@ -105,12 +105,12 @@ class Observation:
 
     @property
     def deadline_s(self) -> float | None:
-        """When its class wants the next token, on the clock of `load.now_s`; None where there is no such class."""
+        """When the next token is due by its class, on the clock of `load.now_s`; None without such a class."""
         return None
 
     @property
     def pool(self) -> Pool:
-        """The members steps may name."""
+        """The members that steps may name."""
         return self._session.pool
 
     @property
@@ -158,7 +158,7 @@ class Observation:
         return self.pending_from(0)
 
     def pending_from(self, start: int) -> tuple[PendingToken, ...]:
-        """The pending tokens from index `start` >= 0 on: who needs the last ones only is spared the others."""
+        """The pending tokens from index `start` >= 0 on; cheaper than `pending` for the last ones only."""
         session, signal = self._session, self._signal
         names, tokens, drafters, judges = session.pool.names, session.tokens, session.drafters, session.judges
         return tuple(
@@ -170,13 +170,13 @@ class Observation:
 
     @property
     def parents(self) -> tuple[int, ...] | None:
-        """Of a pending tree, the index of each token's parent, -1 below the root; None where the pending are a run."""
+        """Of a pending tree, the index of each token's parent, -1 below the root; None where there is no tree."""
         tree = self._session.tree
         return None if tree is None else tree.parents
 
     @property
     def last(self) -> Outcome | None:
-        """What came of this request's previous step."""
+        """The outcome of this request's previous step."""
         return self._session.last
 
     @property
@@ -217,8 +217,8 @@ def start_of(given: str) -> Start:
 def prefill_before(start: str, pool: Pool, *, what: str = "this run") -> tuple[bool, ...]:
     """`[L]` for the sessions of a pool of L members: whether a draft by each comes after the target's prefill.
 
-    `start` is `prefill` or `draft`, for every member; `what` is run, for the error. Raises ArgumentError for
-    `recorded`, which only a log can answer, and for `draft` beside a member that reads the target's states.
+    `start` is `prefill` or `draft`, for every member; `what` names the run in the error. Raises ArgumentError for
+    `recorded`, which needs a log, and for `draft` with a member that reads the target's states.
     """
     begins = start_of(start)
     if begins is Start.recorded:
@@ -234,8 +234,8 @@ def prefill_before(start: str, pool: Pool, *, what: str = "this run") -> tuple[b
 class Prefills:
     """The requests of a loop that have not begun yet.
 
-    `step` is the prefill, known by identity, so that no policy's step is taken for it; `undecided` has the ids of
-    requests in which the first step decides whether a prefill comes before it.
+    `step` is the prefill, compared by identity, so that no policy's step is taken for it; `undecided` holds the ids of
+    requests whose first step decides whether a prefill comes before it.
     """
 
     __slots__ = ("_kept", "step", "undecided")
@@ -246,7 +246,7 @@ class Prefills:
         self._kept: dict[str, Draft | DraftTree | Overlap] = {}
 
     def due_first(self, session: Session) -> bool:
-        """Whether a new request begins with the prefill, before its policy is asked; else its first step may wait."""
+        """Whether a new request begins with the prefill, before its policy decides; else its first step may wait."""
         if session.prefills_first:
             return True
         if any(session.prefill_before):
@@ -264,7 +264,7 @@ class Prefills:
         return True
 
     def waiting(self, request_id: str) -> Draft | DraftTree | Overlap | None:
-        """The step that waited for the prefill that has just run, if one did; it waits no more."""
+        """Remove and return the step that waited for the prefill that has just run, if any."""
         return self._kept.pop(request_id, None)
 
     def forget(self, request_id: str) -> None:

@@ -1,8 +1,8 @@
 """The decoding state of one request: what is committed, what is pending, what each model's cache holds.
 
-The session enforces the legal steps and turns what a world did into the next state; both worlds share it. `RequestText`
-says where an answer ends. The **prefill** is the target's forward over the prompt that writes the first token: the loop
-runs it, the session says when it is due.
+The session enforces the legal steps and turns a world's results into the next state; both worlds share it.
+`RequestText` defines where an answer ends. The **prefill** is the target's forward over the prompt that writes the
+first token: the loop runs it, the session decides when it is due.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ READER = "which reads the target's states"
 
 
 class Session(RequestText):
-    """One request while it is decoded. Mutated by what came of a step: `drafted`, `judged`, `overlapped` and the like.
+    """One request while it is decoded. Mutated by results of steps: `drafted`, `judged`, `overlapped` and the like.
 
     Its world mutates `place` as well, and `cached` through `forget_caches` and `hold_prefix`. Arguments, attributes and
     errors are those of `RequestText`, and:
@@ -26,16 +26,16 @@ class Session(RequestText):
     Args:
         tag: task or domain.
         prefill_before: `[L]` by level, whether a draft by that member comes after the target's prefill. All True, the
-            default, is what engines do: the first token is there before anyone is asked. All False: the first
-            verification reads the prompt as well. Mixed: as the member that drafts first says.
+            default, is what engines do: the first token is written before any draft. All False: the first verification
+            reads the prompt as well. Mixed: by the member that drafts first.
 
     Attributes:
-        last: what came of the previous step; None before the first (the prefill is no step of a policy), and after the
-            request was put back (`Loop.withdraw`).
+        last: outcome of the previous step; None before the first (the prefill is no step of a policy), and after the
+            request was preempted (`Loop.withdraw`).
 
     Raises:
-        ValueError: `prefill_before` of another length than the pool, or a member that reads the target's states and is
-            to draft before there are any.
+        ValueError: `prefill_before` of another length than the pool, or a member that reads the target's states and may
+            draft before there are any.
     """
 
     __slots__ = ("last", "prefill_before", "tag")
@@ -60,12 +60,12 @@ class Session(RequestText):
         self.prefill_before = (True,) * levels if prefill_before is None else prefill_before
         if pool.feature_level is not None and not all(self.prefill_before):
             reader = pool.names[pool.feature_level]
-            raise ValueError(f"{reader} reads the target's states, and nobody drafts before the prefill beside it")
+            raise ValueError(f"{reader} reads the target's states, and no member drafts before the prefill beside it")
         self.last: Outcome | None = None
 
     @property
     def prefills_first(self) -> bool:
-        """Whether the prefill is due whatever the policy would do: nothing is written yet, and every draft waits."""
+        """Whether the prefill is due before any step of the policy: nothing is written yet, and every draft waits."""
         return not self.emitted and not self.tokens and all(self.prefill_before)
 
     def prefills_before(self, step: Step, level: int) -> bool:
@@ -145,7 +145,7 @@ class Session(RequestText):
     def _tree_judged(
         self, step: Verify, level: int, judged: Judged, path: tuple[int, ...], *, duration_s: float, num_rows: int
     ) -> Outcome:
-        """Of a tree a path stays, which is judged then as a draft of which all was accepted."""
+        """Keep one path of a tree, then judge it as a draft of which all was accepted."""
         num_nodes, refused = len(self.tokens), self.follow(path)
         outcome = self.judged(step, level, judged._replace(path=None), duration_s=duration_s, num_rows=num_rows)
         refused_at = len(path) if refused else None
@@ -153,7 +153,7 @@ class Session(RequestText):
         return outcome
 
     def overlapped(self, step: Overlap, rows: Parted, parts: Sequence[PartRun], *, num_rows: int) -> list[Outcome]:
-        """Put together what all parts said; returns the outcome of each, of which `last` is the last one."""
+        """Apply the results of all parts; returns the outcome of each, the last of which becomes `last`."""
         levels = levels_of(self, step)
         spans = spans_of(self, step, levels)
         settled = settle(self, levels, spans, rows)
@@ -184,9 +184,9 @@ class Session(RequestText):
         return outcome
 
     def branch(self, request_id: str, shared: Sequence[int]) -> "Session":
-        """A request of its own whose prompt is this one's with `shared` after it, which its budget has no more.
+        """A new request whose prompt is this one's with `shared` after it; its budget is smaller by these tokens.
 
-        Raises ValueError if nothing of the budget is left, or for a member that reads the target's states.
+        Raises ValueError if no budget is left, or for a member that reads the target's states.
         """
         if self.pool.feature_level is not None:
             raise ValueError(f"answers do not branch beside {self.pool.names[self.pool.feature_level]}, {READER}")

@@ -1,7 +1,7 @@
-"""What a policy answers and learns: the kinds of step, and what came of one.
+"""What a policy returns and learns from: the kinds of step, and the outcome of one.
 
-Steps are values: build them once and return them again, a policy is called tens of thousands of times a second. Rules
-and stops of other people are checked when a step is made, so that an error names a line of their file.
+Steps are values: build them once and return them again, as a policy is called tens of thousands of times a second.
+Rules and stops of users are checked when a step is made, so that an error names a line of their file.
 """
 
 import inspect
@@ -37,7 +37,7 @@ def _check_method(rule: object, name: str, *arguments: str) -> None:
         raise ValueError(f"{expected}, got {said(method, repr)}{defined_at(cls)}")
     try:
         signature = inspect.signature(method)
-    except (TypeError, ValueError):  # not written in Python: what it takes is not known
+    except (TypeError, ValueError):  # not written in Python: its parameters are not known
         return
     try:
         signature.bind(*arguments)
@@ -49,7 +49,7 @@ class PolicyError(Exception):
     """A policy raised, broke the contract or made no progress; the message names policy, request and step."""
 
     def __init__(self, policy: str, request_id: str, step: object, reason: str) -> None:
-        # All four are args, since SimPy builds the error of a process anew from its args.
+        # All four are args, since SimPy builds the error of a process again from its args.
         super().__init__(policy, request_id, step, reason)
         self.policy = policy
         self.request_id = request_id
@@ -65,7 +65,7 @@ class UnknownHereError(ValueError):
 
 
 class UnavailableStepError(PolicyError):
-    """A legal step that the world at hand does not carry out, such as a token tree under load."""
+    """A legal step that this world does not carry out, such as a token tree under load."""
 
 
 RULE_NAMES = ("accepts", "lossless", "needs_target_prob")
@@ -96,8 +96,8 @@ class Draft:
     model: str  # a pool member below the target
     tokens: int  # window, 1 to 1,000,000
     stop: Stop | None = None  # ends the draft early; None drafts the whole window
-    # `[tokens]` what is drafted, for a policy that looks up by itself: ids that a model-free member appends in place of
-    # what it would find; None is its own lookup
+    # `[tokens]` ids that a model-free member appends in place of its own lookup's, for a policy that looks up by
+    # itself; None is its own lookup
     copy: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -152,26 +152,27 @@ class Overlap:
     """Several steps of one request at once, by different members, the largest first: working ahead.
 
     Every Verify judges what the next part's member, or one above it, has endorsed; the last one all the rest. Each
-    further part works on what stands after that: it judges it, or, a Draft, appends to it. All parts begin from the
-    same pending tokens; none knows what another one says.
+    further part works on the tokens after these: it judges them, or, a Draft, appends to them. All parts begin from the
+    same pending tokens; none sees the result of another one.
 
     Their answers are put together from the last part to the first, so that no race decides anything. Where a verifier
-    accepted all it was given, and its own token equals the first token that then stands after them, what stands after
-    that one is kept as pending; in all other cases it is dropped. So the text is what the verdicts alone would make it
-    (PEARL, arXiv:2408.11850; DSI, arXiv:2405.14105; PipeSpec, arXiv:2505.01572).
+    accepted all that it was given, and its own token equals the first token after them, what follows that one is kept
+    as pending; in all other cases it is dropped. So the text is what the verdicts alone would make it (PEARL,
+    arXiv:2408.11850; DSI, arXiv:2405.14105; PipeSpec, arXiv:2505.01572).
 
-    Under rejection sampling the text follows the target's distribution as long as who judges a token does not depend on
-    the token: a member whose span is empty while tokens are pending writes past them, which is another way to the same
-    distribution than to judge them. Where a text has ended, leave out the Draft and let the others do the same.
+    Under rejection sampling the text follows the target's distribution as long as which member judges a token does not
+    depend on the token: a member whose span is empty while tokens are pending writes past them, which is another way to
+    the same distribution than to judge them. Where a text has ended, leave out the Draft and let the others do the
+    same.
 
     A policy learns one Outcome for each part, in the order of `steps`: its own step, what it drafted, judged, accepted
-    and wrote before any of that was dropped, and its own seconds. `done` is said with the last one, and
-    `Observation.last` is that one. What stayed is what is pending. Raises ValueError for fewer than two, a Draft before
-    the last, or a lossy rule.
+    and wrote before any of that was dropped, and its own seconds. `done` is set in the last one, and `Observation.last`
+    is that one. What was kept is pending. Raises ValueError for fewer than two, a Draft before the last, or a lossy
+    rule.
     """
 
-    # two or more, by members of strictly falling level; each a Verify by a lossless rule, but for the last, which may
-    # be a Draft
+    # two or more, by members of strictly falling level; each a Verify by a lossless rule, except the last, which may be
+    # a Draft
     steps: tuple[Verify | Draft, ...]
 
     def __post_init__(self) -> None:
@@ -201,17 +202,17 @@ class Outcome(NamedTuple):
     step: SingleStep  # the step as the policy gave it; of an `Overlap`, the part that this is the outcome of
     num_drafted: int  # tokens a Draft appended, nodes of a DraftTree
     num_judged: int  # pending tokens a Verify looked at, all nodes of a tree
-    # of those, how many stayed (of a tree the length of the path that was kept); the verifier's own token is not among
-    # them
+    # of those, how many were accepted (of a tree the length of the path that was kept); without the verifier's own
+    # token
     num_accepted: int
     num_own: int  # 1 if the verifier's own token (correction or bonus) was added, else 0
     num_emitted: int  # tokens committed to the answer by this step, the target's own token included
-    # index among the judged tokens of the first one refused, of a tree the depth at which all nodes beyond the path
+    # index among the judged tokens of the first one rejected, of a tree the depth at which all nodes beyond the path
     # were; None if none was
     refused_at: int | None
-    # total variation distance drafter to verifier per judged token up to and including the first refused one, 0 to 1,
-    # of a tree along its path; NaN where the drafter is model-free or the recording does not say. Real models work them
-    # out when they are first read.
+    # total variation distance drafter to verifier per judged token up to and including the first rejected one, 0 to 1,
+    # of a tree along its path; NaN where the drafter is model-free or the recording does not say. Real models compute
+    # them when they are first read.
     tvd: Sequence[float]
     duration_s: float  # seconds of the batched operation this step was part of
     num_rows: int  # requests in that operation

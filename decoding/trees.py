@@ -21,13 +21,13 @@ Path = tuple[int, ...]  # ranks from the root down
 
 @dataclass(frozen=True, slots=True)
 class FixedTree:
-    """The same ranks whatever the drafter says, as in SpecInfer (arXiv:2305.09781) and Medusa (arXiv:2401.10774).
+    """The same ranks in every tree, as in SpecInfer (arXiv:2305.09781) and Medusa (arXiv:2401.10774).
 
-    Raises ArgumentError for no node or too many, a rank below 0, a path twice or whose prefix is missing, or no path 0.
+    Raises ArgumentError for no node or too many, a rank below 0, a path that is repeated or whose prefix is missing, or
+    no path 0.
     """
 
-    # ranks of every node from the root down, each once and beside its prefixes, at most 1,024; kept in their order by
-    # depth
+    # ranks of every node from the root down, each once and with its prefixes, at most 1,024; stored in order of depth
     paths: tuple[Path, ...]
     _ranks: dict[Path, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
@@ -51,7 +51,7 @@ class FixedTree:
 
     @classmethod
     def of_widths(cls, widths: Sequence[int]) -> "FixedTree":
-        """Every node of depth d has as many children as `widths[d]` says; raises ArgumentError likewise."""
+        """Every node of depth d has `widths[d]` children; raises ArgumentError as the class does."""
         if not widths or min(widths) < 1:
             raise ArgumentError(f"widths of a tree must be >= 1, at least one, got {tuple(widths)}")
         check_within("nodes of a tree", _count(widths), f"[1, {MOST_NODES}]")
@@ -91,7 +91,7 @@ class FixedTree:
         return self._ranks[path]
 
     def expanded(self, scores: Sequence[float]) -> Sequence[int]:
-        """Which of a layer's nodes, by their scores, are asked about: all."""
+        """Which of a layer's nodes, by their scores, get children: all."""
         return range(len(scores))
 
     def kept(self, scores: Sequence[float]) -> Sequence[int]:
@@ -103,13 +103,12 @@ class FixedTree:
 class DynamicTree:
     """Grows where the drafter is sure, as in EAGLE-2 (arXiv:2406.16858, 4.1 and 4.2).
 
-    Of each layer the best nodes are asked about, by the product of the drafter's probabilities along their paths; each
-    gets as many children. Of all these the best are kept. A parent's product is no less than its child's, and the
-    shallower of equal nodes comes first, so that what is kept is a tree. Raises ArgumentError for a number out of
-    range.
+    Of each layer the best nodes get children, `beams` each, by the product of the drafter's probabilities along their
+    paths. Of all these the best are kept. A parent's product is no less than its child's, and the shallower of equal
+    nodes comes first, so that what is kept is a tree. Raises ArgumentError for a number out of range.
     """
 
-    beams: int  # nodes of a layer that are asked about, and children of each, 1 to 32
+    beams: int  # nodes of a layer that get children, and children of each, 1 to 32
     depth: int  # layers, 1 to 1,024
     tokens: int  # nodes that are kept, 1 to 1,024
 
@@ -138,7 +137,7 @@ class DynamicTree:
         return tuple(range(self.beams)) if len(path) < self.depth else ()
 
     def expanded(self, scores: Sequence[float]) -> Sequence[int]:
-        """Which of a layer's nodes, by their scores, are asked about: the best, in their own order."""
+        """Which of a layer's nodes, by their scores, get children: the best, in their own order."""
         return _best(scores, self.beams)
 
     def kept(self, scores: Sequence[float]) -> Sequence[int]:
@@ -150,7 +149,7 @@ TreeShape = FixedTree | DynamicTree
 
 
 def _count(widths: Sequence[int]) -> int:
-    """Nodes of a tree with so many children by depth; of absurdly deep ones only some."""
+    """Nodes of a tree with `widths` children by depth, counted to a depth beyond `MOST_NODES` at most."""
     return sum(prod(widths[: depth + 1]) for depth in range(min(len(widths), MOST_NODES + 1)))
 
 
@@ -164,7 +163,7 @@ def _paths_of(widths: Sequence[int]) -> tuple[Path, ...]:
 
 
 def _best(scores: Sequence[float], count: int) -> Sequence[int]:
-    """The first of the largest scores, ascending."""
+    """Indices of the `count` largest scores, of equal ones the first, ascending."""
     if count >= len(scores):
         return range(len(scores))
     return sorted(sorted(range(len(scores)), key=lambda index: -scores[index])[:count])
@@ -173,7 +172,7 @@ def _best(scores: Sequence[float], count: int) -> Sequence[int]:
 def tree_shape(text: str) -> TreeShape:
     """A shape by its text: `4x2x1` (children by depth), `0+0.0+1` (paths of ranks), or `beam=4,depth=5,tokens=16`.
 
-    Without `tokens` all that grows is kept. Raises ArgumentError for any other text, or a shape that cannot be.
+    Without `tokens` all that grows is kept. Raises ArgumentError for any other text, or an impossible shape.
     """
     try:
         if "=" in text:
@@ -201,12 +200,12 @@ def _dynamic(given: Sequence[Sequence[str]]) -> DynamicTree:
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """Let `model` write a tree of tokens behind the committed text, one forward for each layer.
+    """Let `model` write a tree of tokens after the committed text, one forward for each layer.
 
     Legal with nothing pending. The tree's tokens are pending then, parents before their children, and the next step is
     a verification by `Exact` of a larger member, which keeps the path that it would write itself and adds its own
     token. The tree is cut where the budget ends, and nothing grows from an end-of-sequence token. Raises ArgumentError
-    for a shape that is none.
+    for a `shape` of another type.
     """
 
     model: str  # a pool member below the target, with weights and the target's tokenizer
@@ -221,11 +220,11 @@ ROOT = -1
 
 
 class Branches(NamedTuple):
-    """What a drafter would write at one context, best first; may be fewer than were asked for, at least one."""
+    """What a drafter would write at one context, best first; at least one, maybe fewer than requested."""
 
     tokens: Sequence[int]  # ids, all different
-    log_probs: Sequence[float]  # what the drafter gives to each, nats, on the grid
-    places: Sequence[int] = ()  # of the context after each, where a world knows it already; else empty
+    log_probs: Sequence[float]  # of each, by the drafter, nats, on the grid
+    places: Sequence[int] = ()  # of the context after each, where the world has it already; else empty
 
 
 class Tree(NamedTuple):
@@ -270,7 +269,8 @@ class Growth:
     """A tree while it grows, at most `room` >= 1 tokens along a path, and nothing after `eos`.
 
     Attributes:
-        asks: contexts to answer for next, as (node, number of branches), `ROOT` first; empty once it has grown.
+        asks: contexts whose branches are needed next, as (node, number of branches), `ROOT` first; empty once it has
+            grown.
         tokens, parents, places: of all nodes so far, in the order in which they came.
     """
 
@@ -286,14 +286,14 @@ class Growth:
         self.asks = [(ROOT, 1 + max(shape.ranks(())))]
 
     def take(self, answers: Sequence[Branches]) -> None:
-        """The branches at all contexts of `asks`, in their order; what is asked next follows."""
+        """Add the branches at all contexts of `asks`, in their order, and set the next `asks`."""
         first = len(self.tokens)
         for (node, _), branches in zip(self.asks, answers, strict=True):
             path, score = (self._paths[node], self._scores[node]) if node != ROOT else ((), 0.0)
             for rank in self._shape.ranks(path):
                 if rank < len(branches.tokens):
                     self._add(node, (*path, rank), score, branches, rank)
-        layer = [node for node in range(first, len(self.tokens)) if self._goes_on(node)]
+        layer = [node for node in range(first, len(self.tokens)) if self._may_grow(node)]
         chosen = self._shape.expanded([self._scores[node] for node in layer])
         self.asks = [(layer[index], 1 + max(self._shape.ranks(self._paths[layer[index]]))) for index in chosen]
         for node, _ in self.asks:
@@ -315,7 +315,7 @@ class Growth:
         """As `Tree.path_to`, among all nodes so far."""
         return _path_to(self.parents, node)
 
-    def _goes_on(self, node: int) -> bool:
+    def _may_grow(self, node: int) -> bool:
         path = self._paths[node]
         return len(path) < self._room and self.tokens[node] not in self._eos and bool(self._shape.ranks(path))
 

@@ -1,6 +1,6 @@
-"""What the loop asks of a world: batched operations, who carries them out, and which of them run next.
+"""What the loop needs of a world: batched operations, what carries them out, and which of them run next.
 
-A world may refuse token trees and members that work ahead (`Overlap`). Letters: B requests of one operation, P parts of
+A world may reject token trees and members that work ahead (`Overlap`). Letters: B requests of one operation, P parts of
 an `Overlap`.
 """
 
@@ -26,13 +26,13 @@ _OF_SOME = (DraftTree, Overlap)  # worlds
 class World(Protocol):
     """Where operations happen: a recording (sim) or models (runtime).
 
-    An operation mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`: by
+    An operation mutates nothing of the sessions but `place`, where replay re-anchors, and `cached`: by
     `Session.forget_caches`, where it drops a request's KV memory (perhaps of a request outside this operation), and by
     `Session.hold_prefix`, where its prefix cache holds a text.
 
-    A row may be Failed or Deferred. A deferred row leaves its session as it was, save for dropped caches, and comes
-    back when another request has left the loop or nothing else is left to run. A world that then goes on deferring
-    fails the request.
+    A row may be Failed or Deferred. A deferred row leaves its session as it was, except for dropped caches, and is
+    tried again when another request has left the loop or nothing else is left to run. If the world then continues to
+    defer, the loop fails the request.
     """
 
     def open(self, session: Session) -> None:
@@ -48,7 +48,7 @@ class World(Protocol):
         ...
 
     def signal(self, session: Session, index: int) -> Signal:
-        """What the drafter said of the pending token at `index`."""
+        """How sure the drafter was of the pending token at `index`."""
         ...
 
     def close(self, session: Session) -> None:
@@ -58,7 +58,7 @@ class World(Protocol):
 
 @runtime_checkable
 class TreeWorld(Protocol):
-    """Drafts trees and judges them; what `World` says of its operations holds here as well."""
+    """Drafts trees and judges them; `World` describes its operations."""
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError where the member at `level` drafts no trees here, with the reason."""
@@ -75,19 +75,19 @@ class TreeWorld(Protocol):
 
 @runtime_checkable
 class AheadWorld(Protocol):
-    """Carries out every part of an `Overlap`; what `World` says of its operations holds here as well."""
+    """Carries out every part of an `Overlap`; `World` describes its operations."""
 
     def check_ahead(self) -> None:
         """Raises ValueError where no member may work ahead in this run, with the reason."""
         ...
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
-        """Let the members at `levels` do their parts for `[B]` requests, whatever runs at the same time."""
+        """Let the members at `levels` do their parts for `[B]` requests, at the same time or not."""
         ...
 
 
 def check_known(world: object, step: object, level: int) -> None:
-    """Refuse a step that only some worlds carry out, a tree or an Overlap, in another; raises UnknownHereError."""
+    """Raise UnknownHereError for a tree or an Overlap in a world that does not carry it out."""
     if not isinstance(step, _OF_SOME):
         return
     name = type(world).__name__
@@ -98,13 +98,13 @@ def check_known(world: object, step: object, level: int) -> None:
             world.check_tree(level)
         else:
             if not isinstance(world, AheadWorld):
-                raise ValueError(f"nobody works ahead here: {name} carries out one step of a request at a time")
+                raise ValueError(f"no member works ahead here: {name} carries out one step of a request at a time")
             world.check_ahead()
     except ValueError as error:
         raise UnknownHereError(str(error)) from error
 
 
-# Kinds of operations, those first that run first at one level.
+# Kinds of operations, in the order in which they run at one level.
 DRAFTS, TREES, VERIFIES, TREE_VERIFIES, OVERLAPS = range(5)
 
 
@@ -122,7 +122,7 @@ class Op(NamedTuple):
         return self.items[0][1].drafts if self.kind == OVERLAPS else self.kind <= TREES
 
     def run(self, world: World) -> Results:
-        """Let a world carry it out, which knows the step: its loop has looked."""
+        """Let a world carry it out; the loop has checked that it can."""
         kind, level, items, levels = self
         if kind == DRAFTS:
             return world.draft(level, items)
@@ -136,7 +136,7 @@ class Op(NamedTuple):
 
 
 class WaitingOps:
-    """Operations that further steps may still join, and steps that were put off. Mutated by all its methods.
+    """Operations that further steps may still join, and deferred steps. Mutated by all its methods.
 
     Attributes:
         ops: by what they have in common; the operation that runs next has the least key.
@@ -171,7 +171,7 @@ class WaitingOps:
         op.items.append((session, step))
 
     def drop(self, session: Session) -> None:
-        """Forget the step of a request, wherever it waits."""
+        """Remove the steps of a request."""
         for key, op in list(self.ops.items()):
             op.items[:] = [item for item in op.items if item[0] is not session]
             if not op.items:
@@ -187,8 +187,8 @@ class WaitingOps:
     def pop(self) -> Op | None:
         """The operation that runs next, held steps with the others if there is no other; None if nothing waits.
 
-        The smallest member runs first, and drafts before it judges, so that the target, the expensive one, meets the
-        largest batch. Members at work together come last, those with the smallest ones first.
+        The smallest member runs first, and drafts before it judges, so that the target, the expensive one, gets the
+        largest batch. Overlaps come last, those with the smallest members first.
         """
         if not self.ops:
             self.release()

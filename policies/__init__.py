@@ -1,4 +1,4 @@
-"""What decides: the algorithms, what they are built from, and the policies by name.
+"""The policies: the algorithms, their parts, and the policies by name.
 
 Standard library and numpy only; imports neither traces nor either world.
 """

@@ -1,7 +1,7 @@
-"""What a policy says of itself, what its steps have done to the text, and expected tokens of rounds in closed form.
+"""What a policy declares (`About`), what its steps may have done to the text, and expected tokens of rounds.
 
-The closed forms take acceptance as independent and constant: a verifier accepts each token with the same probability,
-whatever happened before. Letters: a acceptance, n window.
+The closed forms take acceptance as independent and constant: a verifier accepts each token with the same probability.
+Letters: a acceptance, n window.
 """
 
 from collections.abc import Iterable
@@ -20,22 +20,22 @@ from ..decoding.steps import Commit, Outcome, Overlap, Step, Verify
 
 
 class Observable(StrEnum):
-    """What only some worlds know of a token. Counts, seconds and caches are known to all."""
+    """What only some worlds have of a token. All have counts, seconds and caches."""
 
     signals = "signals"  # prob, entropy and gap of drafted tokens; rules that stop a draft read them too
     distances = "distances"  # total variation distance of drafter and verifier, per judged token
-    verdict_probs = "verdict probabilities"  # what the verifier gives a judged token; lossy rules read them
+    verdict_probs = "verdict probabilities"  # the verifier's, of a judged token; lossy rules read them
     text = "text"  # the ids of committed tokens
     branches = "branches"  # a drafter's further tokens at a context, of which token trees are made
 
 
-# What the runtime knows, and a recording of tries with trees: everything.
+# What the runtime has, and a recording of tries with trees: everything.
 ALL_OBSERVABLES = frozenset(Observable)
 # What a policy observes, where it is one of them.
 SIGNALS = frozenset({Observable.signals})
 VERDICT_PROBS = frozenset({Observable.verdict_probs})
 BRANCHES = frozenset({Observable.branches})
-OWN = "paceline's own"  # how `About.paper` begins of a policy that follows no paper; then what it does
+OWN = "paceline's own"  # begins `About.paper` of a policy without a paper; then what it does
 MOST_SHOWN = 8  # tags in an error
 
 
@@ -49,19 +49,19 @@ class About:
     # name and identifier, such as "SpecRouter, arXiv:2505.07680"; ours without one begin with `OWN`, yours may be empty
     paper: str = ""
     lossless: bool  # whether it commits what the target alone would write, whatever its options
-    members: str = "a target"  # what it needs of a pool, in words, such as "a model below the target"
+    members: str = "a target"  # required of a pool, in words, such as "a model below the target"
     observes: frozenset[Observable] = frozenset()  # what it does not work without
     oracle: bool = False  # whether it sees ahead, which only a recording allows
-    # whether every step of it is one of the target with nothing drafted, whatever it sees, and nothing is learnt: so
-    # nobody needs to ask it
+    # whether its every step is one of the target with nothing drafted, whatever it sees, and nothing is learnt: so its
+    # `decide` need not be called
     target_alone: bool = False
-    # whether nothing but the request's pending tokens decides, and nothing is learnt. Each step follows from
+    # whether only the request's pending tokens decide, and nothing is learnt. Each step follows from
     # `seen.num_pending`, `seen.waiting`, `seen.has_room`, `seen.found_nothing` and the pool; drafts are all by one
-    # member, verifications all by a lossless rule, and there is no Commit. So a round is the same wherever it begins at
-    # the same place of the same text.
+    # member, verifications all by a lossless rule, and there is no Commit. So a round that begins at the same place of
+    # the same text is the same.
     by_pending: bool = False
     works_ahead: bool = False  # whether its steps may be `Overlap`, whose parts take their seconds at the same time
-    # the members that its steps may name, the target among them; the others of a pool take no memory under load. None:
+    # the members that its steps may name, the target included; the others of a pool take no memory under load. None:
     # any of the pool's
     runs: frozenset[str] | None = None
 
@@ -81,7 +81,7 @@ class About:
 
 
 def about_of(policy: object) -> About | None:
-    """What a policy, or its class, says of itself; None if it says nothing (yours need not).
+    """The `about` of a policy, or of its class; None if it has none (yours need not).
 
     Raises ArgumentError for an `about` that is no `About`.
     """
@@ -93,38 +93,38 @@ def about_of(policy: object) -> About | None:
 
 
 def may_work_ahead(policy: object) -> bool:
-    """Whether steps of a policy may be `Overlap`: of one that says nothing of itself they may."""
+    """Whether steps of a policy may be `Overlap`: by its `about`; without one they may."""
     about = about_of(policy)
     return about is None or about.works_ahead
 
 
 def runs_target_alone(policy: object) -> bool:
-    """Whether a policy says so of itself; what a class says does not bind one made of it that decides otherwise."""
+    """Whether a policy declares it; the `about` of a class does not count for a subclass that adds methods."""
     about = about_of(policy)
-    return about is not None and about.target_alone and _speaks_for_itself(policy)
+    return about is not None and about.target_alone and _about_holds(policy)
 
 
 def decides_by_pending(policy: object) -> bool:
-    """Whether a policy says so of itself (`About.by_pending`), on the terms of `runs_target_alone`."""
+    """Whether a policy declares it (`About.by_pending`), on the terms of `runs_target_alone`."""
     about = about_of(policy)
-    return about is not None and about.by_pending and _speaks_for_itself(policy)
+    return about is not None and about.by_pending and _about_holds(policy)
 
 
 def members_run_by(policy: object) -> frozenset[str] | None:
-    """The members that a policy says its steps name (`About.runs`), on the terms of `runs_target_alone`; None: any."""
+    """The members that a policy's steps may name (`About.runs`), on the terms of `runs_target_alone`; None: any."""
     about = about_of(policy)
-    return about.runs if about is not None and _speaks_for_itself(policy) else None
+    return about.runs if about is not None and _about_holds(policy) else None
 
 
 def say_runs(policy: object, members: Iterable[str]) -> None:
-    """Let a policy say which members it runs; one of a class that says nothing of itself goes on saying nothing."""
+    """Set `About.runs` of one policy; does nothing if its class has no `about`."""
     about = about_of(policy)
     if about is not None:
         vars(policy)["about"] = replace(about, runs=frozenset(members))
 
 
 def check_runs(runs: frozenset[str] | None, step: object) -> None:
-    """Raise ValueError for a step by a member that is not among those which its policy says it runs; None: any are."""
+    """Raise ValueError for a step by a member that is not in `runs`, the policy's `About.runs`; None: any is."""
     if runs is None:
         return
     for part in step.steps if isinstance(step, Overlap) else (step,):
@@ -133,8 +133,8 @@ def check_runs(runs: frozenset[str] | None, step: object) -> None:
             raise ValueError(f"{model} is not among the members that `About.runs` names: {', '.join(sorted(runs))}")
 
 
-def _speaks_for_itself(policy: object) -> bool:
-    """Whether no method was written after what is said in `about`: any of them may have a part in what it decides."""
+def _about_holds(policy: object) -> bool:
+    """Whether no subclass of the class with `about`, nor the object, adds a method, which might decide otherwise."""
     kinds = type(policy).__mro__
     if any(isinstance(getattr(kinds[0], name, None), FunctionType) for name in getattr(policy, "__dict__", {})):
         return False
@@ -147,7 +147,7 @@ def _methods(kind: type) -> list[str]:
 
 
 def observed_by(policy: object) -> frozenset[Observable]:
-    """What a policy says that it does not work without; nothing of one that says nothing."""
+    """What a policy's `about` requires to be seen; nothing without an `about`."""
     about = about_of(policy)
     return frozenset() if about is None else about.observes
 
@@ -160,9 +160,9 @@ def check_observes(policy: Policy, name: str, offered: Iterable[Observable], whe
 
 
 def check_tags(policy: Policy, name: str, tags: Iterable[str], where: str) -> None:
-    """Raise ArgumentError for a policy, called `name`, that has a part for a tag which no request has.
+    """Raise ArgumentError for a policy, called `name`, with a policy of its own for a tag that no request has.
 
-    `where` is as in "recording served"; `tags`, of the requests, are asked for only if the policy names any.
+    `where` is as in "recording served"; `tags`, of the requests, are read only if the policy names any.
     """
     named: frozenset[str] = getattr(policy, "named_tags", frozenset())
     held = set(tags) if named else set()
@@ -199,7 +199,7 @@ def gathered(kept: Floats, longest: int) -> tuple[Floats, Floats]:
         longest: N, >= 1.
 
     Returns:
-        `[N, N + R]` probability that m tokens are there when the window n is reached, at row n - 1, column m, and `[N]`
+        `[N, N + R]` probability of having m tokens when the window n is reached, at row n - 1, column m, and `[N]`
         expected rounds until then.
     """
     most = len(kept) - 1
@@ -208,7 +208,7 @@ def gathered(kept: Floats, longest: int) -> tuple[Floats, Floats]:
     for total in range(1, longest):
         visited.append(sum(map(mul, visited[-most:], by_count[min(total, most) : 0 : -1])))
     reached = np.array(visited)
-    # Row t is moved t to the right, to where a round that begins at t ends; then summed over all t < n.
+    # Row t is shifted right by t, to where a round that begins at t ends; then summed over all t < n.
     wide = longest + most
     rounds = np.zeros((longest, wide + 1))
     np.outer(reached, kept, out=rounds[:, : most + 1])
@@ -233,8 +233,8 @@ class StepWatch:
         lossy: a Commit was among them, or a verification by the target by a lossy rule. Text is then no longer what the
             target would write; below the target a lossy rule changes what is proposed to it.
         lossy_drawn: the same under rejection sampling, where lossy rules at two members below the target are lossy too.
-            Above one such member the target is told what its tokens follow; above two it may be told too little, since
-            some rules (such as `Vouched`) ask who endorses a token.
+            Above one such member the target gets the distribution of its tokens; above two that may not suffice, since
+            some rules (such as `Vouched`) depend on which member endorses a token.
     """
 
     __slots__ = ("_below", "_target", "inexact", "lossy", "lossy_drawn")
@@ -247,7 +247,7 @@ class StepWatch:
         self._below: set[str] = set()
 
     def note(self, step: Step) -> None:
-        """Take in a step."""
+        """Count a step."""
         if isinstance(step, Commit):
             self.inexact = self.lossy = self.lossy_drawn = True
         elif isinstance(step, Verify) and not step.rule.lossless:
@@ -260,7 +260,7 @@ class StepWatch:
 
 
 class WatchedPolicy:
-    """Passes on to a policy, and tells `watch` of every step."""
+    """Passes all calls on to a policy, and notes every step in `watch`."""
 
     def __init__(self, policy: Policy, watch: StepWatch) -> None:
         self.wrapped = policy
@@ -273,5 +273,5 @@ class WatchedPolicy:
         return step
 
     def learn(self, outcome: Outcome) -> None:
-        """The policy learns."""
+        """Pass on the outcome."""
         self.wrapped.learn(outcome)

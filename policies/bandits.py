@@ -8,13 +8,12 @@ weights w, chance (1 - explore) w / sum w + explore / K, and a played arm's weig
 (chance x K)), the reward in parts of the largest seen. Per second that favours arms of short rounds a little: a mean of
 ratios is not a ratio of means.
 
-HedgeSpec (Liu et al. 2025, arXiv:2510.20064) asks every drafter, by one forward over a judged text, how well it would
-have done; the learner is NormalHedge (arXiv:0903.2851). A policy cannot run such a forward here, so one round in
-`every` is an *evaluation*: prompt lookup copies, or the smallest model drafts where it finds nothing, then each larger
-drafter judges what is left, then the target. So a larger drafter's score is censored where smaller ones and it part,
-its forwards are charged to the answer, and a drafter that cannot judge is refused. Scored is the chance that a
-drafter's next token is right, as a running rate; the gain is what that rate makes of a round, in tokens or tokens per
-second.
+HedgeSpec (Liu et al. 2025, arXiv:2510.20064) scores every drafter, by one forward over a judged text; the learner is
+NormalHedge (arXiv:0903.2851). A policy cannot run such a forward here, so one round in `every` is an *evaluation*:
+prompt lookup copies, or the smallest model drafts where it finds nothing, then each larger drafter judges what is left,
+then the target. So a larger drafter's score is censored where it and smaller ones differ, its forwards are charged to
+the answer, and a drafter that cannot judge is an error. Scored is the chance that a drafter's next token is right, as a
+running rate; the gain is what a round yields at that rate, in tokens or tokens per second.
 """
 
 from dataclasses import dataclass, field
@@ -88,7 +87,7 @@ class BanditSpec:
             self._learner = Exp3(len(chains), explore, Random(seed or 0))
         self._chains = chains
         self._seconds = MemberSeconds(pool, costs)
-        self._playing: dict[str, int] = {}  # arm of every round that is under way, and what it took so far
+        self._playing: dict[str, int] = {}  # arm of every unfinished round, and its seconds so far
         self._spent: dict[str, float] = {}
         self.plays = [0] * len(chains)
 
@@ -117,7 +116,7 @@ class BanditSpec:
 
 
 def default_arms(pool: Pool) -> list[str]:
-    """Chains of one, two and three levels that stand for what any pool can do."""
+    """Typical chains of one, two and three levels for any pool."""
     models = [member for member in pool.members[:-1] if not member.model_free]
     arms = [pool.target, *(f"{model.name}:4/{pool.target}" for model in models)]
     arms += [f"{models[0].name}:3/{model.name}:6/{pool.target}" for model in models[1:] if model.verifies]
@@ -154,7 +153,7 @@ class Ucb:
         return arm
 
     def reward(self, arm: int, tokens: float, seconds: float) -> None:
-        """What a round of the arm brought and took."""
+        """Note tokens and seconds of a round of the arm."""
         self._tokens[arm] += tokens
         self._seconds[arm] += seconds
 
@@ -172,7 +171,7 @@ class Ucb:
 
 
 class Exp3:
-    """Chance: `rng` draws one of K arms by weights that grow with what they brought (Auer et al. 2002).
+    """Chance: `rng` draws one of K arms by weights that grow with rewards (Auer et al. 2002).
 
     `explore` is the share of even draws, above 0 to 1, and the pace of the weights.
     """
@@ -190,7 +189,7 @@ class Exp3:
         return self._rng.choices(self._arms, self._chances)[0]
 
     def reward(self, arm: int, tokens: float, seconds: float) -> None:
-        """What a round of the arm brought and took, in parts of the largest reward so far; by the arm's chance now."""
+        """Note a round of the arm, its reward in parts of the largest so far, over the arm's chance now."""
         rate = tokens / seconds
         self._most = max(self._most, rate)
         count = len(self._arms)
@@ -292,7 +291,7 @@ class HedgeSpec:
             self._rates[playing].note(*judged(outcome))
         if outcome.num_emitted:
             del self._playing[request_id]
-        if outcome.done:  # there will be no further look at what was committed
+        if outcome.done:  # what was committed will not be seen again
             self._evaluations.pop(request_id, None)
 
     def _begin(self, seen: Observation) -> int:
@@ -327,7 +326,7 @@ class HedgeSpec:
         raise AssertionError("the target judges whatever is pending")
 
     def _score(self, evaluation: "_Evaluation", committed: list[int]) -> None:
-        """Compare what was written with what the target committed, then weigh the drafters anew."""
+        """Compare what was written with what the target committed, then reweigh the drafters."""
         for level, tokens in evaluation.written:
             same = 0
             asked = min(len(tokens), len(committed))
@@ -345,10 +344,10 @@ class HedgeSpec:
             return tokens
         name = self.drafters[level]
         draft_s = self._seconds.draft_s(name, self._window)
-        if draft_s is None:  # it has only judged so far, or looked up in vain
+        if draft_s is None:  # it has only judged so far, or looked up without a match
             draft_s = self._window * (self._seconds.verify_s(name, 1) or 0.0)
         verify_s = self._seconds.verify_s(self._target, self._window + 1)
-        assert verify_s is not None  # the target has judged, else there would be nothing to score
+        assert verify_s is not None  # the target has judged, else nothing would be scored
         return tokens / (draft_s + verify_s)
 
 
@@ -356,7 +355,7 @@ class HedgeSpec:
 class _Evaluation:
     start: int  # committed tokens before it
     num_drafts: int = 0  # that were asked for
-    written: list[tuple[int, list[int]]] = field(default_factory=list)  # by level of a drafter, what it had endorsed
+    written: list[tuple[int, list[int]]] = field(default_factory=list)  # by drafter's level, what it endorsed
 
 
 def _check_drafters(pool: Pool) -> None:
@@ -370,11 +369,11 @@ def _check_drafters(pool: Pool) -> None:
 
 
 class NormalHedge:
-    """A choice among N >= 1 experts of whom all gains are told, without a parameter to tune.
+    """A choice among N >= 1 experts, all of whose gains are given, without a parameter to tune.
 
     Chaudhuri, Freund and Hsu 2009 (arXiv:0903.2851). R_i is the regret of not having followed expert i. With [x]+ =
     max(x, 0) and c such that the mean of exp([R_i]+^2 / 2c) is e, `chances` (`[N]`, sum 1) are proportional to [R_i]+ /
-    c exp([R_i]+^2 / 2c), and even where nothing is regretted.
+    c exp([R_i]+^2 / 2c), and uniform where no regret is positive.
     """
 
     def __init__(self, num_experts: int) -> None:
@@ -382,7 +381,7 @@ class NormalHedge:
         self.chances = [1.0 / num_experts] * num_experts
 
     def learn(self, gains: list[float]) -> None:
-        """Take in what every expert gained, `[N]`, 0 to 1 each."""
+        """Note the gain of every expert, `[N]`, 0 to 1 each."""
         mean = sum(chance * gain for chance, gain in zip(self.chances, gains, strict=True))
         self._regrets = [regret + gain - mean for regret, gain in zip(self._regrets, gains, strict=True)]
         count = len(gains)

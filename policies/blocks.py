@@ -1,7 +1,7 @@
-"""What policies are built from: drafted blocks, default members, acceptance rates, windows, turns of a batch.
+"""Parts of policies: drafted blocks, default members, acceptance rates, windows, turns of a batch.
 
-Also what a drafter has yet to read before it can draft (`TextToRead`), and the seconds per token of chains in which
-every level hands over whole rounds (`WholeRounds`): a distribution and not a rate, by the renewal process of
+Also what a drafter must read before it can draft (`TextToRead`), and the seconds per token of chains in which every
+level hands over whole rounds (`WholeRounds`): a distribution and not a rate, by the renewal process of
 `about.gathered`. Letters: L members, N the longest window, R the most tokens of one round.
 """
 
@@ -27,7 +27,7 @@ class RunningRatio:
         above, below: the sums before anything is noted; at 0 there is no rate until then.
 
     Attributes:
-        num_rounds: that were noted.
+        num_rounds: noted so far.
     """
 
     __slots__ = ("_above", "_below", "_kept", "num_rounds")
@@ -39,7 +39,7 @@ class RunningRatio:
         self.num_rounds = 0
 
     def note(self, above: float, below: float) -> None:
-        """Take in what one round adds to either sum."""
+        """Add one round to both sums."""
         self._above = self._kept * self._above + above
         self._below = self._kept * self._below + below
         self.num_rounds += 1
@@ -51,23 +51,23 @@ class RunningRatio:
 
 
 def acceptance_rate(*, memory: int) -> RunningRatio:
-    """Tokens kept over tokens judged up to and including the first refused one, 0 to 1, as a `RunningRatio`.
+    """Tokens kept over tokens judged up to and including the first rejected one, 0 to 1, as a `RunningRatio`.
 
-    Before anything was seen the rate is one half, which weighs as much as two tokens.
+    It starts at one half, with the weight of two tokens.
     """
     return RunningRatio(memory=memory, above=1.0, below=2.0)
 
 
 def judged(outcome: Outcome) -> tuple[int, int]:
-    """What a verification adds to either sum of such a rate."""
+    """What a verification adds to both sums of such a rate."""
     return outcome.num_accepted, outcome.num_accepted + (outcome.refused_at is not None)
 
 
 class DepthAcceptance:
     """How much less often a drafted token at each depth is kept than its request keeps tokens at any depth.
 
-    Who reaches a depth is in an easy place: each request is counted against its own acceptance, and a depth at which
-    more is kept counts as any. Recent rounds have more weight. Mutated by `note`.
+    Drafts that reach a depth are at an easy place: each request is compared with its own acceptance, and a depth at
+    which more is kept counts as any. Recent rounds have more weight. Mutated by `note`.
 
     Args:
         most: deepest token, >= 1.
@@ -77,21 +77,21 @@ class DepthAcceptance:
     def __init__(self, most: int, *, memory: int) -> None:
         check_least("memory", memory, 1)
         self._remembers = 1.0 - 1.0 / memory
-        # As many tokens as foretold, with the weight of some, until more is known.
+        # As many tokens as predicted, with a prior weight.
         self._kept: Floats = np.full(most, PRIOR_DEPTH)
-        self._foretold: Floats = np.full(most, PRIOR_DEPTH)
+        self._predicted: Floats = np.full(most, PRIOR_DEPTH)
 
     def note(self, outcome: Outcome, own: float) -> None:
-        """Take in a verification that judged something, of a request that keeps a share `own` of its tokens."""
+        """Note a verification that judged something, of a request that keeps a share `own` of its tokens."""
         kept, reached = judged(outcome)
         self._kept[:reached] *= self._remembers
-        self._foretold[:reached] *= self._remembers
+        self._predicted[:reached] *= self._remembers
         self._kept[:kept] += 1.0
-        self._foretold[:reached] += own
+        self._predicted[:reached] += own
 
     def tokens(self, own: Floats) -> Floats:
-        """`[most + 1]` tokens that a round of each window leaves, over all requests; `own` is each one's acceptance."""
-        less = np.minimum(self._kept / self._foretold, 1.0)
+        """`[most + 1]` tokens that a round of each window yields, over all requests; `own` is each one's acceptance."""
+        less = np.minimum(self._kept / self._predicted, 1.0)
         drafted = np.cumprod(own[:, None] * less, axis=1).sum(axis=0)
         return np.concatenate([[float(len(own))], len(own) + np.cumsum(drafted)])
 
@@ -109,7 +109,7 @@ class BatchTurns:
         self.num_turns = 0
 
     def begins(self, num_running: int) -> bool:
-        """A round begins while so many requests run: whether it is the first of a turn, which has as many rounds."""
+        """Count a round; whether it is the first of a turn, which has `num_running` rounds."""
         first = self._left <= 0
         if first:
             self._left = num_running
@@ -118,7 +118,7 @@ class BatchTurns:
         return first
 
 
-# What policies that take them need of a pool, in words.
+# Members that policies need, in words.
 A_DRAFTER = "a drafter below the target"
 A_SURE_DRAFTER = "a drafter below the target that has probabilities"
 A_VERIFIER_BETWEEN = "a drafter, and a verifier between it and the target"
@@ -150,7 +150,7 @@ def lookup_member(pool: Pool, policy: str) -> str:
 def sure_drafter(pool: Pool, draft: str | None, policy: str) -> str:
     """The drafter a user named, or the smallest model that reads the target's tokens.
 
-    Raises ValueError, naming `policy`, for one that is not below the target, or does not say how sure it is of a token.
+    Raises ValueError, naming `policy`, for one that is not below the target, or has no probabilities.
     """
     if draft is None:
         draft = next((member.name for member in pool.members[:-1] if member.verifies), None)
@@ -199,12 +199,12 @@ def _between(pool: Pool, verifier: str | None, draft: str, policy: str) -> list[
 class DraftedBlocks(ABC):
     """Draft and judge in turns; a drafter that finds nothing makes it plain decoding.
 
-    A policy says what a `block` is, or how to `judge` it; one that always drafts and judges alike is a `FixedBlocks`.
+    A subclass defines `block` or `judge`; one that always drafts and judges alike is a `FixedBlocks`.
 
     Args:
         draft: the block.
         verify: how the target judges it.
-        others: members that its steps may name besides; None: it does not say (`About.runs`).
+        others: further members that its steps may name; None: not declared (`About.runs`).
 
     Attributes:
         most_pending: tokens it may have pending, at most.
@@ -233,7 +233,7 @@ class DraftedBlocks(ABC):
         return self._draft
 
     def judge(self, seen: Observation, last: Outcome) -> Step:
-        """What becomes of the pending tokens, after the step that `last` tells of."""
+        """The step for the pending tokens, after the one whose outcome is `last`."""
         return self._verify
 
     def block_of(self, window: int) -> Draft | Verify:
@@ -245,7 +245,7 @@ class DraftedBlocks(ABC):
 
 
 class FixedBlocks(DraftedBlocks):
-    """One and the same draft and its judgement in turns, whatever came of those before (`About.by_pending`)."""
+    """One and the same draft and its judgement in turns, whatever the outcomes (`About.by_pending`)."""
 
     def __init__(self, draft: Draft, verify: Verify) -> None:
         super().__init__(draft, verify, others=())
@@ -269,7 +269,7 @@ class _Request(NamedTuple):
 class TextToRead:
     """Tokens that a drafter's cache lacks, by token of the answers to come. Mutated by `see` and `end`.
 
-    Answers are as long, of what they may be, as those that are done were; half as long before any is.
+    Answers are taken to use the same share of their budgets as those that are done; half before any is.
     """
 
     __slots__ = ("_lacking", "_new", "_open", "_remaining", "_used")
@@ -281,7 +281,7 @@ class TextToRead:
         self._lacking = self._remaining = 0
 
     def see(self, request_id: str, lacking: int, remaining: int) -> None:
-        """A request that runs, whose answer may have so many tokens yet, >= 1."""
+        """Note a running request, whose answer may get `remaining` more tokens, >= 1."""
         before = self._open.get(request_id)
         if before is None:
             self._new.note(lacking, remaining)
@@ -291,7 +291,7 @@ class TextToRead:
         self._remaining += remaining - before.remaining
 
     def end(self, request_id: str, num_emitted: int) -> None:
-        """A request is done, with so many tokens since it was seen last."""
+        """Note a request that is done, with `num_emitted` tokens since it was last seen."""
         lacking, remaining, most = self._open.pop(request_id)
         self._lacking -= lacking
         self._remaining -= remaining
@@ -299,25 +299,25 @@ class TextToRead:
 
     @property
     def by_answer_token(self) -> float:
-        """Tokens by token, of requests as they come, or of those that run (one at least) if these lack more."""
+        """Tokens by answer token, of requests as they arrive, or of running ones (at least one) if these lack more."""
         return max(self._new.rate, self._lacking / self._remaining) / self._used.rate
 
 
 class Below(NamedTuple):
-    """What a level goes through."""
+    """The level below a level, in its chain."""
 
-    token_s: float  # seconds per token, what the level adds by taking part not among them
+    token_s: float  # seconds per token, without what the level adds by being used
     lower: int  # the level below it; -1 of none
     window: int  # over that, >= 1; 0 of none
 
 
 class WholeRounds:
-    """Chains whose levels hand over whole rounds, built from below: one for every level. Mutated by `take`.
+    """Chains whose levels hand over whole rounds, built bottom-up: one for every level. Mutated by `take`.
 
     Args:
         rates: `[L, L]` at which the member of the column keeps a token of the row's, 0 to 1; read above the diagonal.
         seconds: `[L, N + 1]` of a forward over k new tokens at column k - 1, > 0.
-        entry_s: `[L]` what a member adds to a token by taking part at all, >= 0.
+        entry_s: `[L]` what a member adds to a token by being used at all, >= 0.
 
     Attributes:
         tau: `[L]` seconds per token of the best chain up to each level.
@@ -327,15 +327,15 @@ class WholeRounds:
         self._rates, self._seconds, self._entry_s = rates, seconds, entry_s.tolist()
         self._longest = seconds.shape[1] - 1
         self.tau: list[float] = (seconds[:, 0] + entry_s).tolist()
-        # Of levels that were taken for, the one below and the window. All others write one token at a time.
+        # Of levels set by `take`, the one below and the window. All others write one token at a time.
         self._through: dict[int, Below] = {}
         self._most = [1] * len(self.tau)
-        # Made where a level is asked for: most are in no chain that comes near the best.
+        # Computed on demand: most levels are in no chain that comes near the best.
         self._kept: dict[int, tuple[Floats, float]] = {}
         self._gathered: dict[int, tuple[Floats, Floats]] = {}
 
     def most(self, level: int) -> int:
-        """R of a level's rounds: 1 of one that nothing was taken for, which hands over exactly what it is asked."""
+        """R of a level's rounds: 1 of a level without one below, which hands over exactly what is requested."""
         return self._most[level]
 
     def over(self, level: int, lower: int) -> Floats:
@@ -351,14 +351,14 @@ class WholeRounds:
         return token_s
 
     def take(self, level: int, below: Below) -> None:
-        """The best chain of `level` goes through the one of a level below."""
+        """Set the level below `level` in its best chain."""
         self._through[level] = below
         # A round that reaches the window begins before it, and the level adds a token of its own.
         self._most[level] = below.window + self._most[below.lower]
         self.tau[level] = below.token_s + self._entry_s[level]
 
     def _up_to_windows(self, lower: int) -> tuple[Floats, Floats]:
-        """Of a level that was taken for: `[N, N + R]` as `gathered`, and `[N]` seconds until each window is reached."""
+        """Of a level set by `take`: `[N, N + R]` as `gathered`, and `[N]` seconds until each window is reached."""
         if lower not in self._gathered:
             kept, round_s = self._rounds_of(lower)
             judged, rounds = gathered(kept, self._longest)
@@ -366,7 +366,7 @@ class WholeRounds:
         return self._gathered[lower]
 
     def _rounds_of(self, level: int) -> tuple[Floats, float]:
-        """Of a level that was taken for: `[R + 1]` probability that a round keeps k tokens, and seconds of a round."""
+        """Of a level set by `take`: `[R + 1]` probability that a round keeps k tokens, and seconds of a round."""
         if level not in self._kept:
             _, lower, window = self._through[level]
             if lower in self._through:
@@ -393,8 +393,8 @@ class WindowSchedule:
 
     Args:
         start: first window of a request, 1 to `most`.
-        up: added after a round in which every drafted token stayed, >= 0.
-        down: taken off otherwise (the window never falls below 1), >= 0.
+        up: added after a round in which every drafted token was accepted, >= 0.
+        down: subtracted otherwise (the window never falls below 1), >= 0.
         most: longest window, 1 to 1,000,000; ValueError for an argument out of range.
     """
 

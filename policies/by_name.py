@@ -5,8 +5,8 @@
     path/to/file.py:Class, package.module:Class (with options like a NAME)
 
 A value that is a policy is written with parentheses: `guarded,policy=two-level(most=8)`. The older spelling,
-`policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too. The name of a file that is there, at
-the beginning of a policy's text, may have any of these characters.
+`policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too. The name of an existing file at the
+beginning of a policy's text may have any of these characters.
 """
 
 import re
@@ -34,7 +34,7 @@ from .fixed import Chain
 
 
 class PolicySpecError(ValueError):
-    """A policy text that names nothing, or options it does not take; one line."""
+    """A policy text with an unknown name, or options that the policy does not have; one line."""
 
 
 # By name: the module beside this one, and the class in it.
@@ -87,7 +87,7 @@ _PLACES = {
 
 
 class _OwnPolicies(Mapping[str, PolicyClass]):
-    """The policies of this package by name; the module of one is imported when it is asked for."""
+    """The policies of this package by name; a policy's module is imported when it is read."""
 
     def __getitem__(self, name: str) -> PolicyClass:
         module, _, attribute = _PLACES[name].partition(":")
@@ -125,7 +125,7 @@ POLICIES: NamedKind[PolicyClass] = NamedKind(
 def policy_class(name: str) -> PolicyClass | None:
     """What a name stands for: a registered one, `path/to/file.py:Class` or `package.module:Class`; None if unknown.
 
-    Raises ValueError for a file or module that is not there or raises, or that has no such class.
+    Raises ValueError for a file or module that does not exist or raises, or that has no such class.
     """
     return POLICIES.called(name)
 
@@ -138,13 +138,13 @@ _BARE = "a chain such as draft:4/target"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """A policy that is named but not built."""
+    """A policy's name and options, not built."""
 
     name: str  # `chain` of a bare chain; else as in the text
-    # by parameter of the constructor, as it wants them; a policy among them is a spec of its own
+    # by parameter of the constructor, with its types; a policy among them is a spec of its own
     options: Mapping[str, OptionValue]
     label: str  # the text, which tables print; of a bare chain, its windows without zeros before them
-    # what builds it; None of a word that nobody has registered: a pool's target, or a mistake
+    # what builds it; None of a word that is not registered: a pool's target, or a mistake
     policy_class: PolicyClass | None
 
     @classmethod
@@ -164,7 +164,7 @@ class PolicySpec:
             values = {} if found is None else read_options(found, options, Policy, cls._parse_part)
             if found is not None:
                 POLICIES.check_signature(found, values)
-        except PolicySpecError:  # of what another package registered, which tells its own name
+        except PolicySpecError:  # of another package's class, whose error has its own name
             raise
         except ValueError as error:
             raise PolicySpecError(f"policy {said(text, repr)}: {error}") from error
@@ -174,7 +174,7 @@ class PolicySpec:
 
     @classmethod
     def _parse_part(cls, text: str) -> "PolicySpec":
-        """As `parse`, of a policy among options, where a lone `+` is a comma, and one is taken off several in a row."""
+        """As `parse`, of a policy among options: a lone `+` is a comma, of several in a row one is removed."""
         file, rest = file_first(text)
         if "(" not in rest:
             if "+" * MOST_NESTED in rest:
@@ -209,6 +209,6 @@ def make_policy(text: str, pool: Pool) -> Policy:
 
 
 def unknown_policy(name: str, *other_forms: str) -> PolicySpecError:
-    """What to raise of a name that stands for nothing; `other_forms` of what could be named there, in words."""
+    """The error for an unknown name; `other_forms` is what else could be named there, in words."""
     known = known_are(name, POLICIES.names(), *other_forms, CLASS_OF_FILE, where="paceline policy list")
     return PolicySpecError(f"unknown policy {name!r}: {known}")

@@ -8,18 +8,18 @@ n the lookup; k_ij are tokens that member j drafts for member i.
 
 The matrices are those of the released code, k_0 = (5, 14, 10), k_1 = (1, 10), k_2 = (10) for two models and a lookup,
 (13, 10) and (10) for one; its k_02 is counted from k_01 on. Its lowest member (MaG) copies behind the longest match and
-goes on with bigrams; ours is the pool's prompt lookup, asked once an iteration: where it finds nothing, who would have
-reviewed writes one token. Drafters review exactly, the paper's with lenience. An iteration that has no room left goes
-to the target as it is.
+continues with bigrams; ours is the pool's prompt lookup, once per iteration: where it finds nothing, the reviewer
+writes one token. Drafters review exactly, the paper's with lenience. An iteration that has no room left goes to the
+target as it is.
 
 Polybasic (Wang et al. 2025, arXiv:2510.26527), Lemma 3.1. For models M_1 (the target) to M_n (the drafter), T_i seconds
 of a forward, L_i tokens per forward and beta forwards of the drafter to one of M_{n-1}, N tokens take
 
     T = sum_{i < n} (N / L_i) T_i + beta (N / L_{n-1}) T_n
 
-All chains of two and three levels are compared by it, which says what their second theorem does. We read summaries of
+All chains of two and three levels are compared by it, which is equivalent to their second theorem. We read summaries of
 the paper, so L_i is ours: committed tokens, with acceptance a (of the drafter by the level above) and b (of the middle
-by the target) independent along a draft. With k = beta tokens drafted the middle hands on E = 1 + a + ... + a^k a
+by the target) independent along a draft. With k = beta tokens drafted the middle passes on E = 1 + a + ... + a^k a
 forward; g are gathered.
 
     two levels:    L_1 = 1 + a + ... + a^k
@@ -31,7 +31,7 @@ CAS-Spec (Ning et al. 2025, arXiv:2510.26843). The router takes, piece by piece,
 acceptance follows a <- 0.7 a + 0.3 a_recent, over the last 20 rounds. Ours: the tree is a chain; the gain is least
 expected seconds per token of the whole round so far, with acceptance independent along it, and pieces are added while
 that falls; they are chosen when estimates move, every 20 rounds; members take turns in a warm-up, and one in turn gets
-`refresh` rounds after every estimate, since one that began badly would keep its rate for good.
+`refresh` rounds after every estimate, since one that began badly would otherwise keep its rate.
 """
 
 from collections import deque
@@ -115,7 +115,7 @@ class CsDrafting:
         self.most_pending = _most_before_review(self._upto, copy)
 
     def decide(self, seen: Observation) -> Step:
-        """The next step of the innermost iteration that is under way."""
+        """The next step of the innermost unfinished iteration."""
         if not seen.has_room:
             return self._reviews[0]
         reviewer = 0
@@ -134,7 +134,7 @@ class CsDrafting:
         """A fixed cascade learns nothing."""
 
     def _next_drafter(self, seen: Observation, reviewer: int) -> int | None:
-        """Index of the member that goes on in the iteration which `reviewer` ends; None if that is due."""
+        """Index of the member that drafts next in the iteration of `reviewer`; None if its review is due."""
         written = seen.waiting(self._names[reviewer])
         for drafter, upto in enumerate(self._upto[reviewer], reviewer + 1):
             if written - seen.waiting(self._names[drafter]) < upto:
@@ -149,7 +149,7 @@ def _most_before_review(upto: list[tuple[int, ...]], copy: int) -> int:
     A member's iterations follow each other until its sum is reached, so the last begins just below it at most.
     """
     most = copy
-    gains: list[int] = []  # of one iteration of each drafting model, the largest first: its review adds a token
+    gains: list[int] = []  # of one iteration of each drafting model, the largest first: the review adds a token
     for sums in reversed(upto):
         *models, last = sums
         most = max((total - 1 + gain for total, gain in zip(models, gains, strict=True)), default=0)
@@ -203,7 +203,7 @@ class Polybasic:
         memory: int = 64,
         costs: str | None = None,
     ) -> None:
-        check_within("most", most, "[1, 64]")  # all windows up to it are weighed, two by two
+        check_within("most", most, "[1, 64]")  # all pairs of windows up to it are compared
         check_within("warmup", warmup, ONE_STEP)
         check_within("every", every, ONE_STEP)
         check_within("refresh", refresh, f"[0, every={every}]")
@@ -237,7 +237,7 @@ class Polybasic:
         return chain.decide(seen)
 
     def learn(self, outcome: Outcome) -> None:
-        """Follow seconds and acceptance; every so many rounds, choose."""
+        """Note seconds and acceptance; choose when due."""
         self._seconds.charge(outcome)
         step = outcome.step
         if isinstance(step, Verify) and outcome.num_judged:
@@ -321,7 +321,7 @@ def _tokens(rate: float, judged_tokens: _Floats) -> _Floats:
 
 
 WARMUP_WINDOW = 4
-# What is tried of drafts below another member: their lengths, and how many of them.
+# Drafts below another member that are tried: their lengths, and how many of them.
 JUDGED_DRAFTS = (1, 2, 3, 4, 6, 8)
 JUDGED_TIMES = (1, 2, 3, 4, 6)
 PRIOR = 0.5  # acceptance of a pair that was never seen
@@ -364,7 +364,7 @@ class CasSpec:
         refresh: int = 1,
         costs: str | None = None,
     ) -> None:
-        check_within("most", most, "[1, 1,000]")  # far beyond any that pays, since every shorter one is weighed too
+        check_within("most", most, "[1, 1,000]")  # far beyond any that pays, as all shorter ones are compared too
         check_within("every", every, ONE_STEP)
         check_within("warmup", warmup, ONE_STEP)
         check_within("refresh", refresh, f"[0, every={every}]")
@@ -397,12 +397,12 @@ class CasSpec:
             if step.__class__ is Verify and seen.num_pending and seen.waiting(step.model):
                 return step
             if seen.room > 0:
-                # A member that has nothing to judge, for a lookup found nothing, writes what it would have added.
+                # A member with nothing to judge, as a lookup found nothing, writes its own token.
                 return step if step.__class__ is Draft else self._writes_one[step.model]
         return self._verify
 
     def learn(self, outcome: Outcome) -> None:
-        """Note who endorsed what was judged; every so many rounds, estimate and plan."""
+        """Note verdicts by endorser; estimate and plan when due."""
         self._seconds.charge(outcome)
         state = self._rounds[outcome.request_id]
         step = outcome.step
@@ -428,7 +428,7 @@ class CasSpec:
         self._num_estimates += 1
 
     def _note_judged(self, verifier: str, pieces: list[tuple[str, int]], outcome: Outcome) -> None:
-        """Share the verdict out among those who endorsed the judged tokens, the last `num_judged`."""
+        """Divide the verdict among the endorsers of the judged tokens, the last `num_judged`."""
         judged: list[tuple[str, int]] = []
         left = outcome.num_judged
         while left > 0:
@@ -447,20 +447,20 @@ class CasSpec:
 
 @dataclass(slots=True)
 class _Round:
-    """Where a request stands in its round."""
+    """A request's place in its round."""
 
     plan: _Plan
     position: int = 0  # of its next step
-    pieces: list[tuple[str, int]] = field(default_factory=list)  # who endorses the pending tokens, oldest first
+    pieces: list[tuple[str, int]] = field(default_factory=list)  # by endorser, of pending tokens
 
     def next_verifier(self, target: str) -> str:
-        """Who would judge what the step just taken has drafted."""
+        """The member that would judge what the last step drafted."""
         later = self.plan[self.position : self.position + 1]
         return later[0].model if later and later[0].__class__ is Verify else target
 
 
 class _Planned(NamedTuple):
-    tokens: float = 1.0  # expected, the target's own among them
+    tokens: float = 1.0  # expected, the target's own included
     seconds: float = 0.0  # of it
     survival: float = 1.0  # chance that all so far is kept
     width: float = 0.0  # tokens expected to be pending
@@ -526,7 +526,7 @@ class CascadePlanner:
             steps += piece.steps()
 
     def _pieces(self, level: int, before: _Planned) -> Iterator[tuple[_Piece, _Planned]]:
-        """What the member may add: a draft of its own, or drafts by a smaller member that it judges one by one."""
+        """Pieces that the member may add: its own draft, or drafts by a smaller member that it judges one by one."""
         name = self._pool.names[level]
         most = self._most - round(before.width)
         rate = self._rates.get((name, self._pool.target), PRIOR)
@@ -540,7 +540,7 @@ class CascadePlanner:
         for lower in self._pool.names[:level]:
             pair = self._rates.get((lower, name), PRIOR)
             for n in JUDGED_DRAFTS:
-                # Before it has judged for the first time, a verification is taken to cost what a drafted token does.
+                # Before its first verification, one is taken to cost as much as a drafted token.
                 lower_s = self._seconds.draft_s(lower, n)
                 verify_s = self._seconds.verify_s(name, n + 1) or draft_s
                 if n >= most or lower_s is None or verify_s is None:

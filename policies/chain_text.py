@@ -1,6 +1,6 @@
 """Texts of chains, read: `draft:4/mid:8/target`, and ranges of windows; and which options a policy takes.
 
-In a chain members stand from smallest to target, each but the last with its window; `draft:1..4/mid:4..8:2/target` is
+A chain lists members from smallest to target, each but the last with its window; `draft:1..4/mid:4..8:2/target` is
 every chain with a window out of each range. A constructor's parameter of type `Policy` takes another policy, and one
 with `**name: Policy` takes a policy under any key. Also the policies to compare if none are named.
 """
@@ -59,7 +59,7 @@ def _check_order(text: str, members: list[str], pool: Pool) -> None:
         raise ValueError(f"chain {text!r}: {error}") from None
     twice = repeated(members)
     if twice:
-        raise ValueError(f"chain {text!r}: {twice[0]} stands twice")
+        raise ValueError(f"chain {text!r}: {twice[0]} is repeated")
     if levels != sorted(levels):
         raise ValueError(f"chain {text!r}: members must go from smallest to largest: {', '.join(pool.names)}")
     for level in levels[1:]:
@@ -108,7 +108,7 @@ def default_policies(pool: Pool) -> list[str]:
 def policies_at_windows(pool: Pool, windows: Mapping[str, int]) -> list[str]:
     """The target alone, every drafter with its window (tokens >= 1), prompt lookup, and a window that adapts.
 
-    For the pool of a log of rounds: none looks at probabilities.
+    For the pool of a log of rounds: none needs probabilities.
     """
     names = [BASELINE, *(f"{name}:{window}/{pool.target}" for name, window in windows.items())]
     if any(member.model_free for member in pool.members):
@@ -125,7 +125,7 @@ def policy_options(cls: Callable[..., object]) -> dict[str, inspect.Parameter]:
 
 
 def any_key(cls: Callable[..., object]) -> str | None:
-    """What a constructor with `**name: Policy` calls the policies it takes under any key; None if it takes none."""
+    """The parameter of a constructor with `**name: Policy`, policies under any key; None if it has none."""
     return any_key_of(cls, Policy)
 
 

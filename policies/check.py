@@ -1,7 +1,7 @@
-"""A public check for policies: runs one through toy models and sees that it keeps the contract.
+"""A public check for policies: runs one through toy models and checks that it keeps the contract.
 
 In the toy world every next token is arithmetic on a checksum of the context. It has no cache, no recording and no
-clock, so that it can stand against the real worlds.
+clock, so that the real worlds can be compared with it.
 """
 
 import struct
@@ -51,7 +51,7 @@ class ToyWorld:
         pool: the members.
         seed: chooses another set of models.
         ends: chance, 0 to 1, that the target ends the text at a token.
-        refuse: asked for every row before it runs: that it fails or is deferred, or None to run it.
+        refuse: called for every row before it runs; returns that it fails or is deferred, or None to run it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ToyWorld:
         self._refuse = refuse
 
     def next_token(self, level: int, context: list[int]) -> int:
-        """What the member writes after `context`."""
+        """The member's token after `context`."""
         target_level = self._pool.target_level
         ends = self._unit(context, 0) < self._ends
         token = EOS if ends else 1 + int(self._unit(context, 1) * (VOCABULARY - 1))
@@ -106,14 +106,14 @@ class ToyWorld:
         """Every member may."""
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
-        """Compute every part from its whole context."""
+        """Compute every part by its whole context."""
         return in_turns(self, levels, items)
 
     def _refused(self, session: Session) -> Failed | Deferred | None:
         return None if self._refuse is None else self._refuse(session)
 
     def check_tree(self, level: int) -> None:
-        """Every member that may draft a tree does."""
+        """Every member that may draft a tree can."""
 
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
         """Let every tree grow from its whole context."""
@@ -128,7 +128,7 @@ class ToyWorld:
         return VerifyResults(rows, [forward], forward[3])
 
     def signal(self, session: Session, index: int) -> Signal:
-        """A made-up confidence; NaN for a model-free drafter."""
+        """A synthetic confidence; NaN for a model-free drafter."""
         level = session.drafters[index]
         if self._pool.members[level].model_free:
             return NO_SIGNAL
@@ -172,7 +172,7 @@ class ToyWorld:
         return Drafted([growth.tokens[node] for node in kept], [0] * len(kept), 0, growth.tree(kept))
 
     def _branches(self, level: int, context: list[int], width: int) -> Branches:
-        """The member's own token, then those after it in the vocabulary, ever less probable."""
+        """The member's own token, then those after it in the vocabulary, each less probable."""
         own = self.next_token(level, context)
         tokens = [(own + rank) % VOCABULARY for rank in range(min(width, VOCABULARY))]
         sure = self._signal(level, context).prob
@@ -210,7 +210,7 @@ class ToyWorld:
         return Judged(num_accepted, own_token, 0, tuple(tvd), escalated=tuple(escalated))
 
     def _facts(self, level: int, context: list[int], *, same: bool, tvd: float, judge: int) -> Facts:
-        """Made-up probabilities; what is not the verifier's own token has anything up to the largest one."""
+        """Synthetic probabilities; any token but the verifier's own has at most the largest one."""
         target_prob = 0.9 if same else 0.9 * self._unit(context, 70 + level)
         return Facts(same, 0.5, target_prob, 0.9, 1.0, tvd, judge, 0.6, 0.2)
 
@@ -231,22 +231,22 @@ STEPS_PER_TOKEN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a check saw, over both ways in which requests may begin."""
+    """Results of a check, over both ways in which requests may begin."""
 
     num_requests: int  # requests finished
     num_steps: int  # steps the policy decided
     num_tokens: int  # tokens committed
     lossless: bool  # every request committed exactly what the target alone writes
-    says_lossless: bool | None = None  # whether the policy says of itself that it always does; None if it says nothing
+    says_lossless: bool | None = None  # whether its `about` says that it always does; None without one
 
     @property
     def contradicted(self) -> bool:
-        """Whether a policy that says it is lossless was not."""
+        """Whether a policy declared lossless was not."""
         return bool(self.says_lossless) and not self.lossless
 
 
 class _Count:
-    """A ledger that only counts, and ends a policy that never ends."""
+    """A ledger that only counts, and stops a policy that never ends."""
 
     def __init__(self, name: str, most: int) -> None:
         self.steps = 0
@@ -257,7 +257,7 @@ class _Count:
         """Not counted."""
 
     def note_step(self, record: StepRecord) -> None:
-        """Count what the policy decided, and stop a run away."""
+        """Count a step of the policy; raise if there are too many."""
         self.steps += not record.prefill
         if self.steps > self._most:
             raise PolicyError(self._name, record.request_id, None, f"more than {self._most} steps and still not done")
@@ -266,11 +266,11 @@ class _Count:
         """Never: toy models do not fail."""
 
     def note_preempted(self, *_: object) -> None:
-        """Never: toy models have no memory to run short of."""
+        """Never: toy models have no memory limit."""
 
 
 def check_pool() -> Pool:
-    """The pool a check offers: prompt lookup, draft, mid, slim, target."""
+    """The default pool of a check: prompt lookup, draft, mid, slim, target."""
     free = (Member(name="ngram", model_free=True),)
     return Pool(free + tuple(Member(name=name) for name in ("draft", "mid", "slim", "target")))
 

@@ -1,10 +1,9 @@
-"""Policies made of others (`guarded`, `per-tag`, `per-turn`), and a guard that refuses lossy steps.
+"""Policies made of others (`guarded`, `per-tag`, `per-turn`), and a guard that rejects lossy steps.
 
 `guarded` measures seconds per token of whole rounds, recent ones with more weight, over all requests; a policy that is
 slower than the target alone is set aside for a while and tried again. `per-turn` decides for every request (a turn of a
-conversation) by that request alone and for its rest, by acceptance or speed, and spends no plain rounds. Acceptance is
-what TensorRT-LLM (#12905) and a proposal for llama.cpp (#22931) go by, measured milliseconds per token one for mlx-lm
-(#1557).
+conversation) by that request alone and for its rest, by acceptance or speed, and needs no plain rounds. TensorRT-LLM
+(#12905) and a proposal for llama.cpp (#22931) use acceptance, one for mlx-lm (#1557) measured milliseconds per token.
 """
 
 from collections import deque
@@ -27,17 +26,17 @@ class MadeOf:
 
     Args:
         parts: the policies.
-        tags: for which one of them is there.
+        tags: with a policy of their own.
 
     Attributes:
-        about: lossless if all parts are, in need of all that they need; None if one says nothing.
-        most_pending: tokens that the parts may have pending, at most, as far as they say.
+        about: lossless if all parts are, with the needs of all; None if one has none.
+        most_pending: tokens that the parts may have pending, at most, as far as declared.
         most_off_trunk: of these, tokens that may follow one another, at most.
-        trees: token trees that the parts may draft, as far as they say.
-        named_tags: for which a policy is there, here or within one of the parts.
+        trees: token trees that the parts may draft, as far as declared.
+        named_tags: with a policy of their own, here or within one of the parts.
 
     Raises:
-        ValueError: a part is an oracle, to which nobody would show the future here.
+        ValueError: a part is an oracle, which would not be shown the future here.
     """
 
     about: About | None
@@ -83,7 +82,7 @@ def _is_named(paper: str) -> bool:
 
 
 def _runs(parts: Sequence[Policy]) -> frozenset[str] | None:
-    """The members that any part runs; None where one does not say."""
+    """The members that any part runs; None where one does not declare them."""
     runs = [members_run_by(part) for part in parts]
     said = [one for one in runs if one is not None]
     return frozenset().union(*said) if len(said) == len(runs) else None
@@ -138,7 +137,7 @@ class Guarded(MadeOf):
         self._plain = Verify(pool.target)
         self._margin, self._trial, self._retry, self._memory = margin, trial, retry, memory
         self._seconds = MemberSeconds(pool, costs)
-        self._plain_pace = RunningRatio(memory=memory)  # seconds per token, as below
+        self._plain_pace = RunningRatio(memory=memory)  # seconds per token, as the next
         self._pace = RunningRatio(memory=memory)
         self._open: dict[str, _Request] = {}
         self._pause = trial
@@ -146,7 +145,7 @@ class Guarded(MadeOf):
         super().__init__((policy,))
 
     def decide(self, seen: Observation) -> Step:
-        """As the policy says, or plain decoding."""
+        """The policy's step, or plain decoding."""
         request_id = seen.request_id
         request = self._open.get(request_id)
         if request is None:
@@ -160,7 +159,7 @@ class Guarded(MadeOf):
         return self.wrapped.decide(seen)
 
     def learn(self, outcome: Outcome) -> None:
-        """Charge the round; the policy learns from what it asked for."""
+        """Charge the round; the policy learns from its own steps."""
         request = self._open[outcome.request_id]
         request.seconds += self._seconds.charge(outcome)
         if not request.plain:
@@ -176,7 +175,7 @@ class Guarded(MadeOf):
             del self._open[outcome.request_id]
 
     def _judge(self) -> None:
-        """Set the policy aside where its gain is below the margin; it comes back as one that is not known."""
+        """Set the policy aside where its gain is below the margin; its averages begin again when it comes back."""
         # In a large batch whole rounds of the policy may end before the first plain one does.
         if self._pace.num_rounds < self._trial or self._pause > 0 or not self._plain_pace.num_rounds:
             return
@@ -194,10 +193,9 @@ class _Request:
 
 
 class OnlyLossless:
-    """Passes on the steps of a policy that nobody vouches for, while they are lossless.
+    """Passes on the steps of a policy not known to be lossless, as long as they are.
 
-    `about` is what it says of itself. A lossy rule below the target is no lossy step, since the target judges what it
-    kept.
+    A lossy rule below the target is no lossy step, since the target judges what it kept.
     """
 
     def __init__(self, policy: Policy, about: About | None = None) -> None:
@@ -325,7 +323,7 @@ class PerTurn(MadeOf):
         super().__init__((policy, self._then))
 
     def decide(self, seen: Observation) -> Step:
-        """As the policy that has the request; it changes hands between rounds only."""
+        """As the request's present policy, which changes between rounds only."""
         turn = self._open.get(seen.request_id)
         if turn is None:
             turn = self._open[seen.request_id] = _Turn(self._first, deque(maxlen=self._window))
@@ -334,7 +332,7 @@ class PerTurn(MadeOf):
         return turn.policy.decide(seen)
 
     def learn(self, outcome: Outcome) -> None:
-        """The policy that decided learns; at the end of a round it is looked at whether it goes on."""
+        """The policy that decided learns; at the end of a round it is judged."""
         turn = self._open[outcome.request_id]
         turn.policy.learn(outcome)
         turn.seconds += self._seconds.charge(outcome)

@@ -1,21 +1,21 @@
-"""What members' forwards take and what rounds are worth: seconds by member and width, measured while a policy runs.
+"""Seconds of members' forwards and worth of rounds: by member and width, measured while a policy runs.
 
 `MemberSeconds` keeps a line by width for each member, or takes stated costs, with which both worlds take the same
 steps. A batched operation is charged to its requests in equal shares.
 
 `PerformanceProfiler` keeps, for every number of new tokens of every member, a mean that forgets (SpecRouter,
-arXiv:2505.07680, does not say how it profiles). Between cells seconds are interpolated; beyond a member's own cells
-they follow the curve of the best known member in proportion, for forwards are alike in how they widen. Held tokens cost
-one slope a member, by least squares within cells (as fixed effects are fitted). `ForwardWatch` feeds it what the load
-tells of whole operations, prefills and their chunks among them.
+arXiv:2505.07680, does not describe its profiling). Between cells seconds are interpolated; beyond a member's own cells
+they follow the curve of the best known member in proportion, as forwards grow alike with width. Held tokens cost one
+slope a member, by least squares within cells (as fixed effects are fitted). `ForwardWatch` feeds it whole operations
+from the load, prefills and their chunks included.
 
 `RoundSeconds` finds the window of least seconds per token of one level over another. Letters: L members, N the longest
 window, v(k) seconds of a forward over k tokens, E(n) tokens of a round of window n.
 
-`RoundWork` and `WorkPrices` price rounds in a batch of any size. A server's operation also reads prompts of requests
-that come in, so its seconds in equal shares say little of a round. Rounds are counted as work (drafted tokens,
-verifications and their positions, by member) and priced by the profile, as if nobody came in. What a member below the
-target has to read first is priced by token of the answers to come.
+`RoundWork` and `WorkPrices` price rounds in a batch of any size. A server's operation also reads prompts of arriving
+requests, so its seconds in equal shares say little about a round. Rounds are counted as work (drafted tokens,
+verifications and their positions, by member) and priced by the profile, as if no request arrived. What a member below
+the target has to read first is priced by token of the answers to come.
 """
 
 from bisect import bisect_right
@@ -37,7 +37,7 @@ from .blocks import TextToRead
 def counts_seconds(reward: str, costs: str | None) -> bool:
     """Whether a round is rewarded by its tokens per second (`speed`), or by its `tokens` alone.
 
-    Raises ValueError for another word, or `costs` where nothing asks for seconds.
+    Raises ValueError for another word, or `costs` where seconds are not used.
     """
     if reward not in {"speed", "tokens"}:
         raise ValueError(f"reward must be speed or tokens, got {reward!r}")
@@ -47,7 +47,7 @@ def counts_seconds(reward: str, costs: str | None) -> bool:
 
 
 class MemberSeconds:
-    """What a draft and a verification cost a request, by member.
+    """Seconds that a draft and a verification cost a request, by member.
 
     Args:
         pool: the members.
@@ -56,7 +56,7 @@ class MemberSeconds:
         memory: steps that an average reaches back, >= 1.
 
     Raises:
-        ValueError: a text that is no list of costs of this pool, or `memory` below 1.
+        ValueError: a text that is not a list of costs of this pool, or `memory` below 1.
     """
 
     def __init__(self, pool: Pool, stated: str | None = None, *, memory: int = 64) -> None:
@@ -67,7 +67,7 @@ class MemberSeconds:
         self._verifies: dict[str, _Line] = {}
 
     def charge(self, outcome: Outcome) -> float:
-        """What this step cost its request, and take it in."""
+        """Note what this step cost its request, and return it."""
         step = outcome.step
         if self._stated is not None:
             if isinstance(step, Draft):
@@ -93,7 +93,7 @@ class MemberSeconds:
         return None if line is None else line.above_zero(tokens)
 
     def verify_s(self, model: str, width: int) -> float | None:
-        """Of a verification of `width` >= 1 positions, the verifier's own among them; None if it never verified."""
+        """Of a verification of `width` >= 1 positions, the verifier's own included; None if it never verified."""
         if self._stated is not None:
             return self._stated[model]
         line = self._verifies.get(model)
@@ -107,7 +107,7 @@ class MemberSeconds:
 
 
 class _Line:
-    """A least-squares line through what was measured, older points with less weight."""
+    """A least-squares line through measured points, older ones with less weight."""
 
     __slots__ = ("_kept", "_weight", "_x", "_xx", "_xy", "_y")
 
@@ -124,17 +124,17 @@ class _Line:
         self._xy = kept * self._xy + x * y
 
     def at(self, x: float) -> float:
-        """The line at x, but never falling with x, and at least half the mean: few points say little of a slope."""
+        """The line at x, but never falling with x, and at least half the mean: few points say little about a slope."""
         mean_x, mean_y, slope = self._fitted(0.0)
         return max(mean_y + max(slope, 0.0) * (x - mean_x), 0.5 * mean_y)
 
     def above_zero(self, x: float) -> float:
-        """The line at x, but never falling with x and never below zero at 0; through zero where all x were one."""
+        """The line at x, but never falling with x and never below zero at 0; through zero where all x were the same."""
         mean_x, mean_y, slope = self._fitted(inf)
         return mean_y + min(max(slope, 0.0), mean_y / mean_x) * (x - mean_x)
 
     def _fitted(self, otherwise: float) -> tuple[float, float, float]:
-        """(mean x, mean y, slope), the slope `otherwise` where all x were one."""
+        """(mean x, mean y, slope), the slope `otherwise` where all x were the same."""
         mean_x, mean_y = self._x / self._weight, self._y / self._weight
         variance = self._xx / self._weight - mean_x * mean_x
         slope = (self._xy / self._weight - mean_x * mean_y) / variance if variance > 1e-6 else otherwise
@@ -150,7 +150,7 @@ def _parse(text: str, pool: Pool) -> dict[str, float]:
         if not (isfinite(seconds) and seconds > 0):
             raise ValueError(f"costs must read member:number with numbers > 0, as in draft:1/target:10, got {part!r}")
         if name in costs:
-            raise ValueError(f"costs must name a member once, {name} stands twice in {text!r}")
+            raise ValueError(f"costs must name a member once, {name} is repeated in {text!r}")
         costs[name] = seconds
     free = {member.name: 0.0 for member in pool.members if member.model_free}
     costs = {**free, **costs}
@@ -169,8 +169,8 @@ def _number(text: str) -> float:
 
 DRAFTS_MEMORY = 64  # drafts that a line by window reaches back
 SLOPE_MEMORY = 256  # forwards that the slope over held tokens reaches back
-ALIKE = 1e-3  # of two sums of squares, what directions must differ by to be told apart: of rounding, not tuned
-MOST_READ = 64  # tables that are kept: of room, not tuned
+ALIKE = 1e-3  # least difference of two sums of squares to count as two directions: against rounding, not tuned
+MOST_READ = 64  # tables that are kept: limits memory, not tuned
 
 
 class PerformanceProfiler:
@@ -178,12 +178,12 @@ class PerformanceProfiler:
 
     Args:
         pool: the members.
-        costs: of a forward by member, as `MemberSeconds` takes them, at every width; None measures. ValueError if bad.
+        costs: of a forward by member, as for `MemberSeconds`, at every width; None measures. ValueError if bad.
         memory: forwards that a cell's mean reaches back, >= 1.
-        moved: share by which a mean moves before what was read is read anew, > 0.
+        moved: share by which a mean moves before tables are read again, > 0.
 
     Attributes:
-        stated: seconds that were stated; None: they are measured.
+        stated: stated seconds; None: they are measured.
         num_lookups: members that copy and have no forwards, the lowest ones.
     """
 
@@ -197,17 +197,17 @@ class PerformanceProfiler:
         # Per member by the new tokens of all rows; see `_Cell`.
         self._cells: list[dict[int, _Cell]] = [{} for _ in pool.names]
         self._slopes = [_Slope() for _ in pool.names]
-        # Of every member how often it was read anew: when a mean has moved by more than `moved`.
+        # Of every member how often it was read again: when a mean has moved by more than `moved`.
         self._versions = [0] * len(pool.names)
         self._moved: set[int] = set()
         self._read: dict[tuple[int, float, int, int], _Table] = {}
 
     def known(self, level: int) -> bool:
-        """Whether anything is known of a member."""
+        """Whether a member has any seconds."""
         return self.stated is not None or bool(self._cells[level])
 
     def note(self, level: int, *, new_tokens: int, seconds: float, held_tokens: int = 0) -> None:
-        """Take in one forward over `new_tokens` >= 1 tokens, those of all its rows, which hold `held_tokens`."""
+        """Note one forward over `new_tokens` >= 1 tokens of all its rows, which hold `held_tokens`."""
         cells = self._cells[level]
         tokens = _bucket(new_tokens)
         cell = cells.get(tokens)
@@ -232,13 +232,13 @@ class PerformanceProfiler:
         return None if cell is None else cell.mean
 
     def guessed_s(self, level: int, num_rows: int) -> float:
-        """Seconds of such a forward as far as others tell; infinite where nothing is known of the member."""
+        """Seconds of such a forward as `table` estimates them; infinite for an unknown member."""
         return float(self.table(1, num_rows=num_rows)[level, 0])
 
     def table(self, widths: int, *, num_rows: int = 1, held_tokens: int = 0) -> Floats:
         """`[L, K]` seconds of a forward over 1 to K = `widths` new tokens a row; infinite where nothing is known.
 
-        The rows hold `held_tokens`, all together, if `note` is told of such.
+        The rows hold `held_tokens`, all together, if `note` gets such.
         """
         if self.stated is not None:
             forwards = np.array([self.stated.verify_s(name, 1) for name in self._names], dtype=float)
@@ -246,20 +246,21 @@ class PerformanceProfiler:
         return self._read_all(1.0, widths, num_rows, _bucket(held_tokens))
 
     def note_prompt(self, *, num_prompt: int, budget: int) -> None:
-        """Take in a request that begins: its prompt, and the most tokens its answer may have."""
+        """Note a request that begins: tokens of its prompt, and the most that its answer may have."""
         self._prompts += 1
         self._prompt_tokens += num_prompt
         self._budget_tokens += budget
 
     def note_answer(self, num_tokens: int) -> None:
-        """Take in a request that is done."""
+        """Note the answer of a request that is done."""
         self._answers += 1
         self._answer_tokens += num_tokens
 
     def entry_s(self, *, num_rows: int = 1) -> Floats:
         """`[L]` seconds of a member's forward over a prompt, per token of an answer; both are means.
 
-        An answer not done counts as half of what it may be: the first ones done are short. Alone, a prompt is cheap.
+        An unfinished answer counts as half its budget, as the first ones done are short. Zero before any is done, if
+        `num_rows` is 1: a prompt alone is cheap.
         """
         if self.stated is not None or not (self._answers or (self._prompts and num_rows > 1)):
             return np.zeros(len(self._cells))
@@ -267,10 +268,10 @@ class PerformanceProfiler:
         return self.prompts_s(num_rows) * (self._prompts / (self._answer_tokens + running * 0.5 * self._budget_tokens))
 
     def prompts_s(self, num_rows: int) -> Floats:
-        """`[L]` seconds of a forward over so many prompts of mean length; none where seconds are stated."""
+        """`[L]` seconds of a forward over `num_rows` prompts of mean length; zero where seconds are stated."""
         if self.stated is not None or not self._prompts:
             return np.zeros(len(self._cells))
-        mean = _bucket(round(self._prompt_tokens / self._prompts))  # few of them: what was read is kept
+        mean = _bucket(round(self._prompt_tokens / self._prompts))  # few values, so that tables are reused
         return self._read_all(float(mean), 1, num_rows)[:, 0]
 
     def _read_all(self, first: float, widths: int, num_rows: int, held: int = 0) -> Floats:
@@ -283,7 +284,7 @@ class PerformanceProfiler:
             if len(self._read) >= MOST_READ:
                 self._read.clear()
             self._read[num_rows, first, widths, held] = found
-        # Rows that hold tokens follow slopes too, which every forward moves.
+        # With held tokens slopes count too, which every forward moves.
         versions = [sum(self._versions)] * len(self._cells) if held else self._versions
         if found.versions != versions:
             self._fill(found, versions, num_rows, first, held)
@@ -297,14 +298,14 @@ class PerformanceProfiler:
         self._moved.clear()
 
     def _fill(self, table: "_Table", versions: list[int], num_rows: int, first: float, held: int) -> None:
-        # It is the member of most cells, of those that take any time; the largest among equals.
+        # The reference has most cells of all members that take any time; the largest among equals.
         cells = self._cells
         best = max(
             range(len(cells)), key=lambda level: (any(c.read for c in cells[level].values()), len(cells[level]), level)
         )
         reference = _curve(self._cells[best], num_rows, self._slopes[best].fitted, held).narrowed(first)
         follow = (best, versions[best]) != (table.reference, table.versions[best])
-        table.seconds = table.seconds.copy()  # whoever has it keeps what was read
+        table.seconds = table.seconds.copy()  # callers keep the one they have
         for level, version in enumerate(versions):
             if version != table.versions[level] or (follow and table.follows[level]):
                 curve = _curve(self._cells[level], num_rows, self._slopes[level].fitted, held)
@@ -313,10 +314,10 @@ class PerformanceProfiler:
 
 
 class _Table:
-    """What was read for one purpose. Mutated by the profiler.
+    """Seconds read for one set of arguments. Mutated by the profiler.
 
     Attributes:
-        seconds: `[L, K]`; replaced, never written to, when it is read anew.
+        seconds: `[L, K]`; replaced, never written to, when it is read again.
         versions: `[L]` of the members as read; -1: never.
         reference: the member that others follow beyond their own cells; -1: none.
         follows: `[L]` whether a row follows it.
@@ -332,10 +333,10 @@ class _Table:
 
 
 class _Cell:
-    """Forwards of one member over so many new tokens: `count` of them up to `memory`, mean seconds and held tokens.
+    """Forwards of one member and number of new tokens: `count` of them up to `memory`, mean seconds and held tokens.
 
-    Seconds follow from the tokens of all rows far more than from the number of rows, so a cell is of tokens, `tokens`
-    in the mean. `read` and `read_held` are the means as they were read.
+    Seconds depend on the tokens of all rows far more than on the number of rows, so a cell is for tokens, `tokens` in
+    the mean. `read` and `read_held` are the means as they were read.
     """
 
     __slots__ = ("count", "held", "mean", "read", "read_held", "tokens")
@@ -347,16 +348,16 @@ class _Cell:
         self.count = 1
 
     def at(self, held_tokens: float, slope: float) -> float:
-        """Seconds as read, taken to other held tokens; never below zero without any."""
+        """Seconds as read, at other held tokens; never below zero at none."""
         if not self.read_held:
             return self.read
         return self.read + min(slope, self.read / self.read_held) * (held_tokens - self.read_held)
 
 
 class _Slope:
-    """Seconds by held token, >= 0, from how forwards are off the means of their cells; older ones with less weight.
+    """Seconds by held token, >= 0, from deviations of forwards from their cells' means; older ones count less.
 
-    Wide forwards of one cell differ by some new tokens too: seconds are fitted by both.
+    Wide forwards of one cell also differ by some new tokens: seconds are fitted to both.
     """
 
     __slots__ = ("_held_held", "_held_s", "_held_tokens", "_tokens_s", "_tokens_tokens")
@@ -382,7 +383,7 @@ class _Slope:
 
 
 class _Curve:
-    """Seconds by new tokens a row, these ascending. Lists: few points are read at a time."""
+    """Seconds by new tokens a row, ascending. Lists: few points are read at a time."""
 
     __slots__ = ("_seconds", "_widths")
 
@@ -390,7 +391,7 @@ class _Curve:
         self._widths, self._seconds = widths, seconds
 
     def narrowed(self, least: float) -> "_Curve":
-        """The same down to `least` new tokens a row: on along its first slope, but no faster than in proportion."""
+        """The same down to `least` new tokens a row: along its first slope, but no faster than in proportion."""
         widths, seconds = self._widths, self._seconds
         if not widths or widths[0] <= least:
             return self
@@ -421,7 +422,7 @@ class _Curve:
             if not narrowest <= width <= widest:
                 follows = True
                 edge_s = reference.at(narrowest if width < narrowest else widest)
-                # A reference that takes no time there says nothing of how seconds grow.
+                # A reference that takes no time there cannot scale seconds.
                 seconds *= reference.at(width) / edge_s if edge_s > 0.0 else 1.0
             found.append(seconds)
         return found, follows
@@ -439,10 +440,10 @@ def _bucket(width: int) -> int:
 
 
 class DraftSeconds:
-    """What a whole Draft of a batch takes by its window: a part that is the same for all, and one for each token.
+    """Seconds of a whole Draft of a batch by its window: a part that is the same for all, and one for each token.
 
-    A line for every size of batch, up to a factor of two; of a size that nobody saw that of the nearest one. As long as
-    only one window was seen, seconds are taken to be in proportion to it. Mutated by `note`.
+    A line for every size of batch, up to a factor of two; for a size not seen that of the nearest one. As long as only
+    one window was seen, seconds are taken to be in proportion to it. Mutated by `note`.
     """
 
     __slots__ = ("_lines",)
@@ -451,7 +452,7 @@ class DraftSeconds:
         self._lines: dict[int, _Line] = {}
 
     def note(self, num_rows: int, window: int, seconds: float) -> None:
-        """Take in a Draft of `window` >= 1 tokens for so many requests."""
+        """Note a Draft of `window` >= 1 tokens for `num_rows` requests."""
         size = num_rows.bit_length()
         if size not in self._lines:
             self._lines[size] = _Line(1.0 - 1.0 / DRAFTS_MEMORY)
@@ -477,7 +478,7 @@ class ForwardWatch:
         self._seen: dict[int, tuple[int, int, float]] = {}
 
     def look(self, load: ServerLoad) -> None:
-        """Take in each member's latest operation, unless it equals the last; a draft's forwards count as alike."""
+        """Note each member's latest operation, unless it equals the last; a draft's forwards count as equal."""
         for level in self._levels:
             num_forwards, new_tokens, duration_s = key = (
                 load.num_forwards[level],
@@ -496,10 +497,10 @@ class ForwardWatch:
 
 
 class RoundSeconds:
-    """What a search over chains goes by, as lists: it reads single figures, which arrays are slow at. Final.
+    """The figures of a search over chains, as lists: it reads single ones, which is slow in arrays. Immutable.
 
-    Arguments are those of `specrouter.search.Figures`; `step_s` is `[L]` by how much a forward grows with a token at
-    least.
+    Arguments are those of `specrouter.search.SearchFigures`; `step_s` is `[L]` the least seconds by which a token more
+    lengthens a forward.
     """
 
     def __init__(
@@ -509,13 +510,13 @@ class RoundSeconds:
         self.seconds: list[list[float]] = seconds.tolist()
         self.entry_s: list[float] = entry_s.tolist()
         self.drafting, self.undrafted = drafting, undrafted
-        # Infinite seconds are those of an unknown member.
+        # An unknown member has infinite seconds.
         self.step_s = [min(map(sub, row[1:], row)) if row[0] < inf else 0.0 for row in self.seconds]
 
     def round(self, below: int, level: int, below_s: float, least_s: float, *, beyond: int = 0) -> tuple[int, float]:
         """The window of least (n tau + v(n + 1)) / E(n) over tau = `below_s`, and those seconds per token.
 
-        (0, `least_s`) where none is less. Windows up to N + `beyond` count, where v goes on along its last slope.
+        (0, `least_s`) where none is less. Windows up to N + `beyond` count, where v continues along its last slope.
         """
         rate, forward_s = self.rates[below][level], self.seconds[level]
         added_s = below_s + self.step_s[level]
@@ -569,7 +570,7 @@ class RoundWork:
             self.positions[level] += outcome.num_judged + 1.0
 
     def add(self, other: "RoundWork", *, kept: float) -> None:
-        """Take in a round, after what is there was cut to a share `kept`, 0 to 1."""
+        """Add a round, after the sums were cut to a share `kept`, 0 to 1."""
         self.tokens = kept * self.tokens + other.tokens
         for mine, theirs in (
             (self.drafted, other.drafted),
@@ -581,12 +582,12 @@ class RoundWork:
 
 
 class WorkPrices:
-    """Prices work by what operations took. Mutated by `see` and `end`.
+    """Prices work by measured operations. Mutated by `see` and `end`.
 
     Args:
         pool: the members.
-        below: names of members below the target that may run; each has to read what it has not read.
-        costs: of forwards, as `MemberSeconds` takes them, in place of measured ones; then nothing is read.
+        below: names of members below the target that may run; each first reads what its cache lacks.
+        costs: of forwards, as for `MemberSeconds`, in place of measured ones; then reading costs nothing.
     """
 
     def __init__(self, pool: Pool, below: Iterable[str], costs: str | None = None) -> None:
@@ -597,7 +598,7 @@ class WorkPrices:
         self._names = pool.names
 
     def see(self, seen: Observation) -> None:
-        """A round of a request begins: take in what operations took, and what members have yet to read."""
+        """A round of a request begins: note seconds of operations, and what members have yet to read."""
         if self._profiler.stated is None:
             self._watch.look(seen.load)
             for level, to_read in self._to_read.items():
@@ -605,15 +606,15 @@ class WorkPrices:
                 to_read.see(seen.request_id, lacking, seen.remaining)
 
     def end(self, outcome: Outcome) -> None:
-        """A request is done, by this step."""
+        """Note a request that this step finished."""
         if self._profiler.stated is None:
             for to_read in self._to_read.values():
                 to_read.end(outcome.request_id, outcome.num_emitted)
 
     def seconds(self, work: RoundWork, *, num_rows: int, held_tokens: int) -> float:
-        """Of a request's work in a batch of `num_rows` that hold so many tokens; infinite for members never seen.
+        """Of a request's work in a batch of `num_rows` that hold `held_tokens`; infinite for members never seen.
 
-        Some request has been seen and is not done.
+        Requires a request that was seen and is not done.
         """
         widths = 2 + max(
             int(positions / count) for positions, count in zip(work.positions, work.verifies, strict=True) if count

@@ -3,19 +3,19 @@
 A chain (Leviathan et al. 2023, arXiv:2211.17192; more levels as in SpecRouter, arXiv:2505.07680) runs its lower part
 until the tokens kept by a level number at least its window; then the next level judges all of them. HiSpec (Kumar et
 al. 2025, arXiv:2510.01336) is a chain of three: there an early exit of the target at about 1/8 of its depth drafts and
-one at about 1/4 verifies, with caches and hidden states shared, which has to stand in the costs here. We read its
-abstract and summaries: the windows 4 and 8 are ours, as is that members may be any models.
+one at about 1/4 verifies, with caches and hidden states shared, which the costs here must contain. We read its abstract
+and summaries: the windows 4 and 8 are ours, as is that members may be any models.
 
 `ngram-model` pairs prompt lookup (Saxena 2023) with a drafter that, unlike the one in `ngram:8/draft:4/target`, neither
-judges copies nor runs where there is one. `confident` is the threshold of transformers'
-`assistant_confidence_threshold` (0.4). SVIP (Zhang et al. 2024, arXiv:2411.18462) bounds the distance of drafter and
-target, and with it refusal, through the root of the drafter's entropy H; the draft goes on while sqrt(H) <= h. Our h,
-1.5 (H <= 2.25 nats), suits the models we ship. The token that trips a stop stays in the draft.
+judges copies nor runs after one. `confident` is the threshold of transformers' `assistant_confidence_threshold` (0.4).
+SVIP (Zhang et al. 2024, arXiv:2411.18462) bounds the distance of drafter and target, and with it rejections, by the
+root of the drafter's entropy H; the draft continues while sqrt(H) <= h. Our h, 1.5 (H <= 2.25 nats), suits the models
+we ship. The token at which a stop holds stays in the draft.
 
 `via-sd-lossless` is after VIA-SD (arXiv:2606.12243), which commits what its slim verifier accepts. Here that verifier
 drops a token with slim_prob < escalate x max slim_prob and all after it, and writes its own instead; the target judges
 the rest exactly. Lossless in greedy decoding and coupled sampling. Under rejection sampling which tokens reach the
-target depends on their values: the runtime hands the target the mixture that they follow (docs/policies-lossy.md).
+target depends on their values: the runtime gives the target the mixture that they follow (docs/policies-lossy.md).
 """
 
 from dataclasses import replace
@@ -67,7 +67,7 @@ class Chain:
         self.spec = chain
         self.most_pending = sum(chain.windows)
         verifiers = chain.members[1:] or chain.members
-        # The lowest verifier judges whatever was drafted: a draft that came back short had a reason to end.
+        # The lowest verifier judges any draft: a short one had a reason to end.
         windows = (1, *chain.windows[1:])
         self._verifies = [(name, Verify(name), window) for name, window in zip(verifiers, windows, strict=True)]
         self._draft = Draft(chain.members[0], chain.windows[0], stop) if chain.windows else None
@@ -78,7 +78,7 @@ class Chain:
             self.about = replace(self.about, target_alone=True)
 
     def decide(self, seen: Observation) -> Step:
-        """Climb as far as windows are full, else draft."""
+        """The lowest verifier with tokens to judge, if its window is full; else a draft."""
         if not seen.num_pending:
             return self._verifies[0][1] if self._draft is None or seen.found_nothing else self._draft
         if len(self._verifies) == 1:
@@ -89,7 +89,7 @@ class Chain:
             if waiting >= window or (waiting and hurry):
                 return verify
             if waiting:
-                break  # what this level has not kept is not for the levels above
+                break  # levels above judge only what this one has kept
         assert self._draft is not None  # a chain of one level never has anything pending
         return self._draft
 

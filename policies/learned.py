@@ -1,11 +1,11 @@
-"""SpecDec++ and its acceptance head: how likely the target keeps a drafted token, fitted beforehand.
+"""SpecDec++ and its acceptance head: how likely the target keeps a drafted token, fitted in advance.
 
-Huang et al. 2024 (arXiv:2405.19715): a draft ends where the chance that at least one of its tokens was refused exceeds
+Huang et al. 2024 (arXiv:2405.19715): a draft ends where the chance that at least one of its tokens is rejected exceeds
 a threshold, 1 - prod_i P(token i is kept | those before it are) > h, which is optimal if the threshold is right. P
 there is a network on the drafter's hidden states, trained on weighted losses. Here it is logistic in what a policy sees
-of the token and of its request (`RefusalAbove` has the formula; the bias moves with how well the request went so far),
-and every token has the same weight. The fit (`paceline policy fit`) is Newton's method. A head's file is JSON, with
-where its weights come from; no key may be missing. Letters: N rows, F columns.
+of the token and of its request (`RefusalAbove` has the formula; the bias moves with the request's acceptance so far),
+and every token has the same weight. The fit (`paceline policy fit`) is Newton's method. A head's file is JSON, with the
+source of its weights; no key may be missing. Letters: N rows, F columns.
 """
 
 import json
@@ -30,7 +30,7 @@ from .blocks import DraftedBlocks, smallest_model
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-RIDGE = 1.0  # pulls weights towards 0, as much as one row does; it keeps separable rows from infinite weights
+RIDGE = 1.0  # pulls weights towards 0, as much as one row does; keeps weights of separable rows finite
 MOST_STEPS = 100
 BINS = 10
 
@@ -38,7 +38,8 @@ BINS = 10
 def fit_logistic(rows: Floats, happened: Bools) -> Floats:
     """`[1 + F]` bias and weights of largest likelihood, less half the squared weights (the bias is free).
 
-    Of `[N, F]` rows and `[N]` what happened; raises ValueError if that is one value only, of which no bias is known.
+    From `[N, F]` rows and `[N]` outcomes; raises ValueError if all outcomes are the same, which leaves the bias
+    unbounded.
     """
     if happened.all() or not happened.any():
         raise ValueError("happened must hold both values")
@@ -64,12 +65,12 @@ def chances_of(rows: Floats, weights: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """How chances stand to what happened, on rows that nothing was fitted to."""
+    """How well chances predict outcomes, on held-out rows."""
 
     num_rows: int  # N, >= 1
     share: float  # of rows in which it happened, 0 to 1
-    # chance that a row in which it happened is ranked above one in which it did not, ties counting half, 0 to 1; 0.5
-    # says nothing
+    # chance that a row in which it happened is ranked above one in which it did not, ties counting half, 0 to 1; 0.5 is
+    # no skill
     auc: float
     # of ten bins of equally many rows, sorted by chance, the mean distance of the mean chance from the share in which
     # it happened, 0 to 1
@@ -77,7 +78,7 @@ class Fit:
 
 
 def fit_of(chances: Floats, happened: Bools) -> Fit:
-    """Compare `[N]` chances with `[N]` what happened, both values among them."""
+    """Compare `[N]` chances with `[N]` outcomes, which must have both values."""
     order = np.argsort(chances, kind="stable")
     bins = [part for part in np.array_split(order, BINS) if len(part)]
     errors = [abs(float(chances[part].mean() - happened[part].mean())) * len(part) for part in bins]
@@ -98,19 +99,18 @@ def _auc(chances: Floats, happened: Bools) -> float:
 
 
 FORMAT = "paceline-acceptance-head"
-# Names of the weights, in the order of the columns that they are fitted to; the last one is no part of a stop.
+# Names of the weights, in the order of the columns that they are fitted to; a stop does not use the last one.
 WEIGHTS = ("prob", "root_entropy", "gap", "place", "agreement")
-FORGETS = 0.2  # share that a round has in the running agreement of its request
+FORGETS = 0.2  # weight of a round in the running agreement of its request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceHead:
     """A fitted head; raises ValueError for a number out of range."""
 
-    # whose tokens it tells of; None of a head that was fitted to several pools, which tells of the smallest model of
-    # any
+    # the drafter; None of a head that was fitted to several pools, which is for the smallest model of any
     drafter: str | None
-    target: str | None  # who keeps them; None of such a head
+    target: str | None  # the verifier; None of such a head
     members: tuple[str, ...]  # of the recording's pool, smallest first; none of such a head
     recording: str  # its name; of several, with commas between
     # of the recording's `meta.json`, which holds the hashes of its other files; of several, of their hashes
@@ -120,7 +120,7 @@ class AcceptanceHead:
     start: float  # running agreement of a request before its first round, 0 to 1
     bias: float  # -50 to 50, also with the weight of `agreement` added
     weights: dict[str, float]  # by the names `WEIGHTS`, each -50 to 50 but for that of `agreement`
-    held_out: Fit  # how it does on requests that it was not fitted to
+    held_out: Fit  # on requests that it was not fitted to
 
     def __post_init__(self) -> None:
         check_within("start", self.start, "[0, 1]")
@@ -128,12 +128,12 @@ class AcceptanceHead:
             self.stop(1.0, agreement)
 
     def stop(self, chance: float, agreement: float) -> RefusalAbove:
-        """What ends a draft at this chance of a refusal, by the running agreement of its request, 0 to 1."""
+        """The stop at this chance of a rejection, by the running agreement of the request, 0 to 1."""
         weights = {name: weight for name, weight in self.weights.items() if name != "agreement"}
         return RefusalAbove(chance=chance, bias=self.bias + self.weights["agreement"] * agreement, **weights)
 
     def drafter_in(self, pool: Pool) -> str:
-        """The drafter; raises ValueError for a pool that has not the two models, or no model below its target."""
+        """The drafter; raises ValueError for a pool without the two models, or without a model below its target."""
         if self.drafter is None:
             return smallest_model(pool)
         if self.drafter not in pool.names[:-1] or self.target != pool.target:
@@ -149,7 +149,7 @@ class AcceptanceHead:
 
 
 def moved(agreement: float, num_accepted: int, num_judged: int) -> float:
-    """Running agreement of a request after a round with so many tokens >= 1 up to the first refused one."""
+    """Running agreement of a request after a round of `num_judged` >= 1 tokens up to the first rejected one."""
     return agreement + FORGETS * (num_accepted / num_judged - agreement)
 
 
@@ -258,14 +258,14 @@ class SpecDec(DraftedBlocks):
         super().__init__(draft, Verify(pool.target), others=())
 
     def block(self, seen: Observation) -> Step:
-        """As long as the head is confident of this request."""
+        """A draft that ends where the head expects a rejection."""
         agreement = self._agreement.get(seen.request_id)
         if agreement is None:
             return self._draft
         return Draft(self._draft.model, self._draft.tokens, self.head.stop(self._h, agreement))
 
     def learn(self, outcome: Outcome) -> None:
-        """How much of the round stayed."""
+        """Note the share that was accepted."""
         request_id = outcome.request_id
         if outcome.done:
             self._agreement.pop(request_id, None)

@@ -1,31 +1,32 @@
-"""Policies whose text may differ from the target's, and what holds one to a stated rate of divergences.
+"""Policies whose text may differ from the target's, and a controller that keeps one at a stated rate of divergences.
 
-docs/policies-lossy.md says of each what is the paper's and what is ours; `decoding.rules` has the rules' formulas.
+docs/policies-lossy.md separates what is the paper's from what is ours; `decoding.rules` has the rules' formulas.
 
 - `via-sd`: VIA-SD (arXiv:2606.12243). r = slim_prob(token) / max slim_prob routes each token to the draft, the slim
   verifier or the full model (`Band`). At most one full pass a block, if something was escalated (`Vouched`). The
-  printed thresholds leave no room for the middle way, so ours are r >= accept and r < escalate < accept. After an
-  escalated token the slim verifier judges on.
+  printed thresholds leave the middle band empty, so ours are r >= accept and r < escalate < accept. After an escalated
+  token the slim verifier continues to judge.
 - `cascade`: Narasimhan et al. (arXiv:2405.19261, `Deferral`). The paper samples from a mixed distribution, ours keeps
   or replaces single tokens: the same text in greedy decoding.
-- `early-commit`: Prophet (Li et al., arXiv:2508.19982), taken over from a diffusion model's logits to a drafter's
-  probabilities. Progress is what is committed over the budget.
+- `early-commit`: Prophet (Li et al., arXiv:2508.19982), transferred from a diffusion model's logits to a drafter's
+  probabilities. Progress is the committed share of the budget.
 - `entropy-patch`: Byte Latent Transformer (Pagnoni et al., arXiv:2412.09871). A patch is drafted up to a token of
-  entropy above `theta`, the boundary. There the boundary begins the next patch; here it is drafted, and alone judged.
+  entropy above `theta`, the boundary. There the boundary begins the next patch; here it is drafted, and the only token
+  judged.
 - `equilibrium`: The Consensus Game (Jacob et al., arXiv:2310.09139, `Equilibrium`), there over whole answers.
 - `ensemble`: static ensemble verification (DIVERSE, arXiv:2604.07622, `Ensemble`), as transformers 5 has it. The
   weight of one half is ours: there none is the default.
-- `pyramid-sd`: Byun et al. (arXiv:2510.12966). A token stays where Div(qualifier, draft) <= tau_Q and Div(target,
+- `pyramid-sd`: Byun et al. (arXiv:2510.12966). A token is kept where Div(qualifier, draft) <= tau_Q and Div(target,
   qualifier) <= tau_T. The divergence (total variation), exact judgement beyond (`Fuzzy`) and `gather` are ours. With
-  tau_T = 0 text in greedy decoding and coupled sampling is the target's: `about` of such an object says lossless.
+  tau_T = 0 text in greedy decoding and coupled sampling is the target's: `about` of such an object is lossless.
 - `typical`: Medusa (Cai et al. 2024, arXiv:2401.10774), equation 1: target_prob > min(eps, delta exp(-H)), H the
-  target's entropy, nats. 0.09 and 0.3 are its code's defaults. With delta below 1 the most probable token always stays.
-  Ours is one line of a drafter, asks for probabilities at temperature 1 in greedy decoding, and drafts anew after the
-  target's own token.
+  target's entropy, nats. 0.09 and 0.3 are its code's defaults. With delta below 1 the most probable token is always
+  kept. Ours is one line of a drafter, uses probabilities at temperature 1 in greedy decoding, and drafts again after
+  the target's own token.
 
 A divergence is a committed token that the target, reading the same text, would not have written. (Tables count
-positions that differ from the target's own text, and texts may part for good after one.) Letters: h divergences per
-token of blocks that nobody checks, c the share of blocks that are checked, b the budget per token.
+positions that differ from the target's own text, and texts may differ for good after one.) Letters: h divergences per
+token of unchecked blocks, c the share of blocks that are checked, b the budget per token.
 """
 
 from collections.abc import Sequence
@@ -87,16 +88,16 @@ GAIN = 0.4
 
 
 class DivergenceBudget:
-    """A controller of one number, strictness, from 0 (the policy's own thresholds) to 2 (every block is checked).
+    """Controls one number, strictness, from 0 (the policy's own thresholds) to 2 (every block is checked).
 
     A checked block commits no divergence and shows how many an unchecked one would have. A check that looks at n of L
     tokens (a verifier stops at the first divergence) and finds d = 0 or 1 stands for 1 / c blocks: in the mean, if all
     is scaled by n / L, for d (1 - c) divergences on n ((1 - c) + c n / L) committed tokens. So strictness moves by GAIN
     x (LEAST_SHARE / c) x (d (1 - c) - b n ((1 - c) + c n / L)), which is 0 in the mean where the budget is met.
 
-    Strictness up to 1 tightens thresholds at c = 1 / 8. What these cannot reach (a token that the middle verifier is
-    sure of, and wrong) is left to c, which goes from 1 / 8 to 1 between 1 and 2. So every budget can be held, at the
-    price of plain speculation with a slim pass on top at worst.
+    Strictness up to 1 tightens thresholds at c = 1 / 8. Where these do not suffice (a token of which the middle
+    verifier is sure, and wrong), c grows from 1 / 8 to 1 between 1 and 2. So every budget can be met, at worst at the
+    price of plain speculation with a slim pass on top.
 
     `per_thousand` is the budget in divergences per 1,000 tokens, above 0 to 1,000, else ValueError.
     """
@@ -117,7 +118,7 @@ class DivergenceBudget:
         return LEAST_SHARE + (1.0 - LEAST_SHARE) * excess if excess > 0.0 else LEAST_SHARE
 
     def is_due(self) -> bool:
-        """Whether the block at hand is to be checked; to be asked once a block."""
+        """Whether this block is to be checked; to be called once a block."""
         self._credit += self.share
         if self._credit < 1.0:
             return False
@@ -125,7 +126,7 @@ class DivergenceBudget:
         return True
 
     def note_check(self, num_tokens: int, num_looked_at: int, num_divergent: int) -> None:
-        """Take in a checked block.
+        """Note a checked block.
 
         Args:
             num_tokens: that would have been committed unchecked, >= 1.
@@ -412,7 +413,7 @@ class ViaSD(DraftedBlocks):
 
     @property
     def strictness(self) -> float:
-        """Where the budget has moved the policy, 0 (its own thresholds) to 2 (all is checked); 0 without a budget."""
+        """The budget's present strictness, 0 (the policy's own thresholds) to 2 (checks all); 0 without a budget."""
         return 0.0 if self._budget is None else self._budget.strictness
 
     def judge(self, seen: Observation, last: Outcome) -> Step:
@@ -420,13 +421,13 @@ class ViaSD(DraftedBlocks):
         if last.step.__class__ is Draft:
             return self._verify if self._is_degenerate(seen) else self._routes[self._route()]
         if self._budget is not None and self._budget.is_due():
-            # The target judges what the slim verifier endorses, too; what it escalated tells nothing of that.
+            # The target judges what the slim verifier endorses, too; escalated tokens do not count.
             self._checked[seen.request_id] = [token.judge == self._slim for token in seen.pending]
             return self._verify
         return self._settle if last.num_escalated else Commit(seen.num_pending)
 
     def learn(self, outcome: Outcome) -> None:
-        """Count what a check found; nothing else is learnt."""
+        """Note the result of a check; nothing else is learnt."""
         if self._budget is None or not outcome.num_emitted:
             return
         endorsed = self._checked.pop(outcome.request_id, None)
@@ -447,24 +448,24 @@ class ViaSD(DraftedBlocks):
         if self._guard is None:
             return False
         recent = seen.emitted_from(max(seen.num_emitted - LOOK_BACK, 0))
-        # Fewer tokens than the look-back hold: too little to tell a loop from a list.
+        # In fewer tokens than half the look-back a loop looks like a list.
         return len(recent) >= LOOK_BACK // 2 and repeated_share(recent, ORDER) >= self._guard
 
 
 def _bands(accept: float, escalate: float, steps: int) -> list[Band]:
-    """From the given thresholds to the strictest: all but the slim verifier's most probable tokens is escalated."""
+    """From the given thresholds to the strictest: only the slim verifier's most probable tokens are not escalated."""
     first = Band(accept, escalate)
     shares = [number / steps for number in range(1, steps + 1)]
-    # At the end escalate would equal accept, which leaves no middle way, and as a Band is refused.
+    # At the end escalate would equal accept, an empty middle band, which `Band` rejects.
     nearly = 1.0 - 2.0**-20
     tightened = [(accept + share * (1.0 - accept), escalate + share * (nearly - escalate)) for share in shares]
     return [first, *(Band(high, min(low, high * nearly)) for high, low in tightened)]
 
 
 def repeated_share(tokens: Sequence[int], order: int) -> float:
-    """Share of the n-grams (n = `order` >= 1) of `tokens` that stood there before, 0 to 1; 0 where fewer than two fit.
+    """Share of the n-grams (n = `order` >= 1) of `tokens` that occurred before, 0 to 1; 0 where fewer than two fit.
 
-    Degenerate text makes every model confident, and agreement worthless.
+    In degenerate text every model is confident, and agreement says nothing.
     """
     count = len(tokens) - order + 1
     if count < 2:

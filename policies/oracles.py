@@ -1,14 +1,14 @@
-"""Policies that know the future of a recording: the best windows, the best chains, and how they are planned.
+"""Policies that see the future of a recording: the best windows, the best chains, and how they are planned.
 
 They bound all policies that choose among the same rounds, and regret is measured against them. An *attempt* runs one
-round of a chain from any *position* (tokens of the answer, counted on the trunk); nothing is committed, the chain
-decides and the world answers as in a run.
+round of a chain from any *position* (tokens of the answer, counted on the trunk); the chain decides and the world
+answers as in a run, on a copy of the session.
 
 A plan is a cheapest way through an answer, by seconds at batch 1. A state is a position and how many tokens of it each
 member's cache lacks; an action is a round, its seconds those with warm caches plus the catch-up of its members. A*
-(Hart, Nilsson & Raphael 1968) takes first what is cheapest by the seconds spent plus a bound from below on those to
-come: the dynamic programming over positions alone, in which only a member's first forward ever is charged for catching
-up. Letters: N tokens of the answer, K members whose first forward the bound charges.
+(Hart, Nilsson & Raphael 1968) expands states in order of the seconds spent plus a lower bound on those to come: dynamic
+programming over positions alone, in which only a member's first forward ever is charged for catching up. Letters: N
+tokens of the answer, K members whose first forward the bound charges.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +40,7 @@ from .fixed import Chain
 # Of a session, inherited ones included.
 ALL_SLOTS = (*RequestText.__slots__, *Session.__slots__)
 
-# What a view of a session shows besides it.
+# What a view shows in addition to its session.
 Around = tuple[ServerLoad, Callable[[Session, int], Signal]]
 
 
@@ -56,7 +56,7 @@ class Feed(NamedTuple):
 class Round(NamedTuple):
     """One round of a chain from a position."""
 
-    chain: Chain  # that decides every step of it
+    chain: Chain  # decides its every step
     num_emitted: int  # tokens it commits, >= 1
     warm_s: float  # its seconds at batch 1, if no cache lacked anything but the last token of the context
     # one per member with weights that runs; a cache that lacks more makes the first forward larger
@@ -64,13 +64,13 @@ class Round(NamedTuple):
 
 
 def answered(*rounds: Round | None) -> list[Round]:
-    """Those that the recording answers for."""
+    """Those for which the recording holds all."""
     return [choice for choice in rounds if choice is not None]
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One round that is being tried. Mutated by `climb` and `finish`."""
+    """One round while it is tried. Mutated by `climb` and `finish`."""
 
     session: Session
     _world: World
@@ -88,7 +88,7 @@ class Attempt:
         self._prefill = Verify(self.session.pool.target)
 
     def fork(self) -> "Attempt":
-        """The same round so far, to be ended in another way."""
+        """A copy of the round so far, to be continued in another way."""
         session = copied(self.session)
         session.tokens, session.places = session.tokens[:], session.places[:]
         session.drafters, session.judges = session.drafters[:], session.judges[:]
@@ -99,7 +99,7 @@ class Attempt:
         )
 
     def climb(self, chain: Chain, top: int) -> bool:
-        """Steps of `chain` up to the next verification by level `top`; whether there was one.
+        """Run steps of `chain` up to the next verification by level `top`; whether there was one.
 
         There is none where the target comes first, or something was not recorded.
         """
@@ -113,9 +113,9 @@ class Attempt:
         return False
 
     def finish(self, chain: Chain) -> Round | None:
-        """Steps of `chain` until the target commits; None where something was not recorded.
+        """Run steps of `chain` until the target commits; None where something was not recorded.
 
-        A prefill that is due whatever is done is a round of its own; one that a draft waits for is part of that round.
+        A prefill that is due before any step is a round of its own; one that a draft waits for is part of that round.
         """
         session = self.session
         target = session.pool.target_level
@@ -133,7 +133,7 @@ class Attempt:
         return Round(chain, len(session.emitted) - self._position, self._seconds, tuple(feeds))
 
     def _decided(self, chain: Chain) -> tuple[Step, int] | None:
-        """The next step of `chain` and who runs it; None if it was not recorded, or a prefill ended the answer."""
+        """The next step of `chain` and its level; None if it was not recorded, or a prefill ended the answer."""
         session = self.session
         if not self._known or session.done:
             return None
@@ -196,13 +196,13 @@ class Foreseen(NamedTuple):
 
 
 class Foresight:
-    """The future of every request, which only a recording knows.
+    """The future of every request, which only a recording holds.
 
     Args:
         pool: the members.
         foreseen: what the recording shows.
-        forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held; inf where nothing is known
-            of a forward so large.
+        forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held; inf for a forward larger
+            than known.
 
     Attributes:
         request_ids: in the order of the recording.
@@ -227,7 +227,7 @@ class Foresight:
         return len(self._answers[request_id].tokens)
 
     def round_of(self, request_id: str, position: int, chain: Chain) -> Round | None:
-        """The round of `chain` from `position` on; None where the recording does not answer for all of it.
+        """The round of `chain` from `position` on; None where the recording does not hold all of it.
 
         Where the run starts with the prefill, the round from position 0 is the prefill, whatever the chain.
         """
@@ -236,7 +236,7 @@ class Foresight:
     def climbs(self, request_id: str, position: int, chain: Chain) -> list[Round]:
         """Rounds of a chain of three or more members, by its last window: the one it has, and every smaller one.
 
-        Windows that come to the same round are one. The list ends at the first round in which the target refuses a
+        Windows that lead to the same round are one. The list ends at the first round in which the target rejects a
         token, since a longer climb emits no more, and where the recording ends.
         """
         attempt = self._at(request_id, position)
@@ -281,13 +281,13 @@ MOST_CHARGED = 4
 # In place of inf where numbers are multiplied by zero; more than any run takes.
 MOST_SECONDS = 1e15
 
-State = tuple[int, tuple[int, ...]]  # position, and by level how many tokens its cache lacks
+State = tuple[int, tuple[int, ...]]  # position, and by level the tokens that its cache lacks
 
 
 class PlannedRounds(NamedTuple):
-    """What to do in one request."""
+    """The plan of one request."""
 
-    rounds: dict[int, Round]  # by position, for those that the plan comes to
+    rounds: dict[int, Round]  # by position, for those that the plan reaches
     seconds: float  # of all of them at batch 1
 
 
@@ -299,13 +299,13 @@ class Seconds:
         self._least: dict[tuple[int, int], list[float]] = {}
 
     def late_s(self, feed: Feed, missing: int) -> float:
-        """What a forward costs more if its cache lacks `missing` tokens more."""
+        """Extra seconds of a forward whose cache lacks `missing` tokens more."""
         level, new_tokens, held_tokens, _ = feed
         late = self._forward_s(level, new_tokens + missing, held_tokens - missing)
         return late - self._forward_s(level, new_tokens, held_tokens)
 
     def early_s(self, feed: Feed) -> float:
-        """What a forward costs less, at most, whatever its cache lacks: measured seconds may fall with new tokens."""
+        """Most seconds that any lack in its cache may save a forward: measured seconds may fall with new tokens."""
         level, new_tokens, held_tokens, _ = feed
         whole = new_tokens + held_tokens
         least = self._least.get((level, whole))
@@ -320,8 +320,8 @@ class Seconds:
 def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequence[Round]]) -> PlannedRounds:
     """The rounds of least total seconds from the first token of an answer to its end.
 
-    `rounds` is `[N]`: by position what may be done there, at least one each. Raises ValueError if there is no way whose
-    seconds are all known.
+    `rounds` is `[N]`: by position the rounds to choose from, at least one each. Raises ValueError if no path has known
+    seconds throughout.
     """
     seconds = Seconds(foresight)
     rounds = [_distinct(offered) for offered in rounds]
@@ -351,9 +351,9 @@ def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequen
 
 
 class Bound:
-    """The fewest seconds that can be left, by position and by which members have never run.
+    """A lower bound on the seconds left, by position and by which members have never run.
 
-    `rounds` is `[N]`: by position what may be done there.
+    `rounds` is `[N]`: by position the rounds to choose from.
     """
 
     def __init__(self, rounds: Sequence[Sequence[Round]], num_prompt: int, seconds: Seconds) -> None:
@@ -369,7 +369,7 @@ class Bound:
         self._table: list[list[float]] = table.tolist()
 
     def seconds(self, state: State) -> float:
-        """Of all that may follow `state`, the least."""
+        """A lower bound on all that may follow `state`."""
         position, lacking = state
         if position >= len(self._table) - 1:
             return 0.0
@@ -391,7 +391,7 @@ class Bound:
         return best
 
     def _priced(self, choice: Round, seconds: Seconds) -> tuple[float, int, list[float]]:
-        """(least seconds, members that run as bits, per charged member what its first forward ever adds)."""
+        """(least seconds, members that run as bits, per charged member the seconds its first forward ever adds)."""
         least_s, runs = choice.warm_s, 0
         firsts = dict.fromkeys(self._bits, 0.0)
         for feed in choice.feeds:
@@ -417,7 +417,7 @@ def _after_round(state: State, choice: Round, seconds: Seconds, num_tokens: int)
 
 
 def _distinct(offered: Sequence[Round]) -> list[Round]:
-    """Of rounds that feed the same and end alike the cheapest, the first among equals."""
+    """Of rounds with the same feeds and end the cheapest, the first among equals."""
     best: dict[tuple[int, frozenset[Feed]], Round] = {}
     for choice in offered:
         key = (choice.num_emitted, frozenset(choice.feeds))
@@ -455,11 +455,11 @@ class Oracle(ABC):
 
     @abstractmethod
     def rounds(self, foresight: Foresight, request_id: str, position: int) -> list[Round]:
-        """What may be done at a position, at least one round."""
+        """The rounds to choose from at a position, at least one."""
         ...
 
     def foresee(self, foresight: Foresight) -> dict[str, float]:
-        """Plan every request anew, before the first step; returns seconds that each will take at batch 1."""
+        """Plan every request, before the first step; returns the seconds of each at batch 1."""
         self._running.clear()
         self._plans = {name: self._planned(foresight, name) for name in foresight.request_ids}
         return {name: plan.seconds for name, plan in self._plans.items()}
@@ -467,7 +467,7 @@ class Oracle(ABC):
     def decide(self, seen: Observation) -> Step:
         """As the chain planned for this round; after the recorded answer, the target alone.
 
-        Raises ValueError if nobody called `foresee`.
+        Raises ValueError if `foresee` was not called.
         """
         request_id = seen.request_id
         chain = self._running.get(request_id)
@@ -479,7 +479,7 @@ class Oracle(ABC):
         return chain.decide(seen)
 
     def learn(self, outcome: Outcome) -> None:
-        """A round that has committed is over."""
+        """End a round that has committed."""
         if outcome.num_emitted:
             self._running.pop(outcome.request_id, None)
 
@@ -556,7 +556,7 @@ class OracleChain(Oracle):
         ]
 
     def rounds(self, foresight: Foresight, request_id: str, position: int) -> list[Round]:
-        """All of the set; of chains with three members and more, what their last window makes of them."""
+        """All of the set; of chains with three members and more, those by their last window."""
         found = answered(*[foresight.round_of(request_id, position, chain) for chain in self._flat])
         for chain in self._tall:
             found += foresight.climbs(request_id, position, chain)

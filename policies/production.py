@@ -1,13 +1,13 @@
 """Controllers that serving engines have: `sglang-adaptive` and `trtllm-gate`. vLLM's table is `off-under-load`.
 
 `sglang-adaptive` is `--speculative-adaptive` of SGLang (#21599, #24055, as of 0.5.23). The batch has a list of draft
-lengths by its size; on each a running average of the tokens that a request had accepted moves the length: down to the
-next shorter one s' at s' - 0.5 + `down` (0.5 + `down` where s' is 0), up beyond the present one s above s -
-0.5 + `up`. The average takes in a fifth of every round, and lengths move every fifth one after the tenth. At length 0
-nothing is learnt, and the shortest draft is tried at the next move.
+lengths by its size; in each a running average of the accepted tokens of a request moves the length: down to the next
+shorter one s' at s' - 0.5 + `down` (0.5 + `down` where s' is 0), up beyond the present one s above s - 0.5 + `up`. A
+round has a weight of a fifth in the average, and lengths move every fifth one after the tenth. At length 0 nothing is
+learnt, and the shortest draft is tried at the next move.
 
 `trtllm-gate` is TensorRT-LLM's switch-off (`acceptance_rate_window_size`, `acceptance_rate_threshold`): once the mean
-share of accepted tokens over the last rounds falls below a threshold, nothing is ever drafted again.
+share of accepted tokens over the last rounds falls below a threshold, drafting ends for good.
 
 Both engines decide for a batch. Here a round of a batch is a turn, in which as many rounds begin as requests run;
 SGLang looks up the size of its captured CUDA graph, here it is the requests that run.
@@ -24,10 +24,10 @@ from ..decoding.steps import Draft, Outcome, Step, Verify
 from .about import About
 from .blocks import A_DRAFTER, BatchTurns, DraftedBlocks, drafter_of
 
-# SGLang's defaults: draft lengths by running requests from there on, and how far `down` moves their thresholds.
+# SGLang's defaults: draft lengths by least running requests, and `down`, which moves their thresholds.
 LADDER = "1:1+3+7/8:0+1+3/32:0+1/64:0"
 DOWN = {1: -0.25}
-EMA, EVERY, WARM_UP = 0.2, 5, 10  # share of a round in the average, rounds between moves, rounds before the first
+EMA, EVERY, WARM_UP = 0.2, 5, 10  # weight of a round in the average, rounds between moves, rounds before the first
 LONGEST = 256  # tokens of a draft
 
 
@@ -46,7 +46,7 @@ class Rung:
         self.accepted = self.length - 1.0
 
     def note(self, accepted: float) -> None:
-        """A round of the batch is over, in which its requests had so many tokens accepted in the mean."""
+        """Note a round of the batch, with the mean of tokens accepted per request."""
         if self.length:
             self.accepted += EMA * (accepted - self.accepted)
         self.num_rounds += 1
@@ -127,7 +127,7 @@ class SglangAdaptive(DraftedBlocks):
         return self.block_of(self._rung.length)
 
     def learn(self, outcome: Outcome) -> None:
-        """Note what stayed of a round."""
+        """Note the accepted tokens of a round."""
         if isinstance(outcome.step, Verify):
             self._accepted.append(outcome.num_accepted)
 
@@ -190,6 +190,6 @@ class TrtllmGate(DraftedBlocks):
         return self.block_of(0 if self.off else self._draft.tokens)
 
     def learn(self, outcome: Outcome) -> None:
-        """Note what stayed of a round."""
+        """Note the accepted tokens of a round."""
         self._kept += outcome.num_accepted
         self._judged += outcome.num_judged

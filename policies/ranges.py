@@ -5,7 +5,7 @@
     FIRST..LAST:log     any number between, whose logarithm is spread evenly
     A|B|C               one of these
 
-Ranges stand behind the `=` of an option, of policies in one another too, or the `:` of a chain's window.
+Ranges follow the `=` of an option, also of nested policies, or the `:` of a chain's window.
 """
 
 import re
@@ -17,7 +17,7 @@ from math import prod
 
 from ..base.errors import ArgumentError
 
-# No number is longer, so that none takes long to read.
+# Longest number, so that none takes long to read.
 _NUMBER = r"[-+]?[0-9]{1,12}(?:\.[0-9]{1,12})?(?:[eE][-+]?[0-9]{1,2})?"
 _RANGE = rf"(?P<first>{_NUMBER})\.\.(?P<last>{_NUMBER})(?::(?P<step>log|{_NUMBER}))?(?=[,/)+]|$)"
 _LIST = r"(?<=:)[0-9]{1,7}(?:\|[0-9]{1,7})+(?=[,/)+]|$)|(?<==)[^,|()=]+(?:\|[^,|()=]+)+"
@@ -28,25 +28,25 @@ _NAME = re.compile(r"[^,(=:/+]*(?=[=:]$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueRange:
-    """What one value of a text may be: one of `choices`, or a number from `first` to `last`."""
+    """The values of one place of a text: `choices`, or numbers from `first` to `last`."""
 
     name: str  # of the option, or of the member whose window it is
     choices: tuple[str, ...] = ()  # of a list, at least two
     first: Decimal = Decimal(0)
     last: Decimal = Decimal(0)
     step: Decimal | None = None  # > 0; None: any number between, whole ones of `whole`
-    whole: bool = False  # whether only whole numbers are meant
+    whole: bool = False  # whether numbers are whole
     log: bool = False  # whether their logarithm is spread evenly
 
     @property
     def count(self) -> int | None:
-        """How many values there are; None where that is not known."""
+        """The number of values; None where there is no end of them."""
         if self.choices:
             return len(self.choices)
         return None if self.step is None else int((self.last - self.first) // self.step) + 1
 
     def values(self) -> Iterator[str]:
-        """Each of them as it is written; raises ArgumentError where there is no end of them."""
+        """Each value as text; raises ArgumentError where there is no end of them."""
         if self.choices:
             yield from self.choices
             return
@@ -60,7 +60,7 @@ class ValueRange:
 
 
 def written(number: Decimal) -> str:
-    """As a text of a policy has it, without an exponent and without zeros at its end."""
+    """A number as text, without an exponent and trailing zeros."""
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -70,12 +70,12 @@ class PolicyRanges:
     """A policy's text, in which some values are ranges."""
 
     text: str
-    parts: tuple[str, ...]  # of the text, between the ranges: one more than these
+    parts: tuple[str, ...]  # of the text, between the ranges: one more than ranges
     ranges: tuple[ValueRange, ...]
 
     @property
     def count(self) -> int:
-        """How many policies it stands for; raises ArgumentError where there is no end of them."""
+        """The number of policies; raises ArgumentError where there is no end of them."""
         return prod(one.count if one.count is not None else len(list(one.values())) for one in self.ranges)
 
     def policies(self) -> Iterator[str]:
@@ -90,7 +90,7 @@ class PolicyRanges:
 
 
 def policy_ranges(text: str) -> PolicyRanges:
-    """Read a text, which may have no range at all; raises ArgumentError for a range that is none."""
+    """Read a text, with or without ranges; raises ArgumentError for a bad range."""
     parts, ranges, start = list[str](), list[ValueRange](), 0
     for found in _SLOT.finditer(text):
         parts.append(text[start : found.start()])

@@ -1,4 +1,4 @@
-"""One of several chains for each round, by a few numbers of the rounds before: what a learner can be trained on.
+"""One of several chains for each round, by a few numbers of the rounds before, on which a learner can be trained.
 
 The numbers are the same where it is trained (`paceline.sim.gym`) and where it decides, since both come from here.
 Letter: K chains to choose among.
@@ -18,7 +18,7 @@ from .fixed import Chain
 
 LAST_ROUNDS = 4
 NUM_NUMBERS = LAST_ROUNDS + 2
-NONE = -1.0  # in place of what is not there
+NONE = -1.0  # in place of a missing value
 
 
 class RoundHistory:
@@ -32,7 +32,7 @@ class RoundHistory:
         self._chosen = NONE
 
     def note(self, chosen: int, outcome: Outcome) -> None:
-        """The target has committed what a round of the chain `chosen`, 0 to K - 1, came to."""
+        """Note a round of the chain `chosen`, 0 to K - 1, which the target has committed."""
         self._chosen = chosen / self._most
         self._shares.appendleft(outcome.num_accepted / outcome.num_judged if outcome.num_judged else NONE)
 
@@ -78,7 +78,7 @@ class RoundChoice:
         self.most_pending = max(chain.most_pending for chain in self._chains)
         self._choose = choose
         self._histories: dict[str, RoundHistory] = {}
-        self._playing: dict[str, int] = {}  # of every round that is under way
+        self._playing: dict[str, int] = {}  # of every unfinished round
 
     def history(self, request_id: str) -> RoundHistory:
         """Of a request that has not ended; forgotten when it ends."""
@@ -88,7 +88,7 @@ class RoundChoice:
         return found
 
     def forget(self, request_id: str) -> None:
-        """Let a request begin anew, wherever it stood."""
+        """Reset a request, in any state."""
         self._histories.pop(request_id, None)
         self._playing.pop(request_id, None)
 

@@ -1,9 +1,9 @@
 """Suffix decoding: the draft is what most often followed the newest tokens, in this request's text and earlier answers.
 
-The index of some texts is a suffix automaton: every piece, how often it stands there, and what follows it. Of n tokens
-it has at most 2n states, and a suffix tree of them as its links (Blumer et al. 1985, Theoretical Computer Science 40).
-A state stands for all pieces that end in the same places: the longest of them, and suffixes of it down to one token
-more than the longest piece of the state it links to.
+The index of some texts is a suffix automaton: every piece, how often it occurs, and what follows it. Of n tokens it has
+at most 2n states, and a suffix tree of them as its links (Blumer et al. 1985, Theoretical Computer Science 40). A state
+stands for all pieces that end in the same places: the longest of them, and suffixes of it down to one token more than
+the longest piece of the state it links to.
 
 SuffixDecoding (Oliaro et al. 2024, arXiv:2411.04975) looks up a suffix of p tokens in an index of the request's own
 text and in one of earlier answers, and adds the most frequent token, one by one. With C(token) its share among all that
@@ -13,8 +13,8 @@ follow,
 
 and drafting ends after alpha p tokens, or where D falls below a threshold. The suffix and index of most score win; a
 model drafts instead where the score is below a threshold (their hybrid). Ours: a line is verified, not a tree; p has no
-bound; an answer is known to others once its request is done, up to its last round, whose tokens no policy is shown; and
-the oldest half of earlier answers is forgotten at a time.
+bound; other requests use an answer once its request is done, up to its last round, whose tokens policies do not see;
+and the oldest half of earlier answers is dropped at a time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from .about import About, Observable
 from .blocks import DraftedBlocks, drafter_of, lookup_member
 
 ROOT = 0
-SHORT = 16  # tokens that most matches have less of: of speed, not tuned
+SHORT = 16  # tokens; most matches are shorter: for speed, not tuned
 
 
 Likeliest = tuple[int, int, float]  # a next token, the state after it, and its share of all that followed
@@ -55,14 +55,14 @@ class SuffixAutomaton:
         self.links, self.lengths, self.counts = [-1], [0], [0]
         self.last = ROOT
         self.num_tokens = 0
-        self._likeliest: dict[int, Likeliest] = {}  # by state, of those with several next tokens, until texts go on
+        self._likeliest: dict[int, Likeliest] = {}  # by state, of those with several next tokens; cleared by `extend`
 
     def begin(self) -> None:
-        """What comes now is another text."""
+        """Begin another text."""
         self.last = ROOT
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """The text goes on."""
+        """Append to the text."""
         follows, links, lengths, counts = self.follows, self.links, self.lengths, self.counts
         last = self.last
         self._likeliest.clear()
@@ -91,7 +91,7 @@ class SuffixAutomaton:
         return other
 
     def likeliest(self, state: int) -> "Likeliest | None":
-        """What followed most often, of equals what came first; None where nothing did."""
+        """The most frequent next token, the first of equals; None where there is none."""
         follows, counts = self.follows[state], self.counts
         if len(follows) == 1:
             ((token, after),) = follows.items()
@@ -107,13 +107,13 @@ class SuffixAutomaton:
         return found
 
     def at(self, state: int, length: int) -> tuple[int, int]:
-        """(state, tokens) of a piece that was found at `state`; pieces may have been told apart since."""
+        """(state, tokens) of a piece that was found at `state`, which may have been split since."""
         while state and length <= self.lengths[self.links[state]]:
             state = self.links[state]
         return state, length
 
     def walk(self, state: int, length: int, tokens: Iterable[int]) -> tuple[int, int]:
-        """(state, tokens) of the longest suffix, of a piece that was found at `state` and tokens, that stands here."""
+        """(state, tokens) of the longest indexed suffix of a piece that was found at `state` with `tokens` after it."""
         follows, links, lengths = self.follows, self.links, self.lengths
         state, length = self.at(state, length)
         for token in tokens:
@@ -126,7 +126,7 @@ class SuffixAutomaton:
         return state, length
 
     def end_of(self, text: Sequence[int]) -> tuple[int, int]:
-        """(state, tokens) of the longest suffix of a text that stands here: its end tells, unless all of it matches."""
+        """(state, tokens) of the longest indexed suffix of a text; reads its end, then more if all of that matches."""
         size = SHORT
         while True:
             state, length = self.walk(ROOT, 0, text[-size:])
@@ -135,7 +135,7 @@ class SuffixAutomaton:
             size *= 4
 
     def _exactly(self, before: int, token: int) -> int:
-        """The state of the longest piece of `before` and the token, which is told apart from longer ones if need be."""
+        """The state of the longest piece of `before` and the token; split from longer ones if need be."""
         after = self.follows[before][token]
         length = self.lengths[before] + 1
         if self.lengths[after] == length:
@@ -156,19 +156,19 @@ class SuffixAutomaton:
 
 
 class Place(NamedTuple):
-    """Where a piece of text stands in an index."""
+    """Where a piece of text occurs in an index."""
 
     within: SuffixAutomaton  # the index that it was found in
-    state: int  # of it
+    state: int  # of the index
     length: int  # tokens of it; 0 where nothing was found
 
     def after(self, tokens: Sequence[int]) -> "Place":
-        """Where it stands once these tokens follow."""
+        """The place after these tokens."""
         return Place(self.within, *self.within.walk(self.state, self.length, tokens))
 
 
 class Match:
-    """Where the newest tokens of a request stand in what is kept. Mutated by `EarlierAnswers.follow`."""
+    """Where the newest tokens of a request occur in earlier answers. Mutated by `EarlierAnswers.follow`."""
 
     __slots__ = ("places", "serial")
 
@@ -180,14 +180,14 @@ class Match:
 class EarlierAnswers:
     """An index of the newest answers, in two generations. Mutated by `add`.
 
-    When the younger one is full it becomes the older one, and what that held is forgotten: between half of `most` >= 2
-    tokens and all of them are kept, once there were as many.
+    When the younger one is full it becomes the older one, which is dropped: between half of `most` >= 2 tokens and all
+    of them are kept, once there were as many.
     """
 
     def __init__(self, most: int) -> None:
         self._half = most // 2
         self._generations = [SuffixAutomaton()]
-        self._serial = 0  # of the younger one
+        self._serial = 0  # of the younger generation
 
     @property
     def num_tokens(self) -> int:
@@ -195,7 +195,7 @@ class EarlierAnswers:
         return sum(index.num_tokens for index in self._generations)
 
     def add(self, answer: Sequence[int]) -> None:
-        """Take in an answer, up to half of what is kept."""
+        """Add an answer, cut to half of `most`."""
         answer = answer[: self._half]
         if self._generations[-1].num_tokens + len(answer) > self._half:
             self._generations = [self._generations[-1], SuffixAutomaton()]
@@ -205,9 +205,9 @@ class EarlierAnswers:
         index.extend(answer)
 
     def follow(self, match: Match, tokens: Sequence[int]) -> None:
-        """A request's text goes on by these tokens. A new generation is followed from here on."""
+        """Advance a request's match by these tokens. A new generation is matched from here on."""
         if match.serial != self._serial:
-            # Of an older generation the place is known if it was the younger one when it was looked at last.
+            # The place in the older generation is known if that was the younger one at the last call.
             known = match.places[-1:] if match.serial == self._serial - 1 else []
             match.places = [*known, *[(ROOT, 0)] * (len(self._generations) - len(known))]
             match.serial = self._serial
@@ -216,7 +216,7 @@ class EarlierAnswers:
             match.places[generation] = index.walk(state, length, tokens) if length else index.end_of(tokens)
 
     def places(self, match: Match) -> Iterator[Place]:
-        """Where a request's text ends in each generation, as it was followed last, the older one first."""
+        """Where a request's text ends in each generation by the last `follow`, the older one first."""
         for index, (state, length) in zip(self._generations, match.places, strict=True):
             yield made(Place, (index, *index.at(state, length)))
 
@@ -230,7 +230,7 @@ class IndexedText:
     Attributes:
         answer: ids of the committed tokens.
         index: of prompt and answer.
-        match: where the text ends in earlier answers.
+        match: of the text's end in earlier answers.
     """
 
     __slots__ = ("answer", "index", "match")
@@ -241,35 +241,35 @@ class IndexedText:
         self.index = index
 
     def extend(self, tokens: list[int]) -> None:
-        """The answer goes on."""
+        """Append to the answer."""
         self.answer += tokens
         self.index.extend(tokens)
 
     @property
     def repeated(self) -> Place:
-        """Of the longest suffix of the text that stands in it elsewhere, too."""
+        """The place of the longest suffix of the text that also occurs elsewhere in it."""
         index = self.index
         state = max(index.links[index.last], 0)
         return made(Place, (index, state, index.lengths[state]))
 
 
-MOST_PROMPTS = 64  # that indexes are kept of: of room, not tuned
+MOST_PROMPTS = 64  # with a kept index: limits memory, not tuned
 
 
 class RequestTexts:
-    """What requests have written so far. Mutated by `read` and `learn`.
+    """The texts of requests so far. Mutated by `read` and `learn`.
 
-    An answer is known to others once its request is done, up to the last round, whose tokens no policy is shown.
+    Other requests use an answer once its request is done, up to the last round, whose tokens policies do not see.
     `store` tokens of earlier answers are kept, 0 or >= 2: between half of them and all.
     """
 
     def __init__(self, store: int) -> None:
         self._earlier = EarlierAnswers(store) if store else None
         self._open: dict[str, IndexedText] = {}
-        self._prompts: dict[tuple[int, ...], SuffixAutomaton] = {}  # the newest: a copy is made sooner than an index
+        self._prompts: dict[tuple[int, ...], SuffixAutomaton] = {}  # the newest: copying is faster than indexing
 
     def read(self, seen: Observation) -> IndexedText:
-        """The text of a request, with what was committed since it was read last."""
+        """The text of a request, extended by what was committed since the last call."""
         text = self._open.get(seen.request_id)
         if text is None:
             text = self._open[seen.request_id] = IndexedText(self._index_of(seen.prompt))
@@ -296,21 +296,21 @@ class RequestTexts:
         return iter(()) if self._earlier is None else self._earlier.places(text.match)
 
     def learn(self, outcome: Outcome) -> None:
-        """What a request that is done has answered is there for others."""
+        """Offer the answer of a request that is done to others."""
         if outcome.done:
             text = self._open.pop(outcome.request_id, None)
             if text is not None and self._earlier is not None:
                 self._earlier.add(text.answer)
 
 
-MOST_PATTERNS = 8  # suffixes of the newest tokens that are looked at, the longest first
+MOST_PATTERNS = 8  # suffixes of the newest tokens that are tried, the longest first
 
 
 class Candidate(NamedTuple):
     """Tokens that may follow, and their score."""
 
-    score: float  # tokens of it that are expected to be right, if what follows does so as often as it did before
-    tokens: tuple[int, ...]  # of it
+    score: float  # expected right tokens, if continuations are as frequent as before
+    tokens: tuple[int, ...]  # of the copy
 
 
 NOTHING = Candidate(0.0, ())
@@ -329,9 +329,7 @@ class SpeculationRule:
         best = NOTHING
         for _ in range(MOST_PATTERNS):
             most = min(int(self.factor * length), self.most)
-            if (
-                state == ROOT or most <= best.score
-            ):  # a token adds one at most, and shorter matches are followed by less
+            if state == ROOT or most <= best.score:  # a token adds at most 1, and shorter matches allow fewer
                 break
             best = max(best, self._after(index, state, most), key=lambda found: found.score)
             state = index.links[state]
@@ -348,7 +346,7 @@ class SpeculationRule:
                 break
             token, state, share = after
             prob *= share
-            if prob < self.least_prob or token < 0:  # logs have numbers below 0 for tokens that nobody knows
+            if prob < self.least_prob or token < 0:  # logs have numbers below 0 for unknown tokens
                 break
             score += prob
             tokens.append(token)
@@ -419,5 +417,5 @@ class Suffix(DraftedBlocks):
         return replace(self._draft, tokens=len(found.tokens), copy=found.tokens)
 
     def learn(self, outcome: Outcome) -> None:
-        """What a request that is done has answered is there for others."""
+        """Offer the answer of a request that is done to others."""
         self._texts.learn(outcome)

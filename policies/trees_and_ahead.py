@@ -1,16 +1,16 @@
 """Policies beyond chains: members that work at the same time (`pearl`, `dsi`, `pipespec`), and token trees.
 
 PEARL (Liu et al. 2024, arXiv:2408.11850): while the target judges the first token, or a draft, the next tokens are
-written behind it; the window is the ratio of the speeds (section 4.3), so that neither waits. Ours compares the
-target's own token with the first one ahead at once, there a round later.
+written after it; the window is the ratio of the speeds (section 4.3), so that neither waits. Ours compares the target's
+own token with the first one ahead at once, theirs a round later.
 
 DSI (Timor et al. 2024, arXiv:2405.14105): the lookahead is the least with ceil(target_s / (lookahead draft_s)) <=
-servers (equation 1). One target serves a request here, so it is the least number of tokens that takes at least the
+servers (equation 1). Here one target serves a request, so it is the least number of tokens that take at least the
 target's time.
 
-PipeSpec (McDanel et al. 2025, arXiv:2505.01572): each member judges what the next smaller one has endorsed and writes
-on; a refusal throws away what smaller ones made of what was refused. There members run asynchronously. Here all parts
-of a step begin and end together.
+PipeSpec (McDanel et al. 2025, arXiv:2505.01572): each member judges what the next smaller one has endorsed and
+continues to write; a rejection drops what smaller ones wrote after the rejected token. There members run
+asynchronously; here all parts of a step begin and end together.
 
 `tree` drafts one shape (SpecInfer, arXiv:2305.09781), `tree-dynamic` grows where the drafter is sure (EAGLE-2,
 arXiv:2406.16858).
@@ -78,9 +78,9 @@ class Pearl:
         self._chooses = window is None
         if window is not None:
             check_within("window", window, ONE_STEP)
-            _refuse_beside(f"window={window}", start=start, most=most, memory=memory, costs=costs)
+            _check_beside(f"window={window}", start=start, most=most, memory=memory, costs=costs)
         if costs is not None:
-            _refuse_beside(f"costs={costs}", memory=memory)
+            _check_beside(f"costs={costs}", memory=memory)
         self._seconds = MemberSeconds(pool, costs, memory=MEMORY if memory is None else memory)
         self._most = window or (MOST if most is None else most)
         check_within("most", self._most, ONE_STEP)
@@ -91,23 +91,23 @@ class Pearl:
         self.most_pending = 2 * self._most
         self.window = window or start or min(START, self._most)
         if self._chooses and self._choose() and start is not None:
-            _refuse_beside(f"costs={costs}", start=start)
+            _check_beside(f"costs={costs}", start=start)
 
     def decide(self, seen: Observation) -> Step:
-        """Judge what is pending and write on behind it; at the end of the text there is nothing to write."""
+        """Judge what is pending and write after it; at the end of the text only judge."""
         room = seen.room
         if room < 1:
             return self._verify
         return self._aheads[min(self.window, room) - 1]
 
     def learn(self, outcome: Outcome) -> None:
-        """Take in what members took, and choose the window anew."""
+        """Note the seconds, and choose the window again."""
         if self._chooses:
             self._seconds.charge(outcome)
             self._choose()
 
     def _choose(self) -> bool:
-        """As many tokens as the draft writes while the target judges them; whether seconds are known."""
+        """Set the window to the tokens drafted while the target judges; returns whether seconds are known."""
         verify_s = self._seconds.verify_s(self._target, self.window)
         draft_s = self._seconds.draft_s(self._drafter, 1)
         if verify_s is None or draft_s is None or draft_s <= 0.0:
@@ -120,8 +120,8 @@ class Pearl:
         return min(max(round(ratio), 1), self._most)
 
 
-def _refuse_beside(given: str, **options: object) -> None:
-    """Raise ArgumentError for the first option that is there: beside what is given it would do nothing."""
+def _check_beside(given: str, **options: object) -> None:
+    """Raise ArgumentError for the first option that is not None: with what is given it would have no effect."""
     for name, value in options.items():
         if value is not None:
             raise ArgumentError(f"{name} does nothing beside {given}, got {value!r}")
@@ -166,20 +166,21 @@ class PipeSpec:
         largest = middle_verifier(pool, middle, drafter, "pipespec")
         between = verifiers_between(pool, drafter) if middle is None else [largest]
         self._verifies = tuple([Verify(name) for name in (pool.target, *reversed(between))])
-        # Each verifier's own token may stand behind what it was given.
+        # Each verifier's own token may follow what it was given.
         self.most_pending = window * (len(self._verifies) + 1) + len(between)
         self._pipeline = Overlap((*self._verifies, Draft(drafter, window)))
 
     def decide(self, seen: Observation) -> Step:
-        """All members at once; at the end of the text nobody writes, and each that has tokens to judge does."""
+        """All members at once; at the end of the text those that have tokens to judge, and no drafter."""
         if seen.has_room:
             return self._pipeline
-        # A member that endorses all there is, or stands above one that does, has nothing to do but the target.
+        # A member that endorses all pending tokens, or is above one that does, has nothing to do, unless it is the
+        # target.
         at_work = tuple([step for step in self._verifies if step.model == seen.pool.target or seen.waiting(step.model)])
         return Overlap(at_work) if len(at_work) > 1 else at_work[0]
 
     def learn(self, outcome: Outcome) -> None:
-        """Nothing is learnt: who works when follows from the text alone."""
+        """Nothing is learnt: the steps follow from the text alone."""
 
 
 class DraftedTrees(ABC):
@@ -193,7 +194,7 @@ class DraftedTrees(ABC):
         shape: of the trees.
 
     Attributes:
-        trees: the step that drafts, for who records what it needs.
+        trees: the step that drafts, for a recorder of what it needs.
         most_pending: tokens that may be pending, at most.
         most_off_trunk: tokens that may follow one another off the target's text, at most.
     """

@@ -3,8 +3,8 @@
 `autotune` is the bandit of ik_llama.cpp's `--spec-autotune` (#1595): of windows 1 to 16 a random one with probability
 0.15, else the one of the best mean tokens per second; means are dropped when 30 drafts in a row stay 30% below the
 running average. SGLang proposed means by the size of the batch (#4732). Here arms are chains, the target alone among
-them, each played for a few rounds before any is preferred; rounds of all sizes of batch are learnt together and priced
-at the present one (`WorkPrices`); and one request explores for all that run.
+them, each played for a few rounds before any is preferred; rounds of all batch sizes are learnt together and priced at
+the present one (`WorkPrices`); and one request explores for all that run.
 
 `goodput` is SmartSpec (Liu et al. 2024, arXiv:2406.14066). Letters: B requests that run, k window, a_i acceptance of
 request i, d a forward of the drafter over B tokens, v(n) one of the target over n, both at the tokens that the batch
@@ -14,12 +14,12 @@ holds.
     T(k) = k d + v(B (k + 1)) + [k > 0] r sum_i l(a_i, k)
 
 r, what the drafter reads before it drafts (`TextToRead`), in seconds by token of the answers, is ours. Seconds are
-linear in held tokens as there, but measured, and of any shape in new ones (`PerformanceProfiler`). Acceptance is a
-running average of each request, which begins at that of all. One window holds for a turn of the batch.
+linear in held tokens as in the paper, but measured, and of any shape in new ones (`PerformanceProfiler`). Acceptance is
+a running average of each request, which starts from that of all. A window holds for a turn of the batch.
 
-`off-under-load` has vLLM's thresholds on running requests, those that read their prompt among them:
-`speculative_disable_by_batch_size` (#4592), or `num_speculative_tokens_per_batch_size` (#32374), in which sizes that
-are not named go by those before them.
+`off-under-load` has vLLM's thresholds on running requests, those in prefill included:
+`speculative_disable_by_batch_size` (#4592), or `num_speculative_tokens_per_batch_size` (#32374), in which a size that
+is not named has the window of the next smaller one.
 
 `slo` has the aim of AdaServe (arXiv:2501.12162), which builds token trees so that each request keeps the pace of its
 service level. Here a request's window follows its acceptance (`WindowSchedule`). In a loaded batch it shrinks where the
@@ -59,7 +59,7 @@ from .estimates import DraftSeconds, ForwardWatch, PerformanceProfiler, RoundWor
 from .fixed import Chain
 
 MOST_ARMS = 64
-RECENT = 32  # rounds of preferred arms by which a change is told
+RECENT = 32  # rounds of preferred arms in which a change is detected
 
 
 class Autotune:
@@ -116,12 +116,12 @@ class Autotune:
         self._prices = WorkPrices(pool, {name for chain in self._chains for name in chain.spec.members[:-1]}, costs)
         self._turns = BatchTurns()
         self._kept = 1.0 - 1.0 / memory
-        self._begin_anew()
+        self._reset()
         self._rounds: dict[str, _Round] = {}
         self.plays = [0] * len(self._chains)
         self.resets = 0
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         members = len(self._pool.members)
         self._values = [RoundWork(members) for _ in self._chains]
         self._begun = [0] * len(self._chains)
@@ -152,30 +152,30 @@ class Autotune:
     def _reward(self, playing: "_Round") -> None:
         value, arm = playing.value, playing.arm
         if value is not self._values[arm]:
-            return  # it began before all arms were tried anew
+            return  # it began before all arms were reset
         rounds = value.verifies[-1]
         if arm == self._preferred and rounds:
             self._lately.note(playing.work.tokens, value.tokens / rounds)
         value.add(playing.work, kept=self._kept)
         if self._lately.num_rounds >= 2 * RECENT and abs(self._lately.rate - 1.0) > self._change:
-            self._begin_anew()
+            self._reset()
             self.resets += 1
 
     def _pick(self, load: ServerLoad) -> int:
-        """The arm of a round: one to try, now and then one by chance, else that of the turn."""
+        """The arm of a round: one to try, sometimes a random one, else that of the turn."""
         untried = next((arm for arm, begun in enumerate(self._begun) if begun < self._trial), None)
         if untried is not None:
             return untried
         if self._turns.begins(load.num_running):
             rates = [self._rate(value, load) for value in self._values]
             self._preferred = rates.index(max(rates))
-            # One request explores for all: to draft, each would have to be read to the drafter first.
+            # One request explores for all: before it drafts, the drafter must read its text.
             if self._rng.random() < self._explore:
                 return self._rng.randrange(len(self._begun))
         return self._preferred
 
     def _rate(self, value: RoundWork, load: ServerLoad) -> float:
-        """Tokens per second if all that run played an arm; none as long as no round of it has ended."""
+        """Tokens per second if all running requests played an arm; 0 until a round of it has ended."""
         if not value.tokens:
             return 0.0
         seconds = self._prices.seconds(value, num_rows=load.num_running, held_tokens=load.context_tokens)
@@ -189,10 +189,10 @@ class _Round:
     work: RoundWork
 
 
-MOST = 1_000  # tokens of the longest window, all of which are weighed every turn
+MOST = 1_000  # tokens of the longest window; all windows are compared every turn
 REQUEST_MEMORY = 32  # rounds that a request's own acceptance reaches back
-STEADIER = 8  # times that depths change more slowly than acceptance: they are the drafter's, not the text's
-PRIOR_TOKENS = 8.0  # judged tokens of its own that the acceptance of all counts for where a request begins
+STEADIER = 8  # times slower than acceptance: depths depend on the drafter, not on the text
+PRIOR_TOKENS = 8.0  # weight, in judged tokens, of the acceptance of all in a new request
 
 
 class Goodput(DraftedBlocks):
@@ -248,7 +248,7 @@ class Goodput(DraftedBlocks):
         self._to_read = TextToRead()
         self._turns = BatchTurns()
         self._explore = explore
-        self._latest = (0, 0.0)  # tokens fed and seconds of the draft that was noted last
+        self._latest = (0, 0.0)  # tokens fed and seconds of the last draft noted
         self.window = self.best = self._asked = start
 
     def block(self, seen: Observation) -> Step:
@@ -267,7 +267,7 @@ class Goodput(DraftedBlocks):
         return self.block_of(window)
 
     def learn(self, outcome: Outcome) -> None:
-        """Follow acceptance, of all and of the request."""
+        """Note acceptance, of all and of the request."""
         if outcome.num_judged:
             self._acceptance.note(*judged(outcome))
             self._by_depth.note(outcome, self._own[outcome.request_id].rate)
@@ -278,7 +278,7 @@ class Goodput(DraftedBlocks):
                 self._to_read.end(outcome.request_id, outcome.num_emitted)
 
     def _choose(self, load: ServerLoad) -> int:
-        """Set the window of the turn; the one of the request that begins it."""
+        """Set the window of the turn; returns that of the request that begins it."""
         most = self._draft.tokens
         self._note_draft(load)
         seconds = self._profiler.table(most + 1, num_rows=load.num_running, held_tokens=load.context_tokens)
@@ -304,15 +304,15 @@ class Goodput(DraftedBlocks):
         return self.window
 
     def _note_draft(self, load: ServerLoad) -> None:
-        """Take in the latest draft of the turn before, unless much was read in it besides."""
+        """Note the latest draft of the turn before, unless much else was read in it."""
         fed, seconds = load.new_tokens[self._drafter], load.duration_s[self._drafter]
         if self._asked and seconds and fed <= (self._asked + 2) * load.num_running and (fed, seconds) != self._latest:
             self._latest = fed, seconds
             self._drafts.note(load.num_running, self._asked, seconds)
 
 
-WINDOW = 4  # tokens, of the drafter if neither a policy nor a table is given
-AT = 32  # running requests, where speculation ends if nothing else is said
+WINDOW = 4  # tokens drafted if neither a policy nor a table is given
+AT = 32  # default: running requests from which on the target decodes alone
 
 
 class OffUnderLoad(MadeOf):
@@ -367,7 +367,7 @@ class OffUnderLoad(MadeOf):
         super().__init__(tuple(dict.fromkeys(part for _, part in self.steps)))
 
     def decide(self, seen: Observation) -> Step:
-        """As the policy of the load at which the round began."""
+        """The step of the policy for the load at which the round began."""
         policy, last = self._playing.get(seen.request_id), seen.last
         if policy is None or (not seen.num_pending and (last is None or last.num_emitted)):
             policy = self._playing[seen.request_id] = self._policy_at(seen.load.num_running)

@@ -1,16 +1,16 @@
-"""Two levels, or several that vote, with a draft whose length follows what happens.
+"""Two levels, or several that vote, with a draft whose length adapts.
 
 `consensus` drafts while the voters agree; at the first objection the objector's token is the last, and the target
-judges all. The idea is that of tightwad 0.4 (2026), mode `strict`, where drafters write side by side and what all wrote
-is committed unasked; we found no paper of it. In the chain `draft:4/mid:8/target` the middle member goes on after it
-has corrected the draft, here it stops.
+judges all. The idea is that of tightwad 0.4 (2026), mode `strict`, where drafters write in parallel and what all wrote
+is committed unjudged; we found no paper of it. In the chain `draft:4/mid:8/target` drafting continues after the middle
+member has corrected the draft, here it stops.
 
 `adaedl`: Agrawal et al. 2024 (arXiv:2410.18351). The target keeps the next token with a chance of at least about 1 -
 sqrt(gamma H), H the entropy of the drafter's distribution; the draft ends where that falls below lambda. After each
 verification r <- beta1 r + (1 - beta1) kept/drafted, and lambda moves to beta2 lambda + (1 - beta2) (lambda +- e), up
 where r is at most the wanted rate: the controller and constants of Draft & Verify (Zhang et al. 2023,
-arXiv:2309.08168). Ours: the token that trips the rule stays in the draft, and lambda is one for all requests and stays
-in [0, 1].
+arXiv:2309.08168). Ours: the token at which the rule holds stays in the draft; all requests share one lambda, kept in
+[0, 1].
 
 `adaptive` is transformers' `num_assistant_tokens_schedule="heuristic"`, per request. `two-level` takes the window n of
 least expected seconds per token, (n t + v(n + 1)) (1 - a) / (1 - a^(n+1)): Theorem 3.8 of Leviathan et al. 2023
@@ -67,7 +67,7 @@ class Consensus(DraftedBlocks):
         self.most_pending = most + len(names) - 1
 
     def judge(self, seen: Observation, last: Outcome) -> Step:
-        """The next voter's vote; with all in favour more is drafted, with one against the target judges."""
+        """The next voter's verification; if all agreed, another draft; if one objected, the target judges."""
         step = last.step
         if last.refused_at is not None or isinstance(step, Commit):
             return self._verify
@@ -77,8 +77,8 @@ class Consensus(DraftedBlocks):
             return self._verify if seen.num_pending or vote is None else self._drafts[vote.model]
         if vote is not None:
             return vote
-        goes_on = step.__class__ is Verify and seen.has_room and seen.num_pending + self._draft.tokens <= self._most
-        return self._draft if goes_on else self._verify
+        continues = step.__class__ is Verify and seen.has_room and seen.num_pending + self._draft.tokens <= self._most
+        return self._draft if continues else self._verify
 
 
 def _default_voters(pool: Pool) -> tuple[str, ...]:
@@ -254,7 +254,7 @@ class TwoLevel(DraftedBlocks):
         return self.block_of(self.window)
 
     def learn(self, outcome: Outcome) -> None:
-        """Follow seconds and acceptance; every so many rounds, choose."""
+        """Note seconds and acceptance; choose when due."""
         self._seconds.charge(outcome)
         if outcome.step.__class__ is not Verify:
             return

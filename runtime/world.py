@@ -161,7 +161,7 @@ class TorchWorld:
         """Free what the request held."""
         self.manager.close(session.request_id)
 
-    def put_back(self, session: Session) -> None:
+    def preempt(self, session: Session) -> None:
         """Free the request's caches; it is still open, and later forwards read it again."""
         self.manager.give_up(session.request_id)
 

@@ -107,7 +107,7 @@ class LiveRequest(ServedRequest):
         super().__init__(pool=pool, arrival=arrival, serial=serial, answers=answers, recorded_id=job.request_id)
         self.job = job
 
-    def _begins_anew(self) -> bool:
+    def _begins_segment(self) -> bool:
         """Never: an answer of models has one end."""
         return False
 
@@ -209,7 +209,7 @@ class LiveWorld:
         self._models = models
         self._target = len(models.pool.members) - 1
         self.open, self.close = models.open, models.close
-        self.put_back, self.signal = models.put_back, models.signal
+        self.preempt, self.signal = models.preempt, models.signal
 
     def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> Ran:
         """See `EngineWorld`; raises MemoryError where the device has no room."""

@@ -1,6 +1,6 @@
-"""What an operation costs: by its forwards, as it was measured, by recorded rounds, or with prefix caches.
+"""Seconds of operations: by forwards, by measured operations, by recorded rounds, or with prefix caches.
 
-Which of these is decided once, when a world is made. Letters: B requests of an operation.
+A world chooses one of these once. Letters: B requests of an operation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ Charged = tuple[list[Forward], float]  # what ran, and seconds of the whole oper
 class Charges:
     """Charges operations by their forwards, with catch-up, verification width and the rows still running.
 
-    `pool` has the members in level order. The attribute `beside_s` has the seconds so far that were no forward's, or
-    None where the cost knows of none.
+    `pool` has the members in level order. The attribute `beside_s` has the seconds so far outside forwards, or None
+    where the cost has none.
     """
 
     def __init__(self, cost: CostModel, pool: Pool) -> None:
@@ -42,23 +42,23 @@ class Charges:
         self._reader = pool.feature_level
 
     def close(self, request_id: str) -> None:
-        """A request has ended."""
+        """Forget a request that has ended."""
 
     def counts(self, level: int) -> PrefixCounts:
-        """What the prefix cache of a member did in the operation that was charged last."""
+        """Counts of a member's prefix cache in the operation that was charged last."""
         return NO_COUNTS
 
     def lookup_s(self, num_rows: int) -> float:
-        """Seconds of prompt lookups for so many requests."""
+        """Seconds of prompt lookups for `num_rows` requests."""
         return self._cost.lookups_s(num_rows)
 
     def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
-        """Of a Draft, and of `[B]` what it drafted."""
+        """Of a Draft with `[B]` results."""
         forwards = draft_forwards(self._cost, self._names[level], items, drafted, level)
         return forwards, total_s(forwards)
 
     def check_trees(self, level: int) -> None:
-        """Raises ValueError for a member whose drafts cost something by the round, which says nothing of trees."""
+        """Raises ValueError for a member whose drafts cost seconds by the round, which do not cover trees."""
         name = self._names[level]
         if self._cost.draft_terms(name) is not None:
             raise ValueError(
@@ -72,7 +72,7 @@ class Charges:
         return forwards, total_s(forwards)
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> Charged:
-        """Of a Verify: one forward, but for a member that reads the target's states."""
+        """Of a Verify: one forward, except for a member that reads the target's states."""
         if level == self._reader:
             forwards = reading_forwards(self._cost, self._names[level], items, level, [1] * len(items))
             return forwards, total_s(forwards)
@@ -81,10 +81,10 @@ class Charges:
 
 
 def charges_of(cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -> Charges:
-    """Charges by all that a cost knows of operations; `now_s` as of `OperationCharges`.
+    """The charges for a cost; `now_s` as of `OperationCharges`.
 
     Raises:
-        ArgumentError: a cost by operations beside a member that reads the target's states.
+        ArgumentError: a cost by operations in a pool with a member that reads the target's states.
     """
     if not cost.knows_operations:
         return Charges(cost, pool)
@@ -95,15 +95,14 @@ def charges_of(cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -
 
 
 class OperationCharges(Charges):
-    """Charges operations of which forwards, and all that is beside them, were measured in decoding; mutated by each.
+    """Charges operations whose forwards, and all outside them, were measured in decoding; mutated by each.
 
-    A forward is charged by the rows it has: their padding, whether they stand side by side in the cache, and how long
-    ago its weights were read last. So rows are given out here as the runtime's caches give them out, and the run's
-    clock is read: whatever passes between two forwards (lookups, other members' forwards, decisions) keeps weights
-    away.
+    A forward is charged by its rows: their padding, whether they are adjacent in the cache, and how long ago its
+    weights were read last. So rows of caches are assigned here as in the runtime's caches, and the run's clock is read:
+    anything between two forwards (lookups, other members' forwards, decisions) keeps weights away.
 
-    `pool` has the members in level order. `now_s` reads the run's clock, which stands at the beginning of an operation
-    when that is charged; None outside a run, where nothing takes time but what is charged.
+    `pool` has the members in level order. `now_s` reads the run's clock, at the beginning of an operation when that is
+    charged; None outside a run, where only what is charged takes time.
     """
 
     def __init__(self, cost: CostModel, pool: Pool, now_s: Callable[[], float] | None) -> None:
@@ -115,7 +114,7 @@ class OperationCharges(Charges):
         self._rows: dict[int, dict[str, int]] = {}
 
     def close(self, request_id: str) -> None:
-        """Its rows are free."""
+        """Free its rows."""
         for rows in self._rows.values():
             rows.pop(request_id, None)
 
@@ -125,7 +124,7 @@ class OperationCharges(Charges):
         return self._charge(0.0, seconds)
 
     def check_trees(self, level: int) -> None:
-        """See `Charges`; what was measured beside the forwards of drafts stands for what is beside those of trees."""
+        """See `Charges`; seconds outside the forwards of drafts are taken for those of trees."""
 
     def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> Charged:
         """See `Charges`: one forward a token while any row still drafts."""
@@ -172,7 +171,7 @@ class OperationCharges(Charges):
         return [forward], self._whole("verify", level, len(items), judged, [forward])
 
     def _first(self, level: int, fed: Sequence[tuple[int, int]], rows: Sequence[int]) -> Forward:
-        """The first forward of an operation, whose weights were read a while ago."""
+        """The first forward of an operation, whose weights were not read just before."""
         num_rows = len(fed)
         new_tokens = sum(new for new, _ in fed)
         longest, num_slots = max(new for new, _ in fed), max(new + held for new, held in fed)
@@ -183,7 +182,7 @@ class OperationCharges(Charges):
         return (num_rows, new_tokens, 1, seconds)
 
     def _whole(self, kind: Beside, level: int, num_rows: int, num_tokens: int, forwards: Sequence[Forward]) -> float:
-        """Seconds of an operation; what is beside its forwards comes after them."""
+        """Seconds of an operation; those outside its forwards come after them."""
         name = self._names[level]
         beside_s = self._cost.beside_s(kind, name, num_forwards=len(forwards), num_rows=num_rows, num_tokens=num_tokens)
         forwards_s = sum(each_s for *_, each_s in forwards)
@@ -211,7 +210,7 @@ Item = tuple[Session, Draft | DraftTree | Verify]
 
 
 class PrefixCharges(Charges):
-    """Charges forwards where members have prefix caches: what is cached is not fed, and rows may wait for others.
+    """Charges forwards where members have prefix caches: cached tokens are not fed, and rows may wait for others.
 
     The logic is that of the runtime (`decoding.prefix_cache`), called at the same moments; blocks hold nothing here.
     Mutated by each operation. `pool` has the members in level order.
@@ -227,7 +226,7 @@ class PrefixCharges(Charges):
         self._prefixes = prefixes
 
     def close(self, request_id: str) -> None:
-        """See `Charges`; the request refers to nothing more."""
+        """See `Charges`; the request's references are given up."""
         self._prefixes.release(request_id)
 
     def counts(self, level: int) -> PrefixCounts:
@@ -296,17 +295,18 @@ class PrefixCharges(Charges):
 
 
 class RoundCharges(Charges):
-    """Charges by the seconds of recorded rounds, and by their means whatever was not recorded.
+    """Charges recorded rounds by their seconds, and all else by their means.
 
-    Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged
-    for the prompt. Where the target goes first, nobody knows yet which method will draft: the least is charged that any
-    method took until its first token, and the rest of its own method's with the first draft or plain step.
+    Measured seconds have the prefill separately. It is charged with a request's first operation, and no forward is
+    charged for the prompt. Where the target runs first, the method that will draft is not known yet: charged is the
+    least that any method took until its first token, and the rest of the request's own method with the first draft or
+    plain step.
 
-    Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were drafted
+    Drafting in a recorded round takes that round's seconds if at least as many tokens are requested as were drafted
     then; so does the verification after it, if nothing else is pending. Engines draft beyond the end of an answer: a
-    draft that replay cuts there is charged as what was asked for, up to the window of the engine's rounds, and so is
-    its verification. A draft or verification that was not recorded takes the means, as the same drafter's rounds of the
-    same request compare to them (`CostModel.round_scale`). Of several requests together nothing was recorded.
+    draft that replay cuts there is charged by its requested length, up to the window of the engine's rounds, and so is
+    its verification. A draft or verification that was not recorded takes the means, scaled by the same drafter's rounds
+    of the same request (`CostModel.round_scale`). Operations of several requests are never recorded.
     """
 
     def __init__(self, cost: CostModel, pool: Pool, meta: RoundsMeta, states: Mapping[str, "RequestRounds"]) -> None:
@@ -339,14 +339,14 @@ class RoundCharges(Charges):
         state.verify_s, state.num_cut = None, 0
         count = len(drafted.tokens)
         if own is None:
-            if count == session.room:  # cut by the end of the answer, and not by the drafter's own rule
+            if count == session.room:  # cut by the end of the answer, not by the drafter's own rule
                 state.num_cut = max(min(asked, self._longest(state.request, name)) - count, 0)
             charged = draft_forwards(self._cost, name, [item], [drafted], level)
             factor = self._draft_factor(state, session, name, charged, count)
             return forwards + [(rows, new, repeats, each_s * factor) for rows, new, repeats, each_s in charged]
         if not session.tokens:
             state.verify_s, state.verified_from = own[1], len(session.emitted)
-        # The log may say what it took to draft nothing.
+        # The log may have the seconds of drafting nothing.
         return [*forwards, (1, 1, count, own[0] / count) if count else (1, 0, 1, own[0])]
 
     def _verify(self, state: "RequestRounds", session: Session, level: int) -> list[Forward]:
@@ -357,7 +357,7 @@ class RoundCharges(Charges):
                 return [(1, session.num_prompt, 1, started_s)]
         forwards = self._prefill(state, session, TARGET_ALONE)
         new_tokens, held = session.feed(level, verify=True)
-        if not held:  # the prompt is paid for; its last token is what the first verification needs
+        if not held:  # the prompt was charged; the first verification needs its last token
             new_tokens -= session.num_prompt - 1
             held = session.num_prompt - 1
         seconds = state.verify_s if state.verified_from == len(session.emitted) else None
@@ -377,7 +377,7 @@ class RoundCharges(Charges):
     def _draft_factor(
         self, state: "RequestRounds", session: Session, drafter: str, charged: list[Forward], count: int
     ) -> float:
-        """By how much a draft of `count` tokens that was not recorded differs from the mean seconds `charged`."""
+        """Factor on the mean seconds `charged` for a draft of `count` tokens that was not recorded."""
         scale = self._cost.round_scale(session.request_id, drafter)
         factor = scale.drafting * (1.0 + state.num_cut / count if state.num_cut else 1.0)
         seconds = factor * sum(repeats * each_s for _, _, repeats, each_s in charged)
@@ -393,7 +393,7 @@ class RoundCharges(Charges):
         state.prefilled = True
         if state.started_s:
             rest_s = self._start_s(state.request, method) - state.started_s
-            return [(1, 0, 1, rest_s)] if rest_s > 0 else []  # seconds of the operation, and of no forward
+            return [(1, 0, 1, rest_s)] if rest_s > 0 else []  # seconds of the operation, outside forwards
         seconds = self._cost.prefill_s(session.request_id, method)
         return [(1, session.num_prompt, 1, seconds)] if seconds else []
 
@@ -411,7 +411,7 @@ class RoundCharges(Charges):
         return min((seconds for method in methods if (seconds := self._start_s(request, method))), default=0.0)
 
     def _longest(self, request: RoundsRequest, drafter: str) -> int:
-        """Most tokens that the drafter drafts in a round: its window, else what it was seen to draft or keep here."""
+        """Most tokens that the drafter drafts in a round: its window, else the most drafted or accepted here."""
         window, rounds = self._drafters[drafter].window, request.rounds.get(drafter)
         if window is not None or rounds is None or not len(rounds.start):
             return window or 0
@@ -420,7 +420,7 @@ class RoundCharges(Charges):
     def _own_round(
         self, request: RoundsRequest, session: Session, drafter: str, asked: int
     ) -> tuple[float, float] | None:
-        """Seconds of the round recorded where this draft starts, if as much was asked for then; else None."""
+        """Seconds of the round recorded where this draft starts, if that fits `asked` tokens; else None."""
         rounds = request.rounds.get(drafter)
         if rounds is None or (session.drafters and session.pool.names[session.drafters[-1]] == drafter):
             return None
@@ -430,24 +430,24 @@ class RoundCharges(Charges):
             return None
         drafted, window = int(rounds.drafted[index]), self._drafters[drafter].window
         if drafted < 0:
-            drafted = window or asked  # nobody knows how much was asked for
-        stopped = drafted < (window or 1)  # by itself, so that it would have done so whatever was asked for
+            drafted = window or asked  # the requested length is unknown
+        stopped = drafted < (window or 1)  # by its own rule, so at any requested length
         if not drafted <= asked or not (stopped or asked <= max(drafted, window or 0)):
             return None
         return self._cost.round_s(request.request_id, start, drafter)
 
 
 def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
-    """The one forward of a Verify: per row its pending tokens, the position before them, and what it must catch up."""
+    """The one forward of a Verify: per row its pending tokens, the position before them, and its catch-up."""
     return fed_forward(cost, model, [session.feed(level, verify=True) for session, _ in items])
 
 
 def reading_forwards(
     cost: CostModel, model: str, items: Sequence[DraftItem | VerifyItem], level: int, lengths: Sequence[int]
 ) -> list[Forward]:
-    """The forwards of a drafter from the target's states, which reads what that has not judged token by token.
+    """The forwards of a drafter from the target's states, which reads tokens not judged yet one by one.
 
-    `lengths` is `[B]` tokens drafted; 1 for a Verify, whose last forward gives its own token.
+    `lengths` is `[B]` tokens drafted; 1 for a Verify, whose last forward writes its own token.
     """
     fed = []
     for (session, step), length in zip(items, lengths, strict=True):
@@ -460,9 +460,9 @@ def reading_forwards(
 def draft_forwards(
     cost: CostModel, model: str, items: Sequence[DraftItem], drafted: Sequence[Drafted], level: int
 ) -> list[Forward]:
-    """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round.
+    """Seconds of a Draft: as a whole where the cost has that, else its forwards, after its seconds by the round.
 
-    What the stops of its rows take comes last.
+    Seconds of its rows' stops come last.
     """
     forwards = _forwards_of(cost, model, items, drafted, level)
     terms = cost.draft_terms(model)
@@ -470,11 +470,11 @@ def draft_forwards(
 
 
 def stop_reads(terms: DraftTerms, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> list[Forward]:
-    """Seconds that the stops of a Draft take, of no forward: by drafted token of the longest row that has one."""
+    """Seconds of the stops of a Draft, outside forwards: by drafted token of the longest row with a stop."""
     lengths = [len(row.tokens) for (_, step), row in zip(items, drafted, strict=True) if step.stop is not None]
     if not any(lengths) or not terms.stop_s:
         return []
-    return [(len(lengths), 0, 1, terms.stop_s * (max(lengths) if terms.block is None else 1))]  # a block comes at once
+    return [(len(lengths), 0, 1, terms.stop_s * (max(lengths) if terms.block is None else 1))]  # a block is read once
 
 
 def _forwards_of(
@@ -482,7 +482,7 @@ def _forwards_of(
 ) -> list[Forward]:
     if items[0][0].pool.feature_level == level:
         return reading_forwards(cost, model, items, level, [len(row.tokens) for row in drafted])
-    if len(items) == 1:  # most of replay
+    if len(items) == 1:  # the usual case in replay
         length = len(drafted[0].tokens)
         new_tokens, context_tokens = items[0][0].feed(level, verify=False) if length else (0, 0)
         return row_draft_forwards(cost, model, new_tokens, context_tokens, length)
@@ -495,7 +495,7 @@ def _forwards_of(
 def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
     """As `draft_forwards`, of several requests.
 
-    `fed` is `[B]`: of each request, tokens that its first forward is fed, tokens that its cache holds then, and tokens
+    `fed` is `[B]`: of each request, tokens fed to its first forward, tokens that its cache holds then, and tokens
     drafted, >= 0.
     """
     terms = cost.draft_terms(model)
@@ -507,7 +507,7 @@ def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, in
         terms.check_fits(model, max(length for _, _, length in fed))
         rows = [terms.block.forward(*row) for row in fed if row[2]]
         return [fed_forward(cost, model, rows)] if rows else []
-    # No tokens are fed in it: seconds of the operation, not of a forward.
+    # Without tokens: seconds of the operation, not of a forward.
     return [(len(fed), 0, 1, terms.seconds(0, len(fed))), *_token_forwards(cost, model, fed)]
 
 
@@ -524,8 +524,8 @@ def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tok
 
 
 def fed_forward(cost: CostModel, model: str, fed: Sequence[tuple[int, int]]) -> Forward:
-    """One forward; by request the tokens that it is fed, and those that it holds."""
-    if len(fed) == 1:  # most of replay
+    """One forward; `fed` has by request the tokens fed, and those held."""
+    if len(fed) == 1:  # the usual case in replay
         ((new_tokens, context_tokens),) = fed
     else:
         new_tokens, context_tokens = sum(new for new, _ in fed), held_together(cost, model, [held for _, held in fed])
@@ -534,14 +534,14 @@ def fed_forward(cost: CostModel, model: str, fed: Sequence[tuple[int, int]]) -> 
 
 
 def tree_feeds(items: Sequence[TreeItem], drafted: Sequence[Drafted], level: int) -> Iterator[list[tuple[int, int]]]:
-    """Of each forward of a DraftTree, by request that is in it: tokens that it is fed, and those that it holds."""
+    """For each forward of a DraftTree, by request in it: tokens fed, and tokens held."""
     fed = [session.feed(level, verify=False) for session, _ in items]
     yield fed
     yield from layer_feeds([new + kept for new, kept in fed], drafted)
 
 
 def layer_feeds(held: Sequence[int], drafted: Sequence[Drafted]) -> Iterator[list[tuple[int, int]]]:
-    """As `tree_feeds`, of the forwards after the first one, in which each request holds so many tokens."""
+    """As `tree_feeds`, of the forwards after the first one, in which requests hold `held` tokens."""
     widths = [row.tree.widths if row.tree is not None else () for row in drafted]
     for layer in range(max(map(len, widths))):
         growing = [place for place, by_layer in enumerate(widths) if len(by_layer) > layer]
@@ -551,7 +551,7 @@ def layer_feeds(held: Sequence[int], drafted: Sequence[Drafted]) -> Iterator[lis
 def later_held(context_tokens: int, length: int) -> int:
     """Tokens held in the forwards after the first of a lone draft of `length` >= 2 tokens.
 
-    Cost models are linear in the tokens held between their corners, so the middle of a run stands for it.
+    Cost models are linear in the tokens held between their corners, so the middle of a run represents all of it.
     `context_tokens` are held after the first forward.
     """
     return context_tokens + (length - 2) // 2
@@ -566,13 +566,13 @@ def total_s(forwards: Sequence[Forward]) -> float:
 
 
 def _whole_draft(terms: DraftTerms, lengths: Sequence[int]) -> Forward:
-    """A draft in one go, as wide as what it drafts; rows are drafted side by side, so the longest one counts."""
+    """A draft in one forward, as wide as the draft; rows are drafted in parallel, so the longest one counts."""
     return (len(lengths), sum(lengths), 1, terms.seconds(max(lengths), len(lengths)))
 
 
 def _token_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
     """One forward per drafted token: the first also catches up, later ones run while any row still drafts."""
-    # Where a recorded drafter found nothing, it takes no forward.
+    # A recorded drafter that found nothing takes no forward.
     rows = [row for row in fed if row[2]]
     if not rows:
         return []

@@ -1,9 +1,9 @@
-"""One recorded request of contexts as plain lists, and what these say: tokens, trees, facts, the quality of a text.
+"""One recorded request of contexts as plain lists, with look-ups of tokens, trees, facts and the quality of a text.
 
 A list look-up is several times faster than reading one element of a numpy array, and replay is nothing but look-ups.
-Lists are built when a request starts and shared by all who run it; what few policies look at is built for those who do.
-A drafter from the target's states says something else at each depth (`traces.contexts.trie`); all others say the same.
-Letters: N nodes, L levels.
+Lists are built when a request starts and shared by all sessions of it; rarely used ones are built on demand. A drafter
+from the target's states has another view at each depth (`traces.contexts.trie`), other members one view. Letters: N
+nodes, L levels.
 """
 
 from collections import OrderedDict
@@ -47,7 +47,7 @@ class SharedIntegers:
 
 
 class TargetVerdict(Judged):
-    """What the target says by exact match where nothing is pending, or what one member drafted from the trunk on.
+    """The target's verdict by exact match where nothing is pending, or on one member's draft from the trunk on.
 
     Attributes:
         written: tokens that it commits where there is room, the accepted ones and its own, up to one that ends the
@@ -63,22 +63,22 @@ class ChainDraft(Drafted):
     """The start of a chain as a draft.
 
     Attributes:
-        verdicts: what members said of it by exact match, by level; of the target where nothing else is pending.
+        verdicts: of members, by exact match, by level; of the target where nothing else is pending.
     """
 
     verdicts: dict[int, Judged]
 
 
 class WrittenChain:
-    """What one member writes from a node on.
+    """Tokens that one member writes from a node on.
 
     Attributes:
         tokens, places: in their order, as in `Drafted`.
-        kept: how many of the first the target would have written as well.
+        kept: leading ones that the target would also have written.
         ends: whether the last one ends the text.
-        tvd: total variation distances to the target where these were written, up to the first that it would not have.
-        drafts, verdicts: what comes of a draft of so many tokens, and of the target's judgement of it, once asked for;
-            not to be changed.
+        tvd: total variation distances to the target at these tokens, up to the first that it would not have written.
+        drafts, verdicts: by length, results of a draft and of the target's judgement of it, made on demand; not to be
+            changed.
     """
 
     __slots__ = ("drafts", "ends", "kept", "places", "tokens", "tvd", "verdicts")
@@ -101,10 +101,10 @@ class RequestTables:
         trunk_tokens: the tokens of the trunk, which the target writes.
         trunk_log_prob: the sum of its log-probabilities of them, nats.
         next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
-        depths: at how many the drafter from the target's states is recorded, >= 1; 1 without one.
+        depths: number of depths recorded of the drafter from the target's states, >= 1; 1 without one.
         further_next_token, further_child: `[depths - 1][N]` of it from depth 2 on.
-        chains: `[L]` what `chain` knows, by node.
-        alone: what the target writes where nothing is pending, by node, once asked for.
+        chains: `[L]` results of `chain`, by node.
+        alone: the target's verdict where nothing is pending, by node, made on demand.
         eos: tokens that end a text.
     """
 
@@ -126,7 +126,7 @@ class RequestTables:
     gap: list[list[float]]
     entropy: list[list[float]]
     own_log_prob: list[list[float]]
-    # `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose branches are
+    # `[L]` for token trees: by node, the number of requested branches, and these; empty for a member whose branches are
     # not recorded
     branches: list[dict[int, tuple[int, Branches]]]
     # `[depths - 1][N]` of that drafter from depth 2 on, as those without `further_` are at depth 1
@@ -140,7 +140,7 @@ class RequestTables:
 
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:
         self.request_id = record.request_id
-        # Not the trie, which may be part of an array of many requests.
+        # Do not keep the trie, which may be part of an array of many requests.
         self._record, self._num_free, self._pairs = record, num_free, meta.pairs
         self._drafters = meta.tree_drafters
         self.depths = 1 if meta.features is None else meta.features.depths
@@ -221,9 +221,9 @@ class RequestTables:
         return table
 
     def chain(self, level: int, node: int, count: int) -> WrittenChain | None:
-        """What a member writes from a node on, `count` >= 1 tokens or up to an end; None where some are not recorded.
+        """Tokens that a member writes from a node on, `count` >= 1 or up to an end; None where some are not recorded.
 
-        Kept for the next who asks: what is asked for is the start of it.
+        Chains are kept, so one may be longer than `count`.
         """
         known = self.chains[level].get(node)
         if known is None or (len(known.tokens) < count and not known.ends):
@@ -250,32 +250,32 @@ class RequestTables:
         return WrittenChain(tokens, places, kept, tuple(tvd), ends=ends)
 
     def drafted(self, chain: WrittenChain, node: int, count: int) -> ChainDraft:
-        """A draft of the first tokens that a member writes from a node on, all if there are no more."""
+        """A draft of the first `count` tokens that a member writes from a node on, all if there are no more."""
         found = chain.drafts[count] = ChainDraft(chain.tokens[:count], chain.places[:count])
         found.verdicts = {}
         return found
 
     def verdict(self, chain: WrittenChain, node: int, count: int) -> TargetVerdict | None:
-        """What the target says of the first tokens that a member writes from a node on; None: it is not recorded."""
+        """The target's verdict on the first `count` tokens that a member writes from a node on; None: not recorded."""
         kept, places, tvd = min(chain.kept, count), chain.places, chain.tvd
         place = places[kept - 1] if kept else node
         own = self.next_token[-1][place]
         if kept == count:
             tvd = tvd[:count]
-        elif own == chain.tokens[kept]:  # the target's own token as well, but what comes after it is not recorded
+        elif own == chain.tokens[kept]:  # the target's own token too, but the context after it is not recorded
             return None
         found = chain.verdicts[count] = self._verdict(chain.tokens[:kept], place, tvd)
         return found
 
     def writes_alone(self, node: int) -> TargetVerdict:
-        """What the target writes at a node where nothing is pending."""
+        """The target's verdict at a node where nothing is pending."""
         found = self.alone.get(node)
         if found is None:
             found = self.alone[node] = self._verdict([], node, ())
         return found
 
     def _verdict(self, accepted: list[int], place: int, tvd: tuple[float, ...]) -> TargetVerdict:
-        """That of tokens of which the target accepts the first, up to a place."""
+        """A verdict of the target with its accepted tokens, which lead to `place`."""
         own, num_accepted = self.next_token[-1][place], len(accepted)
         found = TargetVerdict(num_accepted, own, self.child[-1][place], tvd)
         if not (accepted and accepted[-1] in self.eos):
@@ -284,7 +284,7 @@ class RequestTables:
         return found
 
     def signal(self, level: int, node: int) -> Signal:
-        """What a model says at a node of the token that it writes there."""
+        """How sure a model is at a node of the token that it writes there."""
         said = exp(self.next_log_prob[level][node]), self.entropy[level][node], self.gap[level][node]
         return made(Signal, said)
 
@@ -312,7 +312,7 @@ class TablesByRequest:
         self._kept_nodes = 0
 
     def reordered(self, trace: TrieRecording) -> Self:
-        """The same for a recording of the same requests in another order; what anybody holds is held for both."""
+        """The same for a recording of the same requests in another order; both share kept tables."""
         other = copy(self)
         other.trace = trace
         other._places = {record.request_id: place for place, record in enumerate(trace.requests)}
@@ -324,7 +324,7 @@ class TablesByRequest:
         return self.trace.requests[self._places[request_id]]
 
     def of(self, request_id: str) -> RequestTables:
-        """One request's tables, the same object as long as anybody holds it.
+        """One request's tables, the same object as long as it is referenced.
 
         Raises:
             KeyError: a request the recording does not hold.
@@ -342,7 +342,7 @@ class TablesByRequest:
         return tables
 
     def _keep(self, request_id: str, tables: RequestTables) -> None:
-        """Take tables in, and let those go that were not asked for the longest."""
+        """Keep tables, and drop the least recently used ones."""
         self._kept[request_id] = tables
         self._kept_nodes += tables.num_nodes
         while self._kept_nodes > MOST_KEPT_NODES and len(self._kept) > 1:
@@ -382,7 +382,7 @@ class Voice:
         return number
 
     def signal(self, node: int) -> Signal:
-        """What it says of the token written at a node."""
+        """How sure it is of the token written at a node."""
         if self._depth == 1:
             return self._tables.signal(self._level, node)
         return Signal(exp(self.number("next_log_prob", node)), self.number("entropy", node), self.number("gap", node))
@@ -482,23 +482,23 @@ def recorded_facts(
 
 
 def lacks(rule: Rule, facts: Facts) -> bool:
-    """Whether the recording does not hold what the rule looks at: a token it did not follow has no probability."""
+    """Whether the recording lacks a fact that the rule reads: a token it did not follow has no probability."""
     if facts.same:
         return False
-    if rule.needs_target_prob and facts.target_prob != facts.target_prob:  # NaN is the only value unlike itself
+    if rule.needs_target_prob and facts.target_prob != facts.target_prob:  # NaN differs from itself
         return True
     return getattr(rule, "needs_own_draft_prob", False) and facts.own_draft_prob != facts.own_draft_prob
 
 
 def recorded_quality(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping[int, int]) -> TextQuality:
-    """The quality of one answer, of which `tokens` are committed; `level` is the target's.
+    """The quality of one answer with committed `tokens`; `level` is the target's.
 
     After a step back to the trunk the target's view is that of the trunk's context there, as in the replay itself.
-    Between the end of the record and that step nothing is known. `anchors` has by position the node at which replay
-    went on after it had left the record.
+    Between the end of the record and that step the quality is unknown. `anchors` has by position the node at which
+    replay resumed after it had left the record.
     """
     trunk, count = tables.trunk_tokens, len(tokens)
-    if tokens == trunk:  # as most are
+    if tokens == trunk:  # the usual case
         walk, same = _Walk(0, count, count, tables.trunk_log_prob, count), (count, count)
     else:
         walk, same = _walk(tables, level, tokens, anchors), same_counts(tokens, trunk)
@@ -512,7 +512,7 @@ def recorded_quality(tables: RequestTables, level: int, tokens: list[int], ancho
 
 
 class _Walk(NamedTuple):
-    """What a walk saw; see `TextQuality`."""
+    """Results of a walk; see `TextQuality`."""
 
     divergences: int
     seen_tokens: int
@@ -529,7 +529,7 @@ def _walk(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping
         if node < 0:
             exact_start = min(exact_start, position)
             node = anchors.get(position, -1)
-        if token < 0 or node < 0:  # a token without an identity stands for a modelled one
+        if token < 0 or node < 0:  # modelled tokens have no identity
             node = -1
             continue
         num_seen += 1

@@ -36,7 +36,7 @@ class ReplayWorld(TrieAnswers):
         pool: its members in level order.
         cost: seconds of forwards.
         fallback: answers beyond the record; None makes the first unknown an error.
-        now_s: reads the run's clock; None outside a run, where nothing takes time but the operations themselves.
+        now_s: reads the run's clock; None outside a run, where only operations take time.
 
     Attributes:
         placement: where members run; on one device, unless it is set before the run.
@@ -60,7 +60,7 @@ class ReplayWorld(TrieAnswers):
         self.quality: dict[str, TextQuality] = {}
 
     def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
-        """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
+        """The requests in file order, each made when it is reached; `prefill_before` as in `Session`."""
         for record in self._tables.trace.requests:
             yield self.session(record.request_id, prefill_before)
 
@@ -79,11 +79,11 @@ class ReplayWorld(TrieAnswers):
 
     @property
     def beside_s(self) -> float | None:
-        """Seconds of operations so far that were no forward's; None with a cost that knows forwards alone."""
+        """Seconds of operations so far outside forwards; None with a cost of forwards alone."""
         return self._charges.beside_s
 
     def share_prefixes(self, size: PrefixCacheSize) -> None:
-        """Let every member have a prefix cache, before a request begins; of costs that know forwards alone."""
+        """Give every member a prefix cache, before a request begins; with costs of forwards alone."""
         self._charges = PrefixCharges(self._cost, self._pool, PoolPrefixes(size))
 
     def open(self, session: Session) -> None:
@@ -92,7 +92,7 @@ class ReplayWorld(TrieAnswers):
         session.place = 0
 
     def close(self, session: Session) -> None:
-        """Forget the request, but for how its text compares with the trunk."""
+        """Forget the request, except the comparison of its text with the trunk."""
         request_id = session.request_id
         self._charges.close(request_id)
         recorded = self._open.pop(request_id)
@@ -117,7 +117,7 @@ class ReplayWorld(TrieAnswers):
         return made(VerifyResults, (judged, forwards, seconds, 1.0, self._charges.counts(level)))
 
     def check_tree(self, level: int) -> None:
-        """Raises ValueError for a member whose branches are not recorded, and for seconds that know no trees."""
+        """Raises ValueError for a member whose branches are not recorded, and for a cost without seconds of trees."""
         meta, name = self._tables.trace.meta, self._pool.names[level]
         if name not in {tree.model for tree in meta.closure.trees}:
             raise ValueError(f"recording {meta.name} holds no trees by {name}; record with --trees {name}:4x2x1")
@@ -136,7 +136,7 @@ class ReplayWorld(TrieAnswers):
         return VerifyResults(judged, forwards, seconds, 1.0, self._charges.counts(level))
 
     def check_ahead(self) -> None:
-        """Members may always work ahead of one another in a recording."""
+        """Members may always work ahead in a recording."""
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Walk every part in the same trie, then let parts on several devices run at once."""
@@ -153,13 +153,13 @@ class TrieTables(TablesByRequest):
         self.observables = ALL_OBSERVABLES if trace.meta.closure.trees else ALL_OBSERVABLES - BRANCHES
         self.default_start = Start.prefill
         names = default_policies(self.pool)
-        # Not for `agree`, whose recording would have to be as deep as the longest draft that they may ever choose.
+        # Not for `agree`, whose recording would have to be as deep as the longest possible draft.
         if self.num_free:
             names += ["ngram-model", "suffix"] if self.pool.target_level > self.num_free else ["suffix"]
-        if self.pool.target_level > 0:  # beside it what routing alone is worth, where there is anything to copy with
+        if self.pool.target_level > 0:  # also routing alone, if there is a model-free member
             names += ["specrouter", "specrouter,without=copies"] if self.num_free else ["specrouter"]
         self.default_policies = tuple(names)
-        # One made of it may answer otherwise.
+        # A subclass may answer otherwise.
         self.in_step = TriesInStep(self) if type(self) is TrieTables else None
 
     def reordered(self, trace: TrieRecording) -> Self:
@@ -169,11 +169,11 @@ class TrieTables(TablesByRequest):
         return other
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
-        """See `ReplayTables`; a recording of contexts began in no way of its own."""
+        """See `ReplayTables`; a recording of contexts has no start of its own."""
         return prefill_before(start, self.pool, what=f"recording {self.trace.meta.name}")
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
-        """See `ReplayTables`; what a fallback would answer is no part of it, whatever the seed."""
+        """See `ReplayTables`; without answers of a fallback, for any seed."""
         world = self.world(cost, seed=seed, strict=False)
         answers = {}
         for session in world.sessions(prefill_before):

@@ -1,9 +1,9 @@
-"""What a recording of contexts answers to drafts and verifications.
+"""Answers of a recording of contexts to drafts and verifications.
 
 Answers are walks in a request's trie. A token whose context is recorded is *replayed*. Beyond the recorded closure
 tokens are `UNKNOWN`, verdicts come from a fitted fallback, and each such decision is counted as modelled. The target's
 verdict on a draft that starts on the trunk never needs the fallback: where the draft leaves the trunk is recorded, and
-there the target refuses it. A token tree that needs a branch beyond the record is an error, with or without a fallback.
+there the target rejects it. A token tree that needs a branch beyond the record is an error, with or without a fallback.
 """
 
 from copy import copy
@@ -28,7 +28,7 @@ from .recorded import Replayed, UnrecordedContextError, recorded_rule
 def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_]) -> NDArray[np.int32]:
     distance = np.zeros(len(parent), dtype=np.int32)
     astray = np.flatnonzero(~on_trunk)
-    above: NDArray[np.integer[Any]] = astray  # of each of these, the context so many tokens before it
+    above: NDArray[np.integer[Any]] = astray  # of each of these, an ancestor
     while len(astray):
         distance[astray] += 1
         above = parent[above]
@@ -38,7 +38,7 @@ def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_])
 
 
 class _Fitted:
-    """Rates of a recording, fitted when they are asked for: an exact run never needs them."""
+    """Rates of a recording, fitted on demand: an exact run never needs them."""
 
     def __init__(self, trace: TrieRecording) -> None:
         self._trace = trace
@@ -64,13 +64,13 @@ class _Fitted:
 class Fallback:
     """Agreement of each pair of models beyond the recording.
 
-    Agreement falls the further a draft has gone astray, so rates are fitted at the contexts that resemble most what
-    lies beyond: the outer half of the recorded distances of each request from the trunk, or all of a request's contexts
-    where none is off the trunk. Draws are keyed by (seed, request, position, drafter, verifier): two policies that come
-    to the same unknown meet the same luck (common random numbers).
+    Agreement falls with the distance of a draft from the trunk, so rates are fitted at the contexts most like those
+    beyond: the outer half of the recorded distances of each request from the trunk, or all of a request's contexts
+    where none is off the trunk. Draws are keyed by (seed, request, position, drafter, verifier): two policies that
+    reach the same unknown get the same draw (common random numbers).
 
     Attributes:
-        num_draws: that it was asked for. Without any, another seed would have given the same run.
+        num_draws: draws made. Without any, another seed would have given the same run.
     """
 
     def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
@@ -148,7 +148,7 @@ class TrieAnswers:
         self.num_reanchored.pop(session_id, None)
 
     def recorded(self, session_id: str) -> RequestTables:
-        """What a session replays; raises KeyError for one that replays nothing."""
+        """The request that a session replays; raises KeyError for one that replays nothing."""
         return self._open[session_id]
 
     def signal(self, session: Session, index: int) -> Signal:
@@ -183,7 +183,7 @@ class TrieAnswers:
         if node < 0 and not places:
             node = self._anchored(session, tables)
         asked, room = step.tokens, session.budget - len(session.emitted) - len(places)
-        if asked > room:  # which is >= 1, else nobody drafts
+        if asked > room:  # >= 1, else there is no draft
             asked = room
         chain = tables.chains[level].get(node)
         if chain is not None:
@@ -230,17 +230,17 @@ class TrieAnswers:
         return Drafted(tokens, places, num_modelled)
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:
-        """See `RecordedAnswers`; replay knows the real tokens as well as the runtime does."""
+        """See `RecordedAnswers`; replay has the same tokens as the runtime."""
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
         assert self._lookup is not None
         if step.copy is not None and max(step.copy) >= self._vocab_size:
             raise ValueError(f"draft copy must hold ids below {self._vocab_size:,}, got {max(step.copy)}")
-        context: list[int] = []  # what is told to be copied is not looked for
+        context: list[int] = []  # not needed for a step with its own copy
         if step.copy is None:
             answer = [*session.emitted, *session.tokens]
             if UNKNOWN in answer:
-                # Unknown tokens equal each other by accident only: whether it finds anything is modelled, as no.
+                # Unknown tokens have no identity: that it finds nothing is modelled.
                 self._need_fallback(session, "draft")
                 return Drafted([], [], 1)
             context = [*session.prompt, *answer]
@@ -264,7 +264,7 @@ class TrieAnswers:
                 node = self._anchored(session, tables)
             if tokens and step.rule.lossless and self._reader < 0 and judges.count(judges[0]) == count:
                 chain = tables.chains[judges[0]].get(node)
-                if chain is not None and chain.tokens[:count] == tokens:  # one member has written all that is pending
+                if chain is not None and chain.tokens[:count] == tokens:  # one member wrote all pending tokens
                     found = chain.verdicts.get(count) or tables.verdict(chain, node, count)
                     if found is not None:
                         return found
@@ -283,7 +283,7 @@ class TrieAnswers:
         for token, judge, place in zip(tokens, judges, places):  # noqa: B905 - to be strict costs as much as the rest
             tvd.append(distances[judge][node])
             if next_token[node] != token:
-                if token == UNKNOWN:  # drafted before the committed context came back to the trunk
+                if token == UNKNOWN:  # drafted before the committed context was re-anchored
                     return self._judge_slowly(session, step, level, first)
                 break
             num_accepted += 1
@@ -293,7 +293,7 @@ class TrieAnswers:
         return made(Judged, (num_accepted, next_token[node], tables.child[level][node], tuple(tvd), 0, (), None))
 
     def _judge_slowly(self, session: Session, step: Verify, level: int, first: int) -> Judged:
-        """Judge with a lossy rule, beside a drafter from the target's states, or where some context is not recorded."""
+        """Judge with a lossy rule, with a drafter from the target's states, or where some context is not recorded."""
         tables = self._open[session.request_id]
         node = session.places[first - 1] if first else session.place
         tvd: list[float] = []
@@ -314,7 +314,7 @@ class TrieAnswers:
         voice = self._voice(session, tables, level, index)
         if node < 0 or not voice.is_recorded:
             own_token, own_place = UNKNOWN, -1
-            if index < len(tokens) or session.room > 0:  # else the session has no room for it
+            if index < len(tokens) or session.room > 0:  # else there is no room for it
                 num_modelled += 1
                 self._need_fallback(session, "verify")
         else:
@@ -329,7 +329,7 @@ class TrieAnswers:
         rule = step.rule
         verifier, endorser = (self._voice(session, tables, one, index) for one in (level, proposer))
         if node < 0 or session.tokens[index] == UNKNOWN or not verifier.is_recorded:
-            if not rule.lossless and rule.accepts(unknown_facts(proposer)):  # it would, whatever the record said
+            if not rule.lossless and rule.accepts(unknown_facts(proposer)):  # accepted for any facts
                 return Ruling.keep, False, nan
             return self._modelled_verdict(session, tables, level, index, proposer), True, nan
         distance = verifier.distance(endorser, node)
@@ -347,7 +347,7 @@ class TrieAnswers:
     def _modelled_verdict(
         self, session: Session, tables: RequestTables, level: int, index: int, proposer: int
     ) -> Ruling:
-        """What the fallback says of a token outside the record: the two members agree on it, or they do not."""
+        """The fallback's ruling on a token outside the record: whether the two members agree on it."""
         self._need_fallback(session, "verify")
         if proposer < self.num_free:
             return Ruling.refuse
@@ -358,7 +358,7 @@ class TrieAnswers:
         return Ruling.keep if agrees else Ruling.refuse
 
     def _anchored(self, session: Session, tables: RequestTables) -> int:
-        """The committed context; one that lossy steps took out of the record resumes on the trunk at its length."""
+        """The committed context; one that lossy steps led off the record is re-anchored on the trunk at its length."""
         if session.place < 0:
             self._need_fallback(session, "re-anchor")
             trunk = tables.trunk

@@ -1,31 +1,31 @@
-"""How alike rounds near each other end: the difficulty of positions along a text.
+"""Correlation of rounds near each other: the difficulty of positions along a text.
 
 The difficulty z of a position is a standard normal number. Along the text it is an autoregressive walk,
 z_(p+1) = rho z_p + sqrt(1 - rho^2) e; rho is its persistence. A round started at difficulty z keeps at least k tokens
 where F(z) < S(k), with S the product-limit of `hazard` and F the distribution of difficulty at round starts, so that
-the lengths of rounds have exactly that product-limit. To tie the decisions *within* a round instead would count twice
-what S holds already: that those who got far get farther.
+the lengths of rounds have exactly that product-limit. Correlating the decisions *within* a round instead would count
+twice what S already contains: that long rounds get longer.
 
-**Rounds from another start.** z decides of every round that comes to a position: a round whose depth there is d
-agrees where z < t_d, with thresholds t that fall as rounds get longer. So a drafter started later, which has more of
-the true text before it, agrees wherever the one started earlier did (a monotone coupling, the one of most agreement:
-Frechet 1951, Hoeffding 1940).
+**Rounds from another start.** z decides for every round that reaches a position: a round whose depth there is d agrees
+where z < t_d, with thresholds t that fall as rounds get longer. So a drafter started later, which has more of the true
+text before it, agrees where the one started earlier did (a monotone coupling, the one of most agreement: Frechet
+1951, Hoeffding 1940).
 
-Rates by depth, h_d, do not give the thresholds by themselves. Rounds that got far are rounds over easy text, so that h
-may rise with depth while t falls; to divide such h by each other would take from a token what its position has already
-shown. The walk is filtered instead: the density of z at round starts is that of a chain of rounds that has settled,
-each started after the refusal of the one before; t_0 is where the share h_0 of it lies below; what lies below goes one
-step on, t_1 is where the share h_1 of that lies below, and so on. The persistence of the walk is where neighbouring
-rounds are as alike as recorded ones. Depths whose thresholds do not fall by two standard errors share one: what a few
-decisions cannot tell from nothing is taken to be nothing.
+Rates by depth, h_d, do not give the thresholds by themselves. Long rounds are over easy text, so that h may rise with
+depth while t falls; dividing such h by each other would ignore what a token's position has already shown. The walk is
+filtered instead: the density of z at round starts is that of a chain of rounds in equilibrium, each started after the
+rejection of the one before; t_0 is where the share h_0 of it lies below; this part moves one step, t_1 is where the
+share h_1 of it lies below, and so on. The persistence of the walk is where neighbouring rounds are as correlated as
+recorded ones. Depths whose thresholds do not fall by two standard errors share one: a difference that a few decisions
+do not show is taken to be none.
 
 Then, of a token at depth d where another round was at depth k, with f_k the density of z where rounds are at depth k,
 
-    P(agrees | the other agreed)      = P(z < t_d | z < t_k), 1 for a round started later
-    P(agrees | the other was refused) = P(z < t_d | z >= t_k), 0 for one started earlier
-    P(agrees | the other got there)   = P(z < t_d), all under f_k.
+    P(agrees | the other agreed)       = P(z < t_d | z < t_k), 1 for a round started later
+    P(agrees | the other was rejected) = P(z < t_d | z >= t_k), 0 for one started earlier
+    P(agrees | the other reached it)   = P(z < t_d), all under f_k.
 
-Letters: N rounds of all requests, R requests, D depths, the last of which stands for all deeper ones, W most tokens a
+Letters: N rounds of all requests, R requests, D depths, the last of which represents all deeper ones, W most tokens a
 round kept, G points of a grid for z.
 """
 
@@ -42,7 +42,7 @@ from ..traces.rounds.rounds import DrafterInfo, RoundsRequest
 
 Floats = NDArray[np.float64]
 
-SETTLING = 12  # rounds after which a chain of them counts as settled
+SETTLING = 12  # rounds after which a chain of them counts as in equilibrium
 STEP = 0.05
 Z: Floats = np.linspace(-5.0, 5.0, 201)
 BELOW: Floats = np.array([0.5 * erfc(-z / sqrt(2.0)) for z in Z])
@@ -57,12 +57,12 @@ def density(z: Floats) -> Floats:
 
 
 def quantile(probability: Floats) -> Floats:
-    """The number that a standard normal one is below with this probability, within the grid."""
+    """The standard normal quantile, within the grid."""
     return np.interp(probability, BELOW, Z)
 
 
 def steps_of(rho: float, tokens: NDArray[np.integer[Any]] | int = 1) -> Floats:
-    """`[G, G]` chances of where the walk is so many tokens, of each point or of all alike, after each point."""
+    """`[G, G]` chances of where the walk is `tokens` (of each point, or the same of all) after each point."""
     kept = np.broadcast_to(rho**tokens, len(Z))[:, None]
     chances = density((Z - kept * Z[:, None]) / np.sqrt(1.0 - kept**2))
     steps: Floats = chances / chances.sum(axis=1, keepdims=True)
@@ -70,7 +70,7 @@ def steps_of(rho: float, tokens: NDArray[np.integer[Any]] | int = 1) -> Floats:
 
 
 def persistence_of(alike: Callable[[float], float], wanted: float) -> float:
-    """The rho, 0 to 0.99, under which neighbouring rounds are as `alike` as wanted; it grows with rho."""
+    """The rho, 0 to 0.99, at which `alike`, which grows with rho, is `wanted`."""
     low, high = 0.0, _HIGHEST
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
@@ -82,27 +82,27 @@ Ints = NDArray[np.int32]
 
 MIN_DECISIONS = 500
 MAX_DEPTHS = 64
-MOST_FITTED = 4000  # requests that a fit looks at
+MOST_FITTED = 4000  # requests used in a fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldRounds:
-    """What the rounds of one drafter tell, request by request in order."""
+    """Decisions of one drafter's rounds, request by request in order."""
 
     request: Ints  # `[N]` index of each round's request
     start: Ints  # `[N]` output position, ascending in a request
-    accepted: Ints  # `[N]` tokens seen to agree
-    refused: NDArray[np.bool_]  # `[N]` whether a refusal was seen after them
+    accepted: Ints  # `[N]` tokens that agreed
+    refused: NDArray[np.bool_]  # `[N]` whether a rejection was seen after them
 
     def thinned(self, most: int) -> "ToldRounds":
-        """The rounds of at most so many requests, evenly spaced among those with rounds."""
+        """The rounds of at most `most` requests, evenly spaced among those with rounds."""
         present = np.flatnonzero(np.bincount(self.request))
         chosen = np.isin(np.arange(present[-1] + 1), present[:: -(-len(present) // most)])[self.request]
         return ToldRounds(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
     @property
     def num_decisions(self) -> int:
-        """Agreements and refusals."""
+        """Number of agreements and rejections."""
         return int(self.accepted.sum(dtype=np.int64)) + int(self.refused.sum())
 
 
@@ -111,15 +111,15 @@ class DepthCounts:
     """Decisions by depth."""
 
     agreed: Floats  # `[R, D]` rounds that kept the token at that depth
-    refused: Floats  # `[R, D]` rounds that were seen to lose the token at that depth
+    refused: Floats  # `[R, D]` rounds that rejected the token at that depth
 
 
 def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRounds:
-    """What a drafter's rounds tell, but for those the end of the text may have ended.
+    """Decisions of a drafter's rounds, without those that the end of the text may have ended.
 
-    A round whose whole draft would not have fitted into the text is left out, however it ended: to leave out only those
-    that reached the end would count short rounds more often than long ones. Where no round had room, all are taken, and
-    one that reached the last token tells of agreements only.
+    A round whose whole draft would not have fitted into the text is left out, however it ended: leaving out only those
+    that reached the end would count short rounds more often than long ones. Where no round had room, all are used, and
+    one that reached the last token counts only for agreements.
     """
     found = [(index, rounds) for index, one in enumerate(requests) if (rounds := one.rounds.get(drafter.name))]
     if not found:
@@ -133,7 +133,7 @@ def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRoun
     lengths = [requests[index].length(drafter.name) for index, _ in found]
     room = np.maximum(np.repeat(np.array(lengths, np.int32), counts) - 1 - start, 0)
     window = drafter.window or int(accepted.max(initial=0))
-    judged = drafted != 0  # a plain step tells nothing of acceptance
+    judged = drafted != 0  # a plain step shows nothing about acceptance
     fits = judged & (room >= np.where(drafted < 0, window, drafted))
     if not fits.any():
         fits = judged
@@ -144,7 +144,7 @@ def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> ToldRoun
 
 
 def count_depths(told: ToldRounds, num_requests: int) -> DepthCounts:
-    """Agreements and refusals by request and depth.
+    """Agreements and rejections by request and depth.
 
     From the deepest depth on at which, with all deeper ones, at least 500 decisions were seen (a rate is then known to
     about 0.02), all depths share one rate, seen or not; there are never more than 64 rates.
@@ -177,30 +177,30 @@ _BLOCK = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultyFit:
-    """How difficulty goes along a text."""
+    """The walk of difficulty along a text."""
 
     persistence: float  # rho, 0 to 0.99
     share: Floats  # `[G]` F, the share of round starts below each point of the grid
 
 
-# Every position has a difficulty of its own.
+# With independent difficulty at every position.
 NO_PERSISTENCE = DifficultyFit(persistence=0.0, share=BELOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """How alike neighbouring rounds of a recording are."""
+    """Correlation of neighbouring rounds of a recording."""
 
     wanted: float  # mean product of the scores of neighbouring rounds, less that of any two rounds of their request
-    chained: bool  # whether rounds follow one another; otherwise they start at every position
+    chained: bool  # whether rounds are consecutive; else they start at every position
 
 
 def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
-    """What the recording says; None if no two rounds are neighbours.
+    """The correlation in the recording; None if no two rounds are neighbours.
 
-    A round tells z up to an interval; its score is the mean of a standard normal there. What any two rounds of a
-    request have in common is taken off: it is what the fit of the request missed, or took away. `survival` is `[R, W +
-    1]`: by request, the share of rounds that keep at least 0, 1, ... W tokens.
+    A round gives z up to an interval; its score is the mean of a standard normal there. The correlation of any two
+    rounds of a request is subtracted: it is an error of the fit of the request. `survival` is `[R, W + 1]`: by request,
+    the share of rounds that keep at least 0, 1, ... W tokens.
     """
     same = told.request[1:] == told.request[:-1]
     gap = told.start[1:] - told.start[:-1]
@@ -214,7 +214,7 @@ def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
 
 
 def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
-    """The walk whose neighbouring rounds are as alike as recorded ones, `found`.
+    """The walk whose neighbouring rounds are as correlated as recorded ones, `found`.
 
     `typical` is `[W + 1]`: the share of rounds of a typical request that keep at least 0, 1, ... W tokens.
     """
@@ -225,7 +225,7 @@ def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
 
 
 def scores_by_kept(typical: Floats) -> Floats:
-    """`[W + 1]` mean of z, given how many tokens a round of a typical request kept."""
+    """`[W + 1]` mean of z, given the tokens kept by a round of a typical request."""
     kept = np.arange(len(typical))
     return _scores(typical[None, :], np.zeros_like(kept), kept, kept < len(typical) - 1)
 
@@ -251,10 +251,10 @@ def _common(request: AnyInts, score: Floats) -> Floats:
 def _alike(survival: Floats, rho: float, *, chained: bool) -> tuple[float, Floats]:
     """(mean product of the scores of neighbouring rounds, F) under the walk.
 
-    Rounds that follow one another jump over easy text and stop in difficult text, so that their starts are more
-    difficult than positions are. F belongs to the chain of round starts, z' = rho^k z + sqrt(1 - rho^(2k)) e with k the
-    tokens of a round that starts at z, once it has settled. Where rounds were recorded at every position, each is the
-    neighbour of the next and F is the normal distribution.
+    Consecutive rounds jump over easy text and stop in difficult text, so that their starts are more difficult than
+    positions are. F belongs to the chain of round starts, z' = rho^k z + sqrt(1 - rho^(2k)) e with k the tokens of a
+    round that starts at z, in equilibrium. Where rounds were recorded at every position, each is the neighbour of the
+    next and F is the normal distribution.
     """
     share, starts = BELOW, density(Z) * (Z[1] - Z[0])
     kept, steps = _kept(share, survival), steps_of(rho)
@@ -275,7 +275,7 @@ def _kept(share: Floats, survival: Floats) -> NDArray[np.int64]:
 
 
 def walk(generator: np.random.Generator, fit: DifficultyFit) -> Iterator[list[float]]:
-    """F(z) of one output position after another, in blocks, without end."""
+    """F(z) of consecutive output positions, in blocks, without end."""
     rho = fit.persistence
     fresh = sqrt(1.0 - rho * rho)
     z = float(generator.standard_normal())
@@ -293,7 +293,7 @@ _ERRORS = 2.0
 
 
 class BesideOutcome(IntEnum):
-    """How another round ended at a position, or that it came to it and drafted no farther; numbers, quick to hash."""
+    """How another round ended at a position, or that it reached it and drafted no farther; integers, fast to hash."""
 
     agreed = 0
     refused = 1
@@ -301,7 +301,7 @@ class BesideOutcome(IntEnum):
 
 
 class Beside(NamedTuple):
-    """What a round that started elsewhere says of a position."""
+    """The outcome at a position of a round that started elsewhere."""
 
     outcome: BesideOutcome  # of the other round there
     depth: int  # of the position in the other round, >= 0
@@ -309,16 +309,16 @@ class Beside(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """Difficulty of positions as rounds of one drafter come to them."""
+    """Difficulty of positions as rounds of one drafter reach them."""
 
     # `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round
     densities: Floats
-    thresholds: Floats  # `[W]` t as the rates give them, chance and all
-    falling: Floats  # `[W]` t made to fall where it does so by two standard errors, else level
+    thresholds: Floats  # `[W]` t from the rates, with their noise
+    falling: Floats  # `[W]` t that falls where it does so by two standard errors, else level
     steps: Floats  # `[G, G]` chances of where the walk goes in one step
 
     def chance(self, depth: int, beside: Beside) -> float:
-        """Probability that a token at `depth` of its round agrees, given what another round says of its position."""
+        """Probability that a token at `depth` of its round agrees, given another round's outcome at its position."""
         last = len(self.falling) - 1
         mass = self.densities[min(beside.depth, last + 1)]
         here, there = (_below(float(self.falling[min(place, last)])) for place in (depth, beside.depth))
@@ -329,7 +329,7 @@ class Positions:
         else:
             both, given = here - np.minimum(here, there), 1.0 - there
         total = float(mass @ given)
-        if total < _NOTHING:  # what never happened where the rates come from
+        if total < _NOTHING:  # never seen in the data of the rates
             return float(beside.outcome is BesideOutcome.agreed)
         return float(mass @ both) / total
 
@@ -349,8 +349,8 @@ class Positions:
 def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: float) -> Positions:
     """The walk of persistence `rho`, 0 to 0.99, whose rounds agree at the rates `hazards`; `window` is W >= 1.
 
-    `hazards` is `[D]` probability of agreement by depth, of rounds that got there; `decisions` is `[D]` that these were
-    counted on, > 0.
+    `hazards` is `[D]` probability of agreement by depth, of rounds that reached it; `decisions` is `[D]` their numbers
+    of decisions, > 0.
     """
     steps = steps_of(rho)
     rates = [hazards[min(depth, len(hazards) - 1)] for depth in range(window)]
@@ -372,18 +372,18 @@ def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: 
 
 
 def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, wanted: float) -> float:
-    """The rho whose neighbouring rounds are as alike as `wanted`, the mean product of their recorded scores.
+    """The rho whose neighbouring rounds are as correlated as `wanted`, the mean product of recorded scores.
 
-    `hazards` is `[D]` of a typical request, `decisions` `[D]` that these were counted on; `score` is `[W + 1]`, of a
+    `hazards` is `[D]` of a typical request, `decisions` `[D]` their numbers of decisions; `score` is `[W + 1]`, of a
     round that kept 0, 1, ... W tokens.
     """
     return persistence_of(lambda rho: filter_positions(hazards, decisions, len(score) - 1, rho).alike(score), wanted)
 
 
 def falling(values: Floats, variances: Floats) -> Floats:
-    """`values` in levels that fall by two standard errors or more: the two neighbours that do so least become one.
+    """`values` in levels that fall by two standard errors or more: neighbours with the least fall are merged.
 
-    `variances` is `[W]` of what is not known of each of the `[W]` values, > 0.
+    `variances` is `[W]` of the errors of the `[W]` values, > 0.
     """
     means, known, sizes = values.tolist(), (1.0 / variances).tolist(), [1] * len(values)
     while len(means) > 1:
@@ -406,14 +406,14 @@ def _variances(densities: Floats, rates: Floats, decisions: Floats, thresholds: 
     cells = np.clip(np.rint((thresholds - Z[0]) / STEP).astype(int), 0, len(Z) - 1)
     mass = np.maximum(densities.sum(axis=1), _NOTHING)
     density = np.maximum(densities[np.arange(len(cells)), cells] / mass / STEP, 1e-3)
-    # A rate of 0 or 1 is not known for certain either: half a decision each way (Jeffreys).
+    # A rate of 0 or 1 is not certain either: half a decision each way (Jeffreys).
     share = (rates * decisions + 0.5) / (decisions + 1.0)
     variances: Floats = share * (1.0 - share) / decisions / density**2
     return variances
 
 
 def _one_round(starts: Floats, rates: list[float], steps: Floats) -> tuple[list[Floats], list[float]]:
-    """Mass at each depth and after the last one, and the threshold at each depth."""
+    """Mass at each depth and after the last one, and thresholds by depth."""
     densities, thresholds = [starts], []
     for rate in rates:
         thresholds.append(_threshold(densities[-1], rate))
@@ -430,6 +430,6 @@ def _threshold(mass: Floats, share: float) -> float:
 
 
 def _below(threshold: float) -> Floats:
-    """`[G]` how much of the cell of each point lies below."""
+    """`[G]` the share of each point's cell below the threshold."""
     share: Floats = np.clip((threshold - Z) / STEP + 0.5, 0.0, 1.0)
     return share

@@ -1,4 +1,4 @@
-"""A recording as an environment of Gymnasium: which chain to play next, for reinforcement learning.
+"""A recording as an environment of Gymnasium: choose the next chain, for reinforcement learning.
 
 An episode is a request, a step of the environment one round, from one commit of the target to the next. Needs the extra
 `gym`. Letter: K chains to choose among.
@@ -42,15 +42,15 @@ class ReplayEnv(gymnasium.Env[Numbers, np.int64]):
     Two rewards are known, both against the target alone, which takes u seconds a token after the first in this request
     on average. With n tokens committed in a round of s seconds:
 
-    - `saved`: n - s/u, tokens of the target alone. Their sum over an episode is the time saved, divided by u: who
-      maximises it minimises seconds.
+    - `saved`: n - s/u, tokens of the target alone. Their sum over an episode is the time saved, divided by u: to
+      maximise it is to minimise seconds.
     - `speed-up`: n u/s, a ratio. It compares single rounds, as a bandit does; summed over an episode it rewards many
       short rounds.
 
     Args:
         recording: as `Replay` takes it.
         cost: as `Replay` takes it.
-        chains: K in all, in notation, also with ranges: `["target", "draft:1..8/target"]`.
+        chains: K in total, in notation, also with ranges: `["target", "draft:1..8/target"]`.
         requests: ids of those to draw episodes from; None for all.
         reward: `saved` or `speed-up`.
 
@@ -59,7 +59,7 @@ class ReplayEnv(gymnasium.Env[Numbers, np.int64]):
         requests: ids.
 
     Raises:
-        ValueError: an argument that will not do, in one line.
+        ValueError: a bad argument, in one line.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class ReplayEnv(gymnasium.Env[Numbers, np.int64]):
     ) -> tuple[Numbers, dict[str, Any]]:
         """Begin a request: the one that `options={"request_id": ...}` names, else one drawn evenly.
 
-        One that ends with its first token has no round; such are drawn anew.
+        One that ends with its first token has no round; such are drawn again.
 
         Returns:
             `[6]` what is observed; `request_id`, `tag` and `alone_s`, seconds a token of the target alone.
 
         Raises:
-            ArgumentError: another option, a request that is unknown or has no round, or none that has.
+            ArgumentError: another option, a request that is unknown or has no round, or none with a round.
         """
         super().reset(seed=seed)
         asked = dict(options or {})
@@ -129,7 +129,7 @@ class ReplayEnv(gymnasium.Env[Numbers, np.int64]):
             `num_emitted` and both rewards.
 
         Raises:
-            ArgumentError: an action that is none, or no episode under way.
+            ArgumentError: a bad action, or no episode begun.
         """
         seen = self._seen
         if seen is None or self._replay.done:
@@ -161,7 +161,7 @@ class ReplayEnv(gymnasium.Env[Numbers, np.int64]):
         return tuple(requests)
 
     def _drawn(self) -> str:
-        while True:  # until one has a round: what is drawn depends on the seed alone
+        while True:  # until one has a round: draws depend on the seed alone
             request_id = self.requests[int(self.np_random.integers(len(self.requests)))]
             if self._alone(request_id) is not None:
                 return request_id

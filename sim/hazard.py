@@ -1,23 +1,23 @@
-"""Decisions that imported rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
+"""Decisions that imported rounds do not hold, drawn from those that they do: acceptance by depth, request and place.
 
-**Acceptance.** A round that got to depth d either agreed there or was refused there; a censored round (its draft was
-kept whole) only tells of agreements. With h_d the share that agreed at depth d among rounds that got there, the share
-of rounds that keep at least k tokens is the product-limit S(k) = h_0 h_1 ... h_(k-1) (Kaplan & Meier 1958, JASA
-53:457-481), which needs no assumption on what censored rounds would have kept. Requests differ: logit h_(d,r) = alpha_d
-+ sigma x_r with x_r ~ N(0, 1). Alphas and sigma are those of most likelihood with x integrated out, by
-expectation-maximisation (sigma is a priori a standard normal number, or two requests with nothing in common would make
-it infinite). Alphas of the pooled counts with offsets put on top would make rounds too long, since the pooled counts of
-deep rounds come from good requests already.
+**Acceptance.** A round that reached depth d either agreed there or was rejected there; a censored round (its draft was
+kept whole) only has agreements. With h_d the share that agreed at depth d among rounds that reached it, the share of
+rounds that keep at least k tokens is the product-limit S(k) = h_0 h_1 ... h_(k-1) (Kaplan & Meier 1958, JASA
+53:457-481), which needs no assumption about tokens that censored rounds would have kept. Requests differ: logit h_(d,r)
+= alpha_d + sigma x_r with x_r ~ N(0, 1). Alphas and sigma are those of most likelihood with x integrated out, by
+expectation-maximisation (sigma has a standard normal prior, or two requests with nothing in common would make it
+infinite). Alphas of the pooled counts plus offsets would make rounds too long, since the pooled counts of deep rounds
+come from good requests already.
 
-**Lengths.** A drafter that was always seen to draft its window drafts its window. Any other stops by its own rule; a
-round that no log speaks of then drafts as much as a recorded round, drawn with equal chances: of the same request with
-probability n / (n + 8), for n rounds of its own, else of all. Lengths are drawn apart from acceptance, which is fitted
-by depth among the rounds that drafted that far.
+**Lengths.** A drafter that always drafted its window in the log always drafts its window. Any other stops by its own
+rule; an unrecorded round then drafts as much as a recorded round, drawn with equal chances: of the same request with
+probability n / (n + 8), for n rounds of its own, else of all. Lengths are drawn separately from acceptance, which is
+fitted by depth among the rounds that drafted that far.
 
-What rounds near each other have in common is in `difficulty`. Draws are keyed by (seed, request, position, drafter), so
-that two policies that come to the same unknown meet the same luck (common random numbers).
+The correlation of rounds near each other is in `difficulty`. Draws are keyed by (seed, request, position, drafter), so
+that two policies that reach the same unknown get the same draw (common random numbers).
 
-Letters: R requests, D depths, the last of which stands for all deeper ones, Q points of a grid for x, N rounds of all
+Letters: R requests, D depths, the last of which represents all deeper ones, Q points of a grid for x, N rounds of all
 requests with a known number of drafted tokens.
 """
 
@@ -62,13 +62,13 @@ _CERTAIN = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthFit:
-    """Hazards and how requests differ."""
+    """Hazards and the spread of requests."""
 
     # `[D]` logit of agreement at each depth of a request with beta 0; the last holds for all deeper ones
     alpha: Floats
     sigma: float  # standard deviation of beta between requests, >= 0
     beta: Floats  # `[R]` each request's own offset, pulled towards 0 where it has few rounds
-    spread: Floats  # `[R]` standard deviation of what is not known of beta; sigma where the request has no rounds
+    spread: Floats  # `[R]` standard error of beta; sigma where the request has no rounds
 
     def hazards(self, beta: float) -> list[float]:
         """`[D]` probability of agreement at each depth of a request with offset `beta`."""
@@ -83,15 +83,15 @@ class DepthFit:
 
 
 def fit_depths(counts: DepthCounts) -> DepthFit:
-    """Alphas and sigma of most likelihood (from at most 4,000 requests), and what each request's own rounds tell."""
+    """Alphas and sigma of most likelihood (from at most 4,000 requests), and each request's beta by its own rounds."""
     total_agreed, total_refused = counts.agreed.sum(axis=0), counts.refused.sum(axis=0)
     alpha = _logit(total_agreed, total_refused)
     beta, spread = np.zeros(len(counts.agreed)), np.zeros(len(counts.agreed))
-    # A depth that was never refused, or never agreed, stays so whatever the request, and tells nothing of requests.
+    # A depth that never rejected, or never agreed, does so for every request, and is no evidence about requests.
     mixed = (total_agreed > 0) & (total_refused > 0)
     agreed, refused = counts.agreed[:, mixed], counts.refused[:, mixed]
     seen = np.flatnonzero((agreed + refused).any(axis=1))
-    if len(seen) < 2:  # one request says nothing of how requests differ
+    if len(seen) < 2:  # one request shows no spread
         return DepthFit(alpha=alpha, sigma=0.0, beta=beta, spread=spread)
     fitted = seen[:: -(-len(seen) // MOST_FITTED)]
     alpha[mixed], sigma = _maximise(agreed[fitted], refused[fitted], alpha[mixed])
@@ -102,7 +102,7 @@ def fit_depths(counts: DepthCounts) -> DepthFit:
 
 
 def stated_depths(hazards: Floats, num_requests: int) -> DepthFit:
-    """`[D]` hazards that somebody states for all requests alike."""
+    """A fit from `[D]` stated hazards, the same for all requests."""
     alike = np.zeros(num_requests)
     return DepthFit(alpha=_logit(hazards, 1.0 - hazards), sigma=0.0, beta=alike, spread=alike)
 
@@ -120,7 +120,7 @@ def _maximise(agreed: Floats, refused: Floats, alpha: Floats) -> tuple[Floats, f
 
 
 def _shares(agreed: Floats, refused: Floats, alpha: Floats, sigma: float) -> Floats:
-    """`[R, Q]` how likely each x is, given a request's counts."""
+    """`[R, Q]` probability of each x, given a request's counts."""
     logit = alpha[:, None] + sigma * _GRID
     log_share = -agreed @ np.logaddexp(0.0, -logit) - refused @ np.logaddexp(0.0, logit) + _LOG_PRIOR
     share: Floats = np.exp(log_share - log_share.max(axis=1, keepdims=True))
@@ -162,17 +162,17 @@ _GRAIN = 10_000
 class DraftLengths:
     """Recorded lengths of drafts."""
 
-    # `[N]` tokens drafted, request by request; 2^31 - 1 for a draft of the whole window, which tells of no end
+    # `[N]` tokens drafted, request by request; 2^31 - 1 for a draft of the whole window, which did not stop by itself
     drafted: NDArray[np.int32]
-    first: NDArray[np.int64]  # `[R + 1]` where each request's rounds begin in it
+    first: NDArray[np.int64]  # `[R + 1]` index of each request's first round
 
     @property
     def fewest(self) -> int:
-        """Tokens that every draft had: up to there none needs to be drawn."""
+        """Tokens that every draft had: shorter drafts need no draw."""
         return int(self.drafted.min())
 
     def draw(self, request: int, whose: float, which: float) -> int:
-        """Tokens that a round of a request drafts if it is asked for as many, by two numbers from [0, 1)."""
+        """Tokens after which a round of a request stops, by two numbers from [0, 1)."""
         low, high = int(self.first[request]), int(self.first[request + 1])
         own = high - low
         if not own or whose * (own + _OTHERS) >= own:
@@ -181,7 +181,7 @@ class DraftLengths:
 
 
 def fit_lengths(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> DraftLengths | None:
-    """The lengths of a drafter's drafts; None if nothing says that it ever drafted less than its window.
+    """The lengths of a drafter's drafts; None if it is not known ever to draft less than its window.
 
     Rounds whose window would not have fitted into the text are left out, since the end may have cut them.
     """
@@ -202,7 +202,7 @@ def fit_lengths(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
 
 
 def stated_lengths(drafting: float, num_requests: int) -> DraftLengths:
-    """Whole drafts, of any window, in a share of the steps that somebody states for all requests; none in the others.
+    """Whole drafts, of any window, in a stated share of all requests' steps; none in the others.
 
     `drafting` is the share, above 0 and at most 1, kept to four decimals; `num_requests` is R.
     """
@@ -218,10 +218,11 @@ MIN_ALIKE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIns:
-    """Which requests stand for those without rounds.
+    """Stand-ins for requests without rounds.
 
-    They are those of the same tag, or all if fewer than 8 of it have rounds, each as likely as it has tokens: then
-    rounds over many texts have the mean of the recording, since poor requests have many rounds and good ones few.
+    They are those of the same tag, or all if fewer than 8 of it have rounds, each with a probability in proportion to
+    its tokens: then rounds over many texts have the mean of the recording, since poor requests have many rounds and
+    good ones few.
     """
 
     group: LongInts  # `[R]` index into `members`, -1 for a request with rounds of its own
@@ -229,38 +230,38 @@ class StandIns:
     shares: tuple[Floats, ...]  # of each group, the share of tokens up to and with each member
 
     def of(self, request: int, draw: float) -> int:
-        """Whose acceptance a request has: its own, or by `draw` (0 to 1) that of one of its stand-ins."""
+        """The request whose acceptance is used: itself, or by `draw` (0 to 1) one of its stand-ins."""
         group = int(self.group[request])
         if group < 0:
             return request
         return int(self.members[group][np.searchsorted(self.shares[group], draw, side="right")])
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, for what is worked out at first use
+@dataclass(frozen=True, kw_only=True)  # without slots, for cached properties
 class DrafterFit:
     """One drafter's estimate."""
 
     depths: DepthFit  # acceptance by depth and request
-    decisions: Floats  # `[D]` that the rates by depth were counted on
-    # of rounds, how it goes along a text; without persistence for a drafter that reads tokens only
+    decisions: Floats  # `[D]` number behind the rates by depth
+    # of rounds along a text; without persistence for a drafter that reads tokens only
     difficulty: DifficultyFit
-    window: int  # most tokens that rounds are known to draft, up to 64
-    found: Neighbours | None  # how alike neighbouring rounds are; None where no two are neighbours
+    window: int  # most tokens drafted in known rounds, up to 64
+    found: Neighbours | None  # correlation of neighbouring rounds; None where there are none
     typical: Floats  # `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
-    stand_ins: StandIns  # who stands for requests without rounds of their own
-    lengths: DraftLengths | None  # how much it drafts; None for one that was never seen to draft less than its window
+    stand_ins: StandIns  # for requests without rounds
+    lengths: DraftLengths | None  # of its drafts; None if it always drafts its window
 
     @cached_property
     def persistence(self) -> float:
-        """How slowly the difficulty of positions changes, see `difficulty`, 0 to 0.99; takes some milliseconds once."""
-        if self.found is None or not self.found.chained:  # rounds that start everywhere are as alike as positions
+        """Persistence of the difficulty of positions, see `difficulty`, 0 to 0.99; takes some milliseconds once."""
+        if self.found is None or not self.found.chained:  # rounds that start everywhere are as correlated as positions
             return self.difficulty.persistence
         hazards = self.depths.hazards(0.0)
         return fit_persistence(hazards, self.decisions, scores_by_kept(self.typical), self.found.wanted)
 
 
 def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> DrafterFit:
-    """Estimate a drafter; raises ValueError where nothing is known of its acceptance."""
+    """Estimate a drafter; raises ValueError where its acceptance is unknown."""
     if drafter.stated is not None:
         return _stated_fit(drafter.stated, drafter.window or 1, len(requests))
     told = told_by(requests, drafter)
@@ -270,7 +271,7 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
     depths, decisions = fit_depths(counts), np.maximum((counts.agreed + counts.refused).sum(axis=0), 1.0)
     window = min(int((told.accepted + told.refused).max()), MAX_DEPTHS)
     survival = depths.survival(np.append(depths.beta, 0.0), window)
-    # The order of drawn rounds says nothing of which parts of a text are difficult.
+    # The order of drawn rounds does not show which parts of a text are difficult.
     in_place = drafter.by_start and _any_in_place(requests, drafter.name)
     found = neighbours(told.thinned(MOST_FITTED), survival[:-1]) if in_place else None
     difficulty = fit_difficulty(found, survival[-1]) if in_place else NO_PERSISTENCE
@@ -289,7 +290,7 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
 
 
 def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> DrafterFit:
-    """What a log states, the same for every request and place."""
+    """A fit from a log's statement, the same for every request and place."""
     nobody = StandIns(group=np.full(num_requests, -1, np.int64), members=(), shares=())
     lengths = None if stated.drafting == 1.0 else stated_lengths(stated.drafting, num_requests)
     depths = stated_depths(np.array(stated.hazards), num_requests)
@@ -325,12 +326,12 @@ def _stand_ins(told: ToldRounds, tags: list[str]) -> StandIns:
     return StandIns(group=np.array(group, np.int64), members=members, shares=shares)
 
 
-# `Positions.chance`, each worked out once: replay asks for few of them, over and over.
+# Cached `Positions.chance`: replay needs few of them, again and again.
 Chances = Callable[[int, Beside], float]
 
 _MOST_CACHED = 4096
 _BLOCK = 128
-_BETA_STEP = 0.1  # in which requests share what is worked out of positions: rates that differ by less than 0.03
+_BETA_STEP = 0.1  # within which requests share `Positions`: rates differ by less than 0.03
 
 
 class _Draws:
@@ -352,16 +353,16 @@ class _Draws:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Luck:
+class _RequestDraws:
     """One drafter's draws in one request, and its rates there."""
 
     beta: float  # the request's offset, see the module
     hazards: list[float]  # `[D]` probability of agreement by depth, the last for all deeper ones
-    rounds: _Draws  # draws that decide a round, alike for neighbouring positions
-    tokens: _Draws  # draws that decide a token, each apart
-    lengths: _Draws  # two draws for each position, of how much is drafted there
-    survival: list[float]  # probability that at least so many tokens stay, as far as it was asked for
-    chances: Chances | None = None  # those of tokens of which another round says something, once one was asked for
+    rounds: _Draws  # draws that decide a round, correlated for neighbouring positions
+    tokens: _Draws  # draws that decide a token, independent
+    lengths: _Draws  # two draws for each position, of the length of a draft there
+    survival: list[float]  # by number of tokens, probability that at least as many are kept, as far as computed
+    chances: Chances | None = None  # of tokens known from another round, made on demand
 
     def hazard(self, depth: int) -> float:
         return self.hazards[min(depth, len(self.hazards) - 1)]
@@ -374,7 +375,7 @@ class _Luck:
 
 
 class Hazard:
-    """Draws what a recording of rounds does not tell.
+    """Draws decisions that a recording of rounds does not hold.
 
     It is fitted on `trace` at the first draw: an exact run never needs that.
     """
@@ -384,7 +385,7 @@ class Hazard:
         self._seed = seed
         self._fits: dict[int, DrafterFit] = {}
         self._chances: dict[tuple[int, int], Chances] = {}
-        self._luck: dict[tuple[str, int], _Luck] = {}
+        self._draws: dict[tuple[str, int], _RequestDraws] = {}
         self._index = {request.request_id: index for index, request in enumerate(trace.requests)}
 
     def reseeded(self, seed: int) -> "Hazard":
@@ -402,43 +403,43 @@ class Hazard:
             request_id: of the recording.
             drafter: index into `meta.drafters`.
             start: output position of the round's first token, >= 0.
-            depth: of the token in its round, 0 for the first.
-            known: leading tokens of the round, <= depth, that are recorded as agreeing, or that other rounds decided;
-                those between were drawn.
-            beside: what rounds that started elsewhere say of the token's position.
+            depth: of the token in its round, from 0.
+            known: leading tokens of the round, <= depth, that agree by the record, or by other rounds; the rest before
+                `depth` were drawn.
+            beside: the outcome of rounds that started elsewhere at the token's position.
 
         Raises:
-            ValueError: the recording says nothing of this drafter's acceptance.
+            ValueError: this drafter's acceptance is unknown in the recording.
         """
-        luck = self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)
+        own = self._draws.get((request_id, drafter)) or self._draw(request_id, drafter)
         if beside is not None:
-            return luck.tokens.at(start + depth) < self._chance(drafter, luck, depth, beside)
+            return own.tokens.at(start + depth) < self._chance(drafter, own, depth, beside)
         if self._trace.meta.drafters[drafter].by_start:
-            return luck.rounds.at(start) * luck.survives(known) < luck.survives(depth + 1)
-        return luck.tokens.at(start + depth) < luck.hazard(depth)
+            return own.rounds.at(start) * own.survives(known) < own.survives(depth + 1)
+        return own.tokens.at(start + depth) < own.hazard(depth)
 
     def runs(self, request_id: str, drafter: int, *, num_starts: int, most: int) -> list[int] | None:
-        """By start, of rounds of `most` tokens of which nothing is known, how many leading ones agree.
+        """By start, leading tokens that agree in unrecorded rounds of `most` tokens.
 
-        None where not each is drawn by its start alone, or drafts may stop by themselves. Raises as `agrees`.
+        None where draws depend on more than the start, or drafts may stop by themselves. Raises as `agrees`.
         """
         if not self._trace.meta.drafters[drafter].by_start or self.fit(drafter).lengths is not None:
             return None
-        luck = self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)
-        draws = luck.rounds.first(num_starts)
-        survival = [luck.survives(tokens) for tokens in range(most, 0, -1)]  # ascending
+        own = self._draws.get((request_id, drafter)) or self._draw(request_id, drafter)
+        draws = own.rounds.first(num_starts)
+        survival = [own.survives(tokens) for tokens in range(most, 0, -1)]  # ascending
         runs: list[int] = (most - np.searchsorted(survival, draws, side="right")).tolist()
         return runs
 
     def num_drafted(self, request_id: str, drafter: int, *, start: int, asked: int) -> int | None:
-        """Tokens after which a round stops that was not recorded; None if no draft ever stopped before `asked` >= 1.
+        """Tokens after which an unrecorded round stops; None if no draft ever stopped before `asked` >= 1.
 
         Other arguments and errors as of `agrees`.
         """
         lengths = self.fit(drafter).lengths
         if lengths is None or asked <= lengths.fewest:
             return None
-        draws = (self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)).lengths
+        draws = (self._draws.get((request_id, drafter)) or self._draw(request_id, drafter)).lengths
         return lengths.draw(self._index[request_id], draws.at(2 * start), draws.at(2 * start + 1))
 
     def fit(self, drafter: int) -> DrafterFit:
@@ -447,17 +448,17 @@ class Hazard:
             self._fits[drafter] = fit_drafter(self._trace.requests, self._trace.meta.drafters[drafter])
         return self._fits[drafter]
 
-    def _chance(self, drafter: int, luck: _Luck, depth: int, beside: Beside) -> float:
-        """Probability that a token agrees of which another round says something."""
+    def _chance(self, drafter: int, own: _RequestDraws, depth: int, beside: Beside) -> float:
+        """Probability that a token agrees, given another round's outcome at its position."""
         if not self._trace.meta.drafters[drafter].by_start:
-            # Rounds that came to the token refused nothing before it, and this one has no less of the truth.
-            return max(luck.hazard(depth), luck.hazard(beside.depth))
-        if luck.chances is None:
-            luck.chances = self._chances_of(drafter, round(luck.beta / _BETA_STEP))
-        return luck.chances(depth, beside)
+            # Rounds that reached the token rejected nothing before it, and this one has at least as much true text.
+            return max(own.hazard(depth), own.hazard(beside.depth))
+        if own.chances is None:
+            own.chances = self._chances_of(drafter, round(own.beta / _BETA_STEP))
+        return own.chances(depth, beside)
 
     def _chances_of(self, drafter: int, step: int) -> Chances:
-        """Those of requests whose offset rounds to `step`, which share them."""
+        """Shared chances of requests whose offset rounds to `step`."""
         found = self._chances.get((drafter, step))
         if found is None:
             fit = self.fit(drafter)
@@ -466,15 +467,15 @@ class Hazard:
             self._chances[drafter, step] = found
         return found
 
-    def _draw(self, request_id: str, drafter: int) -> _Luck:
-        if len(self._luck) >= _MOST_CACHED:
-            del self._luck[next(iter(self._luck))]
+    def _draw(self, request_id: str, drafter: int) -> _RequestDraws:
+        if len(self._draws) >= _MOST_CACHED:
+            del self._draws[next(iter(self._draws))]
         fit = self.fit(drafter)
         key = f"{self._seed}/{drafter}/{request_id}"
         generator = keyed_generator(key)
         like = fit.stand_ins.of(self._index[request_id], float(generator.random()))
         beta = float(fit.depths.beta[like] + fit.depths.spread[like] * generator.standard_normal())
-        luck = _Luck(
+        own = _RequestDraws(
             beta=beta,
             hazards=fit.depths.hazards(beta),
             rounds=_Draws(walk(generator, fit.difficulty)),
@@ -482,12 +483,12 @@ class Hazard:
             lengths=_Draws(_blocks(f"{key}/lengths")),
             survival=[1.0],
         )
-        self._luck[request_id, drafter] = luck
-        return luck
+        self._draws[request_id, drafter] = own
+        return own
 
 
 def _blocks(key: str) -> Iterator[list[float]]:
-    """Independent numbers, without end; the generator is made when the first is asked for."""
+    """Independent numbers, without end; the generator is made at the first."""
     generator = keyed_generator(key)
     while True:
         block: list[float] = generator.random(_BLOCK).tolist()

@@ -1,9 +1,9 @@
-"""A recording replayed without a loop, under a policy that only pending tokens decide.
+"""A recording replayed without a loop, under a policy that decides only by pending tokens.
 
-What such a policy drafts and keeps of a request depends neither on who runs beside it nor on seconds: its steps are
-played once for each policy and seed, whatever the batch and the cost. Requests of a batch wait for each other at the
-target, so what runs together follows from the members that they need. What operations take is worked out for whole
-columns. The log is that of the loop, to the bit.
+The steps of a request under such a policy depend neither on other requests nor on seconds: they are played once for
+each policy and seed, for any batch and cost. Requests of a batch wait for each other at the target, so the operations
+follow from the members that they need. Seconds of operations are computed for whole columns. The log equals that of the
+loop to the bit.
 
 Letters: N requests, S steps of all of them, M operations, F forwards.
 """
@@ -32,21 +32,21 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[Any]]
 
-# Of a step: what the log has of it, then tokens that its member is fed first, and those that it holds then.
+# Of a step: the columns of the log, then tokens that its member is fed first, and those that it holds then.
 STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted", "modelled", "prefill")
 COLUMNS = (*STEP, "new", "held")
 MOST_PLAYED = 1 << 21  # steps that are kept for other batches and costs, some 100 MB
 MOST_PRICED = 1 << 18  # seconds of forwards that are kept, some 60 MB
-MOST_COSTS = 4  # of as many costs: the ends of a range beside what lies between
-MOST_NOTED = 1 << 17  # steps whose columns are there at a time, some 50 MB
+MOST_COSTS = 4  # of as many costs: the middle and the ends of a range
+MOST_NOTED = 1 << 17  # steps in memory as columns at a time, some 50 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The steps of all requests, in the order of the recording, and how their texts compare with the recorded ones."""
+    """The steps of all requests, in the order of the recording, and how their texts compare with recorded ones."""
 
     requests: list[tuple[str, str, int]]  # `[N]` id, tag and tokens of the prompt
-    ends: Ints  # `[N]` steps up to the end of each request, those of earlier ones included
+    ends: Ints  # `[N]` steps up to the end of each request, earlier requests included
     columns: dict[str, NDArray[np.int32]]  # `[S]` each, see `COLUMNS`
     divergent: dict[str, int]  # both as of `RecordedWorld`
     quality: dict[str, TextQuality]
@@ -57,12 +57,12 @@ class Played:
 class AskedInStep:
     """A run without a loop."""
 
-    policy: Policy  # whose steps are played
+    policy: Policy  # to play
     name: str  # of it, for errors
     cost: CostModel  # seconds
     batch: int  # requests at a time
     seed: int  # of decisions that are modelled
-    strict: bool  # refuse what is not recorded
+    strict: bool  # raise for what is not recorded
     prefill_before: tuple[bool, ...]  # as in `Session`
     decide_s: DecideSeconds  # seconds that the policy is charged for each step
 
@@ -73,16 +73,16 @@ class AskedInStep:
 
 
 class InStepReplay(ABC):
-    """Replays a recording in step, and keeps what it played; `num_free` counts model-free members, which come first."""
+    """Replays a recording in step, and keeps played steps; `num_free` counts model-free members, which come first."""
 
     def __init__(self, pool: Pool, num_free: int) -> None:
         self._pool, self._num_free = pool, num_free
         self._played: list[tuple[Policy, tuple[Any, ...], Played]] = []
-        # By cost, which is kept so that no other takes its id; the latest ones.
+        # By id of the cost, which is kept so that its id stays unique; the latest ones.
         self._priced: dict[int, tuple[CostModel, dict[tuple[int, ...], float]]] = {}
 
     def why_looped(self, asked: AskedInStep) -> str:
-        """Why a run has to go through the loop, in words; "" if it has not."""
+        """Why a run needs the loop, in words; "" if it does not."""
         cost, pool = asked.cost, self._pool
         if not decides_by_pending(asked.policy):
             return f"policy {asked.name} does not say that pending tokens alone decide"
@@ -99,12 +99,12 @@ class InStepReplay(ABC):
         return ""
 
     def run(self, asked: AskedInStep, ledger: RunLedger, outputs: dict[str, list[int]] | None) -> Played | None:
-        """Replay all requests and tell the ledger; None if an answer is not recorded to its end: that needs the loop.
+        """Replay all requests into the ledger; None if an answer is not recorded to its end: that needs the loop.
 
         `outputs` takes the committed tokens of every request by its id; None drops them.
 
         Raises:
-            Exception: whatever is wrong with a step or a forward, with no word on whose it was.
+            Exception: any error of a step or a forward, which does not name its request.
         """
         played = self._once(asked)
         if played is None:
@@ -130,7 +130,7 @@ class InStepReplay(ABC):
             if other == key and are_equal(policy, asked.policy):
                 return played
         found = self._play(asked)
-        # What somebody else's class does may change between two runs, and its attributes do not tell.
+        # A foreign class may behave differently in two runs, with equal attributes.
         if found is not None and not is_foreign(type(asked.policy)):
             self._played.append((deepcopy(asked.policy), key, found))
             while len(self._played) > 1 and sum(int(one.ends[-1]) for _, _, one in self._played) > MOST_PLAYED:
@@ -138,7 +138,7 @@ class InStepReplay(ABC):
         return found
 
     def _note(self, asked: AskedInStep, played: Played, ledger: RunLedger) -> None:
-        """Tell the ledger of requests, operations and steps, in the order of time."""
+        """Write requests, operations and steps into the ledger, in order of time."""
         turns = order_of(played, asked.batch, waits=asked.waits)
         requests = zip(played.requests, turns.begun.tolist(), strict=True)
         decide_s, now_s, last = asked.decide_s.each_s(asked.batch), 0.0, np.cumsum(turns.rows)
@@ -163,9 +163,9 @@ class InStepReplay(ABC):
             first, now_s = end, float(end_s[-1])
 
     def _ops(self, cost: CostModel, steps: Columns, rows: Ints) -> Columns:
-        """`[M]` operations of so many of the `[S]` steps each, in the order of time, in which forwards are asked for.
+        """`[M]` operations, of `rows` of the `[S]` steps each, in order of time, in which forwards are computed.
 
-        Forwards and seconds are as `charges` has them.
+        Forwards and seconds are those of `charges`.
         """
         first, num_ops, names = np.cumsum(rows) - rows, len(rows), self._pool.names
         kind, level = steps["kind"][first], steps["level"][first]
@@ -181,7 +181,7 @@ class InStepReplay(ABC):
             terms = cost.draft_terms(names[drafter])
             if drafter < self._num_free:
                 seconds[ops] = [cost.lookups_s(count) for count in rows[ops].tolist()]
-            elif terms is not None and terms.per_token_s is not None:  # a draft in one go, as wide as what it drafts
+            elif terms is not None and terms.per_token_s is not None:  # a draft in one forward, as wide as the draft
                 longest = np.maximum.reduceat(steps["drafted"], first)[ops]
                 seconds[ops] = list(map(terms.seconds, longest.tolist(), rows[ops].tolist()))
                 new_tokens[ops] = np.add.reduceat(steps["drafted"], first, dtype=np.int64)[ops]
@@ -194,7 +194,7 @@ class InStepReplay(ABC):
                 forwards += [drafts.first(drafter, num_ops), *drafts.later(drafter, num_ops)]
         ran = _Forwards(*(np.concatenate(columns) for columns in zip(*forwards, strict=True)))
         ran = _Forwards(*(column[np.argsort(ran.op, kind="stable")] for column in ran))
-        np.add.at(seconds, ran.op, ran.repeats * self._seconds(cost, ran))  # one after another, as `charges.total_s`
+        np.add.at(seconds, ran.op, ran.repeats * self._seconds(cost, ran))  # added in order, as in `charges.total_s`
         counts += np.bincount(ran.op, ran.repeats, num_ops).astype(np.int64)
         new_tokens += np.bincount(ran.op, ran.repeats * ran.new, num_ops).astype(np.int64)
         return {
@@ -203,7 +203,7 @@ class InStepReplay(ABC):
         }  # fmt: skip
 
     def _seconds(self, cost: CostModel, forwards: "_Forwards") -> Floats:
-        """`[F]`; each shape of a forward is asked for once."""
+        """`[F]`; each shape of a forward is computed once."""
         if is_foreign(type(cost)) or sum(len(known) for _, known in self._priced.values()) > MOST_PRICED:
             self._priced.clear()
         _, known = self._priced.setdefault(id(cost), (cost, {}))
@@ -222,19 +222,19 @@ class InStepReplay(ABC):
 
 
 class StepOrder(NamedTuple):
-    """Which steps run together, and when."""
+    """The operations of steps, and their order."""
 
-    order: Ints  # `[S]` indices of steps, in the order of the loop
-    rows: Ints  # `[M]` how many of these each operation has
-    asked: Ints  # `[M]` decisions just before it, one after another
-    begun: Ints  # `[N]` operations that end before a request begins
+    order: Ints  # `[S]` indices of steps, in the loop's order
+    rows: Ints  # `[M]` number of steps in each operation
+    asked: Ints  # `[M]` decisions just before it
+    begun: Ints  # `[N]` operations that end before each request begins
 
 
 def order_of(played: Played, batch: int, *, waits: bool) -> StepOrder:
-    """So many requests at a time: each starts in its turn, as soon as an earlier one has ended.
+    """The order with `batch` requests at a time: each starts in its turn, as soon as an earlier one has ended.
 
-    The operation that runs next is that of the smallest member anybody needs, of a draft before a verification: see
-    `decoding.world.WaitingOps`. `waits`: requests begin with their prompt, and nobody is asked for it.
+    The next operation is that of the smallest member needed, a draft before a verification: see
+    `decoding.world.WaitingOps`. `waits`: requests begin with their prefill, without a decision.
     """
     starts, count = _starts(played.ends), int(played.ends[-1])
     columns = played.columns
@@ -252,7 +252,7 @@ def order_of(played: Played, batch: int, *, waits: bool) -> StepOrder:
         begun.extend([len(rows)] * len(new))
         if not waits:
             ready += new
-        elif new:  # the target has just run, or nobody has
+        elif new:  # the target has just run, or nothing has
             waiting[keys[new[0]]] = new
         for step in ready:
             key = keys[step]
@@ -278,7 +278,7 @@ class _Forwards(NamedTuple):
     rows: Ints  # requests in it
     new: Ints  # tokens that they are fed
     held: Ints  # tokens that they hold
-    repeats: Ints  # how many in a row
+    repeats: Ints  # in a row
 
 
 class _Drafts(NamedTuple):
@@ -287,10 +287,10 @@ class _Drafts(NamedTuple):
     op: Ints  # index of the operation
     new: Ints  # tokens that the first forward is fed
     held: Ints  # tokens that the cache holds then
-    drafted: Ints  # what came of it
+    drafted: Ints  # tokens drafted
 
     def first(self, level: int, num_ops: int) -> _Forwards:
-        """The first forward of each operation; who drafts nothing takes no part."""
+        """The first forward of each operation, without rows that draft nothing."""
         writes = self.drafted > 0
         op = self.op[writes]
         rows = np.bincount(op, minlength=num_ops)
@@ -299,7 +299,7 @@ class _Drafts(NamedTuple):
         return _Forwards(ops, np.full(len(ops), level), rows[ops], fed, held, np.ones(len(ops), np.int64))
 
     def later(self, level: int, num_ops: int) -> list[_Forwards]:
-        """Those after it, one a token while any row still drafts; see `charges.later_forwards`."""
+        """Those after it, one per token while any row still drafts; see `charges.later_forwards`."""
         found, done, held = list[_Forwards](), np.ones(num_ops, np.int64), self.new + self.held
         for length in range(2, int(self.drafted.max()) + 1):
             ops = np.flatnonzero(np.bincount(self.op[self.drafted == length], minlength=num_ops))
@@ -314,7 +314,7 @@ class _Drafts(NamedTuple):
         return found
 
     def as_blocks(self, model: str, terms: DraftTerms) -> "_Drafts":
-        """Of a member whose whole draft is one forward, what that is fed and holds; raises CostRangeError."""
+        """For a member whose whole draft is one forward, the tokens fed and held; raises CostRangeError."""
         assert terms.block is not None
         terms.check_fits(model, int(self.drafted.max()))
         fed = [
@@ -330,7 +330,7 @@ def _starts(ends: Ints) -> Ints:
 
 
 def _clock(now_s: float, duration_s: Floats, num_asked: Ints, decide_s: float) -> tuple[Floats, Floats]:
-    """`[M]` when operations start and end; before each, its policy decides for so many requests, one after another."""
+    """`[M]` when operations start and end; before each, the policy decides for `num_asked` requests in turn."""
     if not decide_s:
         at_s = np.add.accumulate(np.concatenate([[now_s], duration_s]))
         return at_s[:-1], at_s[1:]

@@ -1,6 +1,6 @@
-"""What a recording answers whichever its form: its pool, its answers row by row, and where they end.
+"""Answers of a recording of either form: its pool, its answers row by row, and their ends.
 
-Also on which device each member runs, which decides what runs at the same time. Letters: P parts of an `Overlap`.
+Also the device of each member, which decides what runs at the same time. Letters: P parts of an `Overlap`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,22 +23,22 @@ ONE, EACH = "one", "each"
 
 @dataclass(frozen=True, slots=True)
 class DevicePlacement:
-    """Members by device. Parts of an `Overlap` on one device run one after another, those on several at once.
+    """Members by device. Parts of an `Overlap` run in turn on one device, at once on several.
 
-    All else is run one operation at a time, wherever it runs: a chain gains nothing by a second device.
+    All else is one operation at a time on any device: a chain gains nothing by a second device.
     """
 
     devices: tuple[str, ...] = ()  # names by level; empty for one device
-    name: str = ONE  # as it was asked for
+    name: str = ONE  # as given
     _shared: bool = field(init=False, repr=False, compare=False, default=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_shared", len(set(self.devices)) < 2)
 
     def placed(self, levels: Sequence[int], results: OverlapResults) -> OverlapResults:
-        """What ran in turns, with the starts of its parts and its seconds as these devices have them.
+        """Results of parts run in turn, with their starts and seconds on these devices.
 
-        `levels` has the `[P]` members of the parts; `results` are of the operation, one part after the other.
+        `levels` has the `[P]` members of the parts; `results` are of the operation with its parts in turn.
         """
         if self._shared:
             return results
@@ -53,10 +53,10 @@ class DevicePlacement:
 
 
 def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> DevicePlacement:
-    """Where members run, as `text` says it.
+    """Parse a placement of members.
 
-    That is `one` device for all (None too), `each` on one of its own, or NAME=DEVICE parted by commas (or by name): who
-    is not named runs on a device with all others that are not.
+    `text` is `one` device for all (None too), `each` on one of its own, or NAME=DEVICE separated by commas (or a
+    mapping by name): all members that are not named share a device.
 
     Raises:
         ArgumentError: another text, an unknown member, one that is named twice, or an empty device.
@@ -80,18 +80,18 @@ def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> DevicePlac
 def _pair(part: str, text: str) -> tuple[str, str]:
     name, equals, device = part.partition("=")
     if not equals:
-        raise ArgumentError(f"`devices` must be {ONE}, {EACH} or NAME=DEVICE parted by commas, got {text!r}")
+        raise ArgumentError(f"`devices` must be {ONE}, {EACH} or NAME=DEVICE separated by commas, got {text!r}")
     return name, device
 
 
 class Replayed(NamedTuple):
-    """What a session starts with that replays a request of a recording."""
+    """The start of a session that replays a request of a recording."""
 
     tag: str  # of the request
-    prompt: tuple[int, ...]  # its token ids, at least one; zeros where nobody logged them
+    prompt: tuple[int, ...]  # its token ids, at least one; zeros where not logged
     budget: int  # tokens that its answer may have
     eos: frozenset[int]  # tokens that end its answer
-    ending: Ending | None  # ends it otherwise; None: nothing else does
+    ending: Ending | None  # a further rule that ends it; None: none
     place: int  # of its prompt
 
 
@@ -101,7 +101,7 @@ class RecordedAnswers(Protocol):
     num_free: int  # model-free members, which come first in the pool
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
-        """Let a session replay a request of the recording from its start, in place of the one before, if any.
+        """Begin to replay a request of the recording in a session, in place of the one before, if any.
 
         Raises:
             KeyError: a request that the recording does not hold.
@@ -113,19 +113,19 @@ class RecordedAnswers(Protocol):
         ...
 
     def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
-        """What the model at `level` drafts."""
+        """The draft of the model at `level`."""
         ...
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:
-        """What prompt lookup finds."""
+        """The draft of prompt lookup."""
         ...
 
     def judged(self, session: Session, step: Verify, level: int) -> Judged:
-        """What the model at `level` says of what is pending."""
+        """The verdict of the model at `level` on the pending tokens."""
         ...
 
     def signal(self, session: Session, index: int) -> Signal:
-        """What the drafter said of the pending token at `index`."""
+        """How sure the drafter was of the pending token at `index`."""
         ...
 
 
@@ -141,17 +141,17 @@ def recorded_pool(recording: Recording) -> Pool:
 
 
 def recorded_rule(ngram: NgramInfo) -> LookupRule:
-    """How a recording's prompt lookup finds what to copy."""
+    """The rule of a recording's prompt lookup."""
     return LookupRule(max_match=ngram.max_match, min_match=ngram.min_match, occurrence=ngram.occurrence)
 
 
 class UnrecordedContextError(ArgumentError):
-    """Replay without a fallback came to a context that the trace does not hold."""
+    """Replay without a fallback reached a context that the trace does not hold."""
 
     NEEDED = "a context outside the recording; record with a larger `reach` or `run`, or leave out `strict`"
 
     def __init__(self, request_id: str, position: int, what: str) -> None:
-        # All are args, since SimPy builds the error of a process anew from its args.
+        # All are args, since SimPy builds the error of a process again from its args.
         super().__init__(request_id, position, what)
 
     def __str__(self) -> str:

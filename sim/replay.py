@@ -1,8 +1,8 @@
-"""Replay step by step: one request at a time, for a loop of one's own, for reinforcement learning and for tests.
+"""Replay step by step: one request at a time, for a user's own loop, for reinforcement learning and for tests.
 
-`simulate` asks a policy; here whoever calls gives the steps. Loop, world and cost are those of `simulate` at batch 1,
-so the same steps have the same outcomes, text and seconds, to the bit. Nobody waits beside the request
-(`load.num_waiting` is 0).
+In `simulate` a policy decides; here the caller gives the steps. Loop, world and cost are those of `simulate` at batch
+1, so the same steps have the same outcomes, text and seconds, to the bit. No other request waits (`load.num_waiting` is
+0).
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ from .simulate import Scenario, run_world
 
 
 class _Given:
-    """The loop's policy: does what `step` says, and keeps what came of it."""
+    """The loop's policy: returns `step`, and keeps its outcomes."""
 
     def __init__(self) -> None:
         self.step: Step | None = None
@@ -40,7 +40,7 @@ class _Given:
 
 
 class _Unwritten:
-    """A ledger that keeps nothing: who trains takes millions of steps."""
+    """A ledger that keeps nothing: training takes millions of steps."""
 
     def note_op(self, record: OpRecord) -> None:
         pass
@@ -56,25 +56,25 @@ class _Unwritten:
 
 
 class Replay:
-    """Requests of a recording, one at a time, each taken through its steps by whoever calls `step`.
+    """Requests of a recording, one at a time, each taken through its steps by the caller of `step`.
 
     Args:
-        recording: as `open_recording` returns it, or where it lies, or the name of one that comes with the package.
-        cost: seconds, as a model or a name (`make_cost`); None for what `compare` takes.
-        seed: of decisions that have to be modelled.
-        strict: refuse what is not recorded instead of modelling it.
+        recording: as `open_recording` returns it, or its path, or the name of one that comes with the package.
+        cost: seconds, as a model or a name (`make_cost`); None for the default of `compare`.
+        seed: of modelled decisions.
+        strict: raise for what is not recorded instead of modelling it.
         start: `prefill`, `draft` or `recorded`, how requests begin; None for the recording's default.
-        devices: where members run, as in `placement_of`; None for one device.
-        decide_s: seconds that each step is charged besides, 0 to 1e9.
+        devices: of members, as in `placement_of`; None for one device.
+        decide_s: further seconds of each step, 0 to 1e9.
 
     Attributes:
         requests: tags by request id, in the order of the recording.
         pool: the members.
         cost: seconds.
-        outcomes: of the latest step, one for each part of an `Overlap`, in the order in which a policy learns of them.
+        outcomes: of the latest step, one for each part of an `Overlap`, in the order of a policy's `learn`.
 
     Raises:
-        ValueError: an argument that will not do, in one line.
+        ValueError: a bad argument, in one line.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """The clock: seconds of all operations so far, of all requests; it never goes back."""
+        """The clock: seconds of all operations of all requests so far; never decreases."""
         return self._seconds
 
     @property
@@ -134,18 +134,17 @@ class Replay:
         return self._session is None or self._done
 
     def reset(self, request_id: str) -> Observation:
-        """Begin a request, from its prompt; one that has not ended is given up.
+        """Begin a request, from its prompt; an unfinished one is given up.
 
-        Its prefill is run and charged where the recording begins so (`start`). It may end with its first token: see
-        `done`.
+        Its prefill is run and charged if requests begin with it (`start`). It may end with its first token: see `done`.
 
         Returns:
-            What a policy would see. The view is live and stays so until the request has ended; then it shows the answer
-            (`emitted_from`) and counts.
+            A policy's view. It is live until the request has ended; then it shows the answer (`emitted_from`) and
+                counts.
 
         Raises:
-            ArgumentError: a request that the recording does not hold.
-            CostRangeError: seconds that the cost does not know.
+            ArgumentError: an unknown request.
+            CostRangeError: outside the range of the cost.
         """
         if request_id not in self.requests:
             known = known_are(request_id, self.requests)
@@ -167,13 +166,13 @@ class Replay:
         An illegal step changes nothing, and another may be tried. After any other error the request is given up.
 
         Returns:
-            What came of it; of an `Overlap`, of its last part (`outcomes` has all).
+            Its outcome; of an `Overlap`, that of its last part (`outcomes` has all).
 
         Raises:
             ArgumentError: no request has begun, or it has ended.
             PolicyError: an illegal step, or too many in a row that did nothing; names request and step.
             UnrecordedContextError: `strict`, and a decision is not recorded.
-            CostRangeError: seconds that the cost does not know.
+            CostRangeError: outside the range of the cost.
         """
         session = self._session
         if session is None or self._done:
@@ -183,7 +182,7 @@ class Replay:
         given = self._given
         given.step = step
         given.outcomes.clear()
-        while not given.outcomes:  # a kept draft waits for the prefill, which runs first
+        while not given.outcomes:  # the prefill runs before a kept draft
             self._advance()
         self._show_clock()
         self.outcomes = tuple(given.outcomes)
@@ -211,7 +210,7 @@ class Replay:
             self._done = True
 
     def _show_clock(self) -> None:
-        """What a policy sees when it is asked: deciding takes time, too."""
+        """Set what a policy sees when it decides: deciding takes time, too."""
         self._loop.load.now_s = self._seconds + self._decide_s
 
     def _let_go(self) -> None:

@@ -1,4 +1,4 @@
-"""A recording ready for replay, whichever its form: what `simulate` and the serving engine ask of it."""
+"""A recording of either form, ready for replay: the interface for `simulate` and the serving engine."""
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -27,42 +27,42 @@ class RecordedWorld(World, Protocol):
     # per closed request, committed tokens that differ from the trunk at their position, and positions that only one of
     # the two texts has
     num_divergent: dict[str, int]
-    # per closed request, how the target sees its text; none where the recording holds no log-probabilities
+    # per closed request, the quality of its text by the target; none where the recording holds no log-probabilities
     quality: dict[str, TextQuality]
 
     def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
-        """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
+        """The requests in file order, each made when it is reached; `prefill_before` as in `Session`."""
         ...
 
     def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
-        """One request, from its start; raises KeyError for one that the recording does not hold."""
+        """One request, from its start; raises KeyError for an unknown one."""
         ...
 
 
 class ReplayTables(Protocol):
-    """A recording as replay walks it: `TrieTables` or `RoundsTables`, by its form.
+    """A recording for replay: `TrieTables` or `RoundsTables`, by its form.
 
     Attributes:
         trace: the recording itself.
     """
 
     pool: Pool  # its members in level order
-    observables: frozenset[Observable]  # what it knows of tokens, and a policy can see in replay
-    default_start: Start  # how its requests begin unless asked for otherwise
-    default_policies: tuple[str, ...]  # what is compared on it if no policies are named, as texts
+    observables: frozenset[Observable]  # facts of tokens that it holds, which policies can see in replay
+    default_start: Start  # how its requests begin by default
+    default_policies: tuple[str, ...]  # compared on it by default, as texts
 
     @property
     def in_step(self) -> InStepReplay | None:
-        """What replays it without a loop, where that can be done; None: nothing does."""
+        """Its replay without a loop; None: not possible."""
         ...
 
     @property
     def trace(self) -> Recording:
-        """See above; a class may know its form."""
+        """See above; a class may return its own form."""
         ...
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
-        """What `start` means for each member, as in `Session`; raises ValueError for a start that it does not hold."""
+        """`start` for each member, as in `Session`; raises ValueError for a start that it does not hold."""
         ...
 
     def world(
@@ -73,18 +73,18 @@ class ReplayTables(Protocol):
         Args:
             cost: seconds of forwards.
             seed: of decisions that have to be modelled.
-            strict: refuse what is not recorded instead of modelling it.
-            now_s: reads the clock of the run that it is for, from its first operation on; None where rounds are only
-                tried, one right after the other.
+            strict: raise for what is not recorded instead of modelling it.
+            now_s: reads the clock of its run, from its first operation on; None where rounds are only tried, one right
+                after the other.
         """
         ...
 
     def answers(self, *, seed: int, strict: bool) -> RecordedAnswers:
-        """What it answers row by row, to sessions that choose what they replay; arguments as of `world`."""
+        """Its answers row by row, to sessions that choose what they replay; arguments as of `world`."""
         ...
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
-        """What an oracle is shown of a run with these options; `prefill_before` as in `Session`."""
+        """The future of a run with these options, for oracles; `prefill_before` as in `Session`."""
         ...
 
 
@@ -94,7 +94,7 @@ def tables_of(recording: Recording) -> ReplayTables:
 
 
 def _rounds_tables(recording: Recording) -> ReplayTables:
-    # What replays an imported recording takes a tenth of all imports of ours, for which no other replay shall wait.
+    # Replay of imported recordings takes a tenth of all import time, so other replays do not import it.
     return cast(ReplayTables, vars(import_module(".rounds", __package__))["RoundsTables"](recording))
 
 
@@ -104,7 +104,7 @@ def is_ready(recording: object) -> TypeGuard[ReplayTables]:
 
 
 def in_order(tables: ReplayTables, order: int, *, parts: int = 1) -> ReplayTables:
-    """Of the same requests in another order, see `reordered`; those of tries share what anybody holds."""
+    """The same requests in another order, see `reordered`; those of tries share kept tables."""
     if order == 0:
         return tables
     other = reordered(tables.trace, order, parts=parts)
@@ -112,5 +112,5 @@ def in_order(tables: ReplayTables, order: int, *, parts: int = 1) -> ReplayTable
 
 
 def check_observed(policy: Policy, name: str, recording: ReplayTables) -> None:
-    """Refuse a policy that has to see what the recording does not hold; raises ValueError, naming both."""
+    """Raise ValueError, naming both, for a policy that must see what the recording does not hold."""
     check_observes(policy, name, recording.observables, f"recording {recording.trace.about.name}")

@@ -24,7 +24,7 @@ from .rounds_in_step import RoundsInStep
 class RoundsWorld(RoundAnswers):
     """Answers operations from an imported recording and charges seconds from a cost model.
 
-    `hazard` draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round shows; None makes the first unknown an error.
     """
 
     def __init__(self, *, trace: RoundsRecording, pool: Pool, cost: CostModel, hazard: Hazard | None) -> None:
@@ -37,7 +37,7 @@ class RoundsWorld(RoundAnswers):
         self.quality: dict[str, TextQuality] = {}
 
     def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
-        """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
+        """The requests in file order, each made when it is reached; `prefill_before` as in `Session`."""
         for request in self._trace.requests:
             yield self.session(request.request_id, prefill_before)
 
@@ -57,7 +57,7 @@ class RoundsWorld(RoundAnswers):
         )
 
     def foresee(self, request_id: str) -> list[int]:
-        """Let any round of a request be tried from any position, and return its text, the longest of all methods."""
+        """Prepare to try any round of a request from any position; returns its text, the longest of all methods."""
         state = self._open[request_id]
         state.foresee()
         return state.trunk
@@ -67,7 +67,7 @@ class RoundsWorld(RoundAnswers):
         session.place = ON_TRUNK
 
     def close(self, session: Session) -> None:
-        """Forget the request, but for how far it came from the trunk."""
+        """Forget the request, except its divergence from the trunk."""
         state = self._open.pop(session.request_id)
         differ = sum([ours != theirs for ours, theirs in zip(session.emitted, state.trunk, strict=False)])
         self.num_divergent[session.request_id] = differ + abs(state.num_tokens - len(session.emitted))
@@ -99,7 +99,7 @@ class RoundsTables:
         self.default_policies = tuple(policies_at_windows(self.pool, windows))
         self._fitted = Hazard(trace)
         self._num_free = len(self.pool.members) - len(trace.meta.drafters) - 1
-        ours = type(self) is RoundsTables  # one made of it may answer otherwise
+        ours = type(self) is RoundsTables  # a subclass may answer otherwise
         self.in_step = RoundsInStep(trace, self.pool, self._num_free, self._fitted) if ours else None
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
@@ -111,7 +111,7 @@ class RoundsTables:
         return (*(every,) * self._num_free, *(drafter.prefilled for drafter in drafters), every)
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
-        """See `ReplayTables`; draws are keyed, so that an oracle knows its run's luck, unless that is strict."""
+        """See `ReplayTables`; draws are keyed, so that an oracle sees its run's draws, unless that is strict."""
         world = self.world(cost, seed=seed, strict=False)
         answers = {}
         for session in world.sessions(prefill_before):

@@ -1,15 +1,15 @@
-"""What answers from an imported recording: rounds are looked up, and what no round says is drawn.
+"""Answers from an imported recording: rounds are looked up, and what no round shows is drawn.
 
-A drafted token is either the target's own or a refused one. Which it is, rounds say, or it is drawn from the fitted
-hazard when it is drafted and counted as modelled; after a refused token nothing is drawn, since the target refuses all
+A drafted token is either the target's own or a rejected one. This follows from rounds, or is drawn from the fitted
+hazard when it is drafted and counted as modelled; after a rejected token nothing is drawn, since the target rejects all
 of it. Verification then compares tokens, and models nothing.
 
-A drafter that stopped by itself in a recorded round stops there again: what it drafted is all there is, and where it
-drafted nothing the answer is an empty draft. What was placed where it stands, and not logged there, counts as modelled.
+A drafter that stopped by itself in a recorded round stops there again: the draft is no longer than its own, and where
+it drafted nothing the answer is an empty draft. A round at a drawn place, not logged there, counts as modelled.
 
-The tokens of a text whose ids nobody logged are its positions, counted from 1: as good as ids where tokens are only
+The tokens of a text whose ids were not logged are its positions, counted from 1: sufficient where tokens are only
 compared with others of the same position. `place` is 1 after a token of the target's text and 0 after any other. A
-round starts at an output position, and a token of it stands at a depth, 0 for the first.
+round starts at an output position, and its tokens have depths, from 0.
 """
 
 from abc import ABC, abstractmethod
@@ -34,14 +34,14 @@ from .hazard import Hazard, fit_lengths
 from .recorded import Replayed, UnrecordedContextError, recorded_rule
 
 REFUSED, AGREED, UNKNOWN = range(3)
-WHOLE = MOST  # tokens that a drafter drafts if it does not stop by itself: as many as it is asked for
+WHOLE = MOST  # length of a draft that does not stop by itself: all that is requested
 
 
 class _Round(NamedTuple):
-    accepted: int  # tokens that stayed
-    refused: bool  # whether a refusal was seen after them
+    accepted: int  # accepted tokens
+    refused: bool  # whether a rejection was seen after them
     num_drafted: int  # tokens after which the drafter stopped by itself; `WHOLE` if it did not
-    placed: bool  # whether the log does not say where it stood
+    placed: bool  # whether the log does not have its place
 
     @property
     def num_known(self) -> int:
@@ -54,10 +54,10 @@ _NO_ROUND = _Round(accepted=0, refused=False, num_drafted=WHOLE, placed=False)
 
 
 class KnownTokens(ABC):
-    """What the recording says of one drafter's tokens in one request, of whose text there are `num_tokens`.
+    """Recorded facts of one drafter's tokens in one request with a text of `num_tokens`.
 
-    `refused` says of each recorded round whether a refusal was seen after what it kept; `window` is the most tokens the
-    drafter drafts, None if unknown.
+    `refused` has for each recorded round whether a rejection was seen after its accepted tokens; `window` is the most
+    tokens the drafter drafts, None if unknown.
     """
 
     def __init__(self, rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> None:
@@ -73,11 +73,11 @@ class KnownTokens(ABC):
 
     @abstractmethod
     def num_placed(self, start: int, first: int, last: int) -> int:
-        """Of tokens `first` to `last` - 1 of a round started at `start`, how many only placed rounds speak of."""
+        """Number of tokens `first` to `last` - 1 of a round started at `start` that only placed rounds show."""
 
     @abstractmethod
     def beside(self, start: int, depth: int) -> Beside | None:
-        """What rounds that started elsewhere say of token `depth` of a round started at `start`; None: nothing."""
+        """Outcome of rounds that started elsewhere at token `depth` of a round started at `start`; None: unknown."""
 
     def num_drafted(self, start: int) -> int | None:
         """Tokens after which the drafter itself stops in a round started at `start`; None where no round started."""
@@ -90,14 +90,14 @@ class KnownTokens(ABC):
         return not self._rounds
 
     def was_placed(self, start: int) -> bool:
-        """Whether a round stands at `start` because it was placed there."""
+        """Whether the round at `start` was placed there."""
         return self._rounds.get(start, _NO_ROUND).placed
 
 
 class RoundsKnown(KnownTokens):
-    """Of a drafter whose tokens depend on where the round started: a round answers for its own start only.
+    """For a drafter whose tokens depend on where the round started: a round holds only for its own start.
 
-    Arguments as of `KnownTokens`; what a drafter would have written after the text, no round says.
+    Arguments as of `KnownTokens`; tokens after the text are unknown.
     """
 
     def __init__(self, rounds: Rounds, window: int | None, num_tokens: int) -> None:
@@ -122,7 +122,7 @@ class RoundsKnown(KnownTokens):
         return max(min(last, found.num_known) - first, 0) if found.placed else 0
 
     def beside(self, start: int, depth: int) -> Beside | None:
-        """See `KnownTokens`: the round that started last before the token, or at it, speaks."""
+        """See `KnownTokens`: by the round that started last before the token, or at it."""
         position = start + depth
         index = bisect_right(self._starts, position) - 1
         if index < 0 or self._starts[index] == start:
@@ -133,15 +133,15 @@ class RoundsKnown(KnownTokens):
             return Beside(BesideOutcome.agreed, there)
         if there == found.accepted and there + found.refused:
             return Beside(BesideOutcome.refused if found.refused else BesideOutcome.reached, there)
-        # Nothing is said of this token. Where something was said of one before it, its round is not a fresh one.
+        # This token is unknown. Where one before it is known, its round is not a new one.
         return Beside(BesideOutcome.reached, depth) if other + found.num_known > start else None
 
 
 class TokensKnown(KnownTokens):
-    """Of a drafter that reads tokens only: rounds answer for their positions, whatever round these are drafted in.
+    """For a drafter that reads tokens only: rounds hold for their positions, in any round.
 
-    Where a round ends by the drafter's own rule is known of its own start only. Where two rounds contradict each other
-    (a half-precision tie), the one that started later is believed. Arguments as of `KnownTokens`.
+    The end of a round by the drafter's own rule holds only for its own start. Where two rounds contradict each other (a
+    half-precision tie), the one that started later counts. Arguments as of `KnownTokens`.
     """
 
     def __init__(self, rounds: Rounds, window: int | None, num_tokens: int) -> None:
@@ -154,7 +154,7 @@ class TokensKnown(KnownTokens):
             if found.refused:
                 bits[start + found.accepted] = REFUSED
             placed[start : start + found.num_known] = bytes([found.placed]) * found.num_known
-        bits[num_tokens] = UNKNOWN  # nobody knows what comes after the text
+        bits[num_tokens] = UNKNOWN  # unknown after the text
         placed[num_tokens:] = b"\0"
         self._bits = bytes(bits)
         self._placed = bytes(placed) if any(placed) else b""
@@ -178,14 +178,14 @@ class TokensKnown(KnownTokens):
         return sum(self._placed[start + first : start + last])
 
     def beside(self, start: int, depth: int) -> Beside | None:
-        """See `KnownTokens`: how many tokens before it are known to be the target's, whatever round they were in."""
+        """See `KnownTokens`: the number of tokens before it known to be the target's, from any round."""
         bits, position = self._bits, min(start + depth, len(self._bits))
         run = position - 1 - max(bits.rfind(UNKNOWN, 0, position), bits.rfind(REFUSED, 0, position))
         return Beside(BesideOutcome.reached, run) if run > depth else None
 
 
 def known_tokens(request: RoundsRequest, drafter: DrafterInfo) -> KnownTokens:
-    """What the recording says of `drafter` in `request`; nothing if it never ran there."""
+    """Recorded facts of `drafter` in `request`; none if it never ran there."""
     rounds = request.rounds.get(drafter.name)
     if rounds is None:
         return RoundsKnown(_NO_ROUNDS, None, 0)
@@ -206,27 +206,27 @@ def _by_start(rounds: Rounds, refused: list[bool], window: int | None, num_token
 
 @dataclass(slots=True, eq=False)
 class RequestRounds:
-    """Mutated by `begin`, and by whoever charges seconds."""
+    """The state of a request's replay. Mutated by `begin`, and by charges."""
 
     request: RoundsRequest  # as recorded
     meta: InitVar[RoundsMeta]  # of the recording
     waits: bool = False  # whether the prefill writes the first token, before any drafter runs
     prompt: tuple[int, ...] = field(init=False)  # ids if known, else as many zeros, at least one
-    trunk: list[int] = field(init=False)  # the target's tokens, as many as the longest of the recorded texts has
+    trunk: list[int] = field(init=False)  # the target's tokens, to the longest of the recorded texts
     refused: int = field(init=False)  # a token that is not the target's
-    # of the answer: that of the drafter that ran first in it, of the target alone before
+    # of the answer: by the drafter that ran first in it, before that by the target alone
     num_tokens: int = field(init=False)
     known: list[KnownTokens] = field(init=False)  # per drafter of the recording
     prefilled: bool = False  # whether its prefill was charged, whole
-    started_s: float = 0.0  # seconds charged for a prefill of which nobody knew yet whose it would be
-    # whether a drafter ran of which the log places no round of this request: all that follows is modelled
+    started_s: float = 0.0  # seconds charged for a prefill before its method was known
+    # whether a drafter ran without any placed round of this request in the log: all that follows is modelled
     drawn: bool = False
     # measured seconds of the verification of what is pending, None if it was not measured
     verify_s: float | None = None
     # tokens of the last draft that the end of the answer cut off, where its seconds were not measured
     num_cut: int = 0
     verified_from: int = 0  # tokens emitted before the round whose verification it is
-    # what came of drafts with nothing refused before them, by all that they follow from; shared by those made `anew`
+    # results of drafts with nothing rejected before them, by all that they depend on; shared by copies (`anew`)
     drafts: dict[tuple[int, int, int, int, int, bool], Drafted] = field(default_factory=dict)
     _begun: bool = False
     _all_drawn: set[str] = field(init=False)
@@ -236,7 +236,7 @@ class RequestRounds:
         self.prompt = request.prompt or (0,) * max(request.prompt_tokens, 1)
         longest = max(request.num_tokens.values())
         output = list(request.output)
-        # After known ids come tokens that are no ids: where the log ends, nothing can be looked up.
+        # Known ids are followed by numbers that are no ids, so that lookups find nothing beyond the log.
         self.trunk = [*output, *range(-longest - 1, -len(output) - 1)] if output else list(range(1, longest + 1))
         self.refused = -1 if output else 0
         self.num_tokens = request.length(TARGET_ALONE)
@@ -244,19 +244,19 @@ class RequestRounds:
         self._all_drawn = {info.name for info in meta.drafters if _is_drawn(request, info, meta.form)}
 
     def anew(self) -> Self:
-        """The same request; only of one that has not begun."""
+        """A copy of a request that has not begun."""
         other = object.__new__(type(self))
-        for name in self.__slots__:  # of each request that is served, and `copy` takes many times as long
+        for name in self.__slots__:  # made for each served request, and `copy` takes many times as long
             setattr(other, name, getattr(self, name))
         return other
 
     def foresee(self) -> None:
-        """Let rounds be tried in no order: the text is the longest one, its prefill is paid for."""
+        """Prepare to try rounds in any order: the text is the longest one, its prefill charged."""
         self._begun = self.prefilled = True
         self.num_tokens = len(self.trunk)
 
     def begin(self, drafter: str) -> None:
-        """A drafter runs; the first one decides where the answer ends, since its text may differ a little."""
+        """Note that a drafter runs; the first one decides where the answer ends, since its text may differ a little."""
         self.drawn = self.drawn or drafter in self._all_drawn
         if not self._begun:
             self._begun = True
@@ -265,7 +265,7 @@ class RequestRounds:
     def ending(self, emitted: list[int], num_before: int) -> int | None:
         """See `decoding.request_text.Ending`.
 
-        The loop's prefill writes a token before anybody knows which method the answer is of.
+        The loop's prefill writes a token before the method of the answer is known.
         """
         if not num_before and self.waits and not self._begun and len(self.trunk) > 1:
             return None
@@ -273,21 +273,21 @@ class RequestRounds:
 
 
 def _is_drawn(request: RoundsRequest, info: DrafterInfo, form: Form) -> bool:
-    """Whether nothing of a drafter in a request stands where the log says, but all where it was drawn."""
+    """Whether the places of all rounds of a drafter in a request were drawn."""
     rounds = request.rounds.get(info.name)
     if info.stated is not None or rounds is None:
-        return info.stated is not None or form != "rounds"  # what stands for the absent ones was drawn itself
+        return info.stated is not None or form != "rounds"  # rounds in place of absent ones were drawn too
     return 0 < len(rounds.start) == int(rounds.where_placed.sum())
 
 
 class UnrecordedRoundError(UnrecordedContextError):
-    """Replay without a fallback came to a token of which no recorded round says whether the target keeps it."""
+    """Replay without a fallback reached a token of which no recorded round shows whether the target keeps it."""
 
     NEEDED = "a round that was not recorded; leave out `strict`"
 
 
 class Kept(NamedTuple):
-    """How a draft came out: tokens drafted, leading ones that are the target's, decisions that were modelled."""
+    """The result of a draft: tokens drafted, leading ones that are the target's, decisions that were modelled."""
 
     num_drafted: int
     num_kept: int
@@ -295,17 +295,17 @@ class Kept(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """How far tokens of a round are the target's."""
+    """Number of leading tokens of a round that are the target's."""
 
-    reached: int  # the first that is not, or the last that was asked for and one
+    reached: int  # depth of the first that is not, or one after the last requested
     refused: bool  # whether one is not
-    drawn: int  # a bit for each depth at which that was drawn
+    drawn: int  # a bit for each drawn depth
 
 
 class RoundDrafts:
     """Drafts of recorded drafters, by index into `meta.drafters`.
 
-    `hazard` draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round shows; None makes the first unknown an error.
     """
 
     def __init__(self, trace: RoundsRecording, hazard: Hazard | None) -> None:
@@ -317,7 +317,7 @@ class RoundDrafts:
         """At most `asked` tokens from `depth` of a round on, all before it the target's.
 
         Raises:
-            UnrecordedRoundError: without a hazard, and no round says it.
+            UnrecordedRoundError: without a hazard, and no round shows it.
         """
         stops, modelled = self.stops(state, drafter, start, depth + asked)
         wanted = max(min(asked, stops - depth), 0)
@@ -325,7 +325,7 @@ class RoundDrafts:
         return Kept(wanted, kept, drawn if depth else drawn + modelled)
 
     def refused(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> int:
-        """Tokens drafted after a refused one of the same round: all that are asked for, unless it stops by itself."""
+        """Tokens drafted after a rejected one of the same round: all that are requested, unless it stops by itself."""
         stops, _ = self.stops(state, drafter, start, depth + asked)
         return max(min(asked, stops - depth), 0)
 
@@ -348,7 +348,7 @@ class RoundDrafts:
         return (WHOLE, 0) if stops is None else (stops, 1)
 
     def _always_drafted(self, drafter: int) -> int:
-        """Tokens before which the log never shows this drafter stopping by itself."""
+        """Fewest tokens after which this drafter ever stops by itself in the log."""
         if drafter not in self._fewest:
             lengths = fit_lengths(self._trace.requests, self._trace.meta.drafters[drafter])
             self._fewest[drafter] = WHOLE if lengths is None else lengths.fewest
@@ -359,9 +359,9 @@ class RoundDrafts:
         return self.cut(state, drafter, start, depth, wanted, self.decided(state, drafter, start, depth, wanted))
 
     def runs(self, state: RequestRounds, drafter: int, most: int) -> list[int] | None:
-        """By start, of rounds of `most` tokens how many leading ones are the target's, if the log says of none of them.
+        """By start, leading tokens that are the target's in rounds of `most` tokens, if the log has none of them.
 
-        Each of these, and the one after them, is drawn then. None where the log says something.
+        Each of these, and the one after them, is drawn then. None where the log has any.
         """
         if self._hazard is None or not state.known[drafter].says_nothing:
             return None
@@ -371,7 +371,7 @@ class RoundDrafts:
         """Which of `wanted` tokens from `depth` of a round on are the target's, all before them being so."""
         known = state.known[drafter]
         num_agreed = known.num_agreed(start)
-        # Nobody looks at what is drafted after the end of the answer.
+        # Tokens after the end of the answer are never used.
         last, drawn = max(min(depth + wanted, state.num_tokens - start), depth), 0
         for place in range(max(num_agreed, depth), last):
             agrees = known.agrees(start, place)
@@ -385,7 +385,7 @@ class RoundDrafts:
     def cut(
         self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int, found: Decided
     ) -> tuple[int, int]:
-        """As `_kept`, of what was decided of at least as many tokens, from `depth` on."""
+        """As `_kept`, from decisions on at least as many tokens, from `depth` on."""
         last = max(min(depth + wanted, state.num_tokens - start), depth)
         reached, seen = (found.reached, found.reached + 1) if found.reached < last else (last, last)
         drawn = (found.drawn & ((1 << seen) - 1)).bit_count() if found.drawn else 0
@@ -400,7 +400,7 @@ class RoundDrafts:
         return self._hazard.agrees(request_id, drafter, start=start, depth=depth, known=known, beside=beside)
 
     def _placed(self, state: RequestRounds, drafter: int, start: int, first: int, last: int) -> int:
-        """Of tokens `first` to `last` - 1 of a round, how many only placed rounds speak of."""
+        """Number of tokens `first` to `last` - 1 of a round that only placed rounds show."""
         count = state.known[drafter].num_placed(start, first, last)
         if count and self._hazard is None:
             raise UnrecordedRoundError(state.request.request_id, start + first, "draft")
@@ -414,7 +414,7 @@ MOST_KEPT = 1 << 18  # drafts, some 80 MB
 class RoundAnswers:
     """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
 
-    `hazard` draws what no round says; None makes the first unknown an error.
+    `hazard` draws what no round shows; None makes the first unknown an error.
 
     Attributes:
         num_free: model-free members, which come first in the pool.
@@ -430,7 +430,7 @@ class RoundAnswers:
         self._open: dict[str, RequestRounds] = {}
         self.num_reanchored: dict[str, int] = {}
         self._requests = {request.request_id: request for request in trace.requests}
-        self._fresh: dict[str, RequestRounds] = {}  # as each begins
+        self._fresh: dict[str, RequestRounds] = {}  # in their initial state
         self._num_kept = 0
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
@@ -480,7 +480,7 @@ class RoundAnswers:
         return found
 
     def _keep(self, state: RequestRounds, key: tuple[int, int, int, int, int, bool], found: Drafted) -> Drafted:
-        """Keep a draft for the next who asks, as long as not too many are kept."""
+        """Cache a draft, unless the cache is full."""
         self._num_kept += 1
         if self._num_kept > MOST_KEPT:
             for fresh in self._fresh.values():
@@ -490,12 +490,12 @@ class RoundAnswers:
         return found
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:
-        """See `RecordedAnswers`; the log has the real tokens."""
+        """See `RecordedAnswers`; by the log's real tokens."""
         state = self._open[session.request_id]
         on_trunk = self._on_trunk(session)
         answer = [*session.emitted, *session.tokens]
         if answer and min(answer) < 0 and step.copy is None:
-            # What is refused or after the logged text has no id: whether the lookup finds anything is modelled, as no.
+            # Rejected tokens, and those after the logged text, have no id: that the lookup finds nothing is modelled.
             self._need_hazard(session, "lookup", len(answer))
             return Drafted([], [], 1)
         context = [*session.prompt, *answer]
@@ -509,7 +509,7 @@ class RoundAnswers:
     # -- judging
 
     def judged(self, session: Session, step: Verify, level: int) -> Judged:
-        """See `RecordedAnswers`; the target keeps what is its own text, then writes the next token of it."""
+        """See `RecordedAnswers`; the target keeps tokens of its own text, then writes its next token."""
         if not step.rule.lossless:
             raise self._no_probabilities(step)
         if session.place != ON_TRUNK:
@@ -518,16 +518,16 @@ class RoundAnswers:
         num_judged = len(places)
         accepted = places.index(OFF_TRUNK) if OFF_TRUNK in places else num_judged
         position, trunk = len(session.emitted) + accepted, state.trunk
-        own_token = trunk[position] if position < len(trunk) else state.refused  # no room for it then
+        own_token = trunk[position] if position < len(trunk) else state.refused  # then there is no room for it
         num_looked_at = accepted + 1 if accepted < num_judged else num_judged
-        # Where rounds were drawn, so was where each of them ends: nothing of the verification is replayed.
+        # Where rounds were drawn, so were their ends: the verification is modelled.
         num_modelled = num_looked_at + 1 if state.drawn else 0
         return made(Judged, (accepted, own_token, ON_TRUNK, (nan,) * num_looked_at, num_modelled, (), None))
 
     # -- where a session stands
 
     def _on_trunk(self, session: Session) -> bool:
-        """Whether all that is pending is the target's; what a Commit took off the trunk resumes on it."""
+        """Whether all pending tokens are the target's; a text that a Commit led off the trunk is re-anchored."""
         if session.places:
             return session.places[-1] == ON_TRUNK
         self._anchor(session)
@@ -551,7 +551,7 @@ class RoundAnswers:
 
 
 def _run_length(session: Session, level: int) -> int:
-    """How many pending tokens up to the last one this drafter wrote: its round began that far back."""
+    """Number of last pending tokens that this drafter wrote: its round began that far back."""
     drafters = session.drafters
     count = 0
     while count < len(drafters) and drafters[-1 - count] == level:

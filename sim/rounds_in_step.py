@@ -1,4 +1,4 @@
-"""An imported recording replayed in step, under a fixed window of one drafter or under the target alone.
+"""Replay in step of an imported recording, under a fixed window of one drafter or under the target alone.
 
 Letters: N requests, R rounds of all of them.
 """
@@ -23,12 +23,12 @@ from .rounds_answers import Decided, RequestRounds, RoundDrafts
 # Of a round: tokens drafted, accepted, of the target's own and committed; decisions modelled in the draft and in the
 # verification; tokens that the drafter and the target are fed first, and those that they hold then.
 ROUND = ("drafted", "accepted", "own", "emitted", "drawn", "drawn_after", "draft_new", "draft_held", "new", "held")
-USUAL = 32  # tokens that a round drafts at most, as a rule
-MOST_DECIDED = 1 << 21  # tokens of answers, over seeds, of which what was drawn is kept for other windows
+USUAL = 32  # most tokens that a round usually drafts
+MOST_DECIDED = 1 << 21  # tokens of answers, over seeds, whose decisions are kept for other windows
 
 
 def drafter_of(policy: Policy, pool: Pool) -> tuple[int, int] | None:
-    """(level of the drafter, window) of a policy whose requests go in step; (-1, 0) of the target alone.
+    """(level of the drafter, window) of a policy whose requests run in step; (-1, 0) of the target alone.
 
     None for any other policy.
     """
@@ -53,7 +53,7 @@ class RoundsInStep(InStepReplay):
         self._fresh: dict[tuple[str, bool], RequestRounds] = {}
 
     def why_looped(self, asked: AskedInStep) -> str:
-        """See `InStepReplay`; nor may members, or recorded seconds, part requests."""
+        """See `InStepReplay`; also where members, or recorded seconds, differ between requests."""
         if why := super().why_looped(asked):
             return why
         if asked.strict:
@@ -120,7 +120,7 @@ class RoundsInStep(InStepReplay):
 def _columns(
     rounds: dict[str, NDArray[np.int32]], level: int, window: int, target: int
 ) -> dict[str, NDArray[np.int32]]:
-    """Columns of steps: of each round its draft, if there is any, and its verification."""
+    """Columns of steps: for each round its draft, if any, and its verification."""
     count = len(rounds["own"])
     verify = {name: rounds[name] for name in ("accepted", "own", "emitted", "new", "held")} | {
         "kind": np.full(count, VERIFY), "level": np.full(count, target), "judged": rounds["drafted"],
@@ -140,14 +140,14 @@ def _columns(
 
 @dataclass(slots=True, eq=False)
 class Decisions:
-    """What was decided of the drafts of one request, for all windows; added to."""
+    """Decisions on the drafts of one request, for all windows; added to."""
 
     runs: list[int] | None = None  # as of `RoundDrafts.runs`
-    most: int = 0  # tokens of a round that `runs` looks at
-    by_start: dict[int, Decided] = field(default_factory=dict)  # where the log says something
+    most: int = 0  # tokens of a round in `runs`
+    by_start: dict[int, Decided] = field(default_factory=dict)  # where the log has any
 
     def runs_of(self, drafts: RoundDrafts, state: RequestRounds, drafter: int, window: int) -> list[int] | None:
-        """`runs` of rounds of a window at least."""
+        """`runs` for rounds of at least a window."""
         if self.most < window:
             self.most = max(window, USUAL)
             self.runs = drafts.runs(state, drafter, self.most)
@@ -178,7 +178,7 @@ def _play_request(
     decisions: Decisions,
     rows: "array[int]",
 ) -> int:
-    """Play a request to its end, a row of `ROUND` for each round; returns the tokens that it committed.
+    """Play a request to its end, a row of `ROUND` for each round; returns the committed tokens.
 
     `window` is 0 of the target alone.
     """
@@ -201,7 +201,7 @@ def _play_request(
             asked = min(window, budget - position)
             if runs is None:
                 drafted, kept, drawn = decisions.draft(drafts, state, drafter, position, asked)
-            else:  # nobody looks at what is drafted after the end of the answer
+            else:  # tokens after the end of the answer are never used
                 judged = min(asked, ends_at - position)
                 drafted, kept = asked, min(runs[position], judged) if judged > 0 else 0
                 drawn = min(kept + 1, judged) if judged > 0 else 0

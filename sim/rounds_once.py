@@ -1,15 +1,15 @@
-"""Rounds of recorded requests under a policy that only pending tokens decide, each played once per recording.
+"""Rounds of recorded requests under a policy that decides only by pending tokens, each played once per recording.
 
 A round then follows from the recorded request, the position in its answer where it begins, and the room; modelled
-decisions are drawn for the recorded request too. The room counts only where it cuts something: a round that had room
-for all that was wanted serves all that have as much.
+decisions are drawn for the recorded request too. The room matters only where it cuts something: a round with room for
+all of its steps is that of any request with as much.
 
-The policy becomes an automaton: it is asked about a state once, however often a request comes to it, and sees its
-pending tokens alone. States also hold what each member's cache holds, which follows from the steps: so what an
-operation is fed is known of a transition once and for all. Letters: L levels.
+The policy becomes an automaton: it decides once in each state, however often a request reaches it, and sees only the
+pending tokens. States also have the contents of each member's cache, which follow from the steps: so each transition
+has fixed tokens fed. Letters: L levels.
 
-Rounds are walked in the request's trie where all that comes up is recorded. What the trie does not say at once (a stop
-rule, a lookup, a context beyond the record) the answers are asked, as in any replay.
+Rounds are walked in the request's trie where all is recorded. Otherwise (a stop rule, a lookup, a context beyond the
+record) they use `answers`, as in any replay.
 """
 
 from collections import OrderedDict
@@ -34,10 +34,10 @@ _ITS_OWN = frozenset(("_session", *SHOWN))
 
 
 class ByPendingView(Observation):
-    """A view of one request that shows what `About.by_pending` allows.
+    """A view of one request with the attributes that `About.by_pending` allows.
 
     Raises:
-        ValueError: from reading anything else of it; the loop says whose policy it was.
+        ValueError: from reading any other attribute; the loop names the policy.
     """
 
     __slots__ = ()
@@ -55,9 +55,9 @@ class FixedOp(NamedTuple):
 
     level: int  # of the member that runs
     drafts: bool  # whether it drafts; else it verifies
-    window: int  # tokens that the step wants, 0 of a verification
-    asked: int  # of these, how many there is room for
-    drafted: int  # tokens that came of it
+    window: int  # tokens of the step, 0 for a verification
+    asked: int  # of these, as many as there is room for
+    drafted: int  # tokens drafted
     pending: int  # tokens before it
     first: int  # index of the first pending token that a verification judges; of a draft `pending`
     # Tokens of a verification, both as in `steps.Outcome`
@@ -67,7 +67,7 @@ class FixedOp(NamedTuple):
 
     @property
     def judged(self) -> int:
-        """Pending tokens that a verification looks at."""
+        """Pending tokens that a verification judges."""
         return self.pending - self.first
 
 
@@ -75,34 +75,34 @@ class PlayedRound(NamedTuple):
     """Everything from one commit by the target to the next. A value: equal rounds are one object in `FixedRounds`."""
 
     ops: tuple[FixedOp, ...]  # at least one; the last is a verification by the target, and the only one
-    committed: int  # tokens that come out, >= 1
+    committed: int  # tokens committed, >= 1
     ends: bool  # whether the segment ends with it
-    # room with which, and with any more, it would have come out the same; more than it had where the room cut it
+    # least room for the same round, with any more too; more than it had where the room cut it
     needs: int
 
     @classmethod
     def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "PlayedRound":
         """The round of these operations."""
-        # With no more room than for what it commits, the segment would end.
+        # With room only for its committed tokens, the segment would end.
         needs = max(committed + 1, *(op.pending + max(op.window, 1) for op in ops))
         return cls(tuple(ops), committed, ends, needs)
 
 
 @dataclass(slots=True, eq=False)
 class Fixed:
-    """A policy that says `by_pending`, and what it is asked with."""
+    """A policy with `by_pending`, and its pool."""
 
-    policy: Policy  # asked
+    policy: Policy  # that decides
     name: str  # of it, for errors
     pool: Pool  # its members
-    drafter: str = ""  # that it drafts with, once it has; "" before
-    runs: frozenset[str] | None = field(init=False)  # members that it says it runs
+    drafter: str = ""  # of its drafts, once it has drafted; "" before
+    runs: frozenset[str] | None = field(init=False)  # its `About.runs`
 
     def __post_init__(self) -> None:
         self.runs = members_run_by(self.policy)
 
     def check(self, step: object, request_id: str) -> None:
-        """Refuse what `by_pending` rules out, or `runs`; raises PolicyError."""
+        """Raise PolicyError for what `by_pending` rules out, or `runs`."""
         try:
             check_runs(self.runs, step)
         except ValueError as error:
@@ -119,62 +119,62 @@ class Fixed:
         raise PolicyError(self.name, request_id, step, f"a policy that says by_pending promises that {rule}")
 
 
-# Tokens that a member's cache holds, counted from the end of what is committed, which may be below it; None: none yet.
+# Tokens in a member's cache, counted from the end of the committed text, so perhaps negative; None: none yet.
 Cached = tuple[int | None, ...]
 MOST = 1 << 20  # above any number of tokens of a step
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """What is pending, and what is due then."""
+    """Pending tokens, and the steps due with them."""
 
-    # Levels of who drafted and who judged each pending token
+    # Levels of drafter and judge of each pending token
     drafters: tuple[int, ...]
     judges: tuple[int, ...]
     cached: Cached  # `[L]` see `Cached`
-    found_nothing: bool  # whether the step before was a draft that came back empty
-    # What is due with and without room, once somebody came here with it
+    found_nothing: bool  # whether the step before was an empty draft
+    # The steps due with and without room, made on demand
     open: "Due | None" = None
     full: "Due | None" = None
 
 
 @dataclass(slots=True, eq=False)
 class Due:
-    """A step that the policy wants in a state."""
+    """The policy's step in a state."""
 
     state: Pending  # the state
     step: Draft | Verify  # the step
     level: int  # of the member
-    window: int  # tokens to draft; 0 of a verification
-    first: int  # index of the first token that is judged; of a draft how many are pending
-    walked: bool  # whether following a recorded trie says what comes of it, where all is recorded
+    window: int  # tokens to draft; 0 for a verification
+    first: int  # index of the first judged token; of a draft the number of pending ones
+    walked: bool  # whether a recorded trie gives its outcome, where all is recorded
     prefill: int = 0  # 1 of the loop's own step
-    # by outcome, where it leads: `((modelled x MOST + asked) x MOST + drafted + accepted) x 2 + own`
+    # by outcome, its lead: `((modelled x MOST + asked) x MOST + drafted + accepted) x 2 + own`
     leads: dict[int, "Lead"] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class Lead:
-    """What came of a step, and where it leads; of one kind for all requests."""
+    """The outcome of a step, and the state after it; shared by all requests."""
 
     due: Due  # the step
-    op: FixedOp  # in words of a round
+    op: FixedOp  # as in a round
     emitted: int  # tokens that it committed
-    idle: bool  # whether nothing came of it
+    idle: bool  # whether nothing changed
     after: Pending  # the state then
-    new_tokens: int  # that its first forward is fed, those of the whole committed text on top where `whole`
-    held: int  # what the cache holds then, counted as `Cached`
-    whole: bool  # whether the cache holds nothing yet
+    new_tokens: int  # fed to its first forward, in addition to the whole committed text where `whole`
+    held: int  # in the cache then, counted as `Cached`
+    whole: bool  # whether the cache is empty
     number: int  # its index in `Automaton.leads`
 
 
 class Automaton:
-    """States and steps as they are come to; `num_free` counts model-free members, which come first in the pool.
+    """States and steps, made when reached; `num_free` counts model-free members, which come first in the pool.
 
     Attributes:
-        leads: all that came of steps so far.
-        bare: nothing is pending or held: a request that begins without a prefill.
-        prefilled: what comes of the prefill, in which the target reads the prompt and writes the first token.
+        leads: all leads so far.
+        bare: the state without pending or cached tokens, of a request that begins without a prefill.
+        prefilled: the lead of the prefill, in which the target reads the prompt and writes the first token.
     """
 
     def __init__(self, fixed: Fixed, num_free: int) -> None:
@@ -189,7 +189,7 @@ class Automaton:
         self.prefilled = self.lead(prefill, own=1)
 
     def due(self, state: Pending, *, has_room: bool) -> Due:
-        """What the policy wants; raises whatever it raises, or what is wrong with its step."""
+        """The policy's step; raises the policy's errors, and those of its step."""
         found = state.open if has_room else state.full
         if found is not None:
             return found
@@ -211,7 +211,7 @@ class Automaton:
     def lead(
         self, due: Due, *, asked: int = 0, drafted: int = 0, accepted: int = 0, own: int = 0, modelled: int = 0
     ) -> Lead:
-        """Where an outcome leads; its fields as of `FixedOp`."""
+        """The lead of an outcome; its fields as of `FixedOp`."""
         key = ((modelled * MOST + asked) * MOST + drafted + accepted) * 2 + own
         found = due.leads.get(key)
         if found is None:
@@ -310,7 +310,7 @@ def _no_signal(session: Session, index: int) -> Signal:
 class SteppedRequest:
     """Plays rounds in any order; see `FixedRounds`.
 
-    The answers know the request under `session_id`; `replayed` is how it begins.
+    The answers replay the request in the session `session_id`; `replayed` is its start.
     """
 
     def __init__(
@@ -321,12 +321,12 @@ class SteppedRequest:
         self._session_id = session_id
         self._replayed = replayed
         self._step, self._level = Verify(pool.target), pool.target_level
-        # The answer as far as it was asked for; a place more than tokens, the one before the first.
+        # The answer as far as it was needed; one place more than tokens, that before the first.
         self._tokens: list[int] = []
         self._places = [replayed.place]
 
     def round(self, position: int, room: int) -> PlayedRound:
-        """The round at a place of the answer; raises as `WalkedRequest.round`."""
+        """The round at a position of the answer; raises as `WalkedRequest.round`."""
         self._write(position)
         session = self.session(position + room)
         session.emitted = self._tokens[:position]
@@ -356,12 +356,12 @@ class SteppedRequest:
             state = lead.after
 
     def tokens(self, position: int, count: int) -> list[int]:
-        """What stands there in the answer."""
+        """`count` tokens of the answer from a position on."""
         self._write(position + count)
         return self._tokens[position : position + count]
 
     def session(self, budget: int) -> Session:
-        """The request before it begins, with so many tokens to write."""
+        """The request before it begins, with a budget."""
         replayed = self._replayed
         return Session(
             pool=self._pool,
@@ -390,7 +390,7 @@ class SteppedRequest:
 
 
 def check_progress(idle_steps: int) -> None:
-    """Raise ValueError after so many steps in a row of which nothing came."""
+    """Raise ValueError for too many steps in a row without effect."""
     if idle_steps >= IDLE_STEPS:
         raise ValueError(f"no progress in {idle_steps} steps: nothing was drafted or judged")
 
@@ -410,9 +410,9 @@ class TrieWalk:
         self.length = 0
 
     def begin(self, session: Session, tables: RequestTables) -> bool:
-        """Stand at the start of a request that the answers know by this session.
+        """Go to the start of a request that the answers replay in this session.
 
-        False if its answer is not recorded to its end: then nobody can walk it.
+        False if its answer is not recorded to its end: then it cannot be walked.
         """
         self._session, self._tables, self._eos = session, tables, session.eos
         self._trunk, self._text = tables.trunk, tables.trunk_tokens
@@ -425,12 +425,12 @@ class TrieWalk:
         return ends or len(written) == session.budget
 
     def round(self, state: Pending, position: int, budget: int) -> list[Lead]:
-        """What happens from a place of the answer, with nothing pending, up to the next commit by the target.
+        """The leads from a position of the answer, with nothing pending, up to the next commit by the target.
 
         Args:
-            state: what caches hold.
-            position: tokens that are committed, below `length`.
-            budget: tokens that the answer may have, above `position`, at most those it was recorded with.
+            state: with the contents of caches.
+            position: committed tokens, below `length`.
+            budget: tokens that the answer may have, above `position`, at most the recorded budget.
         """
         self.stand(position, budget)
         idle = 0
@@ -447,7 +447,7 @@ class TrieWalk:
             state = lead.after
 
     def stand(self, position: int, budget: int) -> None:
-        """Go to a place of the answer, with nothing pending; arguments as of `round`."""
+        """Go to a position of the answer, with nothing pending; arguments as of `round`."""
         self._tokens.clear()
         self._places.clear()
         self._position, self._budget = position, budget
@@ -499,7 +499,7 @@ class TrieWalk:
         return self._keep(due, kept, writes[at], self._tables.child[due.level][at], 0)
 
     def _keep(self, due: Due, kept: int, own_token: int, own_place: int, modelled: int) -> Lead:
-        """A verifier below the target kept so many of the pending tokens, and adds one where there is room."""
+        """A verifier below the target kept `kept` pending tokens, and adds one where there is room."""
         tokens, places = self._tokens, self._places
         del tokens[kept:], places[kept:]
         own = 0
@@ -512,7 +512,7 @@ class TrieWalk:
         return lead or self._automaton.lead(due, accepted=accepted, own=own, modelled=modelled)
 
     def _commit(self, due: Due) -> Lead:
-        """The target keeps what is its own text, which is recorded."""
+        """The target keeps tokens of its own text, which is recorded."""
         tokens, position = self._tokens, self._position
         accepted = 0
         for token, written in zip(tokens, self._text[position : position + len(tokens)], strict=False):
@@ -540,7 +540,7 @@ class TrieWalk:
         return self._keep(due, due.first + row.num_accepted, row.own_token, row.own_place, row.num_modelled)
 
     def _standing(self, state: Pending) -> Session:
-        """The session as it stands now; it has these tokens and places, and nobody changes them by it."""
+        """The session in this state; it shares these tokens and places, which must not be changed through it."""
         session, position = self._session, self._position
         session.budget, session.emitted = self._budget, self._text[:position]
         session.place = self._trunk[position]
@@ -549,15 +549,15 @@ class TrieWalk:
         return session
 
 
-# Of a path, whether the segment ends with it: the round that it is.
+# Rounds by path, and by whether the segment ends with it.
 KnownPaths = dict[tuple[bool, tuple[Lead, ...]], PlayedRound]
 
 
 class WalkedRequest:
     """Walks rounds in any order; see `FixedRounds`.
 
-    `walk` has begun the request, whose answer is recorded to its end. `paths` are rounds that were come to, here or in
-    other requests; added to.
+    `walk` has begun the request, whose answer is recorded to its end. `paths` are known rounds, of any request; added
+    to.
 
     Attributes:
         length: tokens of the answer.
@@ -571,11 +571,11 @@ class WalkedRequest:
         self._paths = paths
 
     def round(self, position: int, room: int) -> PlayedRound:
-        """The round at a place of the answer.
+        """The round at a position of the answer.
 
         Raises:
             ValueError: beyond the answer's end.
-            Exception: whatever is wrong with a step, with no word on whose it was.
+            Exception: any error of a step, which does not name its request.
         """
         walk, budget = self._walk, position + room
         self._check(position + 1)
@@ -587,7 +587,7 @@ class WalkedRequest:
         return found
 
     def tokens(self, position: int, count: int) -> list[int]:
-        """What stands there in the answer."""
+        """`count` tokens of the answer from a position on."""
         self._check(position + count)
         return self._text[position : position + count]
 
@@ -596,20 +596,20 @@ class WalkedRequest:
             raise ValueError(f"position must be within the recorded answer of {self.length} tokens")
 
 
-MOST_KEPT = 1 << 18  # rounds of recorded requests that were not asked for lately
-MOST_OPEN = 64  # recorded requests whose tables are held; a request is played to its end when it is first asked for
+MOST_KEPT = 1 << 18  # rounds of recorded requests that were not used lately
+MOST_OPEN = 64  # recorded requests whose tables are held; a request is played to its end at first use
 
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    # by position, the round of all who have the room that it needs
+    # by position, the round of all with the room that it needs
     wide: dict[int, PlayedRound] = field(default_factory=dict)
-    # by position and room, rounds that the room cut
+    # by position and room, rounds cut by the room
     narrow: dict[tuple[int, int], PlayedRound] = field(default_factory=dict)
 
 
 class _Open(NamedTuple):
-    """A recorded request that can be played; `walked` is None where its trie does not say all of it."""
+    """A recorded request that can be played; `walked` is None where its trie does not suffice."""
 
     replayed: Replayed
     session_id: str
@@ -618,10 +618,10 @@ class _Open(NamedTuple):
 
 
 class FixedRounds:
-    """Plays rounds, and keeps those of the recorded requests that were asked for last.
+    """Plays rounds, and keeps those of the recorded requests used last.
 
-    The policy has to say `About.by_pending` of itself, else ValueError; `name` is for errors. Sessions of the answers
-    begin with the target's prefill, as served ones do.
+    The policy must have `About.by_pending`, else ValueError; `name` is for errors. Sessions of the answers begin with
+    the target's prefill, as served ones do.
     """
 
     def __init__(self, *, policy: Policy, name: str, pool: Pool, answers: RecordedAnswers) -> None:
@@ -632,23 +632,22 @@ class FixedRounds:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._num_kept = 0
-        # As many as windows and refusals allow, however long the recording.
+        # Their number depends on windows and rejections, not on the length of the recording.
         self._equal: dict[PlayedRound, PlayedRound] = {}
         self._paths: KnownPaths = {}
 
     def round(self, recorded_id: str, position: int, room: int) -> PlayedRound:
-        """The next round of a request whose answer stands at a place of a recorded one, with nothing pending.
+        """The next round of a request at a position of a recorded answer, with nothing pending.
 
         Args:
-            recorded_id: of the recorded request that it replays.
-            position: tokens of the recorded answer that it has committed, >= 0; 0 where its segment begins and no
-                prefill is due.
+            recorded_id: of the replayed request.
+            position: committed tokens of the recorded answer, >= 0; 0 where its segment begins and no prefill is due.
             room: tokens that its segment may still have, >= 1.
 
         Raises:
-            KeyError: the recording does not hold that request.
+            KeyError: an unknown request.
             ValueError: a position or room outside the recorded answer.
-            Exception: whatever is wrong with a step, with no word on whose it was.
+            Exception: any error of a step, which does not name its request.
         """
         known = self._known.get(recorded_id)
         if known is None:
@@ -668,12 +667,12 @@ class FixedRounds:
             )
         found = self._keep(known, position, room, (played.walked or played.stepped).round(position, room))
         if played.walked is not None:
-            self._go_on(known, played.walked, position + found.committed, budget)
+            self._play_on(known, played.walked, position + found.committed, budget)
         self._forget()
         return found
 
     def tokens(self, recorded_id: str, position: int, count: int) -> list[int]:
-        """What rounds commit: `count` tokens of a recorded answer from `position` on; raises as `round`."""
+        """Tokens that rounds commit: `count` of a recorded answer from `position` on; raises as `round`."""
         played = self._opened(recorded_id)
         return (played.walked or played.stepped).tokens(position, count)
 
@@ -682,7 +681,7 @@ class FixedRounds:
         if found is not None:
             self._open.move_to_end(recorded_id)
             return found
-        # Unlike that of any served request, or of other rounds on the same answers.
+        # Different from that of any served request, or of other rounds on the same answers.
         session_id = f"\0{id(self)} {recorded_id}"
         replayed = self._answers.replay(session_id, recorded_id)
         stepped = SteppedRequest(self._automaton, self._pool, self._answers, session_id, replayed)
@@ -694,7 +693,7 @@ class FixedRounds:
 
     def _walked(self, stepped: SteppedRequest, replayed: Replayed) -> WalkedRequest | None:
         answers = self._answers
-        if type(answers) is not TrieAnswers:  # one made of it may answer otherwise
+        if type(answers) is not TrieAnswers:  # a subclass may answer otherwise
             return None
         walk, session = TrieWalk(self._automaton, answers), stepped.session(replayed.budget)
         recorded = answers.recorded(session.request_id)
@@ -702,8 +701,8 @@ class FixedRounds:
             return None
         return WalkedRequest(self._automaton, walk, recorded.trunk_tokens, self._paths)
 
-    def _go_on(self, known: _Known, walked: WalkedRequest, position: int, budget: int) -> None:
-        """Play what comes next to who has room enough, as long as nobody has been there."""
+    def _play_on(self, known: _Known, walked: WalkedRequest, position: int, budget: int) -> None:
+        """Play the next rounds with enough room, up to one already known."""
         while (
             position < walked.length
             and position not in known.wide
@@ -711,7 +710,7 @@ class FixedRounds:
         ):
             try:
                 found = walked.round(position, budget - position)
-            except Exception:  # noqa: BLE001 - whoever comes there is told
+            except Exception:  # noqa: BLE001 - raised again where it is reached
                 return
             self._keep(known, position, budget - position, found)
             position += found.committed
@@ -726,14 +725,14 @@ class FixedRounds:
         return found
 
     def _forget(self) -> None:
-        """Let those go that were not asked for the longest."""
+        """Drop the least recently used ones."""
         while self._num_kept > MOST_KEPT and len(self._known) > 1:
             _, gone = self._known.popitem(last=False)
             self._num_kept -= len(gone.wide) + len(gone.narrow)
 
 
 class SharedRounds:
-    """The rounds of policies of one run: the same for policies of the same class with equal attributes."""
+    """The rounds of policies of one run, shared by policies of the same class with equal attributes."""
 
     def __init__(self, pool: Pool, answers: RecordedAnswers) -> None:
         self._pool, self._answers = pool, answers
@@ -750,12 +749,12 @@ class SharedRounds:
 
 
 def are_equal(policy: Policy, other: Policy) -> bool:
-    """Whether two policies are of the same class with equal attributes, as far as that can be said."""
+    """Whether two policies are known to be of the same class with equal attributes."""
     ours, theirs = getattr(policy, "__dict__", None), getattr(other, "__dict__", None)
-    has_slots = any(getattr(kind, "__slots__", ()) for kind in type(policy).__mro__)  # attributes that are not in there
+    has_slots = any(getattr(kind, "__slots__", ()) for kind in type(policy).__mro__)  # with attributes outside `vars`
     if type(policy) is not type(other) or ours is None or has_slots:
         return False
     try:
         return bool(ours == theirs)
-    except ValueError:  # of arrays, of which nobody can say in a word whether they are equal
+    except ValueError:  # arrays: == is not a bool
         return False

@@ -45,7 +45,7 @@ def device_process(
 ) -> Generator[simpy.Event, None, None]:
     """Run operations until the loop has no request left; of the clock `env` only `env.now` is read.
 
-    `on_finished` is called with the time when requests have finished or failed (they stand in `loop.finished` and
+    `on_finished` is called with the time when requests have finished or failed (they are in `loop.finished` and
     `loop.failed`, and are taken out here); it may admit more.
     """
     now_s, next_event_s = env.now, env.peek()
@@ -62,8 +62,8 @@ def device_process(
         start_s = now_s
         results = op.run(world)
         end_s = start_s + results.duration_s
-        # An event costs as much as the rest of a step. Nobody can look at the clock before the next scheduled event,
-        # so operations that end before it need none of their own.
+        # An event costs as much as the rest of a step. Nothing reads the clock before the next scheduled event, so
+        # operations that end before it need no events.
         if end_s >= next_event_s:
             yield env.timeout(end_s - env.now)
             next_event_s = env.peek()
@@ -80,7 +80,7 @@ def device_process(
 def paused_collector() -> Iterator[None]:
     """Pause the cyclic garbage collector, if it runs, for the duration.
 
-    Replay makes no cycles but keeps millions of list items; to walk those again and again takes a third of the time.
+    Replay makes no cycles but keeps millions of list items; walking those again and again takes a third of the time.
     """
     if not gc.isenabled():
         yield
@@ -102,13 +102,13 @@ def grant_foresight(
     seed: int = 0,
     strict: bool = False,
 ) -> None:
-    """Show a policy the future if it is an oracle; any other is left as it is.
+    """Show a policy the future if it is an oracle; any other is unchanged.
 
     `recording` holds the future; cost, prefill, seed and strictness are the run's; `name` is for errors.
 
     Raises:
-        ValueError: an oracle that cannot be shown anything; ArgumentError beside a member whose forwards in a round
-            depend on what the target has judged.
+        ValueError: an oracle that cannot be shown the future; ArgumentError with a member whose forwards in a round
+            depend on tokens judged by the target.
     """
     about = about_of(policy)
     if about is None or not about.oracle:
@@ -126,8 +126,8 @@ def grant_foresight(
 def foresight_of(
     recording: ReplayTables, cost: CostModel, prefill_before: tuple[bool, ...], *, seed: int = 0, strict: bool = False
 ) -> Foresight:
-    """The future of a recording's requests, as far as it is recorded or drawn as the run draws it."""
-    # A copy: what is only asked about must not appear among the notes of the run's own seconds.
+    """The future of a recording's requests, where recorded or drawn as in the run."""
+    # A copy, as seconds of planning must not appear in the run's notes.
     cost = deepcopy(cost)
     foreseen = recording.foreseen(cost, seed=seed, strict=strict, prefill_before=prefill_before)
     return Foresight(recording.pool, foreseen, _forward_s(recording.pool, cost))
@@ -144,11 +144,11 @@ def _forward_s(pool: Pool, cost: CostModel) -> ForwardSeconds:
 def _asked_s(cost: CostModel, name: str, new_tokens: int, held_tokens: int) -> float:
     terms = cost.draft_terms(name)
     if terms is not None and terms.per_token_s is not None:
-        return 0.0  # its drafts cost the same whatever its cache lacks, and it cannot judge
+        return 0.0  # its drafts do not depend on its cache, and it cannot judge
     try:
         return cost.forward_s(name, num_rows=1, new_tokens=new_tokens, context_tokens=held_tokens)
     except CostRangeError:
-        return inf  # a catch-up beyond what was measured is none that a plan may count on
+        return inf  # plans must not use a catch-up beyond the measured range
 
 
 MOST_BATCH = 1_000_000
@@ -156,22 +156,22 @@ MOST_BATCH = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What stays the same when policies are compared.
+    """The fixed setting of a comparison of policies.
 
     Raises:
         ValueError: batch or decide_s out of range, a start that the recording does not hold, devices or prefix caches
-            where no contexts are recorded, or these caches with a cost that knows more than forwards.
+            without recorded contexts, or these caches with a cost of more than forwards.
     """
 
     tables: ReplayTables  # the recording
     cost: CostModel  # seconds
     batch: int = 1  # requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts)
-    seed: int = 0  # of decisions that have to be modelled
-    strict: bool = False  # refuse what is not recorded instead of modelling it
-    # seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything
+    seed: int = 0  # of modelled decisions
+    strict: bool = False  # raise for what is not recorded instead of modelling it
+    # seconds of a policy per step, 0 to 1e9; None: those of the cost, if it has any
     decide_s: float | None = None
     start: Start | None = None  # how requests begin; None for the recording's default
-    # which members run at the same time where a policy lets them (`decoding.steps.Overlap`)
+    # devices of members, which decide what runs at the same time in an `Overlap`
     placement: DevicePlacement = field(default_factory=DevicePlacement)
     prefixes: PrefixCacheSize | None = None  # of each member's prefix cache; None for none
 
@@ -183,7 +183,7 @@ class Scenario:
         self.tables.prefill_before(self.begins)
         name = self.tables.trace.about.name
         if self.placement.devices and not isinstance(self.tables, TrieTables):
-            raise ArgumentError(f"`devices` is for recordings of contexts: nobody works ahead in a replay of {name}")
+            raise ArgumentError(f"`devices` is for recordings of contexts: no member works ahead in a replay of {name}")
         if self.prefixes is not None:
             if not isinstance(self.tables, TrieTables):
                 raise ArgumentError(f"`prefix_cache` goes with a recording of contexts, and {name} is none")
@@ -201,7 +201,7 @@ class Scenario:
 
 
 def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) -> DecideSeconds:
-    """Seconds that a policy is charged for each step: those asked for, else what the cost knows of it, if anything.
+    """Seconds that a policy is charged for each step: `asked_s`, else those of the cost, if it has any.
 
     Raises ArgumentError for a cost that does not give `DecideSeconds`.
     """
@@ -228,13 +228,13 @@ def simulate(
         policy: built for the pool of the recording; one object for all requests.
         name: of the policy, for errors and the log.
         outputs: takes the committed tokens of every request by its id; None drops them.
-        stepwise: ask the policy for every step, even where rounds could be walked (`InStepReplay.why_looped`).
+        stepwise: let the policy decide every step, even where rounds could be walked (`InStepReplay.why_looped`).
 
     Raises:
         PolicyError: the policy broke the contract.
         UnrecordedContextError: `strict`, and a decision is not recorded.
-        CostRangeError: an operation outside what the cost model knows.
-        ValueError: a policy that needs what the recording does not hold.
+        CostRangeError: an operation outside the range of the cost model.
+        ValueError: a policy that must see what the recording does not hold.
     """
     recording = scenario.tables
     check_observed(policy, name, recording)
@@ -276,7 +276,7 @@ def _in_step(
         meta = _meta(scenario, asked.policy, asked.name) | {"drawn": played.drawn}
         log = ledger.finish(meta, reanchored={}, divergent=played.divergent)
         return with_quality(log, played.quality)
-    # Says which request and step it was.
+    # The loop names request and step.
     _looped(scenario, asked.policy, asked.name, asked.prefill_before, outputs, view=ByPendingView)
     raise failed
 
@@ -329,7 +329,7 @@ def _looped(
 
 
 def run_world(scenario: Scenario, now_s: Callable[[], float]) -> RecordedWorld:
-    """Where a run step by step happens; `now_s` reads its clock."""
+    """The world of a stepwise run; `now_s` reads its clock."""
     world = scenario.tables.world(scenario.cost, seed=scenario.seed, strict=scenario.strict, now_s=now_s)
     if isinstance(world, ReplayWorld):
         world.placement = scenario.placement
@@ -346,12 +346,12 @@ def _logged(
     world: RecordedWorld,
     decided_s: float | None = None,
 ) -> RunLog:
-    """The log; `decided_s` is what all decisions took, None where each took the same."""
+    """The log; `decided_s` is the total of all decisions, None where each took the same."""
     meta = _meta(scenario, policy, name) | ({} if decided_s is None else {"policy_s": decided_s})
     if isinstance(world, ReplayWorld) and world.beside_s is not None:
         meta["beside_s"] = world.beside_s
     log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
-    # Of contexts many modelled decisions need no draw; what is modelled of an imported recording is drawn.
+    # With contexts many modelled decisions need no draw; with an imported recording all are drawn.
     log.meta["drawn"] = world.num_draws > 0 if isinstance(world, ReplayWorld) else bool(log.steps["modelled"].any())
     return with_quality(log, world.quality)
 

@@ -179,9 +179,9 @@ class ModelsWorld:
         self._models.close(session)
         self._answers.release(session.request_id)
 
-    def put_back(self, session: Session) -> None:
+    def preempt(self, session: Session) -> None:
         """See `EngineWorld`."""
-        self._models.put_back(session)
+        self._models.preempt(session)
 
     def signal(self, session: Session, index: int) -> Signal:
         """See `World`."""

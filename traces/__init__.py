@@ -1,4 +1,4 @@
-"""What was recorded: tries of contexts or rounds of a log, their stores, importers and the synthetic generator.
+"""Recordings: tries of contexts or rounds of a log, their stores, importers and the synthetic generator.
 
 Imports neither policies nor either world; needs numpy, pyarrow and pydantic, never SimPy or torch.
 """

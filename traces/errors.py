@@ -9,7 +9,7 @@ class TraceFormatError(ValueError):
     """A file of a recording breaks its format; the message names file, field, rule and value in one line."""
 
     def __init__(self, path: Path | str, field: str, rule: str, value: object) -> None:
-        # All four are args, so that the error survives the trip from a worker process.
+        # All four are args, so that the error can be pickled by a worker process.
         super().__init__(path, field, rule, value)
         self.path = path
         self.field = field

@@ -41,9 +41,9 @@ AnyMeta = TypeVar("AnyMeta", bound=BaseModel)
 
 
 class StoredFolder(Generic[AnyMeta]):
-    """A kind of folder: `meta.json`, which says besides what its record does the SHA-256 of each Parquet file.
+    """A kind of folder: `meta.json`, with its record and the SHA-256 of each Parquet file.
 
-    `files` has the Parquet files in the order in which they are named; `indent` is spaces of the JSON.
+    `files` has the Parquet files in the order of their names in `meta.json`; `indent` is spaces of the JSON.
     """
 
     def __init__(self, meta: type[AnyMeta], files: Sequence[str], *, indent: int = 2) -> None:
@@ -65,7 +65,7 @@ class StoredFolder(Generic[AnyMeta]):
         )
 
     def write_meta(self, folder: Path, meta: AnyMeta) -> None:
-        """Write `meta.json` beside the files, which are there."""
+        """Write `meta.json` into a folder that holds the files."""
         hashes = {name: hash_file(folder / name) for name in self.files}
         stored = self._stored(**meta.model_dump(), sha256=hashes)
         (folder / META).write_bytes(f"{stored.model_dump_json(indent=self._indent)}\n".encode())
@@ -77,7 +77,7 @@ class StoredFolder(Generic[AnyMeta]):
 
 
 class Rule(NamedTuple):
-    """What must hold of a column: the field that it is told of, where it is broken `[N]`, in words, and the values."""
+    """A rule of a column: the field for the error, where it is broken `[N]`, the rule in words, and the values."""
 
     field: str
     broken: NDArray[np.bool_]
@@ -86,7 +86,7 @@ class Rule(NamedTuple):
 
 
 def check_rules(path: Path, rules: Iterable[Rule], where: Callable[[int], str]) -> None:
-    """Refuse the file at `path` at the first row that breaks the first rule broken; `where` tells of a row.
+    """Raise for the first row of the file at `path` that breaks the first broken rule; `where` names a row.
 
     Raises:
         TraceFormatError: naming field, rule, row and value.
@@ -111,17 +111,17 @@ def hash_file(path: Path) -> str:
 
 
 def hash_of_file(file: BufferedReader) -> str:
-    """SHA-256 of an open file, read in pieces, from where it stands to its end."""
+    """SHA-256 of an open file, read in pieces, from its position to its end."""
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def size_of(path: Path | None, files: Iterable[str]) -> int | None:
-    """Bytes of these files of a recording; None without a path: it came from memory."""
+    """Bytes of these files of a recording; None without a path: in memory only."""
     return None if path is None else sum((path / name).stat().st_size for name in files)
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a path where no recording can be read from; for a log the importer that reads it is named."""
+    """Raise TraceFormatError for a path that holds no recording; for a log it names the importer."""
     if path.is_dir():
         return
     if path.exists():
@@ -132,7 +132,7 @@ def check_folder(path: Path) -> None:
 
 
 def _log_instead(path: Path) -> TraceFormatError:
-    """For a file, which may be a log: the importer that reads it, by its content."""
+    """The error for a file, which names the importer if its content is a log's."""
     formats = vars(import_module(".importers.formats", __package__))  # importers are loaded only then
     try:
         known = formats["detect"]([path]) if path.is_file() else None  # a pipe is not read
@@ -159,7 +159,7 @@ def opened(path: Path) -> BufferedReader:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Whatever keeps a file from being read becomes a TraceFormatError."""
+    """Turn errors of reading a file into TraceFormatError."""
     try:
         yield
     except OSError as error:
@@ -168,7 +168,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def kind_of(path: Path) -> str | None:
-    """The kind that the recording at `path` says it is; None where its `meta.json` says nothing sound."""
+    """The kind of the recording at `path`; None where its `meta.json` has no sound one."""
     check_folder(path)
     try:
         return _Kind.model_validate_json(read_bytes(path / META)).kind
@@ -184,14 +184,14 @@ def read_meta(path: Path, kind: type[AnyMeta]) -> AnyMeta:
         for field in ("format", "version", "kind"):
             if field not in stored.model_fields_set:
                 raise TraceFormatError(path, field, "field required", "nothing")
-        checked_json(path, TraceFormatError, content=data)  # of a key that stands there twice pydantic takes the last
+        checked_json(path, TraceFormatError, content=data)  # of a repeated key pydantic takes the last
         return stored
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "content"
     rule, _, found = first["msg"].removeprefix("Value error, ").partition(", got ")
-    rule = rule.removeprefix(f"`{field.rpartition('.')[2]}` ")  # of a record that may be an argument, too
-    whole = isinstance(first["input"], dict)  # a rule of several fields says itself what it found
+    rule = rule.removeprefix(f"`{field.rpartition('.')[2]}` ")  # the record may also be an argument
+    whole = isinstance(first["input"], dict)  # a rule of several fields names their values itself
     value = "nothing" if first["type"] == "missing" else found if whole and found else first["input"]
     raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], value)
 
@@ -208,7 +208,7 @@ def open_parquet(path: Path, expected: str) -> pq.ParquetFile:
 
 @contextmanager
 def parquet_errors(path: Path) -> Iterator[None]:
-    """Whatever Parquet makes of a file that is none becomes a TraceFormatError."""
+    """Turn errors of Parquet into TraceFormatError."""
     try:
         yield
     except TraceFormatError:
@@ -220,7 +220,7 @@ def parquet_errors(path: Path) -> Iterator[None]:
 def read_table(path: Path, expected: str, schema: pa.Schema, *, may_lack: str = "") -> pa.Table:
     """A table of exactly this schema, without nulls, from a file of that hash; raises TraceFormatError.
 
-    The column `may_lack` need not be there: it is younger than the format.
+    The column `may_lack` is optional: older files lack it.
     """
     file = open_parquet(path, expected)
     with parquet_errors(path):
@@ -233,13 +233,13 @@ def read_table(path: Path, expected: str, schema: pa.Schema, *, may_lack: str = 
 
 
 def check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:
-    """Refuse a table that has not exactly these columns, or nulls where the schema allows none."""
+    """Raise for a table without exactly these columns, or with nulls where the schema allows none."""
     check_schema(path, table.schema, schema)
     check_nulls(path, table, schema)
 
 
 def check_schema(path: Path, found: pa.Schema, schema: pa.Schema) -> None:
-    """Refuse other columns than these, or columns of other types."""
+    """Raise for other columns than these, or columns of other types."""
     missing = [name for name in schema.names if name not in found.names]
     if missing:
         raise TraceFormatError(path, missing[0], "must be a column of the file", found.names)
@@ -255,12 +255,12 @@ def check_schema(path: Path, found: pa.Schema, schema: pa.Schema) -> None:
 
 
 def check_nulls(path: Path, table: pa.Table, schema: pa.Schema) -> None:
-    """Refuse nulls where the schema, whose columns the table has, allows none."""
+    """Raise for nulls where the schema, whose columns the table has, allows none."""
     for field in schema:
         column = table.column(field.name)
         nulls = 0 if field.nullable else column.null_count
         full = pa.types.is_list(field.type) and not field.type.value_field.nullable
-        # `flatten` imports all functions of pyarrow.compute: it is asked only where there is a null somewhere.
+        # `flatten` imports all functions of pyarrow.compute: it is called only where there is a null.
         if full and any(chunk.values.null_count for chunk in column.chunks):
             nulls += column.combine_chunks().flatten().null_count
         if nulls:
@@ -268,7 +268,7 @@ def check_nulls(path: Path, table: pa.Table, schema: pa.Schema) -> None:
 
 
 def check_outside(path: Path) -> None:
-    """Refuse a place within a recording, whose folder holds its own files and nothing else.
+    """Raise for a path within a recording, whose folder holds its own files and nothing else.
 
     Raises:
         TraceFormatError: a folder above `path` is a recording or a run log.
@@ -280,7 +280,7 @@ def check_outside(path: Path) -> None:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse to replace what is no recording, and to write into one."""
+    """Raise rather than replace what is no recording, or write into one."""
     check_outside(path)
     if not path.exists():
         return

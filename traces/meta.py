@@ -1,4 +1,4 @@
-"""What a recording says of itself: models and their number formats, sampling, closure, seconds, near ties."""
+"""Records in `meta.json`: models and their number formats, sampling, closure, seconds, near ties."""
 
 import re
 from math import ceil, expm1, log1p
@@ -20,16 +20,17 @@ from pydantic import (
 
 from ..base.errors import ArgumentError, check_least, check_within
 
-# Bytes of a number, by the dtypes that models compute in.
+# Bytes of a number, by the dtypes in which models compute.
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Units that multiply numbers narrower than these.
 Arithmetic = Literal["fp8", "fp4", "int8"]
 
 
 class Experts(BaseModel):
-    """Feed-forward parts of a model of which each token goes through a few: a mixture of experts.
+    """Feed-forward parts of a model, of which each token uses a few: a mixture of experts.
 
-    Letters: E experts of a layer, k of them for each token. Experts that every token goes through are not counted here.
+    Letters: E experts of a layer, k of them for each token. Shared experts, which every token uses, are not counted
+    here.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,11 +53,11 @@ class Experts(BaseModel):
 
     @property
     def active_parameters(self) -> int:
-        """Of the experts that one token goes through."""
+        """Of the experts that one token uses."""
         return self.layers * self.per_token * self.parameters
 
     def touched(self, num_tokens: int) -> float:
-        """Distinct experts of a layer that `num_tokens` tokens go through, k to E in the mean: E (1 - (1 - k/E)^n).
+        """Distinct experts of a layer that `num_tokens` tokens use, k to E in the mean: E (1 - (1 - k/E)^n).
 
         Every token draws k distinct experts, all of them equally likely, and independently of the others (Huang et al.
         2025, MoESD, arXiv:2505.19645). Neighbouring tokens of one text share experts, so theirs are fewer.
@@ -72,32 +73,32 @@ class Quantised(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: str = Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=40)  # in the field's words, e.g. "fp8"
-    # Of the model, in this format; the others (embedding, norms, routers, mostly the output) are not.
+    # Parameters in this format; the others (embedding, norms, routers, mostly the output) are not.
     parameters: int = Field(ge=1, le=2**63 - 1)
     bytes_per_parameter: float = Field(gt=0, le=4)  # with its share of scales and zero points, above 0, at most 4
-    # That weights and activations, quantised too, are multiplied in where the device has units for it; None: weights
-    # are dequantised and multiplied in the model's dtype.
+    # Arithmetic in which weights and activations, also quantised, are multiplied where the device has units for it;
+    # None: weights are dequantised and multiplied in the model's dtype.
     arithmetic: Arithmetic | None = None
     experts: bool = False  # whether the experts of a mixture are in this format, all of them or none
 
 
-# Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
+# Names appear in chains (`draft:4/target`) and in column names, so they have no separator of either.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 TITLE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
-# Counts of a model's shape stay within 64 bits, and seconds within what sums and quotients of them leave finite.
+# Bounds: counts of a shape fit 64 bits, and sums and quotients of seconds are finite.
 MOST_COUNT = 2**63 - 1
 MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
 LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
 
 
 def check_title(name: str) -> None:
-    """Raises ArgumentError for what is no name of a recording, before the work that would end in it."""
+    """Raises ArgumentError for a bad name of a recording, before any work for it."""
     if not (name and re.fullmatch(TITLE_PATTERN, name)):
         raise ArgumentError(f"the recording's name must be one line that is not empty, got {name!r}")
 
 
 def _listed(ids: object) -> object:
-    """Recordings made before a model could have several ends name one, or null."""
+    """A list from one id or null, as in recordings made before a model could have several."""
     return tuple(ids) if isinstance(ids, list | tuple) else () if ids is None else (ids,)
 
 
@@ -107,11 +108,11 @@ EosTokens = Annotated[
     BeforeValidator(_listed),
 ]
 
-LOWEST_TEMPERATURE = 1e-3  # below, logits / temperature leave what float32 can tell apart
+LOWEST_TEMPERATURE = 1e-3  # below, logits / temperature exceed the resolution of float32
 
 
 def _whole(value: object) -> object:
-    """A literal 1 alone would take `1.0` and `true` as well, since they are equal to it."""
+    """Only whole numbers: a literal 1 would also accept `1.0` and `true`, which equal it."""
     if isinstance(value, (bool, float)):
         raise ValueError(f"must be a whole number, got {value}")
     return value
@@ -122,13 +123,13 @@ ProfileVersion = Annotated[Literal[2], BeforeValidator(_whole)]
 
 
 class Record(BaseModel):
-    """Base of the records in `meta.json`: frozen, unknown keys refused."""
+    """Base of the records in `meta.json`: frozen, unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class SparseRecord(Record):
-    """A record some of whose keys are not written where there is nothing to say, as before they were known."""
+    """A record some of whose keys are not written where empty, as older versions did not have them."""
 
     _unwritten: ClassVar[tuple[str, ...]]
 
@@ -148,14 +149,14 @@ def check_at_most(record: BaseModel, part: str, whole: str) -> None:
 class DraftBlock(Record):
     """How a drafter writes a whole draft in one forward."""
 
-    tokens: int = Field(ge=1, le=MOST)  # most of them, >= 1
-    # What goes through its weights. "text": what it has not read, and a position for each token after the first (a
-    # draft model, as of PARD). "block": the last token, and a position for each drafted one; it attends to states of
-    # the target, whose projection is not counted (DFlash). "last": the target's last state (Medusa).
+    tokens: int = Field(ge=1, le=MOST)  # at most, >= 1
+    # Positions of a forward. "text": unread tokens, and one for each drafted token after the first (a draft model, as
+    # of PARD). "block": the last token, and one for each drafted token; it attends to states of the target, whose
+    # projection is not counted (DFlash). "last": the target's last state (Medusa).
     fed: Literal["text", "block", "last"] = "text"
 
     def forward(self, new_tokens: int, held_tokens: int, length: int) -> tuple[int, int]:
-        """(positions that a row's forward is fed, tokens that it holds) for a draft of `length`, 1 to `tokens`.
+        """(positions fed to a row's forward, tokens that it holds) for a draft of `length`, 1 to `tokens`.
 
         The member has `held_tokens` of the row's text and has not read `new_tokens`, >= 1.
         """
@@ -167,9 +168,9 @@ class DraftBlock(Record):
 class ModelInfo(SparseRecord):
     """One recorded model."""
 
-    name: str = Field(pattern=NAME_PATTERN)  # as chains call it
-    # weights it has, all experts among them (a submodel counts its own layers). A forward reads all of them but for
-    # experts that no token goes through.
+    name: str = Field(pattern=NAME_PATTERN)  # in chains
+    # its weights, all experts included (a submodel counts its own layers). A forward reads all except experts that no
+    # token uses.
     parameters: int = Field(ge=1, le=MOST_COUNT)
     layers: int = Field(ge=1, le=MOST_COUNT)  # transformer layers run
     hidden_size: int = Field(ge=1, le=MOST_COUNT)  # width of the residual stream
@@ -177,7 +178,7 @@ class ModelInfo(SparseRecord):
     kv_bytes_per_token: int = Field(ge=0, le=MOST_COUNT)
     dtype: str  # of activations, and of weights that are not `quantised`, e.g. "float32"
     submodel_of: str | None = None  # the member whose weights it shares, or None
-    experts: Experts | None = None  # of a mixture of experts; None: every token goes through all weights
+    experts: Experts | None = None  # of a mixture of experts; None: every token uses all weights
     quantised: Quantised | None = None  # weights in a narrower format; None, and then not written: none are
     # of a drafter that writes a whole draft at once; None, and then not written: it drafts token by token
     draft_block: DraftBlock | None = None
@@ -202,14 +203,14 @@ class ModelInfo(SparseRecord):
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token goes through."""
+        """Weights that one token uses."""
         if self.experts is None:
             return self.parameters
         return self.parameters - self.experts.all_parameters + self.experts.active_parameters
 
     @property
     def weights_bytes(self) -> int | None:
-        """Of all weights, scales among them; None where the bytes of `dtype` are not known."""
+        """Of all weights, scales included; None where the bytes of `dtype` are unknown."""
         if self.dtype not in WIDTHS:
             return None
         if self.quantised is None:
@@ -221,7 +222,7 @@ class ModelInfo(SparseRecord):
 class NgramInfo(Record):
     """A prompt-lookup member of the pool; it needs no views, replay computes it from the tokens."""
 
-    name: str = Field(pattern=NAME_PATTERN)  # as chains call it
+    name: str = Field(pattern=NAME_PATTERN)  # in chains
     max_match: int = Field(ge=1)  # longest run of newest tokens that is looked up, >= 1
     min_match: int = Field(default=1, ge=1)  # shortest one, 1 to `max_match`
     occurrence: Literal["first", "last", "longest"] = "last"  # which earlier occurrence is copied from
@@ -235,9 +236,9 @@ class NgramInfo(Record):
 class Sampling(Record):
     """How tokens were chosen. Greedy distributions are at temperature 1, others at `temperature`, truncated."""
 
-    # "greedy" (argmax), "coupled" (noise shared by all models) or "rejection" (drawn anew for every chain)
+    # "greedy" (argmax), "coupled" (noise shared by all models) or "rejection" (drawn separately for every chain)
     mode: Literal["greedy", "coupled", "rejection"]
-    temperature: float | None = None  # of coupled and rejection sampling; None if greedy, as all that follows
+    temperature: float | None = None  # of coupled and rejection sampling; None if greedy, as are the next fields
     seed: int | None = None  # of coupled and rejection sampling
     top_p: float | None = None  # least probability mass kept, in (0, 1]; None: all of it
     top_k: int | None = None  # number of tokens kept, >= 1, before `top_p`; None: all
@@ -266,7 +267,7 @@ class Sampling(Record):
 
     @property
     def words(self) -> str:
-        """The mode and what shapes its distributions, for tables; not the seed."""
+        """The mode and the options of its distributions, for tables; not the seed."""
         options = {"temperature": self.temperature, "top-k": self.top_k, "top-p": self.top_p}
         return ", ".join([self.mode, *(f"{name} {value:g}" for name, value in options.items() if value is not None)])
 
@@ -294,7 +295,7 @@ class Closure(SparseRecord):
     kind: Literal["monotone", "full"]
     reach: int = Field(ge=0, le=MOST)  # most tokens off the trunk
     run: int = Field(ge=0, le=MOST)  # most consecutive tokens of one member after another member's
-    # token trees whose contexts are there too, from every context of the trunk; not written if there are none
+    # token trees whose contexts are recorded too, from every context of the trunk; not written if there are none
     trees: tuple[TreeClosure, ...] = ()
 
     _unwritten: ClassVar[tuple[str, ...]] = ("trees",)
@@ -327,7 +328,7 @@ class ProfileTaken(Record):
     file: str  # its name
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")  # of the file
     hardware: str  # the machine that it was measured on, in words
-    measured_at: AwareDatetime  # when that was
+    measured_at: AwareDatetime  # the time
 
     @property
     def words(self) -> str:
@@ -336,12 +337,12 @@ class ProfileTaken(Record):
 
 
 class NearTies(Record):
-    """Tokens of the trunk whose choice rounding may turn over, so that another width of forward writes another text."""
+    """Trunk tokens whose choice rounding may change, so that another width of forward writes another text."""
 
     count: int = Field(ge=0, le=MOST_COUNT)  # of them, 0 to `tokens`
     tokens: int = Field(ge=1, le=MOST_COUNT)  # of all trunks
-    # Two best scores are a near tie where they differ by less than this share of the largest logit; it goes with the
-    # dtype of the target.
+    # Two best scores are a near tie where they differ by less than this share of the largest logit; it depends on the
+    # target's dtype.
     bound: float = Field(gt=0, lt=1)
 
     @model_validator(mode="after")

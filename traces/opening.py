@@ -1,4 +1,4 @@
-"""Open a recording of either form: the one place that tells the two apart, in memory and in a folder."""
+"""Open a recording of either form: the only place that distinguishes the two, in memory and in a folder."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -16,8 +16,8 @@ OfRounds = TypeVar("OfRounds")
 
 
 def open_recording(path: Path) -> Recording:
-    """Read a recording of either form, as its `meta.json` says; raises TraceFormatError."""
-    if kind_of(path) == IMPORTED:  # what reads rounds is imported only then
+    """Read a recording of either form, by its `meta.json`; raises TraceFormatError."""
+    if kind_of(path) == IMPORTED:  # imported only if needed
         return cast(Recording, vars(import_module(".rounds.on_disk", __package__))["read_rounds"](path))
     return read_trace(path)
 
@@ -30,7 +30,7 @@ def is_recording(value: object) -> bool:
 def by_form(
     recording: Recording, *, tries: Callable[[TrieRecording], OfTries], rounds: Callable[[RoundsRecording], OfRounds]
 ) -> OfTries | OfRounds:
-    """What is made of a recording by its form: replay walks other tables of a trie than of rounds, for one.
+    """Apply the function for a recording's form: replay, for example, uses other tables for a trie than for rounds.
 
     Raises:
         TypeError: a recording of neither form.

@@ -1,7 +1,7 @@
-"""What a forward of a model multiplies: its matrices, its attention and its experts, which a `ModelInfo` only counts.
+"""The products of a model's forward: matrices, attention and experts, which a `ModelInfo` only counts.
 
-A recording holds counts. What they are made of is known of a preset, of a head for one, of a submodel of one, and of a
-config that was given with them; these are told by their counts.
+A recording holds counts. Their parts are known of a preset, of a head for one, of a submodel of one, and of a given
+config; these are recognised by their counts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,14 +29,14 @@ class Matrix(NamedTuple):
     outputs: int
     inputs: int
     times: int  # in a forward, >= 1
-    # what devices share: "outputs" or "inputs" of it, or nothing, so that each of them has all
+    # what devices divide: its "outputs" or "inputs", or nothing, so that each of them has all
     split: Literal["outputs", "inputs", ""]
-    in_layers: bool = True  # and so in the format of quantised weights, if some are
+    in_layers: bool = True  # then in the format of quantised weights, if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParts:
-    """What a forward goes through."""
+    """All that a forward multiplies."""
 
     hidden: int  # width of the residual stream
     layers: int  # with attention; 0 of Medusa heads
@@ -50,14 +50,14 @@ class ModelParts:
 
     @property
     def parameters(self) -> int:
-        """Of all matrices and experts: all that a forward multiplies, so neither norms nor biases nor an embedding."""
+        """Of all matrices and experts, without norms, biases and embedding."""
         mixture, own = self.mixture, sum(each.outputs * each.inputs * each.times for each in self.matrices)
         routed = 0 if mixture is None else mixture.experts * 3 * self.hidden * mixture.intermediate
         return own + self.expert_layers * routed
 
 
 def parts_of(shape: ModelInfo, given: Iterable[DecoderShape] = ()) -> ModelParts | None:
-    """What a shape is made of; None where its counts are those of nothing that is known.
+    """The parts of a shape; None where no known model has its counts.
 
     Args:
         shape: of a whole model, of a submodel, which keeps some layers of one, or of a head.
@@ -73,18 +73,18 @@ def parts_of(shape: ModelInfo, given: Iterable[DecoderShape] = ()) -> ModelParts
                 if head_of(kind, served, shape.name) == plain:
                     return _of_head(kind, served)
             served = replace(served, layers=shape.layers)
-            # A draft model that writes a whole draft at once is what it was.
+            # A draft model that writes a whole draft at once has the same parts.
             if served.info(shape.name) == plain.model_copy(update={"draft_block": None}):
                 return _of_decoder(served) if _is_even(served, shape) else None
     return None
 
 
 def _is_even(decoder: DecoderShape, shape: ModelInfo) -> bool:
-    """Whether all matrices of layers are quantised, experts too, or all experts alone, or nothing; and nothing else."""
+    """Whether what is quantised is all matrices of layers and experts, or all experts alone, or nothing."""
     said, experts = shape.quantised, decoder.experts
     if said is None or (said.experts and experts is not None and said.parameters == experts.all_parameters):
         return True
-    # The format's bytes do not matter here, which matrices it covers does.
+    # Only the covered matrices matter here, not the format's bytes.
     whole = quantised_weights(decoder, FORMATS["fp8"]).quantised(decoder.layers, experts)
     assert whole is not None
     return (said.parameters, said.experts) == (whole.parameters, whole.experts)
@@ -125,7 +125,7 @@ def _of_head(kind: str, target: DecoderShape) -> ModelParts:
 
 
 def _attention(decoder: DecoderShape, width: int, layers: int) -> Iterator[Matrix]:
-    """Queries, keys and values at once, of what is so wide, and attention's output."""
+    """Queries, keys and values at once, from an input of `width`, and attention's output."""
     own = decoder.heads * decoder.head_size
     yield Matrix(own + 2 * decoder.kv_heads * decoder.head_size, width, layers, "outputs")
     yield Matrix(decoder.hidden, own, layers, "inputs")

@@ -1,9 +1,8 @@
-"""A profile: seconds measured on one machine, in memory and as one Parquet file, and what they say of other forwards.
+"""A profile: seconds measured on one machine, in memory and as one Parquet file, and estimates for other forwards.
 
-The file has a row per measured shape; its header says whose seconds these are, what an operation costs beside its
-forwards, and what is known of forwards that were not measured. Between measured shapes seconds are linear; beyond them
-a smooth model answers. In decoding, rows of unequal length and weights that were not read just before cost extra.
-Letter: S measured shapes.
+The file has a row per measured shape; its header has the machine, the members, the seconds of an operation outside its
+forwards, and models for other forwards. Between measured shapes seconds are linear; beyond them a smooth model is used.
+In decoding, rows of unequal length and weights that were not read just before cost extra. Letter: S measured shapes.
 """
 
 from bisect import bisect_left
@@ -29,13 +28,13 @@ class BatchShape(NamedTuple):
 
     num_rows: int  # requests, >= 1
     new_tokens: int  # fed, over all rows
-    longest: int  # tokens fed of the row with the most; the others are padded to it where rows look at each other
-    num_slots: int  # of the row that holds the most when the forward is done; all rows look at so many
-    apart: bool = False  # whether the rows do not stand side by side in the cache, so that keys and values are gathered
+    longest: int  # most tokens fed in a row; the others are padded to it where rows share attention
+    num_slots: int  # of the row that holds most after the forward; all rows attend to as many
+    apart: bool = False  # whether the rows are not adjacent in the cache, so that keys and values are gathered
 
     @property
     def padding(self) -> int:
-        """Tokens by which rows are filled up to the longest."""
+        """Tokens that pad rows to the longest."""
         return self.num_rows * self.longest - self.new_tokens
 
 
@@ -43,7 +42,7 @@ Seconds = Field(default=0.0, ge=0, le=MOST_SECONDS)
 
 
 class SmoothForward(Record):
-    """Seconds of one model's forward for shapes that were not measured, shaped as a roofline is.
+    """Seconds of one model's forward for shapes that were not measured, in the form of a roofline.
 
     intercept_s + per_row_s x rows + per_new_token_s x new tokens + per_context_token_s x tokens held
     + per_pair_s x new tokens x tokens held per row.
@@ -55,8 +54,7 @@ class SmoothForward(Record):
     per_new_token_s: float = Seconds
     per_context_token_s: float = Seconds
     per_pair_s: float = Seconds
-    # median relative error on measured shapes that a fit did not see; None if there were too few of them to leave any
-    # out, so that nobody knows
+    # median relative error on held-out measured shapes; None if there were too few to hold any out
     held_out_error: float | None = Field(ge=0)
 
     def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
@@ -71,7 +69,7 @@ class SmoothForward(Record):
 
 
 class UnevenRows(Record):
-    """Seconds of a forward beyond those of one with as many tokens in rows of equal length, side by side.
+    """Seconds of a forward beyond those of one with as many tokens in adjacent rows of equal length.
 
     per_padding_s x padding + per_padding_pair_s x padding x slots, and, if the rows are apart,
     apart_s + per_gathered_slot_s x rows x slots.
@@ -93,7 +91,7 @@ class UnevenRows(Record):
 
 
 class AfterAway(Record):
-    """A forward of one row that was run again and again, each time so long after the one before."""
+    """A forward of one row, repeated with a pause of equal length before each."""
 
     new_tokens: int = Field(ge=1)
     # Seconds since its weights were read, >= 0; 0 for a forward right after another.
@@ -104,16 +102,16 @@ class AfterAway(Record):
 
 
 class Reload(Record):
-    """How much longer a forward takes when the same weights were read a while before, not just before.
+    """Extra seconds of a forward whose weights were read some time before, not just before.
 
-    What runs meanwhile, on this machine's other processors too, pushes weights out of the caches.
-    Letters: T numbers of new tokens, A times away.
+    What runs meanwhile, also on the machine's other processors, evicts weights from the caches. Letters: T numbers of
+    new tokens, A times away.
     """
 
     new_tokens: tuple[int, ...] = Field(min_length=1)  # `[T]` over all rows, strictly increasing, >= 1
     # `[A]` seconds since the weights were read, strictly increasing, > 0.
     away_s: tuple[float, ...] = Field(min_length=1)
-    longer_s: tuple[tuple[float, ...], ...]  # `[T, A]` seconds on top of those of a forward right after another, >= 0
+    longer_s: tuple[tuple[float, ...], ...]  # `[T, A]` seconds beyond those of a forward right after another, >= 0
 
     @model_validator(mode="after")
     def _aligned(self) -> "Reload":
@@ -128,14 +126,14 @@ class Reload(Record):
         return self
 
 
-# New tokens of a row up to which a forward is taken for a verification; a longer one reads a prompt.
+# Most new tokens of a row in a verification; a longer forward reads a prompt.
 MOST_JUDGED = 20
 
 
 class Longer(Record):
-    """Seconds by which forwards take longer than was foreseen, by their new tokens; may be negative.
+    """Seconds of forwards beyond the prediction, by their new tokens; may be negative.
 
-    Linear between the numbers that were seen and constant beyond. Nothing is known of forwards that read a prompt.
+    Linear between the numbers seen and constant beyond; 0 for forwards that read a prompt.
     """
 
     new_tokens: tuple[int, ...] = ()  # over all rows, strictly increasing, >= 1; none if nothing was seen
@@ -161,22 +159,22 @@ class Longer(Record):
 
 
 class InDecoding(Record):
-    """What was seen of forwards in decoding beyond all that was measured of them on their own.
+    """Extra seconds of forwards in decoding, beyond those measured of single forwards.
 
-    Code that runs in between pushes that of the forward out of the nearest caches, for one.
+    For example, code that runs in between evicts the forward's code from the nearest caches.
     """
 
-    first: Longer = Longer()  # of an operation
-    later: Longer = Longer()  # of a draft, right after another
+    first: Longer = Longer()  # first forwards of operations
+    later: Longer = Longer()  # later ones of a draft, right after another
 
 
-CPU = "cpu"  # the device of models that run on no accelerator
+CPU = "cpu"  # the device of models without an accelerator
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class BesideForwards(Record):
-    """Seconds of one operation that are no forward's.
+    """Seconds of one operation outside its forwards.
 
     per_op_s + per_forward_s x forwards + per_row_s x rows + per_token_s x tokens. Choosing tokens, placing them in
     caches, rolling back, bookkeeping, and the loop until the next operation.
@@ -199,18 +197,18 @@ class ProfiledMember(Record):
     name: str  # in the pool
     parameters: int = Field(ge=1)  # of its model
     dtype: str  # of its weights
-    forward: str  # how it ran, `fused` or `modules`
+    forward: str  # how it runs, `fused` or `modules`
     smooth: SmoothForward  # for shapes beyond the grid
-    uneven: UnevenRows  # what rows of unequal length cost
-    after_away: tuple[AfterAway, ...]  # forwards after times away, as they were measured
-    reload: Reload  # what it costs that its weights were not read just before, made of these
-    in_decoding: InDecoding = InDecoding()  # what was seen of its forwards in decoding beyond that
-    # What its operations cost beside their forwards.
+    uneven: UnevenRows  # extra seconds of unequal rows
+    after_away: tuple[AfterAway, ...]  # measured forwards after pauses
+    reload: Reload  # extra seconds for weights not read just before, fitted to these
+    in_decoding: InDecoding = InDecoding()  # further seconds of its forwards in decoding
+    # Seconds of its operations outside their forwards.
     drafting: BesideForwards
     verifying: BesideForwards
-    # What drafts cost that end by what the drafter says of a token: that is worked out for each. None: as other drafts.
+    # The same of drafts with a stop, which needs the signal of each token. None: as other drafts.
     stopping: BesideForwards | None = None
-    # By other member, the share of this one's weights that are the other's as well, above 0 to 1.
+    # By other member, the share of this one's weights that it shares, above 0 to 1.
     shares: dict[str, Share] = Field(default_factory=dict)
 
     @field_validator("after_away")
@@ -223,22 +221,22 @@ class ProfiledMember(Record):
         return cells
 
     def beside(self, kind: Literal["draft", "stop", "verify"]) -> BesideForwards:
-        """What its operations of one kind cost beside forwards; `stop` are drafts of which some row has a stop."""
+        """Seconds of its operations of one kind outside forwards; `stop` are drafts in which some row has a stop."""
         if kind == "stop" and self.stopping is not None:
             return self.stopping
         return self.verifying if kind == "verify" else self.drafting
 
 
 class DecideSeconds(Record):
-    """Seconds that a policy takes for steps, to decide and to learn, by the number of requests that run.
+    """Seconds that a policy takes for steps, to decide and to learn, by the number of running requests.
 
-    A policy is asked for one request after the other. What it works out once for all of them, and what it finds in the
-    processor's caches from the second one on, makes a step of many cheaper than as many steps of one.
+    A policy decides for one request after the other. What it computes once for all, and what is in the processor's
+    caches from the second one on, makes a step of many cheaper than as many steps of one.
     """
 
-    # `[N]` requests that run: 1, and then ever more
+    # `[N]` running requests: 1, then ascending
     batches: tuple[Annotated[int, Field(strict=True, ge=1)], ...] = Field(min_length=1)
-    # `[N]` of a step of each of these requests, all together
+    # `[N]` seconds of a step of each of these requests, in total
     seconds: tuple[Annotated[float, Field(ge=0, le=MOST_SECONDS)], ...]
 
     @model_validator(mode="after")
@@ -251,12 +249,12 @@ class DecideSeconds(Record):
 
     @classmethod
     def of_step(cls, seconds: float) -> Self:
-        """The same for every step, however many requests run; seconds from 0 to 1e9."""
+        """The same for every step, at any number of requests; seconds from 0 to 1e9."""
         return cls(batches=(1,), seconds=(seconds,))
 
     @property
     def is_constant(self) -> bool:
-        """Whether a step takes the same however many requests run."""
+        """Whether a step takes the same at any number of requests."""
         return len(self.batches) == 1
 
     @property
@@ -265,9 +263,9 @@ class DecideSeconds(Record):
         return not any(self.seconds)
 
     def each_s(self, num_running: int) -> float:
-        """Seconds of a step of one request while so many run.
+        """Seconds of a step of one request while `num_running` run.
 
-        Between measured batches those of all together are linear; beyond the largest they grow in proportion.
+        Between measured batches totals are linear; beyond the largest they grow in proportion.
         """
         batches, seconds = self.batches, self.seconds
         right = bisect_left(batches, num_running)
@@ -281,7 +279,7 @@ class DecideSeconds(Record):
 
 
 def mean_to_decide(known: Iterable[DecideSeconds]) -> DecideSeconds:
-    """The mean of at least one, at every batch that one of them has."""
+    """The mean of at least one, at every batch size that one of them has."""
     tables = list(known)
     batches = sorted({batch for table in tables for batch in table.batches})
     seconds = [batch * sum(table.each_s(batch) for table in tables) / len(tables) for batch in batches]
@@ -289,16 +287,16 @@ def mean_to_decide(known: Iterable[DecideSeconds]) -> DecideSeconds:
 
 
 class ProfileMeta(Record):
-    """What stands in a profile's header."""
+    """The header of a profile."""
 
     # Of the file.
     format: Literal["paceline-profile"] = "paceline-profile"
     version: ProfileVersion = 2
     pool: str  # name of the pool
-    forced: bool = False  # whether its models have random weights, and a recording decided what they accepted
+    forced: bool = False  # whether its models have random weights, with acceptance by a recording
     members: tuple[ProfiledMember, ...] = Field(min_length=1)  # that have a model, in level order
     processor: str  # of the machine
-    device: str  # the models ran on: `cpu` or the accelerator's name, and those that were elsewhere than the target
+    device: str  # of the models: `cpu` or the accelerator's name, and those of members elsewhere than the target
     threads: int = Field(ge=1)  # torch used
     # Versions.
     torch: str
@@ -306,13 +304,13 @@ class ProfileMeta(Record):
     paceline: str
     cache: str  # kind of cache
     sampling: str  # mode that the operations were measured with
-    # Which product multiplied which weight with how many tokens, a line for each weight shape.
+    # Which product is used for which weight at how many tokens, a line for each weight shape.
     products: tuple[str, ...] = ()
     measured_at: AwareDatetime  # when it was finished
     drift: float = Field(ge=0)  # relative change of a shape's seconds from the beginning to the end, median over shapes
-    left_out: tuple[str, ...] = ()  # shapes that were asked for and not measured, in words
-    lookup: BesideForwards  # what drafts by prompt lookup cost, the lookup among it
-    decide_s: dict[str, DecideSeconds] = Field(min_length=1)  # what policies take, by the name of their class
+    left_out: tuple[str, ...] = ()  # requested shapes that were not measured, in words
+    lookup: BesideForwards  # drafts by prompt lookup, the lookup included
+    decide_s: dict[str, DecideSeconds] = Field(min_length=1)  # of policies, by the name of their class
 
     @model_validator(mode="before")
     @classmethod
@@ -349,7 +347,7 @@ class MeasuredForward(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int, int, int]:
-        """Which shape it is, whatever it took."""
+        """The shape, without its seconds."""
         return self[:4]
 
 
@@ -369,9 +367,9 @@ SCHEMA = pa.schema(
 class Profile:
     """Seconds measured on one machine."""
 
-    meta: ProfileMeta  # whose they are
+    meta: ProfileMeta  # machine and members
     shapes: tuple[MeasuredForward, ...]  # `[S]` every member's forwards
-    # That it was read from; None of one that was just measured. No part of what makes two profiles equal.
+    # The file it was read from; None of one that was just measured. Not compared by ==.
     file: Path | None = field(default=None, compare=False)
 
     def of(self, member: str) -> tuple[MeasuredForward, ...]:
@@ -411,14 +409,14 @@ def read_profile(path: Path) -> Profile:
 
 
 def profiles_folder() -> Path:
-    """Where profiles of this machine are kept."""
+    """The folder of this machine's profiles."""
     return kept_folder() / "profiles"
 
 
 def profiles_here(processor: str) -> Iterator[tuple[Path, ProfileMeta | TraceFormatError]]:
-    """Files of profiles that were kept on this machine and what each says of itself, or why it cannot; newest first.
+    """Files of profiles kept on this machine with their headers, or the error of reading one; newest first.
 
-    One that cannot say it has its place by when the file was written.
+    One with an error is ordered by when the file was written.
     """
     found: list[tuple[datetime, Path, ProfileMeta | TraceFormatError]] = []
     for path in profiles_folder().glob(f"*{ENDING}"):
@@ -471,11 +469,11 @@ class ProfiledForwards:
     """Seconds of one member's forwards.
 
     Between measured shapes they are linear in the new tokens and the tokens held of a row, then linear in rows. Beyond,
-    the smooth model answers.
+    the smooth model is used.
 
     Attributes:
         smooth: for all shapes that were not measured; None where there is none yet.
-        beyond: whether it has had to ask the smooth model.
+        beyond: whether the smooth model was used.
     """
 
     def __init__(self, shapes: Sequence[MeasuredForward], smooth: SmoothForward | None) -> None:
@@ -496,7 +494,7 @@ class ProfiledForwards:
         """Of a forward with rows of equal length, right after another; tokens over all rows.
 
         Raises:
-            ValueError: a shape beyond those measured where nothing is smooth yet.
+            ValueError: a shape beyond those measured without a smooth model.
         """
         measured = self.measured(num_rows, new_tokens, context_tokens)
         if measured is not None:
@@ -509,7 +507,7 @@ class ProfiledForwards:
         return self.smooth.seconds(num_rows, new_tokens, context_tokens)
 
     def even_seconds(self, shape: BatchShape) -> float:
-        """Of a forward with as many tokens in rows of equal length that look at as many slots, side by side."""
+        """Of a forward with as many tokens in adjacent rows of equal length that attend to as many slots."""
         return self.seconds(shape.num_rows, shape.new_tokens, shape.num_rows * shape.num_slots - shape.new_tokens)
 
     def measured(self, num_rows: int, new_tokens: int, context_tokens: float) -> float | None:
@@ -532,15 +530,15 @@ class ForwardsInDecoding:
         """Of a forward, the first of its operation or a later one; without the reload."""
         known = self._in_decoding.first if first else self._in_decoding.later
         alone_s = self.forwards.even_seconds(shape) + self._uneven.seconds(shape)
-        # What was seen of other shapes must not make of a short forward none at all.
+        # Corrections from other shapes must not make a short forward take no time.
         return max(alone_s + known.seconds(shape), alone_s / 2)
 
     def reloads_s(self, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
-        """Seconds on top, by shares of the weights and how long ago these were read (`WeightsRead.away`)."""
+        """Extra seconds, by shares of the weights and how long ago these were read (`WeightsRead.away`)."""
         return sum(share * self.reload_s(new_tokens, away_s) for share, away_s in away)
 
     def reload_s(self, new_tokens: int, away_s: float) -> float:
-        """Seconds on top if the weights were read so long before; linear between what was measured, else constant."""
+        """Extra seconds if the weights were read `away_s` before; linear between measured points, else constant."""
         away = self._away_s
         right = min(bisect_left(away, away_s), len(away) - 1)
         left = max(right - 1, 0)
@@ -556,7 +554,7 @@ class ForwardsInDecoding:
 
 
 def forwards_of(profile: Profile, member: ProfiledMember) -> ForwardsInDecoding:
-    """What a profile knows of one of its members."""
+    """Seconds of one member of a profile."""
     on_its_own = ProfiledForwards(profile.of(member.name), member.smooth)
     return ForwardsInDecoding(on_its_own, member.uneven, member.reload, member.in_decoding)
 
@@ -593,13 +591,13 @@ class WeightsRead:
         self._read_at_s: dict[str, float] = {}
 
     def note(self, member: str, now_s: float) -> None:
-        """A forward of the member is done."""
+        """Note that a forward of the member has ended."""
         self._read_at_s[member] = now_s
 
     def away(self, member: str, now_s: float) -> list[tuple[float, float]]:
-        """Shares of a member's weights, 1 in all, and how many seconds ago each was read; infinite for never.
+        """Shares of a member's weights, 1 in total, and how many seconds ago each was read; infinite for never.
 
-        Of two others that read parts of them, the smaller part is taken for one of the larger.
+        If two others read parts of them, the smaller part is taken to be within the larger.
         """
         own_s = self._since(member, now_s)
         shares = self._shares.get(member, {})

@@ -1,7 +1,7 @@
-"""Weights of fewer bits: what a config says of them, which modules keep theirs, and bytes a parameter.
+"""Quantised weights by a config: their format, the modules that are not quantised, and bytes per parameter.
 
-What is quantised are matrices, less those that a config, or a file that an engine writes beside it, skips by the names
-of their modules. Letter: L layers.
+Matrices are quantised, except those that a config, or a file that an engine writes next to it, skips by the names of
+their modules. Letter: L layers.
 """
 
 import re
@@ -17,16 +17,16 @@ from .errors import TraceFormatError
 from .meta import Arithmetic
 from .shapes import FORMATS, DecoderShape, QuantisedWeights, WeightFormat, grouped
 
-# What configs call output and embedding, and how they may call the part that is the decoder.
+# Names of output and embedding in configs, and prefixes of the decoder's part.
 OUTPUT, TABLE = "lm_head", "model.embed_tokens"
 _PREFIXES = ("", "language_model.", "model.language_model.")
-# Parts of multimodal models, of prediction modules and of layers that are no matrix: none is counted as quantised.
+# Parts of multimodal models, of prediction modules and of layers that are not matrices: never quantised.
 _ELSEWHERE = re.compile(r"vis(?:ion|ual)|vit\b|audio|projector|image|patch|rotary|norm|mtp|embed")
 _GATED = ("gate_proj", "up_proj", "down_proj")
 
 
 class UnknownModuleError(ValueError):
-    """`pattern`, by a `rule` that it breaks, means no part of the decoder, or some of its experts only."""
+    """`pattern` breaks `rule`: it matches no part of the decoder, or only some of its experts."""
 
     def __init__(self, rule: str, pattern: str) -> None:
         super().__init__(rule)
@@ -36,14 +36,14 @@ class UnknownModuleError(ValueError):
 def quantised_weights(
     decoder: DecoderShape, weight: WeightFormat, *, skipped: Sequence[str] = (), tables: Iterable[str] = ()
 ) -> QuantisedWeights:
-    """Which weights of a decoder in its own dtype are quantised: the matrices of its layers, but for routers.
+    """The quantised weights of a decoder in its own dtype: the matrices of its layers, without routers.
 
     Args:
         decoder: in its own dtype.
         weight: format of the quantised ones.
         skipped: modules that are not, as configs list them: `lm_head`, `model.layers.0.mlp`, `re:.*self_attn.*`,
             `model.layers.*.mlp.gate`.
-        tables: of `OUTPUT` and `TABLE`, those that are quantised unless they are skipped.
+        tables: of `OUTPUT` and `TABLE`, those that are quantised unless skipped.
 
     Raises:
         UnknownModuleError: a pattern that matches no module, or some experts and not all.
@@ -71,7 +71,7 @@ def quantised_weights(
 class _Modules:
     """Parameters of matrices by their modules' names: of each layer, and of embedding and output.
 
-    One expert stands for all of its layer. Routers and other parts that stay as they are have 0.
+    One expert represents all of its layer. Routers and other parts that are never quantised have 0.
     """
 
     layers: tuple[dict[str, int], ...]
@@ -80,7 +80,7 @@ class _Modules:
 
 def _modules(decoder: DecoderShape) -> _Modules:
     table = decoder.table_parameters
-    # One table stands for both where output and embedding share it.
+    # One table counts for both where output and embedding share it.
     tables = {TABLE: table, OUTPUT: 0 if decoder.tied else table}
     return _Modules(layers=tuple(_layer(decoder, index) for index in range(decoder.layers)), tables=tables)
 
@@ -115,7 +115,7 @@ def _skipped(patterns: Sequence[str], modules: _Modules) -> set[str]:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Whether a pattern means a module, or all within one that it names."""
+    """Whether a pattern matches a module, or a parent of it."""
     if pattern.startswith("re:") or "*" in pattern:
         text = pattern.removeprefix("re:") if pattern.startswith("re:") else translate(pattern)
         try:
@@ -132,10 +132,10 @@ def _matches(pattern: str, name: str) -> bool:
 _Value = TypeVar("_Value")
 
 CONFIG = "config.json"
-# Where a config says that its weights are quantised, and files beside it that do; by what method, "" if they say.
+# Places of quantisation in a config, and in files next to it; with their method, "" if they name it.
 QUANTISED_KEYS = {"quantization_config": "", "quantization": "mlx", "compression_config": "compressed-tensors"}
 QUANTISED_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
-MOST_LAYERS = 10_000  # whose modules are named one by one
+MOST_LAYERS = 10_000  # with modules by name
 _UNITS: dict[tuple[int, str], Arithmetic] = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "fp4"}
 _CACHES = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}
 _SEVERAL = "weights of several kinds are not known"
@@ -144,9 +144,9 @@ _PACKED = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """What one place says: the format, modules that are left as they were, tables that are not, and the cache's dtype.
+    """The contents of one place: the format, skipped modules, quantised tables, and the cache's dtype.
 
-    `skipped_key` is the key that `skipped` was read from; `dense` says that it is not known what becomes of experts.
+    `skipped_key` is the key of `skipped`; with `dense` it is unknown whether experts are quantised.
     """
 
     format: WeightFormat
@@ -158,15 +158,15 @@ class _Said:
 
 
 def quantised_decoder(decoder: DecoderShape, file: Path, content: Mapping[str, Any]) -> DecoderShape:
-    """The decoder of a config with the weights and the cache that are quantised; itself where nothing says so.
+    """The decoder of a config with its quantised weights and cache; itself where nothing is quantised.
 
     Args:
-        decoder: as if nothing were.
-        file: of the config; what lies beside one that is called config.json is read too.
+        decoder: without quantisation.
+        file: of the config; files next to one that is called config.json are read too.
         content: of the config.
 
     Raises:
-        TraceFormatError: a method, or a part of what one says, that is not understood, or two places that differ.
+        TraceFormatError: an unknown method or part of one, or two places that differ.
     """
     found = [(section, _with(decoder, section)) for section in _sections(file, content)]
     if not found:
@@ -198,7 +198,7 @@ def _sections(file: Path, content: Mapping[str, Any]) -> Iterator["_Section"]:
     mlx = keys.get("quantization")
     for name, method in QUANTISED_KEYS.items():
         said = keys.get(name)
-        if said is None or (name == "quantization_config" and said == mlx):  # MLX writes its own twice
+        if said is None or (name == "quantization_config" and said == mlx):  # MLX writes its section twice
             continue
         yield _Section(file, name, _object(file, name, said), method)
     if file.name != CONFIG:
@@ -240,21 +240,21 @@ class _Section:
         return TraceFormatError(self.path, f"{self.name}.{key}" if key else self.name, rule, shown)
 
     def one_of(self, key: str, known: tuple[_Value, ...]) -> _Value:
-        """A key's value, one of those known; None among them means that the key may be absent."""
+        """A key's value, one of `known`; None in it means that the key may be absent."""
         found = self.keys.get(key)
         for each in known:
-            if type(found) is type(each) and found == each:  # 1 and True are equal, too
+            if type(found) is type(each) and found == each:  # as 1 == True
                 return each
         raise self.error(key, f"must be one of {', '.join(str(each) for each in known if each is not None)}", found)
 
     def absent(self, *keys: str, why: str) -> None:
-        """Refuse keys that say anything; `why` that cannot be priced."""
+        """Raise for keys with a value; `why` it cannot be priced."""
         for key in keys:
             if self.keys.get(key):
                 raise self.error(key, f"must be absent, {why}", self.keys[key])
 
     def group(self, key: str) -> int | None:
-        """Weights that share a scale; None of a row or a whole matrix."""
+        """Weights that share a scale; None for a row or a whole matrix."""
         found = self.keys.get(key)
         if found is None or found == -1:
             return None
@@ -263,7 +263,7 @@ class _Section:
         return found
 
     def names(self, *keys: str) -> tuple[tuple[str, ...], str]:
-        """(names of modules, the key that has them); the first that is there."""
+        """(names of modules, their key), of the first key that exists."""
         key = next((key for key in keys if self.keys.get(key) is not None), keys[0])
         found = [] if self.keys.get(key) is None else self.keys[key]
         if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
@@ -276,7 +276,7 @@ class _Section:
 
 
 def _fp8(section: _Section) -> _Said:
-    """Of transformers and DeepSeek: blocks with a scale each, or whole matrices."""
+    """Transformers and DeepSeek: blocks with a scale each, or whole matrices."""
     section.one_of("activation_scheme", ("dynamic", "static", None))
     section.one_of("fmt", ("e4m3", None))
     section.one_of("expert_dtype", ("fp8", None))
@@ -323,7 +323,7 @@ def _bitsandbytes(section: _Section) -> _Said:
         beside = "must not be true beside load_in_8bit" if four else "must be true, or else load_in_8bit"
         raise section.error("load_in_4bit", beside, four)
     skipped, key = section.names("llm_int8_skip_modules")
-    # As in transformers: a list takes the place of its own, which has the output; and fused experts are no linear layer
+    # As in transformers: a list replaces the default, which has the output; and fused experts are no linear layer
     tables = () if section.keys.get(key) is None else (OUTPUT,)
     said = _Said(format=FORMATS["int8"], skipped=skipped, skipped_key=key, tables=tables, dense=True)
     if eight:
@@ -338,7 +338,7 @@ def _mlx(section: _Section) -> _Said:
     """All matrices, embedding and output too, with a scale and a bias of two bytes for each group."""
     section.one_of("mode", ("affine", None))
     for key in section.keys:
-        if key not in ("bits", "group_size", "mode"):  # a module, of other bits or, by false, left as it was
+        if key not in ("bits", "group_size", "mode"):  # a module with other bits or, by false, not quantised
             raise section.error(key, f"must be absent, {_SEVERAL}", section.keys[key])
     bits = section.one_of("bits", (2, 3, 4, 5, 6, 8))
     each = grouped(bits, section.group("group_size"), scale_bytes=4)
@@ -392,7 +392,7 @@ def _scheme(group: _Section) -> WeightFormat:
 
 
 def _cache(section: _Section) -> str:
-    """The dtype of keys and values, "" if nothing is said of them."""
+    """The dtype of keys and values, "" if not given."""
     if section.keys.get("kv_cache_scheme") is None:
         return ""
     return _CACHES[_width(section.part("kv_cache_scheme"))]

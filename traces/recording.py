@@ -1,4 +1,4 @@
-"""A recording as its users see it, whichever its form: tries of contexts, or rounds of an engine's log."""
+"""A recording as its users see it, of either form: tries of contexts, or rounds of an engine's log."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,33 +14,33 @@ from .shapes import DecoderShape, Named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AboutRecording:
-    """What a recording says of itself, and what can be asked of it."""
+    """Facts of a recording, and what it can answer."""
 
     name: str  # shown in tables
     kind: str  # "recorded", "synthetic" or "imported"
     holds: str  # kind and size in words
     models: tuple[str, ...]  # names of the members that have forwards, in level order, the target last
-    lookups: tuple[str, ...]  # names of the members that copy text (prompt lookup), which stand below the models
+    lookups: tuple[str, ...]  # names of the members that copy text (prompt lookup), below the models
     drafts_only: bool  # whether members below the target have no verdicts of their own on record
-    costs: tuple[str, ...]  # names of the costs that were measured with it
-    # whether it must answer every policy compared on it by default; else those that it knows too little for are left
-    # out
+    costs: tuple[str, ...]  # names of its measured costs
+    # whether it must support every policy compared on it by default; else policies for which it holds too little are
+    # left out
     all_defaults: bool
     hardware: str  # the machine that was recorded, in words; "" if unknown
-    made_shapes: bool = False  # whether its models' shapes are a generator's own, of no real model
-    tokenizer_sha256: str | None = None  # of the tokenizer of its token ids; None where no log says
+    made_shapes: bool = False  # whether its models' shapes are a generator's, of no real model
+    tokenizer_sha256: str | None = None  # of the tokenizer of its token ids; None where unknown
     source: str | None = None  # format it was imported from; None if it was not
-    trust: str | None = None  # what its log knew and what is drawn; None if it was not imported
+    trust: str | None = None  # what its log holds and what is drawn; None if it was not imported
     notes: tuple[str, ...] = ()  # what is exact and what is unknown
-    sampling: str | None = None  # how tokens were chosen; None where no log says
-    remarks: tuple[str, ...] = ()  # what the reader of its figures has to know, a line each
-    # By drafter the most tokens that it drafted in a round, where a log says so: what was set when it was written.
+    sampling: str | None = None  # how tokens were chosen; None where unknown
+    remarks: tuple[str, ...] = ()  # what readers of its figures must know, a line each
+    # By drafter the most tokens drafted in a round, where a log has the setting.
     windows: Mapping[str, int] = field(default_factory=dict)
-    # By drafter the longest draft of a log: of a longer one it does not know what is kept.
+    # By drafter the longest draft of a log: acceptance of longer ones is unknown.
     longest: Mapping[str, int] = field(default_factory=dict)
     from_features: str = ""  # name of the member that drafts from the target's states; "" if none is recorded as such
-    software: Mapping[str, str] = field(default_factory=dict)  # name to version, as far as a log says it
-    # Members of which nobody says that they are models by themselves: heads on the target, trees, or anything else.
+    software: Mapping[str, str] = field(default_factory=dict)  # name to version, where known
+    # Members not known to be models by themselves: perhaps heads on the target, trees, or anything else.
     unknown_kinds: tuple[str, ...] = ()
 
     @property
@@ -56,7 +56,7 @@ AnyRecording = TypeVar("AnyRecording", bound="Recording")
 
 
 class Request(Protocol):
-    """A request of a recording; what was recorded of it depends on the form."""
+    """A request of a recording; the rest depends on the form."""
 
     @property
     def request_id(self) -> str:
@@ -70,18 +70,18 @@ class Request(Protocol):
 
     @property
     def session(self) -> str:
-        """Of which session it is a turn, as of a conversation; "" if of none, or if nobody says."""
+        """The session of which it is a turn, such as a conversation; "" if none or unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingSummary(Generic[Meta, Group]):
-    """What a recording holds, counted and averaged: what `paceline trace inspect` prints."""
+    """Counts and means of a recording, which `paceline trace inspect` prints."""
 
-    meta: Meta  # what the recording says of itself
+    meta: Meta  # of the recording
     total: Group  # over all requests
     by_tag: dict[str, Group]  # the same per tag, in order of first appearance
-    size_bytes: int | None  # of the files on the disk; None if the recording came from memory
+    size_bytes: int | None  # of the files on the disk; None if the recording is in memory only
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
@@ -97,7 +97,7 @@ def by_tag(requests: Sequence[AnyRequest]) -> dict[str, list[AnyRequest]]:
 
 
 def sessions_of(requests: Iterable[Request]) -> dict[str, str]:
-    """By request, the session that it belongs to; without those that belong to none."""
+    """By request its session; without requests of none."""
     return {request.request_id: request.session for request in requests if request.session}
 
 
@@ -113,7 +113,7 @@ def by_session(requests: Iterable[AnyRequest]) -> list[list[AnyRequest]]:
 def chosen(name: str, requests: Sequence[AnyRequest], ids: Iterable[str]) -> tuple[AnyRequest, ...]:
     """The requests with these ids, in the order of the ids, of a recording called `name`.
 
-    Raises ArgumentError for none, an id that no request has, or one that stands twice.
+    Raises ArgumentError for no ids, an unknown one, or a repeated one.
     """
     places = {request.request_id: place for place, request in enumerate(requests)}
     wanted = [ids] if isinstance(ids, str) else list(ids)
@@ -128,9 +128,9 @@ def chosen(name: str, requests: Sequence[AnyRequest], ids: Iterable[str]) -> tup
 
 
 def reordered(recording: AnyRecording, order: int, *, parts: int = 1) -> AnyRecording:
-    """The same requests in another order, which `order` draws; at 0 the recorded one.
+    """The same requests in another order, drawn by the seed `order`; at 0 the recorded one.
 
-    Requests change places within each of so many equal `parts` of the recording: what changes in mid-run still does.
+    Requests are permuted within each of `parts` equal parts of the recording, so that a change in mid-run remains one.
     """
     if order == 0:
         return recording
@@ -140,7 +140,7 @@ def reordered(recording: AnyRecording, order: int, *, parts: int = 1) -> AnyReco
 
 
 def tagged(name: str, requests: Sequence[AnyRequest], tags: Sequence[str]) -> tuple[AnyRequest, ...]:
-    """The requests with these tags, in their order; raises ArgumentError for none, or a tag that no request has."""
+    """The requests with these tags, in their order; raises ArgumentError for no tags, or one that no request has."""
     known = dict.fromkeys(request.tag for request in requests)
     if not tags:
         raise ArgumentError(f"`tags` must name one tag of {name} at least, got none")
@@ -151,7 +151,7 @@ def tagged(name: str, requests: Sequence[AnyRequest], tags: Sequence[str]) -> tu
 
 
 class Recording(Protocol):
-    """A recording of either form, as `open_recording` reads it. It is frozen; what changes it gives another one."""
+    """A recording of either form, as `open_recording` reads it. It is frozen; changes return another one."""
 
     @property
     def requests(self) -> Sequence[Request]:
@@ -160,53 +160,54 @@ class Recording(Protocol):
 
     @property
     def about(self) -> AboutRecording:
-        """What it says of itself."""
+        """Its facts."""
         ...
 
     def __getitem__(self, ids: Iterable[str]) -> Self:
-        """Of the requests with these ids alone, in the order of the ids; raises as `chosen`."""
+        """Only the requests with these ids, in the order of the ids; raises as `chosen`."""
         ...
 
     def of_tags(self, *tags: str) -> Self:
-        """Of the requests with these tags alone, in their order; raises as `tagged`."""
+        """Only the requests with these tags, in their order; raises as `tagged`."""
         ...
 
     def known_shapes(self) -> Mapping[str, Named]:
-        """Shapes for cost models by member, as recorded or else as names say; without members nothing is known of."""
+        """Shapes for cost models by member, as recorded or else by name; without members whose shape is unknown."""
         ...
 
     @property
     def decoders(self) -> tuple[DecoderShape, ...]:
-        """What shapes that `with_shapes` gave it are made of, where that is known."""
+        """Decoders of the shapes given by `with_shapes`, where known."""
         ...
 
     def with_shapes(self, texts: Sequence[str]) -> Self:
-        """With shapes that its log does not hold, or, of a recording that holds them, in their place: what if.
+        """What if: with shapes that its log lacks, or in place of recorded ones.
 
-        `texts` are as `given_shapes` takes them.
+        `texts` are as for `given_shapes`.
 
         Raises:
-            ValueError: a member that it has not, or texts that are no shapes.
+            ValueError: an unknown member, or texts that are no shapes.
         """
         ...
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> Self:
         """What if drafters wrote the target's token more often, or less.
 
-        In a recording of contexts, the decisions are those of the trunk. Only tokens change: whatever reads
-        probabilities, entropies and distances (stop rules, lossy verification, policies that watch distances) sees the
-        old ones. A new refusal is a token that no model writes there; what follows it is not recorded.
+        In a recording of contexts, the decisions are those of the trunk. Only tokens change: stop rules, lossy
+        verification and policies that read probabilities, entropies and distances see the old ones. A new rejection is
+        a token that no model writes there; nothing after it is recorded.
 
-        In an imported recording, a round ends at its first new refusal. A round whose refusal turned over is kept whole
-        there, and what follows is unknown unless another round of a token drafter says it. Measured seconds stay.
+        In an imported recording, a round ends at its first new rejection. A round whose rejection is flipped is kept
+        whole there, and the rest is unknown unless another round of a token drafter has it. Measured seconds do not
+        change.
 
         Args:
             shifts: by drafter, change of its share of agreement; 0 changes nothing.
             seed: of the draws.
 
         Raises:
-            ValueError: a name that is no drafter of the recording, a share that would leave [0, 1], no decision
-                recorded, a vocabulary too small for a token that no model writes.
+            ValueError: an unknown drafter, a share outside [0, 1], no decision recorded, a vocabulary too small for a
+                token that no model writes.
         """
         ...
 

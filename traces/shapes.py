@@ -1,12 +1,12 @@
-"""What a decoder-only transformer is made of, and what it counts: models and heads that people serve, by name.
+"""Decoder-only transformers, their parts and counts: models and heads that people serve, by name.
 
 Heads are drafters that are made for one target and read its features: EAGLE, EAGLE-3, MTP, Medusa, DFlash. Parameters
-are those that a forward reads, so the target's output counts where the head goes through it. EAGLE and multi-token
-prediction draft a token a forward; Medusa's heads and DFlash draft all of a round's in one.
+are those that a forward reads, so the target's output counts where the head uses it. EAGLE and multi-token prediction
+draft one token per forward; Medusa's heads and DFlash draft all tokens of a round in one.
 
-A name is read whole: beside family, version, size and kind of head it may hold words that change no shape
-(`Llama-3.1-8B-Instruct`, `EAGLE3-LLaMA3.1-Instruct-8B`), and nothing else. So `Qwen3-8B-DFlash-b16`,
-`llama3-8b-accelerator` or `Qwen3-8B-FP8` mean no preset. A submodel whose model has another shape than was recorded
+A name is read completely: in addition to family, version, size and kind of head it may have words that do not change
+the shape (`Llama-3.1-8B-Instruct`, `EAGLE3-LLaMA3.1-Instruct-8B`), and nothing else. So `Qwen3-8B-DFlash-b16`,
+`llama3-8b-accelerator` or `Qwen3-8B-FP8` match no preset. A submodel whose model gets another shape than was recorded
 keeps the same share of its layers.
 
 Letters: H hidden size, D size of a head, V vocabulary, L layers, G weights that share a scale.
@@ -30,7 +30,7 @@ KV_WIDTHS: dict[str, float] = {**WIDTHS, "fp8": 1, "int8": 1, "nvfp4": 0.5625}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """What one weight takes, and what multiplies it."""
+    """Bytes of one weight, and its arithmetic."""
 
     name: str  # in the field's words
     bytes_each: float  # with its share of scales and zero points
@@ -43,15 +43,15 @@ class QuantisedWeights:
 
     format: WeightFormat  # theirs
     in_layers: int  # parameters of all layers together, without routed experts
-    of_layers: int  # L that `in_layers` was counted over
-    is_even: bool  # whether all layers have as many
+    of_layers: int  # L, the layers in `in_layers`
+    is_even: bool  # whether all layers have the same number
     experts: bool  # whether all routed experts are; else none is
     in_tables: int  # parameters of embedding and output
 
     def quantised(self, layers: int, experts: Experts | None) -> Quantised | None:
-        """As shapes say it, of a model of so many layers; None where nothing is.
+        """The record for a shape of `layers` layers; None where nothing is quantised.
 
-        They are another number than was counted over only where all have as many.
+        `layers` may differ from `of_layers` only where all layers have the same number.
         """
         routed = experts if self.experts else None
         in_layers = self.in_layers * layers // self.of_layers
@@ -68,16 +68,16 @@ class QuantisedWeights:
 
 
 def grouped(bits: int, group: int | None, *, scale_bytes: float, zero: bool = False) -> float:
-    """Bytes of a weight of so many bits, if `group` of them share a scale and, maybe, a zero point of as many bits.
+    """Bytes of a weight of `bits`, if `group` of them share a scale and, with `zero`, a zero point of as many bits.
 
-    Without a group a row or a whole matrix shares them, whose scale is below a thousandth of it and left out.
+    Without a group a row or a whole matrix shares a scale, below a thousandth of its size, which is left out.
     """
     if group is None:
         return bits / 8
     return bits / 8 + (scale_bytes + (bits / 8 if zero else 0)) / group
 
 
-# By the words that `models` takes after `@`: as these formats are usually published.
+# By the words after `@` in `models`, as these formats are usually published.
 FORMATS: dict[str, WeightFormat] = {
     "fp8": WeightFormat(name="fp8", bytes_each=1, arithmetic="fp8"),
     "int8": WeightFormat(name="int8", bytes_each=1, arithmetic="int8"),
@@ -87,7 +87,7 @@ FORMATS: dict[str, WeightFormat] = {
 }
 
 
-SHAPES_PAGE = "docs/costs.md"  # has all presets, architectures and methods of quantisation that are known
+SHAPES_PAGE = "docs/costs.md"  # lists all known presets, architectures and methods of quantisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +95,9 @@ class Mixture:
     """Feed-forward parts that are mixtures of gated experts, as Mixtral and Qwen have them."""
 
     experts: int  # of a layer
-    per_token: int  # experts that a token is sent to
+    per_token: int  # experts that a token uses
     intermediate: int  # width of an expert
-    shared: int = 0  # width of the expert that every token goes through, which Qwen 2 gates by itself; 0 without one
+    shared: int = 0  # width of the expert that every token uses, which Qwen 2 gates by itself; 0 without one
     dense_layers: int = 0  # that have one feed-forward part and no experts
 
 
@@ -118,7 +118,7 @@ class DecoderShape:
     feed_forward_bias: bool = False  # whether the three products of a dense feed-forward part have one
     norms: int = 2  # of H, in a layer
     head_norms: int = 0  # of D, in a layer
-    dtype: str = "bfloat16"  # of activations, and of weights and cache unless the following say otherwise
+    dtype: str = "bfloat16"  # of activations, and of weights and cache unless given below
     mixture: Mixture | None = None  # of experts; None: every layer is dense
     quantised: QuantisedWeights | None = None  # weights in a narrower format; None: none are
     kv_dtype: str = ""  # of the cache, of `KV_WIDTHS`; "" is `dtype`
@@ -162,7 +162,7 @@ class DecoderShape:
         return ceil(2 * self.kv_heads * self.head_size * KV_WIDTHS[self.kv_dtype or self.dtype])
 
     def attention_parameters(self, width: int) -> int:
-        """Of one layer's attention, if what queries, keys and values are made of is so wide."""
+        """Of one layer's attention with an input of `width`."""
         outputs = (self.heads + 2 * self.kv_heads) * self.head_size
         own = self.heads * self.head_size * self.hidden + (self.hidden if self.output_bias else 0)
         return width * outputs + own + self.head_norms * self.head_size + (outputs if self.bias else 0)
@@ -211,14 +211,14 @@ EAGLE3_FEATURES = 3  # layers of the target whose states they join
 MEDUSA_HEADS = 5  # that the paper recommends to train
 
 Head = Callable[[DecoderShape, str], ModelInfo]
-# By name, and what to call them in words.
+# Heads by name, and in words.
 HEADS: dict[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "medusa": "Medusa"}
 
 
 def head_of(kind: str, target: DecoderShape, name: str) -> ModelInfo | None:
     """The shape of a head of this kind of `HEADS` for `target`; None of one with a layer of its own for a mixture.
 
-    What feed-forward part such a head has does not follow from the target: published ones are dense, some have experts.
+    The feed-forward part of such a head does not follow from the target: published ones are dense, some have experts.
     """
     if target.mixture is not None and kind != "medusa":
         return None
@@ -229,7 +229,7 @@ def head_of(kind: str, target: DecoderShape, name: str) -> ModelInfo | None:
 def eagle3(
     target: DecoderShape, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, joined: int | None = None
 ) -> ModelInfo:
-    """One layer whose attention reads embedding and features side by side, and an output of its own.
+    """One layer whose attention reads embedding and features concatenated, and an output of its own.
 
     (Li et al. 2025, arXiv:2503.01840.) The features of three of the target's layers, `joined` wide, are first joined
     to H. It can draft the tokens of `vocabulary`.
@@ -244,8 +244,8 @@ def dflash(layers: DecoderShape, name: str, *, features: int, tokens: int) -> Mo
     """Layers over the last token and a mask for each drafted one, which attend to the target's features.
 
     The states of some of the target's layers are joined, `features` x H to H; embedding and output are the target's, of
-    which the output is read. (As transformers and z-lab's code have it, `DFlashDraftModel`.) A forward drafts `tokens`
-    at most, the block without the last token.
+    which the output is read. (As in transformers and z-lab's code, `DFlashDraftModel`.) A forward drafts `tokens` at
+    most, the block without the last token.
     """
     hidden = layers.hidden
     own = layers.layers * layers.layer_parameters + features * hidden * hidden + 2 * hidden
@@ -255,10 +255,10 @@ def dflash(layers: DecoderShape, name: str, *, features: int, tokens: int) -> Mo
 
 
 def medusa(name: str, *, hidden: int, vocabulary: int, dtype: str, heads: int, layers: int = 1) -> ModelInfo:
-    """Heads side by side, each with residual layers and an output (Cai et al. 2024, arXiv:2401.10774).
+    """Parallel heads, each with residual layers and an output (Cai et al. 2024, arXiv:2401.10774).
 
-    All of them are read in each round, whatever is asked for. They keep no keys and values, and do not wait for each
-    other: a forward is as deep as one.
+    All of them are read in each round, for any window. They keep no keys and values, and run in parallel: a forward is
+    as deep as one.
     """
     return ModelInfo(
         name=name,
@@ -291,7 +291,7 @@ def _info(target: DecoderShape, name: str, parameters: int) -> ModelInfo:
 _FAMILY = re.compile(
     r"(?<![a-z])(tinyllama|vicuna|mixtral|llama|qwen|gemma)[-_ ]?(?:v?(\d(?:\.\d)?)(?![\d.]*[bm](?![a-z])))?(?![\da-z])"
 )
-# In all, and of a mixture of experts what a token goes through, as in `30b-a3b`, or one expert's, as in `8x7b`.
+# In total, and of a mixture of experts those that a token uses, as in `30b-a3b`, or one expert's, as in `8x7b`.
 _SIZE = re.compile(r"(?<![\d.a-z])((?:\d+x)?\d+(?:\.\d+)?[bm](?:-a\d+(?:\.\d+)?b)?)(?![a-z0-9])")
 _NO_VERSION = {"vicuna", "tinyllama", "mixtral"}
 _HEADS = (
@@ -300,7 +300,7 @@ _HEADS = (
     ("mtp", re.compile(r"(?<![a-z0-9])(?:mtp|nextn)(?![a-z0-9])")),
     ("medusa", re.compile(r"(?<![a-z0-9])medusa(?![-_]?\d)")),
 )
-# What else a name may hold: how the same shape was trained or released, in which of the widths that presets have.
+# Other words of names: training or release of the same shape, in a width that presets have.
 _WORDS = re.compile(
     r"instruct|chat|it|pt|base|hf|thinking|coder|math|meta|sglang|speculator|head|draft|drafter|target|vanilla|"
     r"temp|float16|bfloat16|fp16|bf16|v?\d\.\d|v\d|2[3-9](?:0[1-9]|1[0-2])|latest"
@@ -311,14 +311,14 @@ _COPY_WORDS = re.compile(r"prompt|decoding|cpu|gpu|simple|mod|map|cache|tree|arr
 
 
 class Named(NamedTuple):
-    """A shape, None of a member that copies text and has no weights; and what was assumed for it, in words."""
+    """A shape, None of a member that copies text and has no weights; and its assumptions in words."""
 
     shape: ModelInfo | None
     words: str
 
 
 def preset_names() -> tuple[str, ...]:
-    """Names of models, and of heads, which stand before a model's name (`eagle3-llama-3.1-8b`) or alone."""
+    """Names of models, and of heads, which precede a model's name (`eagle3-llama-3.1-8b`) or are alone."""
     return (*sorted(presets()), *HEADS)
 
 
@@ -327,8 +327,8 @@ def named_shapes(
 ) -> dict[str, Named]:
     """Shapes of those members whose names are known, by member.
 
-    Heads without a model's name are of the target's shape, which is `known` otherwise than by its name, or by what the
-    log calls it, `served`.
+    Heads without a model's name are for the target's shape: `known`, or by its name, or by its name in the log,
+    `served`.
     """
     called = model_called(served) or model_called(target)
     base = presets().get(called or "") if known is None else _decoder_like(known)
@@ -345,19 +345,19 @@ def named_shapes(
 
 
 def model_called(text: str) -> str | None:
-    """The preset of a model, `llama-3.1-8b`; None for a name that says none, or weights of another width."""
+    """The preset of a model, `llama-3.1-8b`; None for a name without one, or with weights of another width."""
     read = _read(text)
     return None if read is None else read.model
 
 
 def head_called(text: str) -> str | None:
-    """The kind of head that a name says, a key of `HEADS`; None if it says none."""
+    """The kind of head in a name, a key of `HEADS`; None if there is none."""
     read = _read(text)
     return None if read is None else read.head
 
 
 def shape_called(text: str, name: str, base: str | None) -> ModelInfo | None:
-    """The shape of a member of this name: of the model, or of the head for it or else for `base`, that a text says."""
+    """The shape of a member called `name`: the model in `text`, or the head in it, for its model or else for `base`."""
     kind, model = head_called(text), model_called(text)
     whose = model if kind is None else model or base
     if whose is None:
@@ -366,12 +366,12 @@ def shape_called(text: str, name: str, base: str | None) -> ModelInfo | None:
 
 
 def preset_like(shape: ModelInfo) -> str | None:
-    """A preset of this very shape; None if there is none."""
+    """A preset of exactly this shape; None if there is none."""
     return next((name for name, decoder in presets().items() if decoder.info(shape.name) == shape), None)
 
 
 def _decoder_like(shape: ModelInfo) -> DecoderShape | None:
-    """The preset that a shape is of, with the cache that it has; its weights may be quantised."""
+    """The preset of a shape, with the shape's cache; its weights may be quantised."""
     plain = shape.model_copy(update={"quantised": None})
     caches = ("", *KV_WIDTHS)
     served = (replace(decoder, kv_dtype=cache) for decoder in presets().values() for cache in caches)
@@ -379,14 +379,14 @@ def _decoder_like(shape: ModelInfo) -> DecoderShape | None:
 
 
 class _Read(NamedTuple):
-    """A preset, and a kind of head, that a name says; None where it says none."""
+    """The preset, and the kind of head, in a name; None where there is none."""
 
     model: str | None
     head: str | None
 
 
 def _read(text: str) -> _Read | None:
-    """What a name says; None if it holds more than that."""
+    """The content of a name; None if it has other words."""
     rest = text.lower().rpartition("/")[2]
     head = None
     for kind, pattern in _HEADS:
@@ -415,7 +415,7 @@ def _without(text: str, *matches: re.Match[str]) -> str:
 
 
 def _named(member: str, base: DecoderShape | None, target: ModelInfo | None) -> Named | None:
-    """What the name of a drafter says; None too where sizes say otherwise.
+    """The shape by a drafter's name; None where there is none, or sizes contradict it.
 
     A drafter is smaller than its target, and a head as wide.
     """
@@ -440,7 +440,7 @@ def _named(member: str, base: DecoderShape | None, target: ModelInfo | None) -> 
 
 
 def _copies(text: str) -> bool:
-    """Whether a name says that its member copies text, and nothing else."""
+    """Whether a name means a member that copies text."""
     plain = text.lower()
     rest = _COPIES.sub("-", plain)
     return rest != plain and all(_COPY_WORDS.fullmatch(word) for word in _PARTS.split(rest))
@@ -452,24 +452,24 @@ class Derived:
 
     # As many of the model's layers, to the nearest, as the share of them that was recorded; at least one.
     shape: ModelInfo
-    words: str  # how it follows
+    words: str  # its derivation
 
 
 def derived_submodels(
     recorded: Sequence[ModelInfo], given: Sequence[ModelInfo], decoders: Mapping[str, DecoderShape]
 ) -> tuple[Derived, ...]:
-    """Shapes of those recorded submodels whose models are given others and that are given none themselves.
+    """Shapes of recorded submodels whose models are given other shapes, and which are given none themselves.
 
     A submodel keeps layers of its model whole, and all that is not in layers (embedding, last norm, output).
 
     Args:
-        recorded: shapes that members have without those given.
-        given: shapes that take their place.
-        decoders: what given shapes are made of, by member, where that is known; presets are known by their shape.
+        recorded: shapes of members before.
+        given: shapes that replace them.
+        decoders: of given shapes, by member, where known; presets are recognised by their shape.
 
     Raises:
-        ArgumentError: a submodel given more layers or parameters than its model has, or one whose shape does not follow
-            from its model's and is not given.
+        ArgumentError: a submodel given more layers or parameters than its model has, or one that is given no shape and
+            whose shape does not follow from its model's.
     """
     known, found = {shape.name: shape for shape in recorded}, {shape.name: shape for shape in given}
     made = dict(decoders)
@@ -498,7 +498,7 @@ def _is_left_behind(shape: ModelInfo, known: Mapping[str, ModelInfo], found: Map
 
 
 def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: DecoderShape | None) -> DecoderShape:
-    """What is left of `whole` in the submodel that kept `own` of `was`."""
+    """The submodel of `whole` for one that was `own` of `was`."""
     like = preset_like(whole)
     decoder = decoder or (None if like is None else presets()[like])
     why = ""
@@ -519,7 +519,7 @@ def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: 
 
 
 def _check_fits(shape: ModelInfo, known: Mapping[str, ModelInfo], shapes: Mapping[str, ModelInfo]) -> None:
-    """Refuse a given shape of a recorded submodel that is larger than its model."""
+    """Raise for a given shape of a recorded submodel that is larger than its model."""
     model = known[shape.name].submodel_of if shape.name in known else None
     whole = None if model is None else shapes.get(model)
     if whole is not None and (shape.layers > whole.layers or shape.parameters > whole.parameters):

@@ -1,4 +1,4 @@
-"""What a user says of the shapes of models: a list of them in a file, a preset, or a Hugging Face `config.json`."""
+"""Shapes of models that a user gives: a list of them in a file, a preset, or a Hugging Face `config.json`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,14 +34,14 @@ from .shapes import (
 
 
 class _Family(NamedTuple):
-    """Decoders with gated feed-forward parts, as transformers makes them of a config."""
+    """Decoders with gated feed-forward parts, as transformers builds them from a config."""
 
     norms: int = 2  # in a layer, of the hidden size
-    head_norms: int = 0  # and of a head
-    bias: bool = False  # whether queries, keys and values have one where the config does not say
-    bias_key: str = "attention_bias"  # that says so; "" where a config has no say
-    output_bias: bool = True  # whether the same key gives attention's output one
-    mlp_bias_key: str = ""  # that gives feed-forward parts biases; "" for none
+    head_norms: int = 0  # and of a head's size
+    bias: bool = False  # whether queries, keys and values have one by default
+    bias_key: str = "attention_bias"  # of the config for that; "" for none
+    output_bias: bool = True  # whether the same key is for attention's output too
+    mlp_bias_key: str = ""  # of the config for biases of feed-forward parts; "" for none
 
 
 _TYPES: dict[str, _Family] = {
@@ -57,7 +57,7 @@ _TYPES: dict[str, _Family] = {
     "qwen3_moe": _Family(head_norms=2),
 }
 _MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
-# What each of them is called under `architectures`: the model itself, or one whose text part it is.
+# Their names in `architectures`: of the model itself, or of one whose text part it is.
 _DECODERS: dict[str, tuple[str, ...]] = {
     "llama": ("LlamaForCausalLM", "LlavaForConditionalGeneration"),
     "mistral": ("MistralForCausalLM", "Mistral3ForConditionalGeneration"),
@@ -70,7 +70,7 @@ _DECODERS: dict[str, tuple[str, ...]] = {
     "qwen2_moe": ("Qwen2MoeForCausalLM",),
     "qwen3_moe": ("Qwen3MoeForCausalLM",),
 }
-# Drafters, whatever `model_type` says: it is that of the layers they are made of.
+# Drafters, for any `model_type`, which is that of their layers.
 _DRAFTERS: dict[str, str] = {
     "EagleLlamaForCausalLM": "eagle",
     "LlamaForCausalLMEagle": "eagle",
@@ -81,30 +81,30 @@ _DRAFTERS: dict[str, str] = {
     "DFlashDraftModel": "dflash",
     "MedusaModel": "medusa",
 }
-# Of models that draft in parallel, PARD and P-EAGLE: the token that stands for those to be drafted.
+# Of models that draft in parallel, PARD and P-EAGLE: the mask token for those to be drafted.
 _PARALLEL = ("pard_token", "pard_token_id", "ptd_token_id", "parallel_drafting")
-# Keys of drafters that are made for a target; where they stand, `architectures` has to say which one it is.
+# Keys of drafters for a target; with one of them, `architectures` must name the drafter.
 _OF_DRAFTERS = ("dflash_config", "eagle_config", "draft_vocab_size", "medusa_num_heads", "speculators_model_type")
 _LEAST_TARGET = 1024  # hidden size: heads are published for models of at least this one
-_TIED = {"gemma", "gemma2", "gemma3_text"}  # unless their config says otherwise
-MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, stay within 64 bits
+_TIED = {"gemma", "gemma2", "gemma3_text"}  # by default
+MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, fit 64 bits
 _KNOWN = (*(name for names in _DECODERS.values() for name in names), *_DRAFTERS)
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def read_hub_config(path: Path, name: str) -> ModelInfo:
-    """The shape that a config, or a folder that holds one, gives a member; nothing but what lies there is read.
+    """The shape of a member by a config, or a folder that holds one; only local files are read.
 
     Raises:
-        TraceFormatError: a file that is no config, or one of a model whose shape does not follow from it.
+        TraceFormatError: a file that is not a config, or one from which the shape does not follow.
     """
     return _config(path).shape(name)
 
 
 def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> DecoderShape | None:
-    """What the model of a config is made of; None of a head's, or of another drafter's that is made for a target.
+    """The decoder of a config; None for a head, or another drafter for a target.
 
-    Of one that is known to draft `in_parallel` the config may say so. Raises as `read_hub_config`.
+    With `in_parallel` the config may have keys of parallel drafting. Raises as `read_hub_config`.
     """
     config = _config(path)
     return config.whole(in_parallel=in_parallel) if config.kind == "" else None
@@ -139,7 +139,7 @@ class _Config:
         return self._dflash(decoder, name) if self.kind == "dflash" else self._eagle(decoder, name)
 
     def whole(self, *, in_parallel: bool = False) -> DecoderShape:
-        """A model that is no drafter made for a target; see `read_hub_decoder`."""
+        """A model that is not a drafter for a target; see `read_hub_decoder`."""
         if not in_parallel:
             self._refuse_parallel("it drafts in parallel, how many tokens you have to say: NAME=CONFIG@block=TOKENS")
         decoder = quantised_decoder(self.decoder(), self._path, self._whole)
@@ -149,12 +149,12 @@ class _Config:
         return decoder
 
     def _kind(self) -> str:
-        """Which drafter `architectures` says it is, a value of `_DRAFTERS`; "" of a decoder."""
+        """The drafter by `architectures`, a value of `_DRAFTERS`; "" for a decoder."""
         called = self._list(self._whole, "architectures")
         made_for = next((key for key in _OF_DRAFTERS if self._get(key) is not None), None)
         if not called and made_for is None:
             kind = self._keys.get("model_type")
-            if isinstance(kind, str) and kind in _DECODERS:  # `decoder` refuses others
+            if isinstance(kind, str) and kind in _DECODERS:  # `decoder` raises for others
                 add = " or ".join(f'["{name}"]' for name in _DECODERS[kind])
                 rule = f"must be there, or it is not known whether this is a drafter; of a whole model add {add}"
                 raise self._error("architectures", rule, None)
@@ -176,7 +176,7 @@ class _Config:
                 raise self._error(key, f"must be absent: {why}", self._get(key))
 
     def _eagle(self, decoder: DecoderShape, name: str) -> ModelInfo:
-        """One layer, and what joins it to its target."""
+        """One layer, and the projection that joins it to its target."""
         self._refuse_parallel("heads that draft in parallel are not known, give theirs in FILE.json")
         if decoder.layers != 1:
             raise self._error("num_hidden_layers", "must be 1, of an EAGLE head", decoder.layers)
@@ -204,7 +204,7 @@ class _Config:
         return dflash(decoder, name, features=len(features), tokens=block - 1)
 
     def _medusa(self, name: str) -> ModelInfo:
-        """Heads side by side; the config says nothing of the target but its sizes."""
+        """Parallel heads; of the target the config has only sizes."""
         heads = self._count("num_heads" if self._get("medusa_num_heads") is None else "medusa_num_heads")
         layers = self._count("num_hidden_layers" if self._get("medusa_num_layers") is None else "medusa_num_layers")
         vocabulary = self._count("vocab_size")
@@ -217,7 +217,7 @@ class _Config:
         return medusa(name, hidden=hidden, vocabulary=vocabulary, dtype=self._dtype(), heads=heads, layers=layers)
 
     def decoder(self) -> DecoderShape:
-        """What the model is made of, of a head the decoder that its layer is like."""
+        """The model's decoder; of a head the decoder with such a layer."""
         kind = self._keys.get("model_type")
         for key in () if kind in _MIXTURES else _EXPERTS:
             if self._get(key) is not None:
@@ -255,7 +255,7 @@ class _Config:
 
     def _mixture(self, kind: str) -> Mixture | None:
         """None where every layer is dense."""
-        # Published configs of Qwen say num_experts, those that transformers 5 saves num_local_experts.
+        # Published configs of Qwen have num_experts, those saved by transformers 5 num_local_experts.
         held = [key for key in ("num_experts", "num_local_experts") if self._keys.get(key) is not None]
         usual = "num_local_experts" if kind == "mixtral" else "num_experts"
         experts = self._count(held[0] if held else usual)
@@ -294,7 +294,7 @@ class _Config:
         return self._keys.get(key, self._whole.get(key))
 
     def _count(self, key: str, *, otherwise: int | None = None) -> int:
-        found = self._get(key) if self.kind else self._keys.get(key)  # drafters' keys may stand beside their layer's
+        found = self._get(key) if self.kind else self._keys.get(key)  # drafters' keys may be next to their layer's
         found = otherwise if found is None else found
         if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST:
             raise self._error(key, f"must be a whole number in [1, {MOST}]", found)
@@ -327,11 +327,11 @@ _Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
 
 
 def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
-    """Shapes by member, as `models` gives them; `target` is the member that verifies.
+    """Shapes by member, from the texts of `models`; `target` is the member that verifies.
 
     Each text is `FILE.json`, a list of shapes; `NAME=PRESET`; `NAME=PATH` of a config.json or of the folder that holds
-    it; or a preset alone, which is the target's. A head without a model's name is one of the target's. After `@`, how
-    it is served: `fp8`, `kv=fp8`, `block=15`, with commas between them.
+    it; or a preset alone, for the target. A head without a model's name is for the target. After `@`, how it is served:
+    `fp8`, `kv=fp8`, `block=15`, with commas between them.
 
     Raises:
         TraceFormatError: a file that breaks its format.
@@ -355,7 +355,7 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
 
 
 def given_decoders(texts: Sequence[str], target: str) -> dict[str, DecoderShape]:
-    """What given models are made of, by member; without heads and shapes of a list. Arguments as `given_shapes`."""
+    """Decoders of given models, by member; without heads and shapes of a list. Arguments as `given_shapes`."""
     given = [each for each in _given_by(texts, target) if isinstance(each, _Given)]
     return {each.name: decoder for each in given if (decoder := each.decoder()) is not None}
 
@@ -363,11 +363,11 @@ def given_decoders(texts: Sequence[str], target: str) -> dict[str, DecoderShape]
 def asked_shapes(
     texts: Sequence[str], target: str, members: Sequence[str], recorded: Sequence[ModelInfo]
 ) -> tuple[tuple[ModelInfo, ...], tuple[Derived, ...], tuple[DecoderShape, ...]]:
-    """(shapes that members are to have, those of submodels that follow, what those of whole models are made of).
+    """(given shapes of members, derived ones of submodels, decoders of whole models).
 
-    `recorded` are those that members of the recording have.
+    `recorded` are the shapes in the recording.
 
-    Raises as `given_shapes` and `derived_submodels`, and ArgumentError for a member that the recording has not.
+    Raises as `given_shapes` and `derived_submodels`, and ArgumentError for an unknown member.
     """
     shapes = given_shapes(texts, target)
     unknown = [shape.name for shape in shapes if shape.name not in members]
@@ -382,7 +382,7 @@ def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given
         if "=" not in text and _is_file(text):
             yield from _shapes(text)
             continue
-        is_named = "=" in text.partition("@")[0]  # rather than a shape that is served in some way
+        is_named = "=" in text.partition("@")[0]  # else it is a shape, perhaps with options after @
         name, _, source = text.partition("=") if is_named else (target, "", text)
         if not name or not source:
             raise ArgumentError(f"`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got {text!r}")
@@ -395,7 +395,7 @@ class _Given:
     source: str  # preset, head or path
     weights: str = ""  # format of its weights, of `FORMATS`; "" is the source's own
     kv_dtype: str = ""  # of its keys and values, of `KV_WIDTHS`; "" is the source's own
-    block: int | None = None  # most tokens that a forward drafts of a draft model that writes all at once
+    block: int | None = None  # most tokens in a forward of a draft model that writes a whole draft at once
 
     @property
     def is_file(self) -> bool:
@@ -412,7 +412,7 @@ class _Given:
         return read_hub_config(Path(self.source), self.name)
 
     def decoder(self) -> DecoderShape | None:
-        """What it is made of; None of a head, and of what nobody knows."""
+        """Its decoder; None for a head, or where unknown."""
         if self.is_file:
             found = read_hub_decoder(Path(self.source), in_parallel=self.block is not None)
         else:
@@ -420,7 +420,7 @@ class _Given:
         return None if found is None else self._served(found)
 
     def preset(self, target: DecoderShape | None) -> ModelInfo:
-        """The shape that its source names; of a head without a model's name it is the target's."""
+        """The shape of its source; a head without a model's name is for the target."""
         decoder, kind, model = self.decoder(), head_called(self.source), model_called(self.source)
         if decoder is not None:
             return self._info(decoder)
@@ -444,7 +444,7 @@ class _Given:
         return decoder.info(self.name).model_copy(update={"draft_block": block})
 
     def _served(self, decoder: DecoderShape) -> DecoderShape:
-        """The same model with the weights and the cache that are asked for."""
+        """The same model with the requested weights and cache."""
         if self.weights and decoder.quantised is not None:
             raise ArgumentError(
                 f"`models` {self.name}={self.source} has {decoder.quantised.format.name} weights, got {self.weights}"
@@ -455,7 +455,7 @@ class _Given:
 
 
 def _given(text: str, name: str, source: str) -> _Given:
-    """What a text says: a source, and after `@` how it is served."""
+    """Parse a text: a source, and after `@` how it is served."""
     if "@" not in source or _is_file(source):
         return _Given(name=name, source=source)
     source, _, ways = source.rpartition("@")

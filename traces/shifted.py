@@ -1,10 +1,10 @@
-"""What if a drafter agreed with the target more often, or less: a recording with some decisions turned over.
+"""What if a drafter agreed with the target more often, or less: a recording with some decisions flipped.
 
 Let r be the share of known decisions in which a drafter writes the target's token. A shift of its acceptance by d > 0
-turns each refusal into an agreement with probability d / (1 - r), one by d < 0 each agreement into a refusal with
-probability -d / r: the share becomes r + d, and where the text was easy it stays easier. What turns over is drawn by
-(seed, request, drafter) and by place: other requests do not matter, and a larger shift of the same sign turns over all
-that a smaller one does. Rounds of an imported recording end earlier, or are kept whole one token further.
+turns each rejection into an agreement with probability d / (1 - r), one by d < 0 each agreement into a rejection with
+probability -d / r: the share becomes r + d, and easy text remains easier. Flips are drawn by (seed, request, drafter)
+and by place: other requests do not matter, and a larger shift of the same sign flips all that a smaller one does.
+Rounds of an imported recording end earlier, or are kept whole one token further.
 
 Letters: R rounds of one drafter in one request, K known decisions of theirs.
 """
@@ -24,21 +24,21 @@ from .rounds.rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, DrafterInfo, Rounds, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turning:
-    """How decisions of one drafter turn over."""
+    """How decisions of one drafter flip."""
 
-    to_agreement: float  # probability that a refusal becomes an agreement, 0 to 1
-    to_refusal: float  # probability that an agreement becomes a refusal, 0 to 1
+    to_agreement: float  # probability that a rejection becomes an agreement, 0 to 1
+    to_refusal: float  # probability that an agreement becomes a rejection, 0 to 1
 
     def turns(self, agrees: NDArray[np.bool_], draws: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which decisions turn over, given one number from [0, 1) for each; a larger shift turns these and more."""
+        """Which decisions flip, by one number from [0, 1) for each; a larger shift flips these and more."""
         return draws < np.where(agrees, self.to_refusal, self.to_agreement)
 
 
 def turning(name: str, num_agreed: int, num_known: int, shift: float) -> Turning:
-    """How the decisions of drafter `name` turn over, of which `num_agreed` of `num_known` are agreements.
+    """How the decisions of drafter `name` flip, of which `num_agreed` of `num_known` are agreements.
 
     Raises:
-        ValueError: nothing known, or a share of agreement that would leave [0, 1].
+        ValueError: nothing known, or a share of agreement outside [0, 1].
     """
     if not num_known:
         raise ValueError(f"acceptance of {name} cannot be shifted: the recording holds no decision of it")
@@ -53,10 +53,10 @@ def turning(name: str, num_agreed: int, num_known: int, shift: float) -> Turning
 def turnings_of(
     shifts: Mapping[str, float], names: Sequence[str], counts: Callable[[str], tuple[int, int]]
 ) -> dict[str, Turning]:
-    """How decisions turn over by drafter, of those whose acceptance changes; `counts` gives (agreements, known).
+    """How decisions flip by drafter, for changed acceptance; `counts` returns (agreements, known).
 
     Raises:
-        ValueError: a name that is none of the drafters, a share that would leave [0, 1], no decision known.
+        ValueError: an unknown drafter, a share outside [0, 1], no decision known.
     """
     for name in shifts:
         if name not in names:
@@ -66,25 +66,25 @@ def turnings_of(
 
 
 def shifted_name(name: str, shifts: Mapping[str, float]) -> str:
-    """The name of a recording, and what was shifted in it."""
+    """The name of a recording with its shifts."""
     words = ", ".join(f"{drafter} acceptance {shift:+g}" for drafter, shift in shifts.items() if shift)
     return f"{name} ({words})" if words else name
 
 
 def keyed_draws(seed: int, request_id: str, drafter: str, count: int) -> NDArray[np.float64]:
-    """`count` numbers from [0, 1) that nothing but the key decides; fewer of them are the first of more."""
+    """`count` numbers from [0, 1) that depend only on the key; fewer are the first of more."""
     return keyed_generator(f"{seed}/{drafter}/{request_id}").random(count)
 
 
 def keyed_generator(key: str) -> np.random.Generator:
-    """Random numbers that nothing but the key decides."""
+    """Random numbers that depend only on the key."""
     digest = blake2b(key.encode(errors="surrogatepass"), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decisions:
-    """What rounds know, decision by decision: each token kept, and the refusal that ended the round if one did."""
+    """The decisions of rounds: each accepted token, and the rejection that ended the round, if any."""
 
     row: NDArray[np.int64]  # [K] round of each decision
     depth: NDArray[np.int64]  # [K] of the token in its round, 0 at the first drafted one
@@ -95,7 +95,7 @@ class _Decisions:
 def shifted_rounds(
     meta: RoundsMeta, requests: Sequence[RoundsRequest], shifts: Mapping[str, float], seed: int
 ) -> tuple[RoundsRequest, ...]:
-    """The requests with known decisions turned over; see `Recording.shifted`."""
+    """The requests with known decisions flipped; see `Recording.shifted`."""
     drafters = {drafter.name: drafter for drafter in meta.drafters}
 
     def counts(name: str) -> tuple[int, int]:
@@ -116,7 +116,7 @@ def _counts(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Iterator
         known = _decisions(request.rounds[drafter.name], drafter, length)
         agrees = known.agrees
         if not drafter.by_start:
-            # Of rounds that contradict each other the one that started later is believed: the last to be assigned.
+            # If rounds contradict each other, the one that started last counts: it is assigned last.
             bits = np.full(length, -1, np.int8)
             bits[known.position] = agrees
             agrees = bits[bits >= 0] == 1
@@ -142,7 +142,7 @@ def _shift_request(request: RoundsRequest, turnings: Sequence[tuple[DrafterInfo,
 
 
 def _decisions(rounds: Rounds, drafter: DrafterInfo, length: int) -> _Decisions:
-    """What rounds of a text of `length` tokens know; the last token is left out, its round may have ended with it."""
+    """Decisions of rounds of a text of `length` tokens, without the last token, whose round may have ended with it."""
     last = length - 1
     kept = np.minimum(rounds.accepted, last - rounds.start).astype(np.int64)
     known = kept + (~rounds.censored(drafter.window) & (rounds.start + rounds.accepted < last))
@@ -152,7 +152,7 @@ def _decisions(rounds: Rounds, drafter: DrafterInfo, length: int) -> _Decisions:
 
 
 def _turn(rounds: Rounds, known: _Decisions, turned: NDArray[np.bool_]) -> Rounds:
-    """Rounds that end at their first new refusal, or are kept up to a refusal that turned over, and perhaps farther."""
+    """Rounds that end at their first new rejection, or are kept up to a flipped one, and perhaps farther."""
     accepted, drafted = rounds.accepted.copy(), rounds.drafted.copy()
     refused = turned & known.agrees
     np.minimum.at(accepted, known.row[refused], known.depth[refused].astype(np.int32))
@@ -160,7 +160,7 @@ def _turn(rounds: Rounds, known: _Decisions, turned: NDArray[np.bool_]) -> Round
     drafted[ended] = np.where(drafted[ended] == OPEN_DRAFTED, UNKNOWN_DRAFTED, drafted[ended])
     whole = known.row[turned & ~known.agrees]
     accepted[whole] += 1
-    # Nothing is known of what a round would have kept after it, but that the drafter went on.
+    # Unknown is what a round would have kept after it; the drafter had continued.
     drafted[whole] = np.where(drafted[whole] == accepted[whole], drafted[whole], OPEN_DRAFTED)
     return replace(rounds, accepted=accepted, drafted=drafted)
 
@@ -168,9 +168,9 @@ def _turn(rounds: Rounds, known: _Decisions, turned: NDArray[np.bool_]) -> Round
 def _with_rests(
     cut: Rounds, rounds: Rounds, drafter: DrafterInfo, known: _Decisions, turned: NDArray[np.bool_]
 ) -> Rounds:
-    """The cut rounds, and what the old ones said after a new refusal: a token drafter's tokens answer for themselves.
+    """The cut rounds, and rests of the old ones after a new rejection, on which a token drafter does not depend.
 
-    Each rest is a round of its own, started after the refusal, unless a round starts there or nothing is left.
+    Each rest is a round of its own, started after the rejection, unless a round starts there or nothing is left.
     """
     refused = turned & known.agrees
     row, start = known.row[refused], known.position[refused] + 1
@@ -179,10 +179,10 @@ def _with_rests(
     ends = np.where(follows, np.roll(start, -1) - 1, rounds.start[row] + rounds.accepted[row])
     rest = ends - start
     whole = ~follows & rounds.censored(drafter.window)[row]
-    # A draft from here would have been as long as any other: how much of the old one is left says nothing of it.
+    # A draft from here would have had the usual length, not that of the rest.
     drafted = np.where(whole, OPEN_DRAFTED, UNKNOWN_DRAFTED)
     fits = ~(whole & (rest == 0)) & ~np.isin(start, rounds.start)
-    # Of rests that start alike, the one whose round started last is believed.
+    # Of rests with the same start, the one whose round started last is kept.
     kept = np.flatnonzero(fits)[::-1]
     kept = kept[np.unique(start[kept], return_index=True)[1]]
     rests = Rounds(
@@ -198,7 +198,7 @@ def _with_rests(
 def shifted_tries(
     meta: TrieMeta, requests: Sequence[TrieRequest], shifts: Mapping[str, float], seed: int
 ) -> tuple[TrieRequest, ...]:
-    """The requests with decisions of the trunk turned over when their tries are asked for; see `Recording.shifted`."""
+    """The requests with decisions of the trunk flipped when their tries are read; see `Recording.shifted`."""
     agreed, known = _trunk_counts(meta, requests) if any(shifts.values()) else (np.zeros(len(meta.models), int), 0)
 
     def counts(name: str) -> tuple[int, int]:
@@ -208,7 +208,7 @@ def shifted_tries(
     by_model = {meta.model_names.index(name): how for name, how in turnings.items()}
     shifted = tuple(_shifted_request(meta, request, by_model, seed) for request in requests)
     if meta.vocab_size <= 2 * len(meta.models) + len(meta.eos_token_ids):
-        for request in shifted:  # tokens may not suffice, which is to be told now and not in a replay
+        for request in shifted:  # raise now, not in a replay, if tokens do not suffice
             _ = request.trie
     return shifted
 

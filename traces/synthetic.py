@@ -1,8 +1,8 @@
-"""A generator of recordings whose acceptance is asked for, to study policies where the truth is known.
+"""A generator of recordings of given acceptance, to study policies where the truth is known.
 
-Members agree with the target along the trunk as a spec asks, perhaps in runs: with a first rate on the first token
-after a miss, and on each later one with a rate that is by a share, the decay, less than that of the token before. Off
-the trunk the closure is complete, as in a recording. Every stored number is computed from one explicit distribution. A
+Members agree with the target along the trunk as specified, perhaps in runs: with a first rate on the first token after
+a miss, and on each later one with a rate that is by a share, the decay, less than that of the token before. Off the
+trunk the closure is complete, as in a recording. Every stored number is computed from one explicit distribution. A
 context offers M candidate tokens; a model writes one of them (its choice, a number below M) and models that agree share
 a choice. A model's distribution holds its own choice, the choices of the others, and a tail that all models share up to
 its mass.
@@ -24,9 +24,9 @@ from .contexts.recording import TrieRecording
 from .contexts.trie import Floats, Ints, NextLevel, Trie, TrieRequest, grow, split
 from .meta import MOST, Closure, CostTable, ModelInfo, Sampling
 
-_USUAL_RATE = 0.8  # of acceptance; and as sure as a model that agrees so often is a target alone
+_USUAL_RATE = 0.8  # of acceptance; a target alone is as sure as a model with this rate
 _OF_MEMBERS = ("depth_decay", "run_decay", "autocorrelation", "shared_difficulty", "reach", "run")
-_NEGLIGIBLE = 1e-12  # share of runs that nobody will meet
+_NEGLIGIBLE = 1e-12  # share of runs too rare to occur
 _HALVINGS = 50
 
 
@@ -43,7 +43,7 @@ def rate_over_all(shares: NDArray[np.float64]) -> float:
 
 
 def first_rate(rate: float, decay: float) -> float:
-    """The rate of first tokens with which the rate over all is `rate`, by halving: it rises with the first one."""
+    """The rate of first tokens for an overall rate of `rate`, by halving, as one rises with the other."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -52,11 +52,11 @@ def first_rate(rate: float, decay: float) -> float:
 
 
 # A recording is made in memory. Of all requests together:
-MOST_TOKENS = 10_000_000  # on the trunk, and of prompts
-MOST_CONTEXTS = 20_000_000  # of the trunk and off it; how many there will be shows only as they grow
+MOST_TOKENS = 10_000_000  # on the trunk and in prompts
+MOST_CONTEXTS = 20_000_000  # on the trunk and off it; their number is known only while they grow
 MOST_MODELS = 16  # each pair of models keeps a distance per context
 _COST_STEP = 0.2
-LEAST_RUN_DECAY = 0.001  # below it runs of agreement have no end in sight
+LEAST_RUN_DECAY = 0.001  # below it runs of agreement are practically endless
 _TARGET_LAYERS = 24
 _TARGET_HIDDEN = 2048
 _COST_NEW_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -69,9 +69,9 @@ class SyntheticSpec:
     On the trunk, member s writes the target's token with probability `acceptance[s]`. Off the trunk, at a context with
     `depth` >= 1 tokens since the trunk, member s writes the next larger model's token with probability
     `off_trunk[s] * (1 - depth_decay) ** (depth - 1)`, independently of everything else; members further apart agree
-    with the product of the probabilities between them. The trunk itself is depth 0: a context knows neither who drafted
-    it nor where a round began. What it can know is how many tokens the member has agreed on since it last missed;
-    along such a run agreement falls by `run_decay` a token.
+    with the product of the probabilities between them. The trunk itself is depth 0: agreement there depends neither on
+    the drafter of the context nor on where a round began. It may depend on the member's run of agreement since its last
+    miss, along which it falls by `run_decay` a token.
     """
 
     name: str = "synthetic"  # of the recording
@@ -85,28 +85,27 @@ class SyntheticSpec:
         None, "Agreement with the target, one per model below it; default: 0.8 of one model, none of the target alone."
     )
     # S rates of equal next tokens with the next larger model at depth 1 off the trunk, 0 to 1; None takes
-    # `acceptance[s] / acceptance[s + 1]` (at most 1), which gives the rates of the trunk back where they rise with
-    # size
+    # `acceptance[s] / acceptance[s + 1]` (at most 1), which reproduces the rates of the trunk where they rise with size
     off_trunk: tuple[float, ...] | None = opt(
         None, "Agreement with the next larger model off the trunk, one per model below it."
     )
     # share of the off-trunk rate lost with each token since the trunk, 0 to 1
     depth_decay: float = opt(0.05, "Share of off-trunk agreement lost per token.")
     # share of a member's agreement on the trunk lost with each token that it has agreed on since its last miss, 0 to 1.
-    # The first token after a miss is agreed on the more often, so that the rate over all is `acceptance`; one that no
-    # first rate gives is refused. A round begins after a miss, but for rounds kept whole, so later tokens of a window
-    # are refused more often than early ones.
+    # The first token after a miss is agreed on the more often, so that the overall rate is `acceptance`; one that no
+    # first rate gives is an error. A round begins after a miss, except after rounds kept whole, so later tokens of a
+    # window are rejected more often than early ones.
     run_decay: float = opt(0.0, "Share of agreement lost per token that a model has agreed on since its last miss.")
     # lag-1 correlation of agreement along the trunk, in [0, 1). Agreement is then a two-state Markov chain with the
-    # asked rate; with 0 its runs are geometric and a round of window n emits (1 - a^(n+1)) / (1 - a) tokens (Leviathan
-    # et al. 2023, arXiv:2211.17192, Thm 3.8). 0 where `run_decay` is not.
+    # given rate; with 0 its runs are geometric and a round of window n emits (1 - a^(n+1)) / (1 - a) tokens (Leviathan
+    # et al. 2023, arXiv:2211.17192, Thm 3.8). Must be 0 if `run_decay` is not.
     autocorrelation: float = opt(0.0, "Lag-1 correlation of agreement, in [0, 1).")
-    # how much members agree at the same trunk contexts, 0 (independently) to 1 (a member agrees wherever one with a
-    # lower rate does)
+    # how much members agree at the same trunk contexts, 0 (independently) to 1 (a member agrees where one with a lower
+    # rate does)
     shared_difficulty: float = 0.8
-    # how much a model's probability tells of agreement, > 0: where agreement has rate a, it is drawn from
-    # Beta(confidence * a, confidence * (1 - a)). It is calibrated (where it says p it agrees with rate p), and the more
-    # telling the smaller this number. Gap and entropy follow from it and from chance, and say no more.
+    # how little a model's probability says about agreement, > 0: where agreement has rate a, it is drawn from
+    # Beta(confidence * a, confidence * (1 - a)). It is calibrated (where it is p the rate is p), and the more
+    # informative the smaller this number. Gap and entropy follow from it and from chance, without further information.
     confidence: float = opt(2.0, "The smaller, the better a model's probability predicts agreement.")
     vocab_size: int = opt(32000, "Number of token ids.")  # >= 64
     reach: int = opt(16, "Most tokens off the trunk.")  # most tokens off the trunk, >= 0
@@ -157,7 +156,7 @@ class SyntheticSpec:
             self._check_alone()
 
     def _check_alone(self) -> None:
-        """Of a target alone, what is of members below it has nothing to say."""
+        """Raise for options of members below the target where there are none."""
         for one in fields(self):
             if one.name in _OF_MEMBERS and (given := getattr(self, one.name)) != one.default:
                 _check(one.name, holds=False, rule=f"be left out for one model, {self.models[0]}", value=given)
@@ -180,7 +179,7 @@ class SyntheticSpec:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """`[S]` the acceptance that is asked for."""
+        """`[S]` the specified acceptance."""
         if self.acceptance is not None:
             return self.acceptance
         return () if len(self.models) == 1 else (_USUAL_RATE,)
@@ -195,7 +194,7 @@ class SyntheticSpec:
         return np.array(rates) * (1.0 - self.depth_decay) ** (depth - 1)
 
     def meta(self) -> TrieMeta:
-        """What the recording says of itself: model sizes and seconds follow from the cost ratios."""
+        """The recording's meta; model sizes and seconds follow from the cost ratios."""
         distances = range(len(self.models) - 1, 0, -1)
         ratios = (*(self.cost_ratios or (_COST_STEP**distance for distance in distances)), 1.0)
         named = list(zip(self.models, ratios, strict=True))
@@ -240,9 +239,9 @@ def trunk_agreement(spec: SyntheticSpec, rng: np.random.Generator) -> NDArray[np
     """`[S, R, T + 1]` whether each member writes the target's token.
 
     A context has a difficulty per member, uniform in [0, 1); a member agrees where it is below its rate. The
-    difficulties stay from one context to the next with probability `autocorrelation`, else they are drawn afresh:
-    one for all members with probability `shared_difficulty`, or the member's own. So each member's agreement is a
-    two-state Markov chain with the asked rate and lag-1 correlation. With `run_decay` the rate falls along a run.
+    difficulties stay from one context to the next with probability `autocorrelation`, else they are drawn again: one
+    for all members with probability `shared_difficulty`, or the member's own. So each member's agreement is a two-state
+    Markov chain with the given rate and lag-1 correlation. With `run_decay` the rate falls along a run.
     """
     shape = (spec.requests, spec.tokens + 1)
     members = (len(spec.models) - 1, *shape)
@@ -294,7 +293,7 @@ _TAIL_TOP, _TAIL_ENTROPY = _tail()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventedViews:
-    """What the models say at F contexts, on the grids of `GRIDS`."""
+    """The models' views at F contexts, on the grids of `GRIDS`."""
 
     choice_log_prob: Floats  # [M, M, F] log-probability, by model, of the token of each choice
     next_log_prob: Floats  # [M, F] of the model's own choice
@@ -307,7 +306,7 @@ def draw_top_prob(agrees: NDArray[np.bool_], rate: Floats, confidence: float, rn
     """Probabilities of the models' own choices, calibrated: among those near p a share p agrees.
 
     With p from Beta(c a, c (1 - a)), c the confidence and a the rate, and agreement with probability p, the rate of
-    agreement is a; we know the agreement, so we draw p from the posterior.
+    agreement is a; the agreement is known, so p is drawn from the posterior.
     """
     bounded = np.clip(rate, _RATE_MARGIN, 1.0 - _RATE_MARGIN)
     drawn = rng.beta(confidence * bounded + agrees, confidence * (1.0 - bounded) + ~agrees)
@@ -344,8 +343,8 @@ def views(
 def _choice_probs(choice: NDArray[np.integer], top_prob: Floats, share: Floats) -> Floats:
     """`[M, M, F]` probability, by model, of each choice: its own, and parts of the rest for the others.
 
-    The parts halve from one to the next. Choices that somebody made have the largest ones, and choices that nobody
-    made have theirs all the same: else the second largest probability would tell whether models agree.
+    The parts halve from one to the next. Choices that a model made have the largest ones; unused choices have parts
+    too, else the second largest probability would reveal whether models agree.
     """
     slots = np.arange(len(choice))
     made = (choice[:, None, :] == slots[None, :, None]).any(axis=0)
@@ -375,7 +374,7 @@ class _Level:
 
 
 def make_trace(spec: SyntheticSpec) -> TrieRecording:
-    """The recording a spec asks for; the same spec gives the same one."""
+    """The recording of a spec; the same spec gives the same one."""
     rng = np.random.default_rng(spec.seed)
     prompts = rng.integers(0, spec.vocab_size, size=(spec.requests, spec.prompt_tokens))
     tries = _tries(spec, _levels(spec, rng))
@@ -412,7 +411,7 @@ def _levels(spec: SyntheticSpec, rng: np.random.Generator) -> list[_Level]:
 
 
 def _check_size(spec: SyntheticSpec, levels: list[_Level]) -> None:
-    """Refuse, before memory ends, what grows without measure: three models multiply with every token of reach."""
+    """Raise before memory is exhausted: with three models contexts multiply with every token of reach."""
     contexts = sum(len(level.depth) for level in levels)
     if contexts > MOST_CONTEXTS:
         rule = f"reach must give at most {MOST_CONTEXTS:,} contexts"
@@ -430,7 +429,7 @@ def _trunk(spec: SyntheticSpec, rng: np.random.Generator) -> _Level:
     choice = np.full((num_models, size), num_models - 1, dtype=np.int32)
     for member in range(num_models - 2, -1, -1):
         larger = choice[member + 1]
-        # Two members that both miss the target's token may still miss it together.
+        # Two members that both miss the target's token may still write the same one.
         missed = np.where(copies[member] & (larger != num_models - 1), larger, member)
         choice[member] = np.where(agrees[member], num_models - 1, missed)
     candidate = _candidates(spec, size, rng)
@@ -484,9 +483,9 @@ def _candidates(spec: SyntheticSpec, size: int, rng: np.random.Generator) -> Int
 def _draw_views(
     spec: SyntheticSpec, choice: Ints, agrees: NDArray[np.bool_], rates: Floats, rng: np.random.Generator
 ) -> InventedViews:
-    """The target is as sure as the largest member's agreement makes it; members by their own.
+    """How sure models are depends on the members' agreement, for the target on the largest member's.
 
-    Alone it is as sure as if one would agree at the usual rate.
+    A target alone is as sure as with a member of the usual rate.
     """
     if not len(rates):
         rates = np.array([_USUAL_RATE])

@@ -1,4 +1,4 @@
-"""SpecRouter (arXiv:2505.07680): running profiles of members and pairs, and the search for the chain that they favour.
+"""SpecRouter (arXiv:2505.07680): running profiles of members and pairs, and the search for the best chain by them.
 
-May import what stands beside this folder in `policies`, never `spec`, and neither world.
+May import the modules of `policies`, never `spec`, and neither world.
 """

@@ -1,15 +1,15 @@
-"""What a request copies, of its own text or of earlier answers, who judges it, and whether that pays.
+"""What a request copies, of its own text or of earlier answers, which level judges it, and whether that pays.
 
-The longest suffix of the text that stands elsewhere is followed by what most often came next there (`suffix`, after
-SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975): no operation is spent on looking. S_k is the probability that the
+Copied is what most often followed the longest suffix of the text that also occurs elsewhere (`suffix`, after
+SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975): the look-up takes no operation. S_k is the probability that the
 first k tokens of a candidate are right (`estimates.CopiedTokens`). Handing n of them to level i, in place of what the
 levels up to i would write, saves
 
     tau_i (1 + S_1 + ... + S_n) - v_i(n + 1) - c
 
 seconds: tau_i the seconds per token of the chain up to level i, v_i those of its forward, c those of a copy. The
-candidate, i and n that save most win; nothing is copied where none saves any. The target judges copies alone, at the
-beginning of a round. In step it is the only judge, and a copy has to gain more than the request's draft.
+candidate, i and n that save most are taken; nothing is copied where none saves any. The target judges copies alone, at
+the beginning of a round. In step it is the only judge, and a copy has to gain more than the request's draft.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ from .plan import CopyWorth
 
 
 class Copy(NamedTuple):
-    """What to copy, and who judges it."""
+    """What to copy, and its verifier."""
 
     draft: Draft
     judge: Verify
 
 
 class _Candidate(NamedTuple):
-    """Tokens that might be copied, the cell of each, and S_1 + ... + S_k."""
+    """Tokens that may be copied, the cell of each, and S_1 + ... + S_k."""
 
     tokens: list[int]
     cells: list[int]
@@ -43,7 +43,7 @@ class _Candidate(NamedTuple):
 
 @dataclass(slots=True)
 class _Reading:
-    """At a round's beginning: tokens of the answer, where the text ends elsewhere, and what it might go on by."""
+    """At a round's beginning: tokens of the answer, where the text's end occurs elsewhere, and candidates."""
 
     num_known: int
     places: list[tuple[int, Place]]
@@ -51,7 +51,7 @@ class _Reading:
 
 
 class Copies:
-    """Texts, and what is known of copying them, in a pool whose lowest members are model-free.
+    """Texts, and how right copies of them were, in a pool whose lowest members are model-free.
 
     Mutated by `begin` and `learn`.
     """
@@ -67,7 +67,7 @@ class Copies:
         self._open: dict[str, _Reading] = {}
 
     def begin(self, seen: Observation) -> None:
-        """A round begins: read what was committed, and learn what would have been right to copy."""
+        """A round begins: read what was committed, and note which copies would have been right."""
         request_id, tag = seen.request_id, seen.tag
         text = self._texts.read(seen)
         reading = self._open.get(request_id)
@@ -86,7 +86,7 @@ class Copies:
     def best(self, seen: Observation, worths: Sequence[CopyWorth]) -> Copy | None:
         """The copy that saves most seconds after what is pending; None where none saves any. The round has begun.
 
-        `worths` are of copies by who judges them; the target does so only where nothing is pending.
+        `worths` are of copies by verifier; the target judges them only where nothing is pending.
         """
         most = seen.room - 1  # the target writes the last token of the budget itself
         if most < 1:
@@ -110,7 +110,7 @@ class Copies:
         return None if judge is None else Copy(Draft(self._model, len(copied), copy=copied), judge)
 
     def learn(self, outcome: Outcome) -> None:
-        """The answer of a request that is done is there for others."""
+        """Offer the answer of a request that is done to others."""
         self._texts.learn(outcome)
         if outcome.done:
             self._open.pop(outcome.request_id, None)
@@ -119,7 +119,7 @@ class Copies:
         """The most frequent tokens one after another; of equals the one that came first."""
         index, state, length = place
         counts, likeliest, least = index.counts, index.likeliest, self._least
-        while state != ROOT and not index.follows[state]:  # nothing came after it
+        while state != ROOT and not index.follows[state]:  # nothing follows it
             state = index.links[state]
             length = index.lengths[state]
         tokens, cells, sums = found = made(_Candidate, ([], [], []))
@@ -131,7 +131,7 @@ class Copies:
             if after is None:
                 break
             token, state, share = after
-            if token < 0:  # logs have numbers below 0 for tokens that nobody knows
+            if token < 0:  # logs have numbers below 0 for unknown tokens
                 break
             cell = cell_of(source, matches, share, counts[state])
             chance *= rates[cell]

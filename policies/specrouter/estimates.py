@@ -1,24 +1,23 @@
-"""What SpecRouter (arXiv:2505.07680) selects by: agreement of members, survival of drafts, how right copies are.
+"""Estimates by which SpecRouter (arXiv:2505.07680) selects: agreement of members, survival of drafts and of copies.
 
 *Agreement.* SimScore(i, j) = 1 - E[TVD(i, j)], a running average, is the acceptance of rejection sampling. In greedy
 decoding what counts is how often both have their largest probability at the same token. Both are kept, by tag and for
-all. A pair of one tag is known from its own tokens and, while these are few, from those of all tags, moved by what all
-pairs of the tag say of how hard its text is (one step in the log-odds). A pair that never met is guessed as the mean of
+all. A pair of one tag is estimated from its own tokens and, while these are few, from those of all tags, moved by how
+hard the text of the tag is for all pairs (one step in the log-odds). A pair without tokens is guessed as the mean of
 two: both err at the same tokens, or independently of each other.
 
 *Evidence.* Where the target commits, all that any member wrote in that context is right or wrong at once (full
-information, as HedgeSpec has it, arXiv:2510.20064), whether it was handed on or refused by a level between. So a chain
-in use also scores those that leave out a level. What a level kept is scored for every level that kept it: only its
-corrections, its hardest tokens, would make it look worse than it is.
+information, as in HedgeSpec, arXiv:2510.20064), whether it was passed on or rejected by a level between. So a chain in
+use also scores those that leave out a level. A kept token is scored for every level that kept it: a level scored only
+by its corrections, its hardest tokens, would look worse than it is.
 
-*Survival.* Of a run of tokens that nobody has judged all survive with probability exp(-x), x the sum of (h + g d) over
-them: d = -ln p the doubt of a token's drafter, g what a nat of doubt weighs, h what every token risks
-(`SurvivalBelow`). Both are fitted for every drafter, judge and verifier, by one Gauss-Newton step of the log-likelihood
-in (ln h, ln g) a token. Tokens after the first refused one count: a drafter that has gone astray is often sure of what
-follows.
+*Survival.* Of a run of unjudged tokens all survive with probability exp(-x), x the sum of (h + g d) over them: d = -ln
+p the doubt of a token's drafter, g the weight of a nat of doubt, h the risk of every token (`SurvivalBelow`). Both are
+fitted for every drafter, judge and verifier, by one Gauss-Newton step of the log-likelihood in (ln h, ln g) a token.
+Tokens after the first rejected one count: a drafter is often sure of what follows its own wrong token.
 
-*Copies.* By how long a piece matches and how surely a token followed; every answer tells what would have been right to
-copy, so nothing is played to learn. Letter: L members.
+*Copies.* By the length of the match and how regularly a token followed; every answer shows which copies would have been
+right, so no round is spent on learning this. Letter: L members.
 """
 
 from collections.abc import Sequence
@@ -36,10 +35,10 @@ from ..estimates import PerformanceProfiler
 from .options import CONSTANTS, RouterConstants, RouterOptions
 from .search import SearchFigures
 
-# None of these was tuned: what h and g may be at all (a window of 500 tokens, or none), and what no float goes beyond.
+# None of these was tuned: bounds of h and g (a window of 500 tokens, or none), and of floats.
 LEAST, MOST = 0.002, 8.0
-NO_CHANCE = 700.0  # -ln of a survival of nothing
-# Of a drafter without probabilities: every token counts as one of probability one half.
+NO_CHANCE = 700.0  # -ln of a survival of 0
+# The doubt for a drafter without probabilities: as of probability one half.
 NO_PROB = log(2.0)
 
 Trio = tuple[int, int, int]  # drafter, the highest member that endorses the token, verifier
@@ -47,7 +46,7 @@ Hazard = tuple[float, float]  # h and g
 
 
 def doubt(prob: float) -> float:
-    """-ln p of a drafted token, at least 0; that of one half where nothing is known."""
+    """-ln p of a drafted token, at least 0; that of one half where p is unknown."""
     if prob != prob:
         return NO_PROB
     return -log(prob) if 0.0 < prob < 1.0 else (0.0 if prob >= 1.0 else NO_CHANCE)
@@ -77,11 +76,11 @@ class Survival:
         return fit[0], fit[1]
 
     def note(self, tag: str, trio: Trio, doubted: float, *, kept: bool) -> None:
-        """Take in whether a token was kept that was doubted so much."""
+        """Note whether a token of doubt `doubted` was kept."""
         self._take(tag, trio, [(doubted, 1, 0.0, kept)])
 
     def note_run(self, tag: str, tokens: Sequence[tuple[Trio, float]], num_kept: int) -> None:
-        """Take in a run that was judged: trio and doubt of each token, and how many were kept."""
+        """Note a judged run: trio and doubt of each token, and how many were kept."""
         first = tokens[0][0]
         if not [trio for trio, _ in tokens if trio != first]:  # as most are
             total, runs = 0.0, list[_Judged]()
@@ -107,12 +106,12 @@ class Survival:
         if own is None:
             own = overall if overall is self._start else (overall[0], overall[1], self._weight, 0.0, self._weight)
         found = self._all[trio] = _fitted(overall, self._kept, self._longest, runs)
-        # As long as no other tag has said anything, they are the same.
+        # While there is only one tag, both are the same.
         self._by_tag[key] = found if own is overall else _fitted(own, self._kept, self._longest, runs)
 
 
 def _fitted(fit: _Fit, forgets: float, longest: float, runs: Sequence[_Judged]) -> _Fit:
-    """The fit after some runs; with each, ln h and ln g move by `longest` at most, and stay from `LEAST` to `MOST`."""
+    """The fit after some runs; each moves ln h and ln g by `longest` at most; h and g stay from `LEAST` to `MOST`."""
     hazard, of_doubt, by_hazard, by_both, by_doubt = fit
     for doubted, count, others, kept in runs:
         fixed, doubts = hazard * count, of_doubt * doubted
@@ -122,7 +121,7 @@ def _fitted(fit: _Fit, forgets: float, longest: float, runs: Sequence[_Judged]) 
         by_both = forgets * by_both + odds * fixed * doubts
         by_doubt = forgets * by_doubt + odds * doubts * doubts
         slope = (-1.0 if kept else odds) / (by_hazard * by_doubt - by_both * by_both)
-        # Written out: calls would take as long as the rest.
+        # Inlined: calls would take as long as the rest.
         step = slope * (by_doubt * fixed - by_both * doubts)
         hazard *= exp(longest if step > longest else -longest if step < -longest else step)
         step = slope * (by_hazard * doubts - by_both * fixed)
@@ -132,12 +131,12 @@ def _fitted(fit: _Fit, forgets: float, longest: float, runs: Sequence[_Judged]) 
     return hazard, of_doubt, by_hazard, by_both, by_doubt
 
 
-LENGTHS = 6  # of matches, told apart by powers of two: 1, 2 to 3, 4 to 7, ...; the last one is of all longer ones
-SHARES = 5  # kinds of what followed: once, and another thing never; always; for the most part; mostly; sometimes
+LENGTHS = 6  # classes of matches by powers of two: 1, 2 to 3, 4 to 7, ...; the last one has all longer ones
+SHARES = 5  # kinds of continuations: always and once; always; for the most part; mostly; sometimes
 MOSTLY_COPIED, MOST_COPIED = 0.5, 0.75
 OWN, EARLIER = 0, 1  # text of the request itself, or answers of others
 
-Rates = list[list[float]]  # `[2 * LENGTHS * SHARES]` rate, and tokens that it rests on
+Rates = list[list[float]]  # `[2 * LENGTHS * SHARES]` rate, and number of tokens behind it
 
 
 class CopiedTokens:
@@ -160,7 +159,7 @@ class CopiedTokens:
         return self._of(tag)[0]
 
     def note(self, tag: str, cells: Sequence[int], written: Sequence[int], right: Sequence[int]) -> None:
-        """Take in what was `written` for `cells`, up to the first token that is not the `right` one."""
+        """Note what was `written` for `cells`, up to the first token that is not the `right` one."""
         for rates, tokens in (self._of(tag), self._all):
             for cell, token, other in zip(cells, written, right, strict=False):
                 weight = tokens[cell] + 1.0
@@ -192,20 +191,20 @@ def cell_of(source: int, length: int, share: float, count: int) -> int:
 
 
 class JudgedRun(NamedTuple):
-    """The tokens of one verification, or one that a level below had refused. Letters: J of them, K of these known."""
+    """The tokens of one verification, or one that a lower level had rejected. Letters: J of them, K of these known."""
 
     tag: str  # of the request
     tokens: tuple[PendingToken, ...]  # `[J]`, oldest first
     endorsers: Sequence[tuple[str, ...]]  # `[J]` of each its drafter, then every verifier that kept it before
-    verifier: str  # who judged them, or would have
+    verifier: str  # that judged them, or would have
     num_kept: int  # how many of them were right, from the first on
-    num_known: int  # K: those, and the first one that was wrong
-    tvd: Sequence[float]  # of the verifier and the last endorser, of the first ones; shorter than K where nobody knows
-    together: bool  # whether they were drafted as a run, of which all after the first refused one went
+    num_known: int  # K: those, and the first wrong one
+    tvd: Sequence[float]  # of verifier and last endorser, of the first tokens; shorter than K where unknown
+    together: bool  # whether they were drafted as a run, whose tokens after the first rejected one were dropped
 
 
 class _Refused(NamedTuple):
-    """A token that a level below the target refused, `at` an index among the pending ones, where the context stands."""
+    """A token that a level below the target rejected; `at` is the index of its place among the pending ones."""
 
     at: int
     written: PendingToken
@@ -213,7 +212,7 @@ class _Refused(NamedTuple):
 
 
 class RoundEvidence:
-    """The tokens of one request's round. Mutated by its methods; it appends what is known of them to `runs`."""
+    """The tokens of one request's round. Mutated by its methods, which append verdicts to `runs`."""
 
     __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_runs", "_tag", "_verifier")
 
@@ -233,12 +232,12 @@ class RoundEvidence:
         return len(self._endorsers)
 
     def restart(self) -> None:
-        """Nothing is pending any more, and the target has not committed."""
+        """Reset, as pending tokens were dropped without a commit."""
         self._refused.clear()
         self._endorsers.clear()
 
     def note_written(self, tokens: Sequence[PendingToken]) -> None:
-        """Pending tokens from `num_endorsed` on that `before` will not tell of: their drafter judges later ones."""
+        """Note pending tokens from `num_endorsed` on that `before` will not get, as their drafter judges later ones."""
         self._endorsers.extend((token.drafter,) for token in tokens)
 
     def before(self, verifier: str, judged: tuple[PendingToken, ...], first: int) -> None:
@@ -248,7 +247,7 @@ class RoundEvidence:
         endorsers += [(written.drafter,) for written in judged[len(endorsers) - first :]]
 
     def after(self, outcome: Outcome) -> None:
-        """What it said."""
+        """Note the verdict."""
         kept, refused = outcome.num_accepted, outcome.refused_at is not None
         judged, first, verifier, endorsers = self._judged, self._first, self._verifier, self._endorsers
         if judged:
@@ -257,7 +256,7 @@ class RoundEvidence:
             run = (self._tag, judged, of_these, verifier, kept, kept + refused, tvd, True)
             self._runs.append(made(JudgedRun, run))
         if self._refused:
-            self._score_refused(kept, commits=outcome.num_emitted > 0)
+            self._score_rejected(kept, commits=outcome.num_emitted > 0)
         if outcome.num_emitted:
             self._refused.clear()
             endorsers.clear()
@@ -271,15 +270,15 @@ class RoundEvidence:
             endorsers.append((verifier,))
 
     def settle(self, seen: Observation) -> None:
-        """The target's own token of the round before is known now; call where nothing is pending."""
+        """Score by the target's own token of the round before; call where nothing is pending."""
         if self._open:
             own = seen.emitted_from(seen.num_emitted - 1)[0]
             for claim in self._open:
                 self._add(claim, seen.pool.target, kept=claim.written.token == own)
             self._open.clear()
 
-    def _score_refused(self, kept: int, *, commits: bool) -> None:
-        """Tokens that a level between refused: wrong where this verifier kept another one in their place."""
+    def _score_rejected(self, kept: int, *, commits: bool) -> None:
+        """Score tokens that a level between rejected: wrong where this verifier kept another one in their place."""
         judged, verifier = self._judged, self._verifier
         for claim in self._refused:
             index = claim.at - self._first
@@ -289,23 +288,23 @@ class RoundEvidence:
                 self._open.append(claim)
 
     def _add(self, claim: _Refused, verifier: str, *, kept: bool) -> None:
-        told = (self._tag, (claim.written,), (claim.endorsers,), verifier, int(kept), 1, (), False)
-        self._runs.append(made(JudgedRun, told))
+        run = (self._tag, (claim.written,), (claim.endorsers,), verifier, int(kept), 1, (), False)
+        self._runs.append(made(JudgedRun, run))
 
 
-# None was tuned: the first keeps log-odds finite, the second says what most means, the third is the level of a test.
-LEAST_RATE = 1e-3  # of a pair, and of what it misses, where log-odds are taken
-MOSTLY = 0.5  # of a pair's tokens that have a SimScore, from which on it is taken
-ALIKE = 2.0  # standard errors within which SimScores say how many tokens are accepted
+# None was tuned: the first keeps log-odds finite, the second defines "most", the third is the level of a test.
+LEAST_RATE = 1e-3  # bound of a pair's rate, and of 1 less it, for log-odds
+MOSTLY = 0.5  # share of a pair's tokens with a SimScore, from which on it is used
+ALIKE = 2.0  # standard errors within which SimScores predict acceptance
 
 
 class _Counts:
-    """Tokens of every pair, one list element a pair: a verdict changes single elements, which arrays are slow at.
+    """Tokens of every pair, one list element a pair: a verdict changes single elements, which is slow in arrays.
 
     Attributes:
-        tokens: `[L * L]` that count, at most `pair_memory`.
-        sums: `[L * L]` of what they said.
-        fresh: `[L * L]` that count against looking again; of all tags.
+        tokens: `[L * L]` that count, at most `pair_memory` each.
+        sums: `[L * L]` of their values.
+        fresh: `[L * L]` that count against trying again; of all tags.
         ease: `[L * L]` sum of how easy the text of their tags was, log-odds.
     """
 
@@ -319,10 +318,10 @@ class _Counts:
 
 
 class _Compared:
-    """Tokens of which both are known: whether they were kept, and their SimScore. Mutated by `note`.
+    """Tokens with a verdict and a SimScore. Mutated by `note`.
 
-    SimScores say how many tokens are accepted if they do so pair by pair. With P pairs the sum of (kept - promised)^2
-    over the variance that the promises have is P in the mean if they hold, and its own variance 2 P.
+    SimScores predict acceptance if they do so pair by pair. With P pairs the sum of (kept - predicted)^2 over the
+    variance of the prediction is P in the mean if they do, and its own variance 2 P.
     """
 
     __slots__ = ("_alike", "_off", "_spread", "tokens")
@@ -330,7 +329,7 @@ class _Compared:
     def __init__(self, num_members: int) -> None:
         self._off = [0.0] * num_members * num_members
         self._spread = [0.0] * num_members * num_members
-        self._alike: bool | None = None  # None: to be found anew
+        self._alike: bool | None = None  # None: to be computed
         self.tokens = 0
 
     def note(self, pair: int, *, kept: bool, similar: float) -> None:
@@ -341,9 +340,9 @@ class _Compared:
 
     @property
     def alike(self) -> bool:
-        """Whether SimScores say how many tokens are accepted, as far as these tell."""
+        """Whether SimScores predict acceptance, by these tokens."""
         if self._alike is None:
-            # A token's worth of variance more: promises that are all but certain have next to none.
+            # One more token's variance: predictions near certainty have next to none.
             off = [off * off / (spread + 1.0) for off, spread in zip(self._off, self._spread, strict=True) if spread]
             self._alike = sum(off) <= len(off) + ALIKE * (2.0 * len(off)) ** 0.5
         return self._alike
@@ -356,8 +355,8 @@ class PairAgreement:
         num_members: L.
         constants: of the policy.
         similarity: what `rates` are made of: "simscore", "argmax" (the rate of equal or accepted tokens), or "auto":
-            SimScore as long as it says how many tokens are accepted (sampling), else equal tokens (greedy).
-        eased: whether what is known of all tags is moved by how hard the text of a tag is.
+            SimScore as long as it predicts acceptance (sampling), else equal tokens (greedy).
+        eased: whether rates of all tags are moved by how hard the text of a tag is.
     """
 
     def __init__(
@@ -371,15 +370,15 @@ class PairAgreement:
         self._all = _Counts(num_members), _Counts(num_members)  # of equal tokens, and of SimScores
         self._by_tag: dict[str, tuple[_Counts, _Counts]] = {}
         self._ease: dict[str | None, float] = {}  # by tag, log-odds
-        # `[L, L]` of all tags, what they are known from and the rates, until a token is taken in
+        # `[L, L]` of all tags, weights and rates; None: to be computed
         self._shared: tuple[Floats, Floats] | None = None
         self._compared = _Compared(num_members)
 
     def note(self, tag: str, lower: int, higher: int, *, kept: bool, similar: float) -> None:
-        """Take in one token, proposed by `lower`.
+        """Note one token, proposed by `lower`.
 
-        `kept`: `higher` kept it, or would have; `similar`: 1 - TVD of the two there, NaN if nobody knows. What is known
-        is the mean of all until they number `pair_memory`, an exponential moving average from then on.
+        `kept`: `higher` kept it, or would have; `similar`: 1 - TVD of the two there, NaN if unknown. Estimates are
+        means of all tokens up to `pair_memory`, exponential moving averages from then on.
         """
         self._shared = None
         own = self._by_tag.get(tag)
@@ -391,7 +390,7 @@ class PairAgreement:
             both = (*both, (similar, own[1], overall[1]))
             self._compared.note(pair, kept=kept, similar=similar)
         for value, of_tag, of_all in both:
-            for counts in (of_tag, of_all):  # no method of theirs: a call for each takes as long as the rest
+            for counts in (of_tag, of_all):  # inlined: a call for each would take as long as the rest
                 tokens = counts.tokens[pair]
                 if tokens > memory - 1.0:
                     faded = 1.0 - 1.0 / memory
@@ -412,7 +411,7 @@ class PairAgreement:
         return self._compared.tokens >= self._constants.simscore_tokens and self._compared.alike
 
     def fade(self) -> None:
-        """Time passed: evidence says half as much against looking again."""
+        """Halve the evidence against trying a pair again."""
         for counts in self._all:
             counts.fresh = [fresh * 0.5 for fresh in counts.fresh]
 
@@ -421,7 +420,7 @@ class PairAgreement:
         return self._read(self._all, "fresh")
 
     def weight(self, tag: str | None) -> Floats:
-        """`[L, L]` tokens that the rate of every pair rests on; None for those of all tags."""
+        """`[L, L]` tokens behind the rate of every pair; None for those of all tags."""
         tokens = self._read(self._all, "tokens")
         if tag is None:
             return tokens
@@ -448,7 +447,7 @@ class PairAgreement:
         return rates
 
     def _for_tag(self, tag: str | None, known: Floats, shared: Floats, counts: Floats, sums: Floats) -> Floats:
-        """Rates of all tags for the text of one: log-odds moved by how easy it is against where they were seen."""
+        """Rates of all tags for the text of one: log-odds moved by how much easier it is than the text behind them."""
         bounded = shared.clip(LEAST_RATE, 1.0 - LEAST_RATE)
         odds = np.exp(-self._read(self._all, "ease") / known) * bounded / (1.0 - bounded)
         weight, before = self._constants.ease_tokens, self._ease.get(tag, 0.0)
@@ -471,7 +470,7 @@ class PairAgreement:
 
 
 def _guess(counts: list[float], sums: list[float], constants: RouterConstants) -> Floats:
-    """`[L, L]` rates before a pair met, from the tokens of every member that the target judged and kept, `[L]` each."""
+    """`[L, L]` rates of pairs without tokens, from each member's tokens that the target judged and kept, both `[L]`."""
     guess, guesses, rates = constants.first_rate, list[float](), list[float]()
     for judged, kept in zip(counts[:-1], sums[:-1], strict=True):
         guesses.append(guess)
@@ -489,7 +488,7 @@ class Knowledge:
 
     Attributes:
         profiler, agreement, survival: of seconds, pairs and drafted tokens.
-        runs: what is to be taken in by `digest`.
+        runs: verdicts not yet counted, for `digest`.
     """
 
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
@@ -508,11 +507,11 @@ class Knowledge:
         self._models = [level for level, member in enumerate(pool.members) if not member.model_free]
 
     def models(self) -> list[int]:
-        """Members with weights of which seconds are known."""
+        """Members with weights and known seconds."""
         return [level for level in self._models if self.profiler.known(level)]
 
     def figures(self, key: str | None, num_rows: int) -> SearchFigures:
-        """What is known now for requests of one tag, or of all (None), in operations of `num_rows` requests."""
+        """The present estimates for requests of one tag, or of all (None), in operations of `num_rows` requests."""
         return SearchFigures(
             rates=self.agreement.rates(key),
             seconds=self.profiler.table(self._widths, num_rows=num_rows),
@@ -522,9 +521,9 @@ class Knowledge:
     def optimistic(self, tag: str, figures: SearchFigures) -> SearchFigures:
         """The same with the rates of a tag raised by `optimism` times (V ln N / n)^(1/2).
 
-        V / n is the variance of a pair's rate by its n tokens, N those of the tag's pair that is known best, after UCB1
+        V / n is the variance of a pair's rate by its n tokens, N the most tokens of any pair of the tag, after UCB1
         (Auer, Cesa-Bianchi & Fischer 2002), which has arms' plays for tokens and an upper bound for V. Tokens count up
-        to `pair_memory`; from there on N grows no more, and a pair that was left alone stays so.
+        to `pair_memory`; from there on N is constant, and a pair that is not used remains so.
         """
         rates, constants, tokens = figures.rates, self._constants, self.agreement.weight(tag) + 1.0
         variances = (rates * (1.0 - rates) + constants.least_variance) / tokens
@@ -532,7 +531,7 @@ class Knowledge:
         return figures._replace(rates=np.minimum(raised, 1.0 - constants.least_missed))
 
     def digest(self) -> None:
-        """Take in the runs since the last time: first what each token says of pairs, then how long they held."""
+        """Count the runs since the last call: first each token for pairs, then the runs for survival."""
         levels, agreement, survival = self._levels, self.agreement.note, self.survival
         for tag, tokens, endorsers, verifier, num_kept, num_known, tvd, _ in self.runs:
             above = levels[verifier]
@@ -541,7 +540,7 @@ class Knowledge:
                 last = names[-1]
                 for name in names if self._all_endorsers else names[-1:]:
                     judge = levels[name]
-                    if judge >= above:  # a larger member's token says nothing of a chain, from small to large
+                    if judge >= above:  # chains go from small to large, so a larger member's token does not count
                         continue
                     similar = 1.0 - tvd[index] if name is last and index < len(tvd) else nan
                     agreement(tag, judge, above, kept=kept, similar=similar)

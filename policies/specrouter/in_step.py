@@ -1,18 +1,18 @@
-"""One chain for all requests that run, in step: what a batch does.
+"""One chain for all running requests, in step: the plan of a batch.
 
-Each operation of a batch holds up all rows on their way to the target, so requests share a chain in which each level
-acts once a round.
+Each operation of a batch delays all rows on their way to the target, so requests share a chain in which each level runs
+once a round.
 
-- The window is best for the mix of tags that run: a draft lasts as long as its longest row, and what it brings is a sum
-  over tags. A row leaves the draft where its own next token is not worth being judged (`stop=confidence`).
-- A request that copies (`copies`) does not draft in that round: chains are compared at the share that drafts, with what
-  copies bring.
+- The window is best for the mix of tags that run: a draft lasts as long as its longest row, and its expected tokens are
+  a sum over tags. A row leaves the draft where its own next token is not worth being judged (`stop=confidence`).
+- A request that copies (`copies`) does not draft in that round: chains are compared at the share that drafts, with the
+  tokens of copies.
 - In the first round up to `probe` requests draft a little for the target, the others not.
-- Where rates raised by their standard errors favour another chain, a few rows have its new member judge what the others
-  draft, for one round, within `trial_share` of the seconds of decoding so far. A member that would not pay if it were
-  always right is never tried.
+- Where rates raised by their standard errors favour another chain, its new member judges what a few rows draft, for one
+  round, within `trial_share` of the seconds of decoding so far. A member that would not pay if it were always right is
+  never tried.
 
-Selections are `every` rounds of every request apart, fewer at first, and follow at once when the number of requests
+Selections are `every` rounds of every request apart, fewer at first, and come at once when the number of requests
 changes by a quarter.
 """
 
@@ -31,9 +31,9 @@ from .search import FoundChain, SearchFigures, best_windows
 
 
 class _Share(NamedTuple):
-    """What a tag is in the mix."""
+    """A tag's part in the mix."""
 
-    share: float  # of the rounds, those that copy left out, 0 to 1
+    share: float  # of the rounds, without those that copy, 0 to 1
     kept: float  # rate at which the level above the lowest keeps a token, 0 to 1
     rate: float  # of that level's tokens at the target, 0 to 1
 
@@ -58,9 +58,9 @@ class InStep(Selector):
         self._choices[None] = Choice()  # counts rounds from the start
         self._mix: dict[str, float] = {}  # rounds that began by tag since the last selection
         self._trial: FoundChain | None = None
-        self._probed = 0  # requests that drafted to learn
-        self._trying = 0  # rows that are still to play the trial
-        self._trials_s = 0.0  # that trials took
+        self._probed = 0  # requests that drafted before the first selection
+        self._trying = 0  # rows yet to play the trial
+        self._trials_s = 0.0  # seconds of trials
         self._tokens = 0.0  # of every request so far
         self._faded_at = 0  # rounds until evidence last faded
         memory = constants.rounds_memory
@@ -73,7 +73,7 @@ class InStep(Selector):
         return self._choices[None].chain
 
     def plan(self, tag: str, num_rows: int) -> Plan:
-        """What a request of this tag does in the round that begins now; see `Selector`."""
+        """The plan of a request of this tag for the round that begins now; see `Selector`."""
         self._mix[tag] = self._mix.get(tag, 0.0) + 1.0
         if self._trying and self._trial is not None:
             self._trying -= 1
@@ -82,7 +82,7 @@ class InStep(Selector):
         return super().plan(tag, num_rows)
 
     def note_commit(self, num_tokens: int, num_rows: int, *, copied: bool) -> None:
-        """A request's round brought so many tokens, of `num_rows` requests that run, and they were copied or not."""
+        """Note `num_tokens` of a request's round, with `num_rows` running requests; `copied`: after a copy."""
         self._tokens += num_tokens / num_rows
         self._copying.note(copied, 1.0)
         self._copied.note(num_tokens - 1.0 if copied else 0.0, 1.0)
@@ -124,7 +124,7 @@ class InStep(Selector):
         return self._tried(tag, self._trial)
 
     def _found(self, choice: Choice, figures: SearchFigures) -> FoundChain:
-        """The members that the search finds, or the present ones where it does not find better by the hysteresis."""
+        """The members that the search finds, or the present ones unless those are better by the hysteresis."""
         found = self._search(figures)
         if choice.chain is None or found.levels == choice.chain.levels:
             return found
@@ -135,7 +135,7 @@ class InStep(Selector):
         return found
 
     def _fade(self, choice: Choice, num_rows: int) -> None:
-        """Every `explore` rounds of every request, evidence says half as much against looking at a pair again."""
+        """Every `explore` rounds of every request, halve the evidence against trying a pair again."""
         rounds = self._options.explores * num_rows
         if rounds and choice.total - self._faded_at >= rounds:
             self._faded_at = choice.total
@@ -147,7 +147,7 @@ class InStep(Selector):
         return replace(self._planner.plan(tag, chain, figures, in_step=True), trial=True)
 
     def _worth_trying(self, chain: FoundChain, figures: SearchFigures, rows: int) -> FoundChain | None:
-        """A chain with a member of which more should be known, for so many rows; None if there is none to be had."""
+        """A chain of `rows` rows to try a member of whose pairs little is known; None if none is worth its seconds."""
         tokens, rates, constants = self._knowledge.agreement.freshness(), figures.rates, self._constants
         raised = rates + constants.trial_doubt * np.sqrt(
             (rates * (1.0 - rates) + constants.least_variance) / (tokens + 1.0)
@@ -158,7 +158,7 @@ class InStep(Selector):
             return None
         low, target, member = chain.levels[0], self._pool.target_level, new[-1]
         profiler = self._knowledge.profiler
-        if low < member and self._judges[member]:  # as it judges, one forward tells of many tokens
+        if low < member and self._judges[member]:  # if it judges, one forward scores many tokens
             levels, windows = [low, member, target], [chain.windows[0], 1]
             trial_s = float(profiler.table(chain.windows[0] + 1, num_rows=rows)[member, -1])
         else:
@@ -172,7 +172,7 @@ class InStep(Selector):
         return FoundChain(levels=tuple(levels), windows=tuple(windows), level_s=level_s)
 
     def _mixed(self, chain: FoundChain, figures: SearchFigures) -> FoundChain:
-        """The same members with the window that is best for the tags that run."""
+        """The same members with the best window for the tags that run."""
         levels, seconds = chain.levels, figures.seconds
         if len(levels) == 1:
             return chain
@@ -191,12 +191,12 @@ class InStep(Selector):
         return replace(chain, windows=(window, *chain.windows[1:]), level_s=(draft_s, *between, token_s))
 
     def _planned(self, tag: str, chain: FoundChain, figures: SearchFigures) -> Plan:
-        """What a tag makes of the chain: its window ends where a token of this tag no longer pays."""
+        """A tag's plan of the chain: its window ends where a token of this tag no longer pays."""
         own = figures._replace(rates=self._knowledge.agreement.rates(tag))
         levels, windows, level_s = chain.levels, chain.windows, chain.level_s
         window, gain_s = 0, 0.0
         if windows:
-            # A token more costs a row what judging it takes: the draft goes on for the others anyway.
+            # One more token costs a row only its judging: the draft continues for the others anyway.
             window, gain_s = _pays(levels[0], levels[1:], own, level_s[1], windows[0])
         copies = self._copies(chain, own, gain_s)
         if window:
@@ -248,9 +248,9 @@ def _best_of_three(
 
 
 def _pays(writer: int, above: tuple[int, ...], own: SearchFigures, worth_s: float, most: int) -> tuple[int, float]:
-    """How many tokens of a member, at most `most`, are worth more than judging them (by those `above`) takes.
+    """How many tokens of a member, at most `most`, are worth more than judging them (by the levels `above`) takes.
 
-    Also what they gain in all, seconds; what the member takes itself is not in it.
+    Also their gain in all, seconds, without the member's own forwards.
     """
     cost_s = np.diff(own.seconds[list(above), : most + 1], axis=1).clip(0.0).sum(axis=0)
     gains = worth_s * own.rates[writer, above[0]] ** np.arange(1.0, len(cost_s) + 1.0) - cost_s

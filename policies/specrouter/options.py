@@ -1,4 +1,4 @@
-"""The options of `specrouter`, checked once, and the numbers that it was tuned by: a record each."""
+"""The options of `specrouter`, checked once, and its tuned numbers: a record each."""
 
 from dataclasses import dataclass
 
@@ -19,55 +19,53 @@ SHARES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConstants:
-    """What the options leave open; `dataclasses.replace` makes others. Tokens and rounds are counts, all above 0.
+    """Tuned numbers that are no options; `dataclasses.replace` makes others. Tokens and rounds are counts, all above 0.
 
     Raises ValueError for a share or a chance that is not above 0 and at most 1.
     """
 
-    # standard errors by which rates are raised before chains of a tag are compared, for every root of the logarithm of
-    # the tokens that the tag's best known pair counts for
+    # standard errors by which rates are raised before chains of a tag are compared, per square root of the logarithm of
+    # the most tokens of any pair of the tag
     optimism: float = 0.5
-    pair_memory: float = 512.0  # tokens that the agreement of a pair reaches back
-    # tokens of which both are known, before `similarity=auto` believes that SimScore says how many are accepted
+    pair_memory: float = 512.0  # tokens that a pair's agreement reaches back
+    # tokens with a verdict and a SimScore before `similarity=auto` may use SimScore
     simscore_tokens: int = 64
-    least_variance: float = 0.02  # of a verdict where rates are raised: a few may all be alike
-    least_missed: float = 0.005  # share of its tokens that a member is hoped to miss at least
-    tag_tokens: float = 16.0  # tokens that what all tags know of a pair counts for in one of them
-    ease_tokens: float = 4.0  # evidence, in variances of a verdict, that a tag being as hard as all together counts for
-    most_ease: float = 4.0  # of a tag, log-odds either way
-    guess_tokens: float = 8.0  # tokens that a guess counts for before a pair met
-    # agreement of the smallest member, the one that copies where there is one, with the target, before anything was
-    # seen
+    least_variance: float = 0.02  # of a verdict where rates are raised: a few may all be the same
+    least_missed: float = 0.005  # least share of rejected tokens in raised rates
+    tag_tokens: float = 16.0  # weight, in tokens, of a pair's rate of all tags in that of one
+    ease_tokens: float = 4.0  # weight, in variances of a verdict, of the prior that a tag is as hard as all
+    most_ease: float = 4.0  # bound of a tag's, log-odds, either sign
+    guess_tokens: float = 8.0  # weight, in tokens, of the guess for a pair
+    # prior agreement of the smallest member (if there is a model-free one, this) with the target
     first_rate: float = 0.5
-    fewer_misses: float = 0.5  # what a member is guessed to miss of the tokens that the next smaller one misses
-    hazard: float = 0.05  # of any drafted token before anything was seen, -ln of its survival
-    hazard_of_doubt: float = 0.25  # the same for every nat of -ln of its drafter's probability
-    hazard_weight: float = 2.0  # curvature that these two starts count for
-    hazard_step: float = 0.5  # of the logarithm of either at one verdict, at most
+    fewer_misses: float = 0.5  # guessed rejections of a member, as a share of the next smaller one's
+    hazard: float = 0.05  # prior, of any drafted token, -ln of its survival
+    hazard_of_doubt: float = 0.25  # prior, per nat of -ln of its drafter's probability
+    hazard_weight: float = 2.0  # weight of these two priors, curvature
+    hazard_step: float = 0.5  # most change of either's logarithm at one verdict
     hazard_memory: float = 512.0  # judged tokens that a hazard reaches back
-    # of a copied token after a match of one token, the chance to be wrong before anything was seen; half of that for
-    # every doubling of the match
+    # prior chance that a copied token is wrong after a match of one token; half of that for every doubling of the match
     copy_risk: float = 0.75
-    copy_memory: float = 256.0  # tokens that the rate of copied ones reaches back
-    copy_tokens: float = 6.0  # tokens that what all tags know of that, or its start, counts for
-    copy_chance: float = 0.05  # that all of a candidate's tokens are right, from which on it is not followed
-    ladder_tokens: int = 4  # that the smallest member drafts in the warm-up
-    together: int = 4  # requests that run, from which on `select=auto` has them share a chain
-    patience: int = 32  # rounds for which a tag goes on in step when fewer run, before it looks for a chain of its own
+    copy_memory: float = 256.0  # tokens that the rate of copies reaches back
+    copy_tokens: float = 6.0  # weight, in tokens, of all tags' rate or the prior
+    copy_chance: float = 0.05  # that all of a candidate's tokens are right; below it no more are copied
+    ladder_tokens: int = 4  # drafted by the smallest member in the warm-up
+    together: int = 4  # running requests from which on `select=auto` shares a chain
+    patience: int = 32  # rounds that a tag remains in step when fewer run, before it gets a chain of its own
     early: float = 1 / 3  # of the rounds that a tag has seen, the share that a selection holds for
-    # of the option `hysteresis`, the share that holds for a tag's own chain, where what is little known has the benefit
-    # of its doubt already
+    # of the option `hysteresis`, the share that holds for a tag's own chain, as raised rates favour little-known pairs
+    # already
     tag_hysteresis: float = 0.125
     # of the rounds that every request in step has seen, the share that a selection holds for
     early_in_step: float = 0.125
-    rows_changed: float = 0.25  # of the requests that run, the share by which they change for a selection not to wait
-    rounds_memory: int = 128  # rounds of requests that what copies bring in step reaches back
-    # of the seconds of decoding so far, what trials in step may have taken, beside those of one token
+    rows_changed: float = 0.25  # change of the running requests, as a share, that causes a selection at once
+    rounds_memory: int = 128  # rounds of requests that the means of copies in step reach back
+    # of the seconds of decoding so far, the most that trials in step may take, in addition to one token's seconds
     trial_share: float = 0.0025
-    trial_doubt: float = 1.0  # standard errors by which rates are raised to see what a trial in step may find
-    trial_rows: int = 4  # requests that play a trial
-    seconds_memory: int = 16  # forwards of a width that the mean of their seconds reaches back
-    seconds_moved: float = 0.05  # share by which such a mean moves before seconds are read anew
+    trial_doubt: float = 1.0  # standard errors by which rates are raised to find a trial in step
+    trial_rows: int = 4  # requests of a trial
+    seconds_memory: int = 16  # forwards that the mean seconds of a width reach back
+    seconds_moved: float = 0.05  # share by which such a mean moves before it is read again
 
     def __post_init__(self) -> None:
         for name in SHARES:
@@ -83,15 +81,15 @@ CHOICES = {
     "stop": ("confidence", "window"),
     "similarity": ("auto", "simscore", "argmax"),
 }
-# What `without` leaves out, to see what it is worth.
-COPIES = ("lookups", "answers")  # what "copies" stands for
+# Ingredients that `without` may leave out, to measure their worth.
+COPIES = ("lookups", "answers")  # "copies" means these
 INGREDIENTS = ("copies", *COPIES, "optimism", "ease", "evidence")
-EXPLORE, PROBE, FORM, STORE = 64, 16, "nested", 65_536  # where these options are left open
+EXPLORE, PROBE, FORM, STORE = 64, 16, "nested", 65_536  # defaults for None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterOptions:
-    """What a user may set; what each means and its default stand in `SpecRouter`.
+    """The options; `SpecRouter` has their meanings and defaults.
 
     Raises ValueError for an option out of range, or one that has no effect beside another. What `costs` name is checked
     where the pool is known.
@@ -128,10 +126,10 @@ class RouterOptions:
         left_out = set(self._left_out)
         if left_out.issuperset(COPIES) or ("copies" in left_out and not left_out.isdisjoint(COPIES)):
             raise ValueError(f"without must name copies alone for lookups and answers, got {self.without!r}")
-        self._refuse_ignored()
+        self._check_effects()
 
-    def _refuse_ignored(self) -> None:
-        """An option that would change nothing says so."""
+    def _check_effects(self) -> None:
+        """Raise ValueError for an option without effect."""
         for name in ("explore", "probe") if self.select == "request" else ("form",) if self.select == "batch" else ():
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} has no effect with select={self.select}, got {name}={getattr(self, name)}")
@@ -142,17 +140,17 @@ class RouterOptions:
 
     @property
     def explores(self) -> int:
-        """`explore`, or what stands for it."""
+        """`explore`, or its default."""
         return EXPLORE if self.explore is None else self.explore
 
     @property
     def probes(self) -> int:
-        """`probe`, or what stands for it."""
+        """`probe`, or its default."""
         return PROBE if self.probe is None else self.probe
 
     @property
     def stores(self) -> int:
-        """`store`, or what stands for it."""
+        """`store`, or its default."""
         return STORE if self.store is None else self.store
 
     def takes(self, ingredient: str) -> bool:

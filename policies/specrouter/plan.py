@@ -1,12 +1,12 @@
-"""A chosen chain as steps, and when to choose anew for a tag, or for all that run (`Selector`).
+"""A chosen chain as steps, and when to choose again for a tag, or for all running requests (`Selector`).
 
-Level i gathers tokens while S g tau_(i+1) >= tau_i + w: tau_i the seconds of a token of level i, S the chance that what
-it holds survives (`estimates`), g that of the tokens that one more round of the level below adds, w what a further
-token costs the next level to judge. SpecRouter (arXiv:2505.07680) has fixed windows, and `stop=window` keeps to them.
+Level i gathers tokens while S g tau_(i+1) >= tau_i + w: tau_i the seconds of a token of level i, S the chance that its
+tokens survive (`estimates`), g that of the tokens that one more round of the level below adds, w the next level's
+seconds to judge one more token. SpecRouter (arXiv:2505.07680) has fixed windows, as `stop=window` has.
 
-When to choose anew the paper does not describe. Here a selection holds for a number of rounds, for fewer at first.
-Another set of members must be predicted to be better by a share; windows follow at once. `SelectorPerTag` and `InStep`
-say the rest.
+The paper does not describe when to choose again. Here a selection holds for a number of rounds, for fewer at first.
+Another set of members must be predicted to be better by a share; windows follow at once. The rest is in
+`SelectorPerTag` and `InStep`.
 """
 
 from abc import ABC, abstractmethod
@@ -24,46 +24,46 @@ from .estimates import Hazard, Knowledge, Survival
 from .options import FORM, RouterConstants, RouterOptions
 from .search import FoundChain, SearchFigures, best_chain
 
-# Of room and time, not tuned: what is told apart at all.
-NO_DOUBT = 0.02  # of the hazard of a nat of doubt: less says nothing that a fixed window does not
-STEP = 0.125  # of ln h, ln g and of a threshold: few different stops are made
+# Limits of memory and time, not tuned: the least differences that count.
+NO_DOUBT = 0.02  # of the hazard of a nat of doubt: below it a fixed window is as good
+STEP = 0.125  # grid of ln h, ln g and thresholds, so that few different stops are made
 
 
 class CopyWorth(NamedTuple):
-    """What copies that one level judges are worth. Letters: N the longest one."""
+    """The worth of copies that one level judges. Letters: N the longest one."""
 
-    verify: Verify  # the level's
-    token_s: float  # seconds that a token that it keeps is worth
-    # `[N]` seconds that copies of 1 to N tokens take, less what the level's own token is worth
+    verify: Verify  # by the level
+    token_s: float  # worth of a token that it keeps, seconds
+    # `[N]` seconds of copies of 1 to N tokens, less the worth of the level's own token
     cost_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What requests of one key do in a round. Letters: K levels of the chain."""
+    """A round of requests of one key. Letters: K levels of the chain."""
 
     chain: FoundChain  # the members, windows and predicted seconds
     verifies: tuple[Verify, ...]  # `[K - 1]` of the levels above the lowest, or the target's alone
-    # what copies are worth to levels that may judge them at once, the target last; empty: nothing is copied
+    # the worth of copies to levels that may judge them at once, the target last; empty: nothing is copied
     copies: tuple[CopyWorth, ...] = ()
     draft: Draft | None = None  # of the lowest level; None for the target alone
-    # one for each of `verifies`, -ln of the least survival with which a level gathers on; -inf hands over at once
+    # one for each of `verifies`, -ln of the least survival at which a level gathers more; -inf hands over at once
     most_doubt: tuple[float, ...] = ()
     # for each of `verifies` and by drafter, those of the tokens that it is to judge
     hazards: tuple[dict[str, Hazard], ...] = ()
     fixed: Chain | None = None  # follows fixed windows instead; None: the rules above
-    trial: bool = False  # whether it is for one round only, to learn
-    in_step: bool = False  # whether the requests that run share it
+    trial: bool = False  # whether it is for one round only, a trial
+    in_step: bool = False  # whether all running requests share it
     least: int = 1  # tokens that the lowest level drafts before the first verifier judges, where room allows, >= 1
 
 
 class Planner:
-    """Makes plans, and every step of them once."""
+    """Makes plans; equal steps are one object."""
 
     def __init__(self, pool: Pool, options: RouterOptions, survival: Survival, constants: RouterConstants) -> None:
         self._pool = pool
         self._survival = survival
-        self._front = sum(member.model_free for member in pool.members) - 1  # it copies; -1: there is none
+        self._front = sum(member.model_free for member in pool.members) - 1  # that copies; -1: none
         self._most = options.most
         self._ladder = constants.ladder_tokens
         self._fixed = options.stop == "window"
@@ -79,7 +79,7 @@ class Planner:
         return Plan(chain=chain, verifies=self._above(chain), trial=True)
 
     def ladder(self, levels: tuple[int, ...]) -> Plan:
-        """Every member once: the lowest drafts a little, each of the others judges and hands over at once.
+        """Every member once: the lowest drafts a few tokens, each of the others judges and hands over at once.
 
         Drafted token by token, since the first one, which reads the prompt, has to be timed apart from the others.
         """
@@ -103,7 +103,7 @@ class Planner:
         copies: tuple[CopyWorth, ...] = (),
         in_step: bool = False,
     ) -> Plan:
-        """A chain that was found, with the rules of its levels; `figures` are those of the whole pool.
+        """The plan of a found chain, with the rules of its levels; `figures` are those of the whole pool.
 
         In step, levels hand over at once, and the window is the longest draft.
         """
@@ -134,7 +134,7 @@ class Planner:
         )
 
     def draft(self, model: str, tokens: int, stop: Stop | None = None) -> Draft:
-        """A draft, made once."""
+        """A draft; equal ones are one object."""
         key = (model, tokens, stop)
         draft = self._drafts.get(key)
         if draft is None:
@@ -142,11 +142,11 @@ class Planner:
         return draft
 
     def worth(self, level: int, token_s: float, cost_s: Floats) -> CopyWorth:
-        """What copies are worth that a level judges."""
+        """The worth of copies that a level judges."""
         return CopyWorth(self._verifies[level], token_s, tuple(cost_s.tolist()))
 
     def notation(self, chain: FoundChain) -> str:
-        """A chain with the windows that were found."""
+        """A found chain as text, with its windows."""
         members = tuple(self._pool.names[level] for level in chain.levels)
         return str(ChainSpec(members=members, windows=chain.windows))
 
@@ -154,7 +154,7 @@ class Planner:
         return tuple(self._verifies[level] for level in (chain.levels[1:] or chain.levels))
 
     def _window(self, most_doubt: float, hazard: Hazard) -> tuple[int, Stop | None]:
-        """The longest draft, and what stops it at a survival of exp(-most_doubt)."""
+        """The longest draft, and its stop at a survival of exp(-most_doubt)."""
         base, of_doubt = hazard
         most_doubt = max(most_doubt, 0.0)
         longest = 1 + int(min(most_doubt / base, self._most - 1))
@@ -174,7 +174,7 @@ class Planner:
         return found
 
     def _hazards(self, tag: str, chain: FoundChain, index: int) -> dict[str, Hazard]:
-        """By drafter, of the tokens that a level holds."""
+        """By drafter, for the tokens that a level holds."""
         names, hazard = self._pool.names, self._survival.hazard
         judge, verifier = chain.levels[index], chain.levels[index + 1]
         hazards = {names[writer]: hazard(tag, (writer, judge, verifier)) for writer in chain.levels[: index + 1]}
@@ -204,31 +204,31 @@ def _most_doubt(chain: FoundChain, index: int, figures: SearchFigures) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class SchedulerCounts:
-    """What a scheduler did. Mutated by it and its selectors; for whoever wants to look."""
+    """Counts of a scheduler. Mutated by it and its selectors."""
 
     selections: int = 0  # searches
     switches: int = 0  # selections that changed the members of a chain
-    trials: int = 0  # rounds that were played to learn, the warm-up among them
+    trials: int = 0  # rounds of trials, the warm-up included
     rounds: int = 0  # commits by the target
     judged: dict[str, int] = field(default_factory=dict)  # pending tokens that each member judged
-    # of those, tokens refused or dropped by a member below the target: the target never met them
+    # of those, tokens rejected or dropped by a member below the target, which the target never judged
     refused_early: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Choice:
-    """What a tag, or all that run, use. Mutated by the selector."""
+    """The choice of a tag, or of all running requests. Mutated by the selector."""
 
     chain: FoundChain | None = None  # the members and windows; None before the first selection
-    figures: SearchFigures | None = None  # that it was selected by
+    figures: SearchFigures | None = None  # of the selection
     num_rows: int = 0  # requests of an operation then
-    plans: dict[str, Plan] = field(default_factory=dict)  # made of it, by tag
+    plans: dict[str, Plan] = field(default_factory=dict)  # by tag
     rounds: int = 0  # since the selection
     total: int = 0  # rounds in all
 
 
 class Selector(ABC):
-    """Plans of requests by what was selected for them. Mutated by `plan` and `note_round`."""
+    """Plans of requests by their selection. Mutated by `plan` and `note_round`."""
 
     shared: ClassVar[bool]  # whether one choice is for all tags
 
@@ -246,12 +246,12 @@ class Selector(ABC):
         self._form = options.form or FORM
         self._pool = pool
         self._judges = [member.verifies for member in pool.members]
-        # The one that copies first; -1: there is none.
+        # The largest member that copies; -1: none.
         self._front = sum(member.model_free for member in pool.members) - 1
         self._choices: dict[str | None, Choice] = {}
 
     def plan(self, tag: str, num_rows: int) -> Plan:
-        """What a request of this tag does in the round that begins now, in operations of `num_rows` requests."""
+        """The plan of a request of this tag for the round that begins now, in operations of `num_rows` requests."""
         key = self._key(tag)
         choice = self._choices.get(key) or Choice()
         if choice.chain is None:
@@ -275,7 +275,7 @@ class Selector(ABC):
 
     @abstractmethod
     def _before_selecting(self, choice: Choice, num_rows: int) -> Plan | None:
-        """What is played as long as too little is known to select."""
+        """The plan while too little is known to select; None: select."""
 
     @abstractmethod
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
@@ -283,14 +283,14 @@ class Selector(ABC):
 
     @abstractmethod
     def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
-        """Search anew; the plan of a trial where one is due and promises something."""
+        """Search again; returns the plan of a trial where one is due and worth its seconds."""
 
     @abstractmethod
     def _planned(self, tag: str, chain: FoundChain, figures: SearchFigures) -> Plan:
-        """What a tag makes of a chain."""
+        """A tag's plan of a chain."""
 
     def _lookup_s(self, choice: Choice) -> float:
-        """What copies of all requests of an operation take themselves; nothing as long as nobody knows."""
+        """Seconds of the copying itself, for all requests of an operation; 0 while unknown."""
         profiler = self._knowledge.profiler
         if profiler.stated is not None:
             return float(profiler.table(1)[self._front, 0])

@@ -1,15 +1,15 @@
-"""SpecRouter (arXiv:2505.07680): chain and windows follow what members cost and how far they agree, while requests run.
+"""SpecRouter (arXiv:2505.07680): chain and windows follow the members' seconds and agreement, while requests run.
 
-docs/specrouter.md says what the paper leaves open and where what we chose stands. Measured seconds differ between the
+docs/specrouter.md says what the paper leaves open and where our choices are made. Measured seconds differ between the
 simulator and a machine, and with them the chains; with `costs` stated both worlds take the same steps.
 
-The timer gathers the rows of an operation until they are whole, since their seconds follow from the widths of all. The
-target also reads prompts beside its rows, of which nobody learns: the load says what its latest operation was fed.
+The timer gathers the rows of an operation until it has all, since their seconds depend on the widths of all. The target
+also reads prompts, of which there is no outcome: the load holds the tokens fed to its latest operation.
 
 A tag's chains are compared by predicted seconds per token at rates raised by their standard errors
-(`Knowledge.optimistic`), so that what is little known is played while it may be the best; nothing else is played to
-learn. The errors count for more the more of the tag was seen, up to `pair_memory` tokens. A selection holds for a third
-of the rounds that the tag has seen, for `every` at most.
+(`Knowledge.optimistic`), so that a little-known chain is played while it may be the best; there is no other
+exploration. The errors have more weight the more of the tag was seen, up to `pair_memory` tokens. A selection holds for
+a third of the rounds that the tag has seen, for `every` at most.
 
 The warm-up is one *ladder* for all: the smallest member drafts, every other one judges in turn, which times every
 member and scores every pair; then one plain step of the target.
@@ -31,8 +31,8 @@ from .options import CONSTANTS, RouterConstants, RouterOptions
 from .plan import Choice, CopyWorth, Plan, Planner, SchedulerCounts, Selector
 from .search import FoundChain, SearchFigures, best_windows
 
-PROMPT = 16  # tokens a row that a first forward is fed, from which on the others are not like it
-NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an operation
+PROMPT = 16  # tokens a row of a first forward, above which the later ones take other seconds
+NOTHING = (-1, False, 0, 0.0)  # key before the first row of an operation
 
 
 def tokens_fed(seen: Observation, model: str, *, judged: int | None = None) -> int:
@@ -50,29 +50,29 @@ class OperationTimer:
         self._key: tuple[int, bool, int, float] = NOTHING
         self._settled = False
         self._target_ran = False
-        self._told: tuple[int, int, float] | None = None
+        self._noted: tuple[int, int, float] | None = None
         self._rows = 0
         self._fed = 0
         self._longest = 0
 
     def settle(self, load: ServerLoad, *, begins: bool) -> None:
-        """Someone decides: the next row is one of another operation, and the load tells of the target's latest.
+        """At a decision: the next row is of another operation, and the load holds the target's latest.
 
         `begins`: it is the first decision of a request, so that an operation of the target has read the end of its
-        prompt, of which nobody may have learnt.
+        prompt, perhaps without an outcome.
         """
         self._settled = True
         if not (self._target_ran or begins):
             return
         level = self._target
         ran = load.batch[level], load.new_tokens[level], load.duration_s[level]
-        if ran[1] and (self._target_ran or ran != self._told):
+        if ran[1] and (self._target_ran or ran != self._noted):
             self._profiler.note(level, new_tokens=ran[1], seconds=ran[2])
-            self._told = ran
+            self._noted = ran
         self._target_ran = False
 
     def note(self, level: int, fed: int, outcome: Outcome) -> None:
-        """Take in a row that was fed `fed` tokens first."""
+        """Note a row that was first fed `fed` tokens."""
         verify = outcome.step.__class__ is Verify
         if verify and level == self._target:
             self._target_ran = True
@@ -88,7 +88,7 @@ class OperationTimer:
         if self._rows < outcome.num_rows:
             return
         self._key = NOTHING
-        if verify:  # the last row tells what it took
+        if verify:  # the last row completes the operation
             self._profiler.note(level, new_tokens=self._fed, seconds=outcome.duration_s)
         elif self._longest:
             self._draft(level, max(1, round(self._fed / self._rows)), outcome.duration_s)
@@ -96,7 +96,7 @@ class OperationTimer:
     def _draft(self, level: int, width: int, seconds: float) -> None:
         """The first forward is fed what the caches lack, the others one token a row."""
         rows, count = self._rows, self._longest
-        if level < self._profiler.num_lookups:  # one takes what it takes, however much it reads or copies, row by row
+        if level < self._profiler.num_lookups:  # a lookup's seconds are per row, whatever it reads or copies
             self._profiler.note(level, new_tokens=1, seconds=seconds / rows)
             return
         narrow_s = self._profiler.narrowest_s(level, rows)
@@ -110,7 +110,7 @@ class OperationTimer:
 
 
 class SelectorPerTag(Selector):
-    """A choice for every tag; see the module and `Selector`."""
+    """One choice per tag; see the module and `Selector`."""
 
     shared: ClassVar[bool] = False
 
@@ -126,7 +126,7 @@ class SelectorPerTag(Selector):
     def _before_selecting(self, choice: Choice, num_rows: int) -> Plan | None:
         if self._knowledge.profiler.known(self._pool.target_level):
             return None
-        return self._planner.alone()  # the warm-up of another request of the batch is under way
+        return self._planner.alone()  # another request of the batch is still in its warm-up
 
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
         return choice.rounds >= min(self._options.every, max(1, round(choice.total * self._constants.early)))
@@ -144,7 +144,7 @@ class SelectorPerTag(Selector):
         return None
 
     def _best(self, choice: Choice, tag: str, figures: SearchFigures) -> FoundChain:
-        """The members that may be the best, with the windows of the rates as they are."""
+        """The members that are best at raised rates, with the windows at the plain ones."""
         hoped = self._knowledge.optimistic(tag, figures) if self._options.takes("optimism") else figures
         best = self._search(hoped).levels
         if choice.chain is not None and choice.chain.levels != best:
@@ -158,7 +158,7 @@ class SelectorPerTag(Selector):
         return self._planner.plan(tag, chain, figures, copies=self._copies(tag, chain, figures))
 
     def _copies(self, tag: str, chain: FoundChain, figures: SearchFigures) -> tuple[CopyWorth, ...]:
-        """A copy is worth to a level what the chain up to it would take for as many tokens."""
+        """A copy is worth to a level the seconds of the chain up to it for as many tokens."""
         if self._front < 0:
             return ()
         worth_s = dict(zip(chain.levels, chain.level_s, strict=True)) if self._options.stop == "confidence" else {}
@@ -175,12 +175,12 @@ class ModelChainScheduler:
     """Plans by tag, or of a batch in step. Mutated by `plan`, `note_round` and through `knowledge`.
 
     Attributes:
-        counters: what was done.
-        knowledge: what selections go by; takes verdicts.
+        counters: of its work so far.
+        knowledge: estimates for selections; gets verdicts.
         planner: makes the steps.
 
     Raises:
-        ValueError: costs that are none of this pool.
+        ValueError: costs that do not fit this pool.
     """
 
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
@@ -191,14 +191,14 @@ class ModelChainScheduler:
         self._per_tag, self._in_step = SelectorPerTag(*parts), InStep(*parts)
         self._together = {"auto": constants.together, "batch": 1, "request": inf}[options.select]
         self._patience = constants.patience
-        self._left: dict[str, int] = {}  # rounds that a tag goes on in step when few requests run
+        self._left: dict[str, int] = {}  # rounds that a tag remains in step when few requests run
         self._num_running = 1
         self._warm_up = _warm_up(pool, self.planner)
 
     def plan(self, tag: str, *, num_rows: int, num_running: int) -> Plan:
-        """What a request of this tag does in the round that begins now.
+        """The plan of a request of this tag for the round that begins now.
 
-        The target met `num_rows` requests last; `num_running` run.
+        The target's latest operation had `num_rows` requests; `num_running` run.
         """
         self._num_running = num_running
         if self._warm_up:
@@ -211,7 +211,7 @@ class ModelChainScheduler:
         return self._per_tag.plan(tag, num_rows)
 
     def note_round(self, tag: str, plan: Plan, *, num_tokens: int, copied: bool) -> None:
-        """The target committed so many tokens for a request of this tag, after a copy or a round of its plan."""
+        """The target committed `num_tokens` for a request of this tag, after a copy or a round of its plan."""
         self.counters.rounds += 1
         if self._together < inf:
             self._in_step.note_round(tag)
@@ -225,7 +225,7 @@ class ModelChainScheduler:
 
     @property
     def shared_chain(self) -> str | None:
-        """The chain of all that run, in notation; None as long as there was none."""
+        """The chain of all running requests, in notation; None before the first."""
         chain = self._in_step.chain
         return None if chain is None else self.planner.notation(chain)
 
@@ -234,16 +234,16 @@ def _warm_up(pool: Pool, planner: Planner) -> list[Plan]:
     lowest, *above = [level for level, member in enumerate(pool.members) if not member.model_free]
     judges = [level for level in above if pool.members[level].verifies]
     plans = [planner.ladder((lowest, *judges)), planner.alone()] if judges else []
-    # A member that cannot judge is known by drafting for the target.
+    # A member that cannot judge is measured by drafting for the target.
     return plans + [planner.ladder((level, pool.target_level)) for level in above if level not in judges]
 
 
-CERTAIN = (0.0, 0.0)  # hazard of a token whose drafter is none of the chain's
+CERTAIN = (0.0, 0.0)  # hazard of a token whose drafter is not in the chain
 
 
 @dataclass(slots=True)
 class _Request:
-    """One request: its round's plan, and the forward that is under way."""
+    """One request: its round's plan, and its present forward."""
 
     key: str
     evidence: RoundEvidence
@@ -336,7 +336,7 @@ class SpecRouter:
 
     @property
     def counters(self) -> SchedulerCounts:
-        """What it did; early refusals of every level among it."""
+        """Its counts, with early rejections by every level."""
         return self.scheduler.counters
 
     @property
@@ -346,7 +346,7 @@ class SpecRouter:
 
     @property
     def shared_chain(self) -> str | None:
-        """The chain of all requests where they go in step, in notation."""
+        """The chain of all requests in step, in notation."""
         return self.scheduler.shared_chain
 
     def decide(self, seen: Observation) -> Step:
@@ -356,14 +356,14 @@ class SpecRouter:
         if request is None:
             knowledge = self.scheduler.knowledge
             evidence = RoundEvidence(seen.tag, knowledge.runs)
-            request = _Request(seen.tag, evidence, num_tokens=seen.num_emitted)  # what the prefill wrote
+            request = _Request(seen.tag, evidence, num_tokens=seen.num_emitted)  # by the prefill
             budget = seen.num_emitted + seen.remaining
             knowledge.profiler.note_prompt(num_prompt=seen.num_prompt, budget=budget)
             self._requests[seen.request_id] = request
         if request.plan is None:
             request.evidence.settle(seen)
             load = seen.load
-            rows = load.batch[-1] or load.num_running  # what the target met last
+            rows = load.batch[-1] or load.num_running  # of the target's latest operation
             request.plan = self.scheduler.plan(request.key, num_rows=rows, num_running=load.num_running)
             if self._copies is not None:
                 self._copies.begin(seen)
@@ -375,10 +375,10 @@ class SpecRouter:
         return step
 
     def learn(self, outcome: Outcome) -> None:
-        """Take in seconds and verdicts; a commit ends the round."""
+        """Note seconds and verdicts; a commit ends the round."""
         request = self._requests[outcome.request_id]
         step, num_emitted = outcome.step, outcome.num_emitted
-        assert not isinstance(step, Commit)  # it plans none
+        assert not isinstance(step, Commit)  # never planned
         if isinstance(step, Verify):
             self._count(step.model, outcome)
             if not request.copied:
@@ -397,7 +397,7 @@ class SpecRouter:
             del self._requests[outcome.request_id]
 
     def _next(self, seen: Observation, request: _Request) -> tuple[Step, tuple[PendingToken, ...]]:
-        """The step, and the tokens that it verifies where they were looked at."""
+        """The step, and the tokens that it verifies if they were read."""
         plan = request.plan
         assert plan is not None
         judge, request.judge = request.judge, None
@@ -415,7 +415,7 @@ class SpecRouter:
                 continue
             if not index and waiting < plan.least and seen.room > 1:
                 return self._write(seen, request), ()
-            # What the lowest level drafted it stopped by itself; of a copy that it judged it may want more.
+            # A draft of the lowest level ended by its own stop; after a copy that it judged it may gather more.
             gathers = index > 0 or (seen.last is not None and isinstance(seen.last.step, Verify))
             if not gathers or plan.most_doubt[index] == -inf or seen.room < 2 or num_pending >= 2 * self._most:
                 return verify, ()
@@ -424,7 +424,7 @@ class SpecRouter:
         return plan.verifies[-1], ()
 
     def _write(self, seen: Observation, request: _Request) -> Step:
-        """What the lowest level does next: copy, draft, or hand over where there is nothing to write."""
+        """The next step of the lowest level: copy, draft, or hand over where there is nothing to write."""
         plan = request.plan
         assert plan is not None
         copy = self._copies.best(seen, plan.copies) if self._copies is not None and plan.copies else None
@@ -444,16 +444,16 @@ class SpecRouter:
         return next(verify for verify in plan.verifies if seen.waiting(verify.model))
 
     def _expect(self, seen: Observation, request: _Request, model: str, held: tuple[PendingToken, ...]) -> None:
-        """Keep what the verifier is about to judge, and how much it is fed: of the target the load tells that."""
+        """Keep what the verifier is about to judge, and the tokens it is fed; the target's are in the load."""
         num_pending, timed = seen.num_pending, self._stated is None and model != self._target
-        if request.copied:  # it tells of no member
+        if request.copied:  # copies are no evidence for a member
             request.evidence.restart()
             return
         if num_pending and not held:
             held = seen.pending_from(num_pending - seen.waiting(model))
         waiting = len(held)
         known, first = request.evidence.num_endorsed, num_pending - waiting
-        if known > num_pending:  # the request was put back, and what was pending is gone
+        if known > num_pending:  # the request was preempted, and its pending tokens dropped
             request.evidence.restart()
             known = 0
         if known < first:
@@ -471,7 +471,7 @@ class SpecRouter:
 
 
 def _holds(held: tuple[PendingToken, ...], plan: Plan, index: int) -> bool:
-    """Whether the tokens that the level below verifier `index` holds are sure enough to gather more on top of them."""
+    """Whether the tokens that the level below verifier `index` holds are sure enough to gather more."""
     hazards, most = plan.hazards[index], plan.most_doubt[index]
     doubts = 0.0
     for token in held:

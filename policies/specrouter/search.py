@@ -2,25 +2,25 @@
 
 Letters: L members from the smallest (0) to the target (L - 1), N the longest window; a_ji the rate at which member i
 keeps a token of member j, v_i(k) seconds of a forward of member i over k new tokens, e_i what a member adds to a token
-by taking part at all (its reading of the prompt, shared by the answer), and the tokens of a round of window n, E_a(n) =
+by being used at all (its reading of the prompt, divided by the answer), and the tokens of a round of window n, E_a(n) =
 1 + a + ... + a^n (Leviathan et al. 2023, arXiv:2211.17192, equation 1).
 
 Nested: tau_i = e_i + min(v_i(1), min over j < i and n <= N of (n tau_j + v_i(n + 1)) / E_{a_ji}(n)). The right side
 rises with tau_j, so the best chain up to i goes through the best chain up to j, and one pass in O(L^2 N) finds the best
-of all chains and windows: a *generalised* shortest path, as the search of arXiv:2510.19705 is told to be. A level hands
-over exactly n tokens.
+of all chains and windows: a *generalised* shortest path, as arXiv:2510.19705 calls its search. A level hands over
+exactly n tokens.
 
 Filter: a level hands over whole rounds, so the one above waits for its window and may judge more: a distribution (the
 renewal process of its rounds). Each level keeps the chain of least seconds per token and its distribution. For two
-levels that is exact. From three on the best chain may go through a worse one below; what is predicted of the chain
-found is exact, and of 1,500 random pools of three members it was the best in 97%, and 9.6% from it at worst. The nested
-form bounds it from below, so that few levels below are looked at in full.
+levels that is exact. From three on the best chain may go through a worse one below; the prediction for the chain found
+is exact, and of 1,500 random pools of three members it was the best in 97%, and 9.6% from it at worst. The nested form
+is a lower bound, so that few lower levels are computed in full.
 
 In step: the lowest level drafts once, each level above judges once and hands over whatever it kept, since every
-operation holds up all requests. v(k) is a forward over k tokens of each. Two levels take (n v_j(1) + v_t(n + 1)) /
-E(n). With three the middle level m keeps k of n tokens with probability a^k (1 - a), all with a^n, and hands over h = k
-+ 1, of which the target keeps r each: (n v_j(1) + v_m(n + 1) + E[v_t(h + 1)]) / E[1 + r + ... + r^h]. All chains of up
-to three levels are compared, O(L^2 N).
+operation delays all requests. v(k) is a forward over k tokens of each. Two levels take (n v_j(1) + v_t(n + 1)) / E(n).
+With three the middle level m keeps k of n tokens with probability a^k (1 - a), all with a^n, and hands over h = k + 1,
+of which the target keeps r each: (n v_j(1) + v_m(n + 1) + E[v_t(h + 1)]) / E[1 + r + ... + r^h]. All chains of up to
+three levels are compared, O(L^2 N).
 
 The search of a window ends exactly: with s the least seconds per token found so far at this level, from the first n on
 at which s a^(n+1) is no more than b (a token of the level below) plus the least step of v, no longer window is better.
@@ -40,14 +40,14 @@ FORMS = ("nested", "filter", "in step")
 
 
 class SearchFigures(NamedTuple):
-    """What a search goes by."""
+    """Input of a search."""
 
     rates: Floats  # `[L, L]` a_ji at row j, column i, 0 to 1; read above the diagonal
     seconds: Floats  # `[L, N + 1]` v_i(k) at column k - 1, > 0
     entry_s: Floats  # `[L]` e_i, >= 0
-    # share of the requests that draft in a round, 0 to 1; the others copy. In step only, as what follows.
+    # share of the requests that draft in a round, 0 to 1; the others copy. In step only, as the next.
     drafting: float = 1.0
-    undrafted: float = 1.0  # tokens of a request's round in the mean, without those that are drafted, >= 1
+    undrafted: float = 1.0  # mean tokens of a request's round, without drafted ones, >= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,11 @@ class FoundChain:
     """A chain with its windows, and what is predicted for every level of it. Letters: K levels of the chain."""
 
     levels: tuple[int, ...]  # `[K]` members, ascending
-    # `[K - 1]` tokens of a level before the next one judges them, >= 1; in step those above the lowest level are 1, for
-    # whatever is there is judged
+    # `[K - 1]` tokens of a level before the next one judges them, >= 1; in step those above the lowest level are 1, as
+    # they judge all there is
     windows: tuple[int, ...]
-    # `[K]` predicted seconds per token up to each level; in step what one more token is worth at a level, at the lowest
-    # one what it costs
+    # `[K]` predicted seconds per token up to each level; in step the worth of one more token at a level, at the lowest
+    # one its cost
     level_s: tuple[float, ...]
 
     @property
@@ -79,12 +79,12 @@ def best_chain(
 
     Args:
         figures: of the pool.
-        members: levels that may take part, ascending; default: all.
+        members: levels that may be used, ascending; default: all.
         judges: `[L]` whether a member may judge; default: all.
         form: one of `FORMS`; see the module.
 
     Raises:
-        ValueError: shapes that do not fit, or a form that is none.
+        ValueError: shapes that do not fit, or an unknown form.
     """
     size, widths = figures.seconds.shape
     if figures.rates.shape != (size, size):
@@ -118,7 +118,7 @@ def best_windows(levels: Sequence[int], figures: SearchFigures, form: str = "nes
 def _best_nested(known: RoundSeconds, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
     """Dynamic programming: the best chain up to each level, from those up to the levels below it."""
     tau = [row[0] + entry_s for row, entry_s in zip(known.seconds, known.entry_s, strict=True)]
-    through: dict[int, tuple[int, int]] = {}  # of a level, the one below it and the window
+    through: dict[int, tuple[int, int]] = {}  # by level, the one below it and the window
     for level in judging:
         entry_s = known.entry_s[level]
         least_s = tau[level] - entry_s
@@ -160,8 +160,8 @@ def _best_below(level: int, lower: Sequence[int], rounds: WholeRounds, known: Ro
 
     A round that judges m tokens with some probability takes m tau_j + v_i(m + 1) seconds and writes E(m) tokens at each
     m (by Wald's identity rounds below cost tau_j for every token they hand over), and a ratio of sums is no less than
-    the least ratio of their terms. So the nested form over all m is a bound from below. Levels are tried in the order
-    of their bounds, up to the first that cannot be better.
+    the least ratio of their terms. So the nested form over all m is a lower bound. Levels are tried in the order of
+    their bounds, up to the first that cannot be better.
     """
     alone_s, tau = known.seconds[level][0], rounds.tau
     least, bounds = Below(alone_s, -1, 0), []

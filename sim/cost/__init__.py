@@ -1,4 +1,4 @@
-"""Seconds of forwards: from device sheets, measured tables and kernels, lines, or the seconds a recording holds.
+"""Seconds of forwards: from device sheets, measured tables and kernels, lines, or the seconds in a recording.
 
-Imports nothing of the simulator; replay asks it and knows no more of a device.
+Imports nothing of the simulator, which has no other model of a device.
 """

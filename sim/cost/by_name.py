@@ -1,4 +1,4 @@
-"""From the name a user gives to a cost model."""
+"""Cost models by name."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
 from .what_if import MappedBy, MappedCost, scaled
 
 DEFAULT_DEVICE = "h100"
-SOME_SHAPE = "llama-3.1-8b"  # where a message shows how a shape is given
+SOME_SHAPE = "llama-3.1-8b"  # example in messages
 
 CostClass = Callable[..., CostModel]
 
@@ -51,10 +51,10 @@ COSTS: NamedKind[CostClass] = NamedKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDevice:
-    """Where measured seconds are taken to."""
+    """The device to which measured seconds are mapped."""
 
     device: str  # of the sheet
-    # device of the sheet that the seconds were measured on; None: what the recording's hardware names
+    # device of the sheet on which the seconds were measured; None: by the recording's hardware
     measured_on: str | None = None
     reading: MappedBy = MappedBy.device  # of the measurement
 
@@ -78,17 +78,18 @@ def make_cost(
         name: a key of `meta.costs` ("cpu" for recordings made here), "timed" for imported recordings with seconds, a
             device name, "kernels:" and a folder of tables, a path to a JSON file (docs/costs.md), a profile's file,
             "here", the newest profile of this machine, or a class of another package, of a file or of a module, with
-            its options. What was recorded goes before a device of that name.
+            its options. Recorded costs take precedence over a device of that name.
         recording: to be replayed.
-        tensor_parallel: devices every model is split over, >= 1; of a device of the sheet or kernels only.
-        engine: whose seconds a device of the sheet is to have, see `engine_terms`, or whose kernels; of these only.
+        tensor_parallel: devices over which every model is split, >= 1; for a device of the sheet or kernels only.
+        engine: for the seconds of a device of the sheet, see `engine_terms`, or for kernels; for these only.
         efficiency: shares of peak `bandwidth` and `flops`, in (0, 1], in place of those of the engine's fit; of a
             device of the sheet only.
         scale: factors on the seconds of members.
-        extrapolate: answer beyond what was measured; not for a device of the sheet, which has no range.
-        on: the device that measured seconds are taken to; of what was measured with the recording only.
+        extrapolate: also beyond measured points; not for a device of the sheet, which has no range.
+        on: the device to which measured seconds are mapped; for seconds measured with the recording only.
         allow_foreign_profile: take a profile of another machine, or of models of other sizes.
-        shapes_given: whether the recording's shapes were asked for just now (`models`), which a roofline has to use.
+        shapes_given: whether the recording's shapes were given by options (`models`), which only rooflines and kernels
+            use.
 
     Raises:
         ValueError: unknown name, an option that does not apply, or a file that breaks the format; one line.
@@ -109,7 +110,7 @@ def make_cost(
 
 
 def scaled_by_name(cost: CostModel, scale: Mapping[str, float], recording: Recording) -> CostModel:
-    """`cost` with the seconds of a recording's models multiplied; raises ArgumentError for a name that is none."""
+    """`cost` with the seconds of a recording's models multiplied; raises ArgumentError for an unknown name."""
     members = recording.about.models
     unknown = [model for model in scale if model not in members]
     if unknown:
@@ -118,7 +119,7 @@ def scaled_by_name(cost: CostModel, scale: Mapping[str, float], recording: Recor
 
 
 def default_cost(recording: Recording) -> str:
-    """What was measured with the recording, else a device every roofline knows.
+    """The cost measured with the recording, else a device of the sheet.
 
     Raises:
         ValueError: an imported recording with neither seconds nor shapes of all its models.
@@ -136,7 +137,7 @@ def default_cost(recording: Recording) -> str:
 
 
 def measured_on_device(recording: Recording, on: OnDevice) -> str | None:
-    """The device that measured seconds are of, as given or as the recording's hardware names it; None: neither does."""
+    """The device of measured seconds, as given or by the recording's hardware; None: unknown."""
     return on.measured_on or device_called(recording.about.hardware)
 
 
@@ -203,7 +204,7 @@ def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> Tabl
     return TableCost(name, meta.costs[name], extrapolate=extrapolate, remarks=doubt)
 
 
-# What a cost of another package is asked for before it is used: rows, new tokens a row, tokens held a row.
+# Shapes that check a foreign cost before use: rows, new tokens a row, tokens held a row.
 _PROBES = (*product((1, 8), (1, 5), (0, 1000)),)
 
 
@@ -221,9 +222,9 @@ def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
 def check_seconds(
     cost: CostModel, models: Iterable[str], shapes: Iterable[tuple[int, int, int]], text: str
 ) -> dict[tuple[str, int, int, int], float]:
-    """Ask for the seconds of forwards; raises CostSpecError, with `text`, for what is no time or for an exception.
+    """Compute seconds of forwards; raises CostSpecError, with `text`, for a bad value or an exception.
 
-    `shapes` are rows, new tokens of each, and tokens that each holds already. Returns seconds by model and shape.
+    `shapes` are rows, new tokens of each, and tokens held by each. Returns seconds by model and shape.
     """
     found = dict[tuple[str, int, int, int], float]()
     for model, (rows, new, held) in product(models, shapes):
@@ -240,7 +241,7 @@ def check_seconds(
 
 
 def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:
-    """What to say of measured seconds that a roofline leaves unused and that could be taken to its device."""
+    """A remark on measured seconds that a roofline does not use, and that could be mapped to its device."""
     known = device_called(recording.about.hardware) is not None
     measured = [kind for kind in recording.about.costs if kind == TIMED or known]
     if not measured or tensor_parallel != 1:
@@ -249,7 +250,7 @@ def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str,
 
 
 def lower_bound(device: str, asked: str | None, terms: EngineTerms | None) -> tuple[str, ...]:
-    """What to say of a bare roofline: `terms` is None, as `asked` says or since no engine is known on the device."""
+    """A remark on a bare roofline: `terms` is None, by `asked` or since no engine is known on the device."""
     if terms is not None:
         return ()
     why = "" if asked == BARE else f" of {device}, on which no engine was measured"
@@ -297,13 +298,13 @@ def roofline_of(
     remarks: tuple[str, ...] = (),
     members: Collection[str] | None = None,
 ) -> RooflineCost:
-    """The roofline of a recording's models, or of those members that lie on the device (None: all).
+    """The roofline of a recording's models, or of the given members (None: all).
 
-    `engine` serves them; None: nobody does. The models are split over `tensor_parallel` >= 1 devices. `name` is for
-    messages; `remarks` go first in its notes.
+    `engine` serves them; None: bare. The models are split over `tensor_parallel` >= 1 devices. `name` is for messages;
+    `remarks` come first in its notes.
 
     Raises:
-        ValueError: a model whose shape nobody says, or as `RooflineCost`.
+        ValueError: a model of unknown shape, or as `RooflineCost`.
     """
     known = _shapes(name, recording, members)
     return RooflineCost(
@@ -319,7 +320,7 @@ def roofline_of(
 def _kernels(
     name: str, recording: Recording, tensor_parallel: int, engine: str | None, extrapolate: bool
 ) -> KernelCost:
-    """The kernels of a folder, by default those of the engine that a log came from, else vLLM's."""
+    """The kernels of a folder, by default of the engine of an imported log, else vLLM's."""
     logged = (recording.about.source or "").partition("-")[0]
     named = engine or (logged if logged in engines() else DEFAULT_ENGINE)
     if named not in engines():
@@ -339,15 +340,15 @@ def _kernels(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shapes:
-    """What a recording's members are."""
+    """Shapes of a recording's members."""
 
     models: tuple[ModelInfo, ...]  # the target last
     free: tuple[str, ...]  # members that copy text
-    remarks: tuple[str, ...]  # what was assumed of them
+    remarks: tuple[str, ...]  # assumptions
 
 
 def _shapes(name: str, recording: Recording, members: Collection[str] | None) -> _Shapes:
-    """Those of some members, or of all; raises ArgumentError, which names the cost, where nobody says one."""
+    """Those of some members, or of all; raises ArgumentError, which names the cost, where one is unknown."""
     missing = [model for model in _without_shape(recording) if members is None or model in members]
     if missing:
         raise ArgumentError(

@@ -1,7 +1,7 @@
-"""What a serving engine takes beside a device's published figures, which `engines.toml` has, and how sure that is.
+"""Seconds of a serving engine in addition to a device's published figures (`engines.toml`), and how sure they are.
 
 The figures were fitted to measured rows of engines by `benchmarks/engines/fit.py`; docs/fidelity.md says how well they
-foretell rows that they were not fitted to.
+predict rows that they were not fitted to.
 """
 
 import tomllib
@@ -14,17 +14,17 @@ from typing import Any
 from ...base.errors import ArgumentError, check_within
 from ...traces.meta import ModelInfo
 
-BARE = "bare"  # no engine at all: the roofline of published peaks
+BARE = "bare"  # without an engine: the roofline of published peaks
 DEFAULT_ENGINE = "vllm"
 PAGE = "docs/fidelity.md"
-OFTEN = 0.1  # share of measured gains that may have the wrong sign before a reader is told
+OFTEN = 0.1  # share of measured gains with the wrong sign above which a remark says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """Factors between which nine in ten measured rows lay, over what a fit that had not seen their model foretold."""
+    """Factors between which nine in ten measured rows lay, over the prediction of a fit without their model."""
 
-    low: float  # in [0, 1]; above 0 of plain steps, which always take seconds
+    low: float  # in [0, 1]; above 0 for plain steps
     high: float  # >= 1
 
     @property
@@ -38,17 +38,17 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sure:
-    """How sure seconds of a group of targets are."""
+    """How sure the seconds of a group of targets are."""
 
     of: str  # the group, in words
-    of_rounds: str  # the group of which rounds were measured, by any engine
+    of_rounds: str  # the group whose rounds were measured, by any engine
     plain: Residuals  # of the target's own steps
-    rounds: Residuals  # of what an engine takes for a round beside its forwards
-    gains: int  # gains of speculation that were measured, >= 0
+    rounds: Residuals  # of an engine's seconds of a round outside forwards
+    gains: int  # measured gains of speculation, >= 0
     losses: int  # of these, losses where a gain was predicted
 
     def words(self) -> tuple[str, ...]:
-        """What a reader of the seconds must know, a line each."""
+        """What readers of the seconds must know, a line each."""
         whose = "" if self.of_rounds == self.of else f"of {self.of_rounds} "
         measured = (
             f"of {self.of} that it had not seen, nine in ten measurements were {self.plain} times what it predicted, "
@@ -62,29 +62,29 @@ class Sure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTerms:
-    """Seconds and shares of peak of one engine on one class of devices; docs/costs.md says what each stands for."""
+    """Seconds and shares of peak of one engine on one class of devices; docs/costs.md explains each."""
 
     name: str
-    version: str  # of the rows that it was fitted to
+    version: str  # of the fitted rows
     bandwidth: float  # share of peak memory bandwidth, in (0, 1]
     arithmetic: float  # share of the peak of 16 and 32 bit units, in (0, 1]
     narrow: float  # of the peak of fp8, fp4 and int8 units, in (0, 1]
     link: float  # of the link's bandwidth, in (0, 1]
-    width_s: float  # a layer of any member, for each unit of its hidden size, in place of the device's launches
-    reduce_s: float  # an all-reduce, for each doubling of the devices, in place of the device's latency
-    expert_layer_s: float  # a layer of experts, besides
-    row_s: float  # a row of the target's forward
-    draft_step_s: float  # a forward of a member that drafts
-    draft_row_s: float  # a row of it: its token is chosen, and judged later
-    wide_s: float  # a forward of the target that feeds some row more than one token: a verification, a prompt's chunk
+    width_s: float  # per layer of any member and unit of its hidden size, in place of the device's launches
+    reduce_s: float  # per all-reduce and doubling of the devices, in place of the device's latency
+    expert_layer_s: float  # per layer of experts, in addition
+    row_s: float  # per row of the target's forward
+    draft_step_s: float  # per forward of a member that drafts
+    draft_row_s: float  # per row of it: its token is chosen, and judged later
+    wide_s: float  # per forward of the target with more than one token in a row: a verification, a prompt's chunk
     rounds_measured: bool  # on such a device; else rounds are the mean of other engines', or as on other devices
     dense: Sure  # of targets without experts
     mixture: Sure  # of mixtures of experts
-    given: str = ""  # shares of peak that somebody gave in place of the fit's, in words
+    given: str = ""  # shares of peak given in place of the fit's, in words
 
     @property
     def label(self) -> str:
-        """What it is called in the names of costs."""
+        """Its name in the names of costs."""
         return f"{self.name}, {self.given}" if self.given else self.name
 
     def sure(self, target: ModelInfo) -> Sure:
@@ -92,7 +92,7 @@ class EngineTerms:
         return self.dense if target.experts is None else self.mixture
 
     def notes(self, target: ModelInfo) -> tuple[str, ...]:
-        """What a reader of its seconds must know."""
+        """What readers of its seconds must know."""
         measured, *lost = self.sure(target).words()
         notes = [f"seconds as {self.name} {self.version} takes them, by a fit; {measured}", *lost]
         if self.given:
@@ -102,7 +102,7 @@ class EngineTerms:
         return tuple(notes)
 
     def plain_times(self, factor: float) -> "EngineTerms":
-        """The same engine, if the target's plain steps and prompts took so many times as long."""
+        """The same engine, with the target's plain steps and prompts `factor` times as long."""
         return replace(
             self,
             bandwidth=self.bandwidth / factor,
@@ -116,7 +116,7 @@ class EngineTerms:
         )
 
     def rounds_times(self, factor: float) -> "EngineTerms":
-        """The same engine, if rounds took so many times as much beside the target's plain step."""
+        """The same engine, with rounds' seconds beyond the target's plain step multiplied by `factor`."""
         return replace(
             self,
             draft_step_s=self.draft_step_s * factor,
@@ -125,12 +125,12 @@ class EngineTerms:
         )
 
 
-# Terms that a share of peak stands for, by what it is called where it is given.
+# Terms of a share of peak, by its name in options.
 SHARES = {"bandwidth": ("bandwidth",), "flops": ("arithmetic", "narrow")}
 
 
 def check_shares(efficiency: Mapping[str, float]) -> str:
-    """Shares of peak in words; raises ArgumentError for one that is none, or of something else."""
+    """Shares of peak in words; raises ArgumentError for a bad or unknown one."""
     for name, share in efficiency.items():
         if name not in SHARES:
             raise ArgumentError(f"`efficiency` must name {' or '.join(SHARES)}, got {name!r}")
@@ -139,7 +139,7 @@ def check_shares(efficiency: Mapping[str, float]) -> str:
 
 
 def with_shares(terms: EngineTerms, efficiency: Mapping[str, float]) -> EngineTerms:
-    """The engine with shares of peak that are given in place of the fit's; raises as `check_shares`."""
+    """The engine with given shares of peak in place of the fit's; raises as `check_shares`."""
     given = check_shares(efficiency)
     shares: dict[str, Any] = {term: share for name, share in efficiency.items() for term in SHARES[name]}
     return replace(terms, given=given, **shares)
@@ -147,7 +147,7 @@ def with_shares(terms: EngineTerms, efficiency: Mapping[str, float]) -> EngineTe
 
 @cache
 def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
-    """The terms of every engine by its name and the device's."""
+    """The terms of every engine, by its name and the device's."""
     table = tomllib.loads(files(__package__).joinpath("engines.toml").read_text(encoding="utf-8"))
     sure = sure_of(table["sure"])
     found = {}
@@ -172,7 +172,7 @@ def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
 
 
 def for_class(sure: Mapping[str, Sure], kind: str) -> Sure:
-    """Of a class of devices; without rows it is as the first one."""
+    """Of a class of devices; of one without rows that of the first class."""
     return sure.get(kind) or next(iter(sure.values()))
 
 
@@ -191,9 +191,9 @@ def engine_terms(engine: str | None, device: str, *, source: str | None = None) 
     """The terms of an engine on a device of the sheet; None of a bare roofline.
 
     Args:
-        engine: its name, "bare", or None: the engine that a log came from, else vLLM, where it is known on the device.
+        engine: its name, "bare", or None: the engine of an imported log, else vLLM, where known on the device.
         device: its name there.
-        source: the form of the log that a recording was imported from, as "vllm-log"; None of one made here.
+        source: the format of the log that a recording was imported from, as "vllm-log"; None of one made here.
 
     Raises:
         ArgumentError: an engine that has no terms, or none on that device.

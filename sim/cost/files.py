@@ -1,7 +1,7 @@
-"""Seconds by figures per model, and the JSON file that holds them.
+"""Seconds by figures per model, and their JSON file.
 
 Figures are a table by new tokens, a grid by new tokens and tokens held (both interpolated), a line, any of these for
-each of several numbers of rows, or what a drafter costs by the round.
+each of several numbers of rows, or a drafter's seconds by the round.
 """
 
 import json
@@ -25,13 +25,13 @@ from .base import LOADED_ADVICE, LOOKUP_S, ContextLine, CostModel, CostRangeErro
 class TableProfile:
     """Seconds of one model's forwards by new tokens, measured; interpolated linearly.
 
-    Beyond the measured range it refuses, or, told to extrapolate, continues its last segment upwards, never below the
-    last measured value, and holds the first measured value downwards. Points are new tokens, strictly increasing, with
-    seconds for each. In steps, what lies between two points costs what the upper one does.
+    Beyond the measured range it raises, or with `extrapolate` continues its last segment upwards, never below the last
+    measured value, and holds the first measured value downwards. Points are new tokens, strictly increasing, with
+    seconds for each. With `steps`, between two points the seconds are those of the upper one.
 
     Attributes:
-        least: fewest new tokens that were measured.
-        extrapolated: whether it has had to.
+        least: fewest measured new tokens.
+        extrapolated: whether it had to.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TableProfile:
 
 
 def interpolated(points: Sequence[int], value_at: Callable[[int], float], where: float) -> float:
-    """Linear between points; before the first its value holds, after the last the last segment goes on if it rises.
+    """Linear between points; before the first its value holds, after the last the last segment continues if it rises.
 
     `points` increase strictly; `value_at` gives the value at a point by its index.
     """
@@ -84,14 +84,14 @@ def interpolated(points: Sequence[int], value_at: Callable[[int], float], where:
 
 
 def extrapolation_notes(models: Sequence[str]) -> tuple[str, ...]:
-    """What `notes` says of models that were asked beyond what was measured."""
+    """Notes on models used beyond their measured range."""
     return (f"seconds beyond what was measured: {', '.join(models)}",) if models else ()
 
 
-# Between two counts of new tokens: on a line, or in steps, each as dear as the next count that was measured, as where
-# an engine pads to the sizes that it captured.
+# Between two counts of new tokens: on a line, or in steps, each as expensive as the next measured count, as where an
+# engine pads to the sizes that it captured.
 Between = Literal["line", "step"]
-# What tokens held mean: the sum over rows, or as if each row held as many as the longest.
+# How tokens held count: the sum over rows, or as if each row held as many as the longest.
 Context = Literal["sum", "longest"]
 
 
@@ -131,7 +131,7 @@ class CostGrid(Record):
 class GridProfile:
     """Seconds from a `CostGrid`, bilinear between its points.
 
-    Beyond the measured range it refuses or extrapolates as `TableProfile` does, along each axis on its own.
+    Beyond the measured range it raises or extrapolates as `TableProfile` does, along each axis separately.
     """
 
     def __init__(self, grid: CostGrid, *, whose: str, extrapolate: bool) -> None:
@@ -146,7 +146,7 @@ class GridProfile:
 
     @property
     def extrapolated(self) -> bool:
-        """Whether it has been asked beyond what was measured."""
+        """Whether it was used beyond its measured range."""
         return self._beyond_context or any(column.extrapolated for column in self._columns)
 
     def seconds(self, num_rows: int, new_tokens: float, context_tokens: float) -> float:
@@ -155,7 +155,7 @@ class GridProfile:
         return interpolated(self._contexts, lambda column: self._columns[column].seconds(new_tokens), context_tokens)
 
     def context_line(self, num_rows: int, new_tokens: float, context_tokens: float) -> ContextLine:
-        """The line that `context_tokens` lies on: between two of the measured, or beyond them. Raises as `seconds`."""
+        """The line that `context_tokens` lies on: between two measured points, or beyond them. Raises as `seconds`."""
         self._check(context_tokens)
         contexts = self._contexts
         if context_tokens < contexts[0]:
@@ -169,7 +169,7 @@ class GridProfile:
         if context_tokens > contexts[-1]:
             slope_s = max(0.0, slope_s)
             return ContextLine(contexts[-1] + 1, inf, self._columns[-1].seconds(new_tokens) + slope_s, slope_s)
-        # The last of the measured belongs to the line before it, so that asking beyond it is seen.
+        # The last measured point belongs to the line before it, so that use beyond it is noticed.
         end = contexts[left + 1] if left + 2 < len(contexts) else nextafter(contexts[-1], inf)
         return ContextLine(contexts[left], end, self._columns[left].seconds(new_tokens), slope_s)
 
@@ -218,7 +218,7 @@ class CostLine(Record):
 
 
 class FlatProfile:
-    """Seconds from a table, whatever is held."""
+    """Seconds from a table, for any tokens held."""
 
     def __init__(self, table: StepTable, *, whose: str, extrapolate: bool) -> None:
         steps = table.between == "step"
@@ -226,7 +226,7 @@ class FlatProfile:
 
     @property
     def extrapolated(self) -> bool:
-        """Whether it has been asked beyond what was measured."""
+        """Whether it was used beyond its measured range."""
         return self._table.extrapolated
 
     def seconds(self, num_rows: int, new_tokens: float, context_tokens: float) -> float:
@@ -239,7 +239,7 @@ class FlatProfile:
 
 
 class RowsProfile:
-    """Seconds of forms that are each of one number of rows.
+    """Seconds of forms, each for one number of rows.
 
     Between two of them linear in the rows, at the same tokens a row: a batch of 6 rows of 4 tokens lies between 4 rows
     of 4 and 8 rows of 4. Beyond, as `TableProfile`.
@@ -252,7 +252,7 @@ class RowsProfile:
 
     @property
     def extrapolated(self) -> bool:
-        """Whether it has been asked beyond what was measured."""
+        """Whether it was used beyond its measured range."""
         return self._beyond_rows or any(form.extrapolated for form in self._forms if not isinstance(form, CostLine))
 
     def seconds(self, num_rows: int, new_tokens: float, context_tokens: float) -> float:
@@ -277,7 +277,7 @@ class RowsProfile:
             line = self._forms[place].context_line(rows, new_tokens * rows / num_rows, context_tokens * rows / num_rows)
             first, end = max(first, ceil(line.start * num_rows / rows)), min(end, line.end * num_rows / rows)
             lines.append((line.start_s - line.slope_s * line.start, line.slope_s * rows / num_rows))
-        if num_rows > self._rows[-1] and len(lines) > 1:  # goes on as it rises, which may be from some context on
+        if num_rows > self._rows[-1] and len(lines) > 1:  # continues if it rises, perhaps only from some context on
             (low_s, low_slope_s), (high_s, high_slope_s) = lines
             rise = upper_line((0.0, 0.0), (high_s - low_s, high_slope_s - low_slope_s), int(context_tokens))
             first, end = max(first, rise.start), min(end, rise.end)
@@ -303,14 +303,14 @@ Formula = CostLine | GridProfile | FlatProfile | RowsProfile
 
 
 class RoundFigures(Record):
-    """The keys of a cost file that are about rounds."""
+    """The keys of a cost file for rounds."""
 
     per_round_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a Draft, 0 to 1e9
     # of a drafted token, 0 to 1e9; together at least 1e-12
     per_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
     per_round_row_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a Draft, for each of its rows, 0 to 1e9
-    stop_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # of a stop that reads a draft's probabilities, each time
-    # tokens a draft in what the figures were fitted to, strictly increasing from >= 1; () where nobody says
+    stop_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)  # per read of a draft's probabilities by a stop
+    # tokens of drafts in the data of the fit, strictly increasing from >= 1; () if unknown
     draft_lengths: tuple[int, ...] = ()
 
     @model_validator(mode="after")
@@ -338,11 +338,11 @@ class FiguresByRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterFigures:
-    """Figures of a member that costs something by the round."""
+    """Figures of a member with seconds by the round."""
 
     terms: DraftTerms  # of its drafts
     draft_lengths: tuple[int, ...] = ()  # as of `RoundFigures`
-    # of each forward besides; None where the terms are all there is, and the member cannot judge
+    # of each forward in addition; None where there are only the terms, and the member cannot judge
     forwards: "Forwards | None"
 
 
@@ -354,8 +354,8 @@ _Checked = TypeVar("_Checked", bound=Record)
 class FileCost(CostModel):
     """Seconds of forwards from figures per model.
 
-    Lines have no end, so `extrapolate` is for other figures. `lookup_s` is seconds of one prompt lookup, >= 0, and
-    `remarks` go first in its notes.
+    Lines have no end, so `extrapolate` matters for other figures. `lookup_s` is seconds of one prompt lookup, >= 0, and
+    `remarks` come first in its notes.
 
     Raises:
         CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.
@@ -377,7 +377,7 @@ class FileCost(CostModel):
         self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
-        self._tables: dict[str, dict[int, float]] = {}  # asked so far: few, over and over
+        self._tables: dict[str, dict[int, float]] = {}  # computed so far: few, used again and again
         self._flat: dict[str, TableProfile] = {}
         self._formulas: dict[str, Formula] = {}
         self._flat_by_rows: set[str] = set()
@@ -415,7 +415,7 @@ class FileCost(CostModel):
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """See `CostModel`: what a token held costs is taken for what reading it costs."""
+        """See `CostModel`: seconds of a token held are taken to be those of reading it."""
         return self.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=read_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
@@ -491,7 +491,7 @@ def _formula_of(
 
 
 def _context_of(known: Forwards) -> Context:
-    """What tokens held mean; of several numbers of rows the same in all forms."""
+    """How tokens held count; with several numbers of rows the same in all forms."""
     forms = known.forms if isinstance(known, FiguresByRows) else (known,)
     return next((form.context for form in forms if not isinstance(form, CostTable)), "sum")
 
@@ -499,8 +499,8 @@ def _context_of(known: Forwards) -> Context:
 class TableCost(FileCost):
     """Seconds by new tokens per forward, measured; interpolated linearly. Arguments and errors as of `FileCost`.
 
-    The table holds seconds by the *sum* of new tokens over the batch, measured at contexts of about 128 tokens: what a
-    longer context adds is not in it.
+    The table holds seconds by the *sum* of new tokens over the batch, measured at contexts of about 128 tokens: it does
+    not contain the extra seconds of longer ones.
     """
 
     def __init__(
@@ -514,17 +514,17 @@ class TableCost(FileCost):
 
 
 class CostFile(NamedTuple):
-    """What a file of figures says."""
+    """The content of a file of figures."""
 
     figures: dict[str, Figures]  # by model
-    remarks: tuple[str, ...] = ()  # what a reader of its seconds has to know
+    remarks: tuple[str, ...] = ()  # what readers of its seconds must know
 
 
 def read_cost_file(path: Path, models: tuple[str, ...]) -> CostFile:
-    """The figures of a file `{"MODEL": {...}, ...}` with some of each of `models`; docs/costs.md has the forms.
+    """The figures of a file `{"MODEL": {...}, ...}` with figures for each of `models`; docs/costs.md has the forms.
 
-    Where both have one drafter, under two names, and the file says what its rounds take, it is the same one, and a
-    remark says so: a fit to a server does not know what a recording calls its drafter.
+    Where file and pool have one drafter each, under two names, and the file has seconds of its rounds, they are taken
+    to be the same, and a remark says so: a fit to a server does not have the recording's name for its drafter.
 
     Raises:
         ValueError: a file that cannot be read or breaks the format, or a model without figures; one line.
@@ -546,12 +546,12 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> CostFile:
 def _of_one_drafter(
     path: Path, figures: dict[str, Figures], models: tuple[str, ...]
 ) -> tuple[dict[str, Figures], tuple[str, ...]]:
-    """The figures by the models' names, and what to say of another name in the file; both as they are without one."""
+    """The figures by the models' names, and remarks on another name in the file."""
     others = [name for name in figures if name not in models]
     if len(figures) != 2 or len(models) != 2 or len(others) != 1 or models[1] not in figures:
         return figures, ()
     (named,) = others
-    if not isinstance(figures[named], DrafterFigures):  # what forwards take is of a model
+    if not isinstance(figures[named], DrafterFigures):  # figures of forwards are of a model
         return figures, ()
     remark = f"{path} has one drafter, {named}: taken for {models[0]}, the one of the recording"
     return {models[0]: figures[named], models[1]: figures[models[1]]}, (remark,)
@@ -570,7 +570,7 @@ def _figures(path: Path, model: str, content: object) -> Figures:
     return DrafterFigures(terms=terms, draft_lengths=found.draft_lengths, forwards=forwards)
 
 
-# Keys that go with those of forwards.
+# Keys allowed with those of forwards.
 BESIDE_FORWARDS = frozenset({"per_round_s", "per_round_row_s", "stop_s", "draft_lengths"})
 _ROWS, _BY_ROWS = "rows", "by_rows"
 
@@ -622,7 +622,7 @@ def _by_rows(path: Path, model: str, content: dict[str, object]) -> FiguresByRow
 def _checked(path: Path, model: str, kind: type[_Checked], content: object) -> _Checked:
     """The record of an object of the file; raises TraceFormatError."""
     try:
-        # From text once more: strict, it takes lists for tuples, but neither texts nor true for numbers.
+        # Through text again: strict JSON accepts lists for tuples, but neither texts nor true for numbers.
         return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
@@ -632,7 +632,7 @@ def _checked(path: Path, model: str, kind: type[_Checked], content: object) -> _
 
 
 def _form(content: object) -> type[StepTable | CostGrid | CostLine] | None:
-    """Which of the three forms these figures have, by their keys; None if none of them."""
+    """The form of these figures, by their keys; None if none of the three."""
     if not isinstance(content, dict):
         return None
     if "context_tokens" in content:

@@ -1,7 +1,7 @@
 """Tables of measured kernels, as aiconfigurator publishes them in Parquet: by device, operation, engine and version.
 
 A folder of one device holds OPERATION/ENGINE/VERSION/TABLE.parquet: matrix products, attention, experts, all-reduces.
-Columns say which kernel and how much it did; `latency` is in milliseconds.
+Columns have the kernel and its size; `latency` is in milliseconds.
 """
 
 import re
@@ -21,7 +21,7 @@ from ...traces.errors import TraceFormatError
 from .base import LOADED_ADVICE, CostRangeError
 from .files import interpolated
 
-KERNELS = "kernels:"  # what names of costs that read tables begin with
+KERNELS = "kernels:"  # prefix of names of costs by tables
 _FOLDER = "a folder of one device that holds gemm/ENGINE/VERSION/gemm_perf.parquet, as aiconfigurator's data/h100_sxm"
 RANGE_ADVICE = "use a smaller batch or window, another cost, or `extrapolate`"
 
@@ -31,7 +31,7 @@ class KernelTable(NamedTuple):
 
     folder: str
     name: str
-    points: tuple[str, ...]  # columns of how much was done; seconds are read off along the last one
+    points: tuple[str, ...]  # columns of the size; seconds are read along the last one
 
 
 GEMM = KernelTable("gemm", "gemm_perf", ("n", "k", "m"))
@@ -40,16 +40,17 @@ DECODING = KernelTable("attention", "generation_attention_perf", ("batch_size", 
 EXPERTS = KernelTable("moe", "moe_perf", ("num_tokens",))
 REDUCE = KernelTable("comm", "custom_allreduce_perf", ("message_size",))
 QUANTISING = KernelTable("quantize", "computescale_perf", ("k", "m"))
-# Columns that older tables lack, and what all their rows have.
+# Columns that older tables lack, and the value of all their rows.
 _OLDER = {"window_size": 0}
-# No product's least size keeps a device busy for so long: what takes longer is the host that was measured with it.
+# No product of the least size keeps a device busy for so long: above it the host was measured.
 _HOST_S = 2e-5
 
 
 class Curve:
-    """Seconds of one kernel along the last point of its table, linear between what was measured.
+    """Seconds of one kernel along the last column of its points, linear between measured ones.
 
-    Beyond it raises CostRangeError or, told to `extrapolate`, goes on as `interpolated` does and says so in `beyond`.
+    Beyond these it raises CostRangeError or, with `extrapolate`, continues as `interpolated` does and notes it in
+    `beyond`.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class Curve:
         return self.on(where)
 
     def on(self, where: float) -> float:
-        """Seconds as it goes on, beyond what was measured too, which is not noted."""
+        """Seconds, also extrapolated, which is not noted."""
         return interpolated(self.points, self._seconds.__getitem__, where)
 
     def refuse(self, where: float, along: str = "", points: Sequence[int] = ()) -> None:
-        """Raise CostRangeError, unless it extrapolates; of its own points or of others."""
+        """Raise CostRangeError, unless it extrapolates; for its own points or for others."""
         self.beyond, points = True, points or self.points
         if not self._extrapolate:
             measured = f"{along or self._along} {points[0]:,} to {points[-1]:,}"
@@ -78,23 +79,23 @@ class Curve:
 
 
 class KernelTables:
-    """The tables of one engine on one device, read as they are asked for.
+    """The tables of one engine on one device, read on demand.
 
-    Of several kernels for one figure the fastest counts, and of several versions the newest that has any rows of it.
+    Of several kernels for one figure the fastest counts, and of several versions the newest with rows of it.
 
     Args:
         folder: of a device.
         engine: whose tables.
-        extrapolate: go on beyond what was measured.
+        extrapolate: continue beyond measured points.
 
     Raises:
-        ArgumentError: a folder without tables, or without those of the engine; by `curves` too, for rows it lacks.
-        TraceFormatError: by `curves`, a file that is not Parquet, lacks a column, or holds a figure that is none.
+        ArgumentError: a folder without tables, or without those of the engine; also by `curves`, for missing rows.
+        TraceFormatError: by `curves`, a file that is not Parquet, lacks a column, or has a bad figure.
     """
 
     def __init__(self, folder: Path, engine: str, *, extrapolate: bool = False) -> None:
         self.folder, self.engine, self.extrapolate = folder, engine, extrapolate
-        self.versions: dict[str, None] = {}  # of the tables that were asked
+        self.versions: dict[str, None] = {}  # of the tables used
         self._read: dict[tuple[Path, tuple[str, ...]], pa.Table] = {}
         self._found: dict[tuple[str, str], dict[tuple[int, ...], Curve]] = {}
         asked = f"`cost` {KERNELS}{folder}"
@@ -112,18 +113,18 @@ class KernelTables:
 
     @property
     def hardware(self) -> str:
-        """The device as its driver calls it."""
+        """The device's name by its driver."""
         held = self._table(self._newest_first(GEMM)[0], GEMM, ("device",))
         return str(held["device"][0]) if len(held) else ""
 
     @property
     def beyond(self) -> tuple[str, ...]:
-        """Tables that were asked beyond what was measured."""
+        """Tables used beyond their measured points."""
         found = (name for (name, _), curves in self._found.items() if any(each.beyond for each in curves.values()))
         return tuple(dict.fromkeys(found))
 
     def curves(self, table: KernelTable, keys: Mapping[str, Any]) -> dict[tuple[int, ...], Curve]:
-        """The curves of one kernel, which `keys` tell by column, by all its points but the last."""
+        """The curves of one kernel, given by `keys` of columns, by all its points except the last."""
         words = ", ".join(f"{key} {value}" for key, value in keys.items())
         if (table.name, words) in self._found:
             return self._found[table.name, words]
@@ -153,7 +154,7 @@ class KernelTables:
         return sorted(found, key=lambda path: _order(path.parent.name), reverse=True)
 
     def _table(self, path: Path, table: KernelTable, keys: tuple[str, ...]) -> pa.Table:
-        """The columns that are needed, checked; of a file once."""
+        """The needed columns, checked; read once per file."""
         if (path, keys) in self._read:
             return self._read[path, keys]
         with path.open("rb") as file:

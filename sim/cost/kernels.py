@@ -1,9 +1,9 @@
 """Seconds of a forward as the sum of measured kernels (`kernel_tables.py`).
 
-What no table holds is charged from terms: seconds of a layer and of a round (`kernels.toml`), of a row
-(`engines.toml`), and the bytes that lie between two products.
+What tables lack is charged from terms: seconds of a layer and of a round (`kernels.toml`), of a row (`engines.toml`),
+and the bytes between two products.
 
-Letters: n outputs and k inputs of a product, m tokens that go through it; a row is fed q tokens and holds h.
+Letters: n outputs and k inputs of a product, m tokens multiplied; a row is fed q tokens and holds h.
 """
 
 import tomllib
@@ -37,10 +37,10 @@ from .kernel_tables import (
 )
 from .roofline import REDUCES, SHEET, Device, check_memory, device_called, device_sheet
 
-# Experts of a layer are not equally busy: a power law with this exponent, as the tables' publisher takes it.
+# Experts of a layer are not equally busy: a power law with this exponent, as in the tables' own project.
 DISTRIBUTION = "power_law_1.2"
-# An engine computes the output where a token is chosen or judged: of a prompt at its last token alone. That many tokens
-# of a row count at most.
+# An engine computes the output where a token is chosen or judged: of a prompt only at its last token. The most tokens
+# of a row that count.
 JUDGED = 64
 
 
@@ -49,11 +49,11 @@ class _Knots(NamedTuple):
 
     held: list[int]
     seconds: list[float]
-    most: float  # tokens held that were measured; infinite where they make no difference
+    most: float  # most measured tokens held; infinite where they make no difference
 
 
 def _between(points: Sequence[int], where: float) -> list[tuple[int, float]]:
-    """The points around a value with their weights, by its logarithm; below the first it is the first."""
+    """The points around a value with their weights, by logarithms; below the first point the first."""
     place = bisect_left(points, where)
     if place == 0 or points[place] == where:
         return [(points[place], 1.0)]
@@ -65,8 +65,8 @@ def _between(points: Sequence[int], where: float) -> list[tuple[int, float]]:
 class _Product:
     """A matrix product on one device.
 
-    Between measured n and k, logarithms of seconds are interpolated along those of n and k. What is wider than any
-    measured n is split into equal parts, and what is narrower than the first counts as that, as kernels pad.
+    Between measured n and k, logarithms of seconds are interpolated along those of n and k. A product wider than any
+    measured n is split into equal parts; a narrower one than the first counts as the first, as kernels pad.
     """
 
     def __init__(self, tables: KernelTables, dtype: str, matrix: Matrix, num_devices: int) -> None:
@@ -82,7 +82,7 @@ class _Product:
             )
             raise CostRangeError(f"{told}, asked for {self.inputs:,.0f}", "use more devices (`tensor_parallel`)")
         corners = product(_between(widths, self.outputs / self._parts), _between(depths, self.inputs))
-        # TRT-LLM's products of fp8 were measured with finding the scales of what goes in, which published weights have.
+        # TRT-LLM's products of fp8 were measured with computing the scales of inputs, which published weights contain.
         self._scales: list[tuple[float, Curve]] = []
         if tables.engine == "trtllm" and dtype == "fp8":
             found = tables.curves(QUANTISING, {"quant_dtype": dtype})
@@ -97,7 +97,7 @@ class _Product:
             self._corners.append((one * other, curves[wide, deep]))
 
     def seconds(self, tokens: int) -> float:
-        """Of all times it is done in a forward, for so many tokens."""
+        """Of all its repeats in a forward, for `tokens`."""
         each_s = exp(sum(weight * log(curve.at(tokens)) for weight, curve in self._corners))
         each_s -= sum(weight * curve.at(tokens) for weight, curve in self._scales)
         return self.times * self._parts * max(0.0, each_s)
@@ -106,8 +106,8 @@ class _Product:
 class _Attention:
     """Attention of one layer on one device.
 
-    Reading what is held takes what a step of one token a row takes; arithmetic takes what a prompt with as many pairs
-    of tokens takes, q q / 2 + q h of them. The longer one counts. Between measured numbers of rows it is linear.
+    Reading tokens held takes the seconds of a step of one token a row; arithmetic takes those of a prompt with as many
+    pairs of tokens, q q / 2 + q h. The longer one counts. Between measured numbers of rows it is linear.
     """
 
     def __init__(self, tables: KernelTables, parts: ModelParts, kv_dtype: str, num_devices: int) -> None:
@@ -126,9 +126,9 @@ class _Attention:
         self._extrapolate = tables.extrapolate
 
     def knots(self, num_rows: int, fed: float) -> tuple[list[float], list[float], float]:
-        """(tokens that a row holds, seconds, the most that was measured), linear between. `fed` is q.
+        """(tokens held by a row, seconds, the most measured), linear between. `fed` is q.
 
-        Told to extrapolate, one point lies beyond the most.
+        With `extrapolate` one point lies beyond the most.
         """
         decoding = _around(self._decoding, num_rows)
         most = min(curve.points[-1] for curve in decoding.values()) - (fed - 1)
@@ -173,7 +173,7 @@ def _across(curves: Mapping[int, Curve], num_rows: int, where: float, read: Call
 
 
 class _Member:
-    """What a forward of one member takes on its devices, without what engines take beside kernels."""
+    """Seconds of a member's forward on its devices, without engines' seconds outside kernels."""
 
     def __init__(
         self,
@@ -208,12 +208,12 @@ class _Member:
         if num_devices > 1:
             self._reduce = tables.curves(REDUCE, {"allreduce_dtype": "bfloat16", "num_gpus": num_devices})[()]
         self._layer_s = model.layers * layer_s
-        self._knots: dict[tuple[int, int], _Knots] = {}  # asked so far, by all ends of a cost
-        # What a product reads and writes of tokens, once each.
+        self._knots: dict[tuple[int, int], _Knots] = {}  # computed so far, shared by all ends of a cost
+        # Bytes of tokens that a product reads and writes, once each.
         self._byte_s = WIDTHS["bfloat16"] / device.bytes_per_s
 
     def beside_s(self, num_rows: int, new_tokens: int) -> float:
-        """Of all but attention."""
+        """Of all except attention."""
         seconds = self._layer_s
         for each in self._products:
             tokens = min(new_tokens, JUDGED * num_rows) if each is self._products[-1] else new_tokens
@@ -241,13 +241,13 @@ class _Member:
 
 
 def _dtypes(tables: KernelTables, model: ModelInfo) -> tuple[str, str, str]:
-    """What tables call the dtypes of (products outside layers, products in layers, experts)."""
+    """Tables' names for the dtypes of (products outside layers, products in layers, experts)."""
     if model.dtype == "float32":
         raise ArgumentError(f"cost {KERNELS}{tables.folder}: tables are of 16 bits, {model.name} is of float32")
     own, quantised = "bfloat16", model.quantised
     if quantised is None:
         return own, own, own
-    # Scales of blocks take bytes beside the weights', those of whole matrices none to speak of.
+    # Scales of blocks add bytes to the weights; those of whole matrices are negligible.
     blocks = quantised.format == "fp8" and quantised.bytes_per_parameter > 1
     narrow = {"fp8": "fp8_block" if blocks else "fp8", "int8": "int8_wo", "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
     called = narrow.get(quantised.format, quantised.format)
@@ -256,24 +256,24 @@ def _dtypes(tables: KernelTables, model: ModelInfo) -> tuple[str, str, str]:
 
 
 class KernelCost(ShapedCost):
-    """The sum of measured kernels, and what engines take beside them.
+    """The sum of measured kernels, and engines' seconds outside them.
 
     Tensor parallel over N devices: products, heads and experts are split, and each layer adds two all-reduces. Experts
-    are busy by a power law. A drafter adds its engine's seconds a forward and a row, the target those of a row, and of
-    a forward in which some row is fed more than one token.
+    are busy by a power law. A drafter adds its engine's seconds per forward and row, the target those per row, and per
+    forward in which some row is fed more than one token.
 
     Args:
         tables: of kernels.
-        models: shapes of the recorded models, the target last; all of them lie in device memory at once.
-        parts: what they multiply, by name; a member without is refused when it is asked for, the target at once.
-        tensor_parallel: devices the models are split over.
-        remarks: what `notes` is to say.
+        models: shapes of the recorded models, the target last; device memory holds all of them at once.
+        parts: their products, by name; a member without them raises when used, the target at once.
+        tensor_parallel: devices over which the models are split.
+        remarks: first in `notes`.
         free: members that copy text, as prompt lookup does: a draft by them costs one lookup.
 
     Raises:
-        ArgumentError: a device that is not on the sheet, weights that do not fit, heads that the devices cannot share,
-            or kernels that no table has.
-        CostRangeError: by `forward_s`, beyond what was measured.
+        ArgumentError: a device that is not on the sheet, weights that do not fit, heads that the devices cannot divide,
+            or kernels missing in the tables.
+        CostRangeError: by `forward_s`, beyond measured points.
     """
 
     def __init__(
@@ -303,11 +303,11 @@ class KernelCost(ShapedCost):
         self._blocks = {each.name: each.draft_block for each in models if each.draft_block is not None}
         self._engine, self._plain = self._beside.terms, 1.0
         self._knots: dict[tuple[str, int, int], _Knots] = {}
-        self._long: dict[str, None] = {}  # members that were asked for more tokens held than were measured
+        self._long: dict[str, None] = {}  # members used with more tokens held than measured
         self._members: dict[str, _Member] = {}
         self._made = partial(_Member, tables, device, num_devices=tensor_parallel, layer_s=self._beside.layer_s)
         self._parts = parts
-        self._member(self._target)  # refused at once, others when they are asked for
+        self._member(self._target)  # raises at once, others when used
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """See `CostModel`."""
@@ -315,13 +315,13 @@ class KernelCost(ShapedCost):
         return interpolated(held, seconds.__getitem__, context_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """See `CostModel`: a line between two numbers of tokens held that were measured."""
+        """See `CostModel`: a line between two measured numbers of tokens held."""
         held, seconds, _ = self._between(model, num_rows, new_tokens, context_tokens)
         place = min(bisect_right(held, context_tokens), len(held) - 1)
         if not place:
             return ContextLine(0, inf, seconds[0], 0.0)
         slope_s = (seconds[place] - seconds[place - 1]) / (held[place] - held[place - 1])
-        if context_tokens >= held[-1]:  # the last of them, or beyond
+        if context_tokens >= held[-1]:  # the last knot, or beyond
             return ContextLine(held[-1], inf, seconds[-1], max(0.0, slope_s))
         return ContextLine(held[place - 1], held[place], seconds[place - 1], slope_s)
 
@@ -354,7 +354,7 @@ class KernelCost(ShapedCost):
         return tuple(found)
 
     def _between(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> _Knots:
-        """The knots of such forwards; raises for more tokens held than were measured."""
+        """The knots of such forwards; raises for more tokens held than measured."""
         key = model, num_rows, new_tokens
         found = self._knots.get(key)
         if found is None:
@@ -394,17 +394,17 @@ class KernelCost(ShapedCost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BesideKernels:
-    """What an engine takes beside the kernels of tables; the same on all devices that it was measured on."""
+    """An engine's seconds outside the kernels of tables; the same on all devices where it was measured."""
 
-    layer_s: float  # of a layer of any member: small kernels, and the gaps between all of them
-    terms: EngineTerms  # a row and a round; its shares of peak, its layers and its residuals are a roofline's
+    layer_s: float  # per layer of any member: small kernels, and gaps between kernels
+    terms: EngineTerms  # per row and round; its shares of peak, layers and residuals are for rooflines
     dense: Sure
     mixture: Sure
 
 
 @cache
 def beside_kernels(engine: str) -> BesideKernels:
-    """Of an engine that has terms."""
+    """For an engine with terms."""
     held = tomllib.loads(files(__package__).joinpath("kernels.toml").read_text(encoding="utf-8"))
     own: dict[str, Any] = held["engines"][engine]
     layer_s, sure = own.pop("layer_s"), sure_of(held["sure"])

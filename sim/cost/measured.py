@@ -1,7 +1,7 @@
-"""Seconds that were measured: those of a profile of this machine, and those that an imported recording holds.
+"""Measured seconds: those of a profile of this machine, and those of an imported recording.
 
-A profile knows forwards and what operations take besides; which one may speak for a recording is decided here. A
-recording knows the seconds of its rounds or answers; means of their parts stand for what was not recorded.
+A profile has seconds of forwards and of operations outside them; which one fits a recording is decided here. A
+recording has seconds of its rounds or answers; means of their parts are used for what was not recorded.
 """
 
 from collections import defaultdict
@@ -40,14 +40,14 @@ from .files import TableProfile, extrapolation_notes
 
 
 class ProfiledCost(CostModel):
-    """What a machine was measured to take; `models` are those that it will be asked for.
+    """Seconds measured on a machine, for `models`.
 
     A forward's seconds lie between those of the measured shapes around it: linear in the new tokens and the tokens held
-    of a row, then linear in rows. Beyond the measured shapes the profile's smooth model answers, and `notes` say so.
-    Operations are charged for uneven rows too, and for weights that were not read just before.
+    of a row, then linear in rows. Beyond the measured shapes the profile's smooth model is used, and `notes` say so.
+    Operations are also charged for uneven rows, and for weights that were not read just before.
 
     Attributes:
-        profile: of the pool that is replayed.
+        profile: of the replayed pool.
 
     Raises:
         CostRangeError: a model that was not profiled.
@@ -91,7 +91,7 @@ class ProfiledCost(CostModel):
         return self._beside[kind, model].seconds(num_forwards, num_rows, num_tokens)
 
     def decide_s(self, policy: str) -> DecideSeconds:
-        """See `CostModel`; of a policy that was not measured the mean of those that were."""
+        """See `CostModel`; for a policy that was not measured the mean of those that were."""
         known = self._meta.decide_s
         if policy in known:
             return known[policy]
@@ -122,12 +122,12 @@ def _said(error: float | None) -> str:
 
 HERE = "here"
 
-# By name, the number of parameters and the number format.
+# By name, the number of parameters and the dtype.
 Models = Mapping[str, tuple[int, str]]
 
 
 def names_profile(name: str) -> bool:
-    """Whether the name of a cost is that of a profile."""
+    """Whether the name of a cost means a profile."""
     return name == HERE or name.endswith(ENDING)
 
 
@@ -144,9 +144,9 @@ def profiled_cost(
     Args:
         name: `here`, the newest of this machine and these models, or a file.
         recording: to be replayed.
-        allow_foreign: take a profile of another machine, or of models of another size.
-        threads: of `here`, one that was measured with as many goes before newer ones; None is content with any.
-        device: of `here`, only one that was measured on it counts, as a profile calls it; None is content with any.
+        allow_foreign: also accept a profile of another machine, or of models of another size.
+        threads: of `here`, one measured with as many is preferred to newer ones; None accepts any.
+        device: of `here`, only one measured on it counts, by its name in profiles; None accepts any.
 
     Raises:
         ValueError: no such profile, or a foreign one; one line.
@@ -162,13 +162,13 @@ def profiled_cost(
 
 
 def newest_here(models: Models, threads: int | None = None, device: str | None = None) -> Profile:
-    """The newest profile of these models on this machine, of those measured with so many threads if there are any.
+    """The newest profile of these models on this machine, of those measured with `threads` if there are any.
 
-    `device` is as profiles call it; None is content with any, as it is of threads. Standard error is told of files that
-    cannot be read.
+    `device` is its name in profiles; None accepts any, as for threads. Files that cannot be read are reported on
+    standard error.
 
     Raises:
-        ArgumentError: there is none; names what was passed over.
+        ArgumentError: there is none; names the profiles that do not fit.
     """
     spoiled: list[TraceFormatError] = []
     found = list(_fitting(models, device, threads, spoiled))
@@ -187,7 +187,7 @@ def newest_here(models: Models, threads: int | None = None, device: str | None =
 def _fitting(
     models: Models, device: str | None, threads: int | None, spoiled: list[TraceFormatError]
 ) -> Iterator[Profile]:
-    """Profiles of the models on the device, newest first up to one with the threads; adds to `spoiled`."""
+    """Profiles of the models on the device, newest first, up to one with the threads; adds bad files to `spoiled`."""
     for path, said in profiles_here(processor()):
         if isinstance(said, TraceFormatError):
             spoiled.append(said)
@@ -230,7 +230,7 @@ def _refuse_log(recording: Recording, name: str) -> TrieMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRounds:
-    """Seconds of one drafter's rounds in one request; R of them."""
+    """Seconds of R rounds of one drafter in one request."""
 
     draft_s: NDArray[np.float64]  # `[R]` of drafting, NaN if unknown
     verify_s: NDArray[np.float64]  # `[R]` of the target's forward, NaN if unknown
@@ -240,14 +240,14 @@ class SplitRounds:
 class RoundMeans:
     """Sums over rounds, from which means are taken.
 
-    A drafted token costs seconds of drafting over tokens drafted. Where the log does not say how many were drafted, it
-    is the least-squares slope, over answers, of mean drafting seconds by mean tokens that stayed: a drafter that stops
-    by its own rule takes as much longer as it drafts more. The slope is held between what every round would give if it
-    had drafted the whole window, and if it had drafted no more than what stayed and one refused token. Of a drafter
+    Seconds of a drafted token are drafting seconds over tokens drafted. Where the log lacks the number of drafted
+    tokens, they are the least-squares slope, over answers, of mean drafting seconds by mean accepted tokens: a drafter
+    that stops by its own rule takes as much longer as it drafts more. The slope is bounded by its values if every round
+    had drafted the whole window, and if it had drafted only the accepted tokens and one rejected token. Of a drafter
     that always drafts its window the slope is about 0, which gives the first.
 
     Args:
-        windows: most tokens that each drafter drafts.
+        windows: most drafted tokens in a round, by drafter.
         plain_s: seconds of a step of the target alone, NaN if unknown.
 
     Attributes:
@@ -265,7 +265,7 @@ class RoundMeans:
         self.estimated: dict[str, None] = {}
 
     def add(self, drafter: str, rounds: Rounds, split: SplitRounds) -> None:
-        """Take one drafter's rounds of one request."""
+        """Add one drafter's rounds of one request."""
         timed = np.isfinite(split.draft_s + split.verify_s)
         if not timed.any():
             return
@@ -277,7 +277,7 @@ class RoundMeans:
         drafted = np.where(unknown, window, drafted)
         if split.shared:
             self.shared[drafter] = None
-            if isnan(self._plain_s):  # a round is known in one piece
+            if isnan(self._plain_s):  # only whole rounds are known
                 return
             self._shared_widths.update((drafted + 1).tolist())
         else:
@@ -294,7 +294,7 @@ class RoundMeans:
         return {drafter: _token_s(answers) for drafter, answers in self._drafting.items()}
 
     def most_draft_s(self) -> dict[str, float]:
-        """Mean drafting seconds of a round, of drafters that end drafts by themselves, at lengths nobody logged."""
+        """Mean drafting seconds of a round, of drafters that end drafts by themselves, at lengths not logged."""
         return {
             drafter: sum(answer.seconds for answer in answers) / sum(answer.num_rounds for answer in answers)
             for drafter, answers in self._drafting.items()
@@ -302,7 +302,7 @@ class RoundMeans:
         }
 
     def verifying(self, whose: str, *, extrapolate: bool) -> TableProfile | None:
-        """The target's mean seconds by new tokens; None if nothing is known of them."""
+        """The target's mean seconds by new tokens; None if unknown."""
         seconds = {width: total / count for width, (total, count) in self._verifying.items()}
         if not isnan(self._plain_s):
             seconds = dict.fromkeys([1, *self._shared_widths], self._plain_s) | seconds
@@ -314,7 +314,7 @@ class RoundMeans:
 
 @dataclass(frozen=True, slots=True)
 class _Drafting:
-    """Sums over one answer's rounds: of seconds, of tokens that stayed, of the most and the least drafted."""
+    """Sums over one answer's rounds: of seconds, of accepted tokens, of the most and the least drafted tokens."""
 
     num_rounds: int
     seconds: float
@@ -336,7 +336,7 @@ def _least_token_s(answers: list[_Drafting]) -> float:
 
 
 def _slope(answers: list[_Drafting]) -> float:
-    """Of mean seconds by mean tokens that stayed, answers weighted by their rounds; 0 if they do not differ."""
+    """Of mean seconds by mean accepted tokens, answers weighted by their rounds; 0 if they do not differ."""
     weight = np.array([answer.num_rounds for answer in answers], np.float64)
     stayed = np.array([answer.accepted for answer in answers]) / weight
     taken = np.array([answer.seconds for answer in answers]) / weight
@@ -346,18 +346,18 @@ def _slope(answers: list[_Drafting]) -> float:
 
 
 class TimedCost(CostModel):
-    """Seconds of recorded rounds, and their means for whatever was not recorded.
+    """Seconds of recorded rounds, and their means for all else.
 
     A round recorded with its own `draft_s` and `verify_s` costs these. Where the log has seconds of whole answers only,
     every round of the answer takes an equal share of them, after the prefill if that is known; of that share the
-    target's forward takes what a step of the target alone took in the same request (in the recording's mean where this
-    request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target alone
-    counts as drafted in no time, so that shares always add up to what was measured.
+    target's forward takes the seconds of a step of the target alone in the same request (the recording's mean where
+    this request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target
+    alone counts as drafted in no time, so that shares always add up to the measured seconds.
 
-    Everything else is a mean, times what the same drafter's rounds of the same request took in parts of it, so that a
-    window on either side of the recorded one costs about what that one did (`round_scale`). The target's is by new
-    tokens of a forward, interpolated between the measured widths (drafted + 1, and 1 for the target alone); a drafter's
-    is seconds of a drafted token, estimated where the log does not say how many were drafted (`RoundMeans`).
+    Everything else is a mean, times the ratio of the same drafter's rounds of the same request to it, so that a window
+    next to the recorded one takes about the same (`round_scale`). The target's is by new tokens of a forward,
+    interpolated between the measured widths (drafted + 1, and 1 for the target alone); a drafter's is seconds of a
+    drafted token, estimated where the log lacks the number of drafted tokens (`RoundMeans`).
 
     Raises:
         ValueError: a recording without seconds of any answer or round.
@@ -390,7 +390,7 @@ class TimedCost(CostModel):
         self._estimated = tuple(means.estimated)
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward; see `CostModel`. What is held is in the means, and so are a drafter's new tokens."""
+        """Seconds of one forward; see `CostModel`. The means contain tokens held, and a drafter's new tokens."""
         if num_rows > 1:
             raise CostRangeError(
                 f"cost {TIMED}: measured with one request at a time, asked for {num_rows}",
@@ -432,10 +432,10 @@ class TimedCost(CostModel):
         return scale
 
     def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
-        """(tokens drafted, tokens held before the round) of a recorded round, as far as the log says.
+        """(tokens drafted, tokens held before the round) of a recorded round, where the log has them.
 
-        Where it does not say how many were drafted, the drafter's window stands for it; where the length of the prompt
-        is unknown, the prompt counts for nothing.
+        If the number of drafted tokens is unknown, it is the drafter's window; if the length of the prompt is unknown,
+        it is 0.
         """
         request = self._requests[request_id]
         rounds = request.rounds.get(drafter)
@@ -448,7 +448,7 @@ class TimedCost(CostModel):
     def prefill_s(self, request_id: str, method: str) -> float:
         """Seconds before the first round; see `CostModel`.
 
-        A step's share where the prefill wrote a token, and only the seconds of the whole answer are known.
+        The share of a step where the prefill wrote a token, and only the seconds of the whole answer are known.
         """
         request = self._requests[request_id]
         rounds = request.rounds.get(method)
@@ -467,7 +467,7 @@ class TimedCost(CostModel):
         return tuple(notes)
 
     def _scale(self, request: RoundsRequest, drafter: str) -> RoundScale:
-        """Measured over mean seconds of the rounds that the drafter had in the request; 1 where it had none."""
+        """Measured over mean seconds of the drafter's rounds in the request; 1 where it has none."""
         mean = RoundScale(1.0, 1.0, self._most_draft_s.get(drafter, inf))
         rounds = request.rounds.get(drafter)
         if rounds is None or not len(rounds.start) or self._verifying is None:
@@ -480,7 +480,7 @@ class TimedCost(CostModel):
         draft_s, verify_s = float(split.draft_s[timed].sum()), float(split.verify_s[timed].sum())
         mean_verify_s = sum(self._verifying.seconds(width) for width in (drafted + 1).tolist())
         verifying = verify_s / mean_verify_s if verify_s else 1.0
-        if drafter in self._most_draft_s:  # how much it drafted here, nobody knows: only what it took
+        if drafter in self._most_draft_s:  # drafted tokens are unknown here, only the seconds are known
             return RoundScale(1.0, verifying, draft_s / int(timed.sum()))
         mean_draft_s = self._drafting_s[drafter] * int(drafted.sum())
         return RoundScale(draft_s / mean_draft_s if draft_s and mean_draft_s else 1.0, verifying, inf)
@@ -500,7 +500,7 @@ class TimedCost(CostModel):
         plain_s = _plain_s(request)
         if isnan(plain_s):
             plain_s = self._plain_s
-        # Without any seconds of the target alone a round is known in one piece.
+        # Without seconds of the target alone only whole rounds are known.
         verify_s = round_s if isnan(plain_s) else min(plain_s, round_s)
         each = np.ones(len(rounds.start))
         return SplitRounds(draft_s=(round_s - verify_s) * each, verify_s=verify_s * each, shared=True)
@@ -508,7 +508,7 @@ class TimedCost(CostModel):
     def _shared_s(self, request: RoundsRequest, method: str, rounds: Rounds) -> float:
         """Seconds of each step of a timed answer, NaN if it was not timed.
 
-        Tokens outside rounds are steps of their own, but for that of a prefill whose seconds are known.
+        Tokens outside rounds are steps of their own, except that of a prefill with known seconds.
         """
         seconds = request.seconds(method) - request.prefill_s.get(method, 0.0)
         length = request.length(method)
@@ -526,7 +526,7 @@ def _all_rounds(recording: RoundsRecording) -> Iterator[tuple[RoundsRequest, str
 
 
 def _longest(recording: RoundsRecording, drafter: str) -> int:
-    """Most tokens of a round that stayed, at least 1."""
+    """Most accepted tokens of a round, at least 1."""
     kept = [rounds.accepted.max() for _, name, rounds in _all_rounds(recording) if name == drafter]
     return max(1, int(max(kept, default=1)))
 

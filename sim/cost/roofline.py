@@ -12,34 +12,34 @@ from ...traces.meta import WIDTHS, Experts, ModelInfo
 from .base import ContextLine, CostModel, ShapedCost, upper_line
 from .engines import EngineTerms
 
-# What a layer adds that is neither arithmetic nor memory traffic: about ten kernels of 1 microsecond each.
+# Seconds of a layer outside arithmetic and memory traffic: about ten kernels of 1 microsecond each.
 LAYER_LAUNCH_S = 1e-5
-# What one all-reduce adds to its bytes over NVLink or ICI: start-up and synchronisation.
+# Seconds of an all-reduce in addition to its bytes over NVLink or ICI: start-up and synchronisation.
 LINK_LATENCY_S = 1e-5
 
-SHEET = "docs/costs.md"  # has all devices
+SHEET = "docs/costs.md"  # lists all devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One accelerator."""
 
-    name: str  # as `cost` takes it
+    name: str  # for `cost`
     # dense peak by dtype, and of "fp8", "fp4" and "int8" units, without sparsity; those without a published figure are
     # absent
     flops_per_s: dict[str, float]
     bytes_per_s: float  # memory bandwidth
     memory_bytes: float  # of device memory
-    source: str  # where the figures are printed
+    source: str  # where the figures are published
     link_bytes_per_s: float | None = None  # to other devices of its kind, one direction; None where there is no link
     # seconds an all-reduce adds to its bytes. An assumption, not a published figure.
     link_latency_s: float = LINK_LATENCY_S
-    # seconds a layer adds that are neither arithmetic nor memory traffic (kernel launches, small kernels). An
-    # assumption, not a published figure.
+    # seconds of a layer outside arithmetic and memory traffic (kernel launches, small kernels). An assumption, not a
+    # published figure.
     layer_launch_s: float = LAYER_LAUNCH_S
 
     def reaching(self, efficiency: Mapping[str, float]) -> "Device":
-        """The device if it reached such shares of its peaks: `bandwidth`, `flops`, or both."""
+        """The device with shares of its peaks: `bandwidth`, `flops`, or both."""
         flops = efficiency.get("flops", 1.0)
         return replace(
             self,
@@ -55,14 +55,14 @@ def device_sheet() -> dict[str, Device]:
 
 
 def device_called(hardware: str) -> str | None:
-    """The device of the sheet that a recording's `hardware` names, as drivers report it; None if it names none."""
+    """The device of the sheet in a recording's `hardware`, as drivers report it; None if there is none."""
     reported = hardware.partition(";")[0].strip()
     return next((device.name for device, reported_as in _devices() if reported_as == reported != ""), None)
 
 
 @cache
 def _devices() -> tuple[tuple[Device, str], ...]:
-    """Every device and what drivers call it, "" if nobody knows."""
+    """Every device and its name by drivers, "" if unknown."""
     sheet = tomllib.loads(files(__package__).joinpath("devices.toml").read_text(encoding="utf-8"))
     known, aliases = [], []
     for name, figures in sheet.items():
@@ -83,25 +83,25 @@ class RooflineCost(ShapedCost):
     in the mean, what its row holds and half of what is fed. Memory: every weight once, and the keys and values of all
     tokens held. Peak figures: a lower bound on seconds.
 
-    Of a mixture of experts, arithmetic counts the parameters that a token goes through, and memory the experts that the
-    new tokens of all rows touch in the mean (`Experts.touched`). Device memory holds all of them. Quantised weights are
-    read in their own bytes, and multiplied in their own format where activations are in it too and the device has such
+    Of a mixture of experts, arithmetic counts the parameters that a token uses, and memory the experts that the new
+    tokens of all rows use in the mean (`Experts.touched`). Device memory holds all of them. Quantised weights are read
+    in their own bytes, and multiplied in their own format where activations are also in it and the device has such
     units; else they are dequantised and multiplied in the model's dtype. A draft by a block drafter is one forward over
-    all that it drafts.
+    all its tokens.
 
     Tensor parallel over N devices: arithmetic, weights, keys and values of every member, drafters too, are split
     evenly; each layer adds two ring all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over
     the link and its latency (Shoeybi et al. 2019, arXiv:1909.08053). Launches are not split.
 
-    An engine reaches a share of the peaks, and takes seconds of its own a layer, an all-reduce and a row, and a round:
-    with a forward of a member that drafts, and with one of the target that feeds some row more than one token.
+    An engine reaches a share of the peaks, and adds seconds per layer, all-reduce and row, and per round: with a
+    forward of a member that drafts, and with one of the target in which some row is fed more than one token.
 
     Args:
         device: the accelerator.
-        models: shapes of the recorded models, the target last; all of them lie in device memory at once.
-        engine: what serves them; None: the peaks are reached, and launches are the device's.
-        tensor_parallel: devices the models are split over, 1 to the least hidden size.
-        remarks: what `notes` is to say.
+        models: shapes of the recorded models, the target last; device memory holds all of them at once.
+        engine: that serves them; None: the peaks are reached, and launches are the device's.
+        tensor_parallel: devices over which the models are split, 1 to the least hidden size.
+        remarks: first in `notes`.
         free: members that copy text, as prompt lookup does: a draft by them costs one lookup.
 
     Raises:
@@ -156,7 +156,7 @@ class RooflineCost(ShapedCost):
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
     ) -> float:
-        """See `CostModel`: arithmetic is over all that is attended to, memory over what is read."""
+        """See `CostModel`: arithmetic is over tokens attended to, memory over tokens read."""
         terms = self._of(model)
         arithmetic_s, memory_s = self.busy_s(
             model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
@@ -192,9 +192,9 @@ class RooflineCost(ShapedCost):
         return notes
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
-        """See `CostModel`: rounds that take as little, or as much, beside the target's plain step as was measured.
+        """See `CostModel`: rounds with the least, or the most, measured seconds beyond the target's plain step.
 
-        With `whole` also plain steps as short, or as long. Both are those of the target's group.
+        With `whole` also the shortest, or the longest, plain steps. Both are those of the target's group.
         """
         engine = self.engine
         if engine is None:
@@ -214,26 +214,26 @@ class RooflineCost(ShapedCost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
-    """What a forward of one model takes on its devices, in seconds."""
+    """Seconds of a forward of one model on its devices."""
 
     token_s: float  # of arithmetic, for a new token
     attended_s: float  # of arithmetic, for a new token and a token it attends to
     weights_s: float  # of reading every weight once
     experts: Experts | None  # of a mixture of experts
-    expert_s: float  # of reading one expert in each layer that has them
+    expert_s: float  # of reading one expert in each layer with experts
     held_s: float  # of reading the keys and values of one token
     launch_s: float  # of launches and of starting all-reduces
-    reduced_s: float  # of the bytes that all-reduces move for a new token
-    row_s: float  # a row
-    wide_s: float  # a forward that feeds some row more than one token
+    reduced_s: float  # of all-reduces' bytes for a new token
+    row_s: float  # per row
+    wide_s: float  # per forward with more than one token in a row
 
     def beside_s(self, num_rows: int, new_tokens: int) -> float:
-        """Of all that is neither arithmetic nor memory traffic."""
+        """Of all outside arithmetic and memory traffic."""
         seconds = self.launch_s + self.reduced_s * new_tokens + self.row_s * num_rows
         return seconds if new_tokens == num_rows else seconds + self.wide_s
 
     def read_s(self, new_tokens: int) -> float:
-        """Of reading the weights that so many new tokens go through, each once."""
+        """Of reading the weights that `new_tokens` use, each once."""
         if self.experts is None:
             return self.weights_s
         return self.weights_s - self.expert_s * (self.experts.number - self.experts.touched(new_tokens))
@@ -271,9 +271,9 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
 
 
 def _multiplied(device: Device, model: ModelInfo, peak: float, narrow: float) -> float:
-    """Parameters that a token is multiplied with, those in faster units at the share of time that they take.
+    """Parameters multiplied with a token, those in faster units weighted by their share of the time.
 
-    `narrow` is the share of their peak that these reach, over that of `peak`.
+    `narrow` is the share of peak that faster units reach, over that of `peak`.
     """
     quantised, experts = model.quantised, model.experts
     fast = None if quantised is None or quantised.arithmetic is None else device.flops_per_s.get(quantised.arithmetic)
@@ -300,7 +300,7 @@ def _weights_note(device: Device, model: ModelInfo) -> str:
 
 
 def _all_reduce(device: Device, num_devices: int, engine: EngineTerms | None) -> tuple[float, float]:
-    """Seconds of one all-reduce over two devices or more: (per byte, whatever its size)."""
+    """Seconds of one all-reduce over two devices or more: (per byte, at any size)."""
     if device.link_bytes_per_s is None:
         raise ValueError(f"cost {device.name}: no link to split models over, got tensor_parallel {num_devices}")
     per_byte_s = 2 * (num_devices - 1) / num_devices / device.link_bytes_per_s
@@ -310,9 +310,9 @@ def _all_reduce(device: Device, num_devices: int, engine: EngineTerms | None) ->
 
 
 def check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:
-    """Refuse models whose weights `num_devices` devices cannot hold together; `name` is the cost's."""
+    """Raise ValueError for models whose weights `num_devices` devices cannot hold together; `name` is the cost's."""
     names = {model.name for model in models}
-    # A submodel's weights are its model's; one whose model is not in the pool brings its own.
+    # A submodel's weights are its model's; one whose model is not in the pool has its own.
     held = [model for model in models if model.submodel_of not in names]
     needed = sum(model.weights_bytes or 0 for model in held)
     total = device.memory_bytes * num_devices

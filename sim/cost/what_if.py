@@ -1,10 +1,10 @@
-"""What if: another cost model's seconds, scaled by member, taken to another device, or those of other models.
+"""What if: another cost model's seconds, scaled by member, mapped to another device, or those of other models.
 
 Of the seconds S of a measured forward, the device it was measured on cannot have taken less than its roofline: the
-larger of arithmetic and memory time. What is left is the host's (launches, Python, sampling) and whatever the device
-falls short of its peaks; a measurement does not tell them apart. So there are three readings:
+larger of arithmetic and memory time. The rest is the host's (launches, Python, sampling) and the device's shortfall
+from its peaks; a measurement does not separate them. So there are three readings:
 
-- `device`: what the roofline explains takes what it takes on the other device, term by term; the rest stays.
+- `device`: the part that the roofline explains becomes that of the other device, term by term; the rest is kept.
 - `all`: everything scales as the rooflines do, S x roofline there / roofline here: no host time, only lost peaks.
 - `memory`: only the memory term changes; arithmetic is slow for reasons that another device shares.
 """
@@ -21,11 +21,11 @@ from ...traces.rounds.rounds import TARGET_ALONE
 from .base import Beside, ContextLine, CostModel, DraftTerms, RoundScale, WrappedCost
 from .roofline import RooflineCost
 
-LEAST_PROMPT = 1  # tokens of a prompt whose length no log says: its weights are read at least once
+LEAST_PROMPT = 1  # tokens of a prompt of unknown length: weights are read at least once
 
 
 class MappedBy(StrEnum):
-    """How measured seconds are taken to another device; see the module."""
+    """How measured seconds are mapped to another device; see the module."""
 
     device = "device"
     all = "all"
@@ -33,10 +33,10 @@ class MappedBy(StrEnum):
 
 
 class MappedCost(WrappedCost):
-    """Seconds that were measured with a recording, on another device.
+    """Seconds measured with a recording, mapped to another device.
 
     Of recorded rounds, verification and prefill are the target's, and a drafter's mean is that of one token. `here` and
-    `there` are rooflines of the device it was measured on and of the other; `target` is the pool's last member.
+    `there` are rooflines of the measured device and of the other; `target` is the pool's last member.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class MappedCost(WrappedCost):
         return draft_s, self._moved_s(self._target, verify_s, num_rows=1, new_tokens=drafted + 1, context_tokens=held)
 
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:
-        """See `CostModel`. The most that drafting takes changes as the mean of a drafted token does."""
+        """See `CostModel`. The most seconds of drafting change as the mean of a drafted token does."""
         scale = self._cost.round_scale(request_id, drafter)
         if isinf(scale.most_draft_s):
             return scale
@@ -82,7 +82,7 @@ class MappedCost(WrappedCost):
         return scale._replace(most_draft_s=scale.most_draft_s * ratio)
 
     def prefill_s(self, request_id: str, method: str) -> float:
-        """See `CostModel`. All of it counts as the target's reading of the prompt."""
+        """See `CostModel`. All of it counts as the target's forward over the prompt."""
         seconds = self._cost.prefill_s(request_id, method)
         if not seconds:
             return 0.0
@@ -103,10 +103,10 @@ class MappedCost(WrappedCost):
     def _moved_s(
         self, model: str, seconds: float, *, num_rows: int, new_tokens: int, context_tokens: int, times: int = 1
     ) -> float:
-        """What `times` equal forwards that took `seconds` together take on the other device."""
+        """Seconds on the other device of `times` equal forwards that took `seconds` together."""
         terms = self._here.draft_terms(model)
         if terms is not None and terms.block is None:
-            return seconds  # it copies text: the host's seconds
+            return seconds  # prompt lookup runs on the host
         one = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
         here, there = self._here.busy_s(model, **one), self._there.busy_s(model, **one)
         if seconds < times * max(here):
@@ -120,19 +120,19 @@ class MappedCost(WrappedCost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Where the seconds of one member come from."""
+    """Source of one member's seconds."""
 
-    cost: CostModel  # that knows the other model
+    cost: CostModel  # of the other model
     model: str  # its name there
 
 
 class PricedAsCost(CostModel):
-    """Seconds of other models' forwards, member by member: drafters may lie on fewer devices than the target.
+    """Seconds of other models' forwards, member by member: drafters may be on fewer devices than the target.
 
-    What is drafted and accepted stays that of the recording; only the seconds are another model's.
+    Drafts and acceptance remain those of the recording; only the seconds are another model's.
 
     Raises:
-        ValueError: no member has a price; by whatever is asked of a member, this one has none.
+        ValueError: no member has a price; by methods for a member, it has none.
     """
 
     def __init__(self, name: str, prices: Mapping[str, Price]) -> None:
@@ -163,7 +163,7 @@ class PricedAsCost(CostModel):
         return cost.context_line(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
 
     def unlined(self) -> str:
-        """See `CostModel`: each member's price has to have lines."""
+        """See `CostModel`: each member's price must have lines."""
         return next(filter(None, (price.cost.unlined() for price in self._prices.values())), "")
 
     def draft_terms(self, model: str) -> DraftTerms | None:
@@ -172,7 +172,7 @@ class PricedAsCost(CostModel):
         return cost.draft_terms(model)
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
-        """See `CostModel`: all members at the same end; one whose cost knows none stays as it is."""
+        """See `CostModel`: all members at the same end; one whose cost has none is unchanged."""
         known = {name: price.cost.ends(whole=whole) for name, price in self._prices.items()}
         found = []
         for index in range(max(map(len, known.values()))):
@@ -185,7 +185,7 @@ class PricedAsCost(CostModel):
         return tuple(found)
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`: what each member is, then what the costs say, each once."""
+        """See `CostModel`: each member's model, then the costs' notes, each once."""
         same = [f"{member} is priced as {price.model} on {price.cost.name}" for member, price in self._prices.items()]
         return (*same, *self._notes())
 
@@ -215,8 +215,8 @@ def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> Cos
 class ScaledCost(WrappedCost):
     """Seconds of another cost model, multiplied by a factor for each member; see `scaled`.
 
-    Of recorded rounds, drafting is scaled as their drafter, verification and prefill as the target. Of operations, what
-    is beside forwards stays as it is.
+    Of recorded rounds, drafting is scaled as their drafter, verification and prefill as the target. Of operations,
+    seconds outside forwards are unchanged.
     """
 
     def __init__(self, cost: CostModel, factors: Mapping[str, float], target: str) -> None:

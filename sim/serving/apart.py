@@ -1,9 +1,9 @@
 """Replicas that prefill for others, replicas that decode, and the link between them.
 
 When a prefill has ended a router picks the replica that decodes. The request waits there for blocks of its whole text
-and for a place in the batch; then what that replica's prefix cache does not hold of the text crosses the link, first
-come, first served. Until it has, the blocks of the replica that prefilled are held, too. The request joins the batch at
-the start of the first cycle after that. One that was put back is prefilled where it decodes.
+and for a place in the batch; then the part of the text that is not in that replica's prefix cache is sent over the
+link, first come, first served. Until then the replica that prefilled also holds its blocks. The request joins the batch
+at the start of the first cycle after that. A preempted one is prefilled where it decodes.
 """
 
 from collections import Counter, deque
@@ -27,7 +27,7 @@ from .running import ARRIVALS, Moment, RankedEvent
 
 
 class _Sent(NamedTuple):
-    """A transfer: when it came to the link, when its first byte leaves and its last one has left."""
+    """A transfer: when it arrived at the link, and when its first and last bytes leave."""
 
     num_bytes: int
     at_ps: int
@@ -36,13 +36,13 @@ class _Sent(NamedTuple):
 
 
 class _Sums:
-    """Of transfers, as far as they come until an instant."""
+    """Sums over transfers up to an instant."""
 
     def __init__(self) -> None:
         self.sent = self.unfinished = self.bytes = self.busy_ps = self.queued_ps = self.most_queued_ps = 0
 
     def add(self, one: _Sent, until_ps: int) -> None:
-        """One that came to the link before `until_ps`."""
+        """Add a transfer that arrived at the link before `until_ps`."""
         lasts_ps = one.ends_ps - one.begins_ps
         busy_ps = min(max(until_ps - one.begins_ps, 0), lasts_ps)
         queued_ps = max(min(until_ps, one.begins_ps) - one.at_ps, 0)
@@ -55,7 +55,7 @@ class _Sums:
 
 
 class Link:
-    """Carries one transfer after the other, in the order in which they are given to it.
+    """Carries transfers in turn, in the order of `send`.
 
     Args:
         transfer: how fast.
@@ -70,9 +70,9 @@ class Link:
         self._open: deque[_Sent] = deque()
 
     def send(self, num_tokens: int, now_ps: int) -> int:
-        """Keys and values of so many tokens are ready; returns when the last of them is there.
+        """Send the keys and values of `num_tokens`; returns when the last has arrived.
 
-        Nothing to send takes no time. To be called with times that never go back.
+        Nothing to send takes no time. Times of calls must not decrease.
         """
         if not num_tokens:
             return now_ps
@@ -84,7 +84,7 @@ class Link:
         return self._free_at_ps + self._latency_ps
 
     def totals(self, handed_over: int, held_ps: int, until_ps: int) -> TransferTotals:
-        """What it carried until the run ended, with what is known of who was handed over; see `TransferTotals`.
+        """Totals until the run ended, with the given figures of requests handed over; see `TransferTotals`.
 
         To be called once, with a time not before that of the last `send`.
         """
@@ -104,7 +104,7 @@ class Link:
         )
 
     def _book(self, now_ps: int) -> None:
-        """Add up the transfers that are over."""
+        """Add up finished transfers."""
         while self._open and self._open[0].ends_ps <= now_ps:
             self._over.add(self._open.popleft(), now_ps)
 
@@ -116,7 +116,7 @@ class Handover:
     session: ServedRequest  # of the request, its first token written
     prefiller: int  # index of the replica that prefilled it
     decoder: int  # index of the one that decodes it
-    prefilled_at_ps: int  # when the first token came out
+    prefilled_at_ps: int  # when the first token was written
 
 
 class Handovers:
@@ -130,7 +130,7 @@ class Handovers:
         self._prefillers: Mapping[int, PrefillReplica] = {}
         self._decoders: tuple[tuple[int, DecodeReplica], ...] = ()
         self._dispatcher: Dispatcher | None = None
-        self._held: dict[int, Handover] = {}  # who waits for blocks, by serial
+        self._held: dict[int, Handover] = {}  # requests that wait for blocks, by serial
         self._handed_over = self._held_ps = 0
 
     def connect(
@@ -139,7 +139,7 @@ class Handovers:
         decoders: Mapping[int, "DecodeReplica"],
         dispatcher: Dispatcher,
     ) -> None:
-        """Say who hands over to whom.
+        """Set the replicas.
 
         Args:
             prefillers: by index.
@@ -151,22 +151,22 @@ class Handovers:
         self._dispatcher = dispatcher
 
     def refuses(self, arrival: Arrival) -> str:
-        """Why a replica that may be picked could never decode a request, in the words of the first; "" if all can."""
+        """Why some replica could never decode a request, in the words of the first; "" if all can."""
         return next(filter(None, (decoder.refuses(arrival) for _, decoder in self._decoders)), "")
 
     def prefilled(self, prefiller: int, session: ServedRequest, at_ps: int) -> None:
-        """A request has its first token, and has left the batch in which it was prefilled."""
+        """Hand over a request that has its first token and has left the batch of its prefill."""
         self._prefilled[session.serial] = session
         self._events.at(at_ps, lambda: self._hand_over(prefiller, session, at_ps))
 
     def begin(self, handover: Handover, num_tokens: int, now_ps: int) -> None:
-        """Blocks are held for a request; so many of its tokens are to be sent."""
+        """Send `num_tokens` of a request for which blocks are held."""
         self._held_ps += now_ps - self._held.pop(handover.session.serial).prefilled_at_ps
         arrives_ps = self._link.send(num_tokens, now_ps)
         self._events.at(arrives_ps, lambda: self._arrived(handover, arrives_ps))
 
     def close_books(self, until_ps: int) -> None:
-        """Tell the recorder what it is told once: the run ends then."""
+        """Write the totals into the recorder at the end of the run."""
         for session in self._prefilled.values():
             self._recorder.emitted(session.serial, session.num_answer)
         held_ps = self._held_ps + sum(max(until_ps - one.prefilled_at_ps, 0) for one in self._held.values())
@@ -200,7 +200,7 @@ class DecodeReplica(Replica):
         self._in_cycle = False
 
     def expect(self, handover: Handover, at_ps: int) -> None:
-        """A request waits for blocks."""
+        """Let a request wait for blocks."""
         self._expected.append(handover)
         self._batch.elsewhere += 1
         self._requests[handover.session.request_id] = handover.session
@@ -208,7 +208,7 @@ class DecodeReplica(Replica):
         self._books.note_state(at_ps)
 
     def received(self, handover: Handover, at_ps: int) -> None:
-        """What was sent is there."""
+        """A transfer has arrived."""
         self._received.append(handover.session)
 
     def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
@@ -220,11 +220,11 @@ class DecodeReplica(Replica):
             if end_ps is not None:
                 return end_ps
             if not self._received:
-                self._books.note_state(now_ps)  # of blocks that are held for who comes
+                self._books.note_state(now_ps)  # of blocks held for handovers
                 return None
 
     def _join(self) -> None:
-        """Requests whose keys and values are there run."""
+        """Requests whose keys and values have arrived join the batch."""
         while self._received and len(self._batch.running) < self._most_running:
             self._scheduler.has_moved = True
             session = self._received.popleft()
@@ -232,7 +232,7 @@ class DecodeReplica(Replica):
             self._batch.joined(session)
             self._memory.commit(session)
             self._asked.enter(session)
-            self._asked.goes_on(session)
+            self._asked.make_ready(session)
             self._asked.load.num_waiting -= 1
 
     def _below(
@@ -245,7 +245,7 @@ class DecodeReplica(Replica):
         self._in_cycle = False
         end_ps = super()._step(rows, now_ps, start_ps, until_ps)
         batch, expected = self._batch, self._expected
-        # Who was put back comes first: while one waits, nobody gets blocks that it lacks.
+        # Preempted requests come first: while one waits, no other gets blocks that it lacks.
         while expected and not batch.waiting and self._num_held() < self._most_running:
             num_tokens = self._memory.receive(expected[0].session)
             if num_tokens is None:
@@ -255,23 +255,23 @@ class DecodeReplica(Replica):
         return end_ps
 
     def _num_held(self) -> int:
-        """Requests that hold blocks, and run or will when their keys and values are there."""
+        """Requests that hold blocks, and run or will when their keys and values have arrived."""
         return len(self._batch.running) + self._batch.elsewhere - len(self._expected)
 
 
 class PrefillReplica(Replica):
-    """As `Replica`, whose policy is never asked."""
+    """As `Replica`, without decisions of its policy."""
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, handovers: Handovers) -> None:
         super().__init__(index, spec, shared, may_lag=False)
         self._handovers = handovers
 
     def refuses(self, arrival: Arrival) -> str:
-        """Why a request can never run here, or where it would be decoded; "" if it can."""
+        """Why a request can never run here, or at a replica that decodes; "" if it can."""
         return self._memory.refuses(arrival, answer_tokens=1) or self._handovers.refuses(arrival)
 
     def sent(self, session: ServedRequest, at_ps: int) -> None:
-        """Keys and values of a request are where they are decoded: their blocks are free."""
+        """Free the blocks of a request whose keys and values were sent."""
         self._memory.release(session.serial)
         self._books.note_state(at_ps)
 
@@ -285,9 +285,9 @@ class PrefillReplica(Replica):
                 self._hand_over(session, end_ps)
 
     def _hand_over(self, session: ServedRequest, at_ps: int) -> None:
-        """It leaves the batch, and its blocks stay."""
+        """The request leaves the batch, and keeps its blocks."""
         self._asked.withdraw(session)
-        self._world.put_back(session)
+        self._world.preempt(session)
         self._batch.ended(session)
         session.forget_caches()
         del self._requests[session.request_id]
@@ -295,7 +295,7 @@ class PrefillReplica(Replica):
 
 
 def check_roles(replicas: Iterable[ReplicaSpec], transfer: Transfer | None) -> None:
-    """Raise ArgumentError if nobody takes over, nobody hands over, or there is no link between them."""
+    """Raise ArgumentError if no replica decodes, none prefills, or there is no link between them."""
     specs = list(replicas)
     found = Counter(spec.role for spec in specs)
     for one, other in ((Role.prefill, Role.decode), (Role.decode, Role.prefill)):
@@ -312,12 +312,12 @@ def check_roles(replicas: Iterable[ReplicaSpec], transfer: Transfer | None) -> N
 
 
 class RunEvents:
-    """What drives handovers; what is done at an instant comes in its turn among the requests that come then.
+    """Events of handovers; those at an instant come in turn among the requests that arrive then.
 
     Args:
         env: of the run.
         moment: of the run.
-        wake: lets a replica that found nothing to do look again, now.
+        wake: lets an idle replica plan again, now.
     """
 
     def __init__(self, env: simpy.Environment, moment: Moment, wake: Callable[[int], None]) -> None:
@@ -326,7 +326,7 @@ class RunEvents:
         self.wake = wake
 
     def at(self, at_ps: int, do: Callable[[], None]) -> None:
-        """Let something be done then, in the order of the calls among what is done at that instant."""
+        """Call `do` at an instant; several at one instant in the order of these calls."""
 
         def happen(_: simpy.Event) -> None:
             self._moment.now_ps = at_ps
@@ -338,7 +338,7 @@ class RunEvents:
 def connected(
     handovers: Handovers, replicas: Sequence[Replica], dispatch: Callable[[Sequence[Replica]], Dispatcher]
 ) -> Dispatcher:
-    """Let the replicas of a run that prefill hand over to those that decode; returns who routes new requests."""
+    """Let the replicas of a run that prefill hand over to those that decode; returns the router of new requests."""
     prefillers = {index: replica for index, replica in enumerate(replicas) if isinstance(replica, PrefillReplica)}
     decoders = {index: replica for index, replica in enumerate(replicas) if isinstance(replica, DecodeReplica)}
     dispatcher = dispatch(list(decoders.values()))

@@ -1,11 +1,11 @@
-"""Asks a policy for the steps of a replica's requests, groups equal ones, and tells it what came of them.
+"""Gets steps of a replica's requests from a policy, groups equal ones, and passes back their outcomes.
 
-`decoding.Loop` is what this must equal: the same steps, in the same order, with the same outcomes. It is written anew
-because a served step costs microseconds: nothing is written down but sums, and no record, operation or result object
-is made that nobody reads.
+`decoding.Loop` is what this must equal: the same steps, in the same order, with the same outcomes. It is separate code
+because a served step takes microseconds: it keeps only sums, and makes no record, operation or result object that is
+not read.
 
-Operations that wait stand in **slots**: two for each member, its drafts and then its verifications, lowest member
-first. The first slot that holds anybody runs next.
+Waiting operations are in **slots**: two for each member, its drafts and then its verifications, lowest member first.
+The first slot that is not empty runs next.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ from ...runs.recorder import ServingRecorder
 from .requests import ServedRequest, ServedView
 from .world import EngineWorld
 
-Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it drafts, who
+Slot: TypeAlias = tuple[int, bool, list[ServedRequest]]  # level, whether it drafts, requests
 MOST_ROW = 64
-MOST_STEPS = 4096  # that are known by identity; more are checked anew
-NO_STEP: tuple[object, int, int] = (object(), 0, 0)  # which no policy returns, while it may return None
-COMMITS, UNSURE = -1, -2  # in place of tokens to draft, 0 of a verification: to be looked at each time
+MOST_STEPS = 4096  # known by identity; more are checked again
+NO_STEP: tuple[object, int, int] = (object(), 0, 0)  # an object that no policy returns, while one may return None
+COMMITS, UNSURE = -1, -2  # in place of tokens to draft (0: a verification): to be checked each time
 
 
 class OutputBooks(Protocol):
-    """Where new tokens of answers are written down; see `ReplicaBooks`."""
+    """Where new tokens of answers are noted; see `ReplicaBooks`."""
 
     recorder: ServingRecorder
     num_emitted: int
@@ -39,26 +39,26 @@ class OutputBooks(Protocol):
 
 
 class AskedPolicy:
-    """One policy and the requests of one replica that it is asked about. Mutated by all its methods.
+    """One policy and the requests of one replica. Mutated by all its methods.
 
     Args:
         pool: the members.
-        policy: asked for every step; one object for all requests.
+        policy: decides every step; one object for all requests.
         name: of the policy, for errors.
-        world: carries out what is asked for; reads what a drafter said of a pending token.
-        decide_s: seconds that a decision takes while so many requests run, by which the clock `load.now_s` moves on;
-            None: none.
+        world: carries out steps; reads a drafter's signal of a pending token.
+        decide_s: seconds that a decision takes, by the number of running requests; the clock `load.now_s` advances by
+            them. None: none.
 
     Attributes:
-        load: what the policy sees of the server. `num_waiting`, `now_s` and `free_kv_share` are set by the replica.
-        finished: requests that are done, for the replica to take out.
-        committed: requests with a Commit since the replica took them last.
+        load: what the policy sees of the server. The replica sets `num_waiting`, `now_s` and `free_kv_share`.
+        finished: requests that are done; the replica takes them out.
+        committed: requests with a Commit since the replica last took them.
         num_modelled: decisions that were modelled rather than replayed.
-        ready: requests that are asked next, in this order.
+        ready: requests that need a step, in this order.
         learn: of the policy.
-        each_s: seconds of a decision when policies were asked last.
+        each_s: seconds of a decision at the last decisions.
         idle: steps in a row that left a request as it was, by id.
-        judged_sums: `[L]` rows, drafted tokens, accepted and own ones that a member judged; prefills apart.
+        judged_sums: `[L]` rows, judged tokens, accepted and own ones of a member; without prefills.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class AskedPolicy:
 
     @property
     def between_rounds(self) -> bool:
-        """Whether nobody has anything pending or waits for an operation."""
+        """Whether no request has pending tokens or waits for an operation."""
         if self._num_queued:
             return False
         for request in self.ready:
@@ -98,18 +98,18 @@ class AskedPolicy:
         return True
 
     def enter(self, request: ServedRequest) -> None:
-        """A request is in the batch; it is asked for nothing before `goes_on`."""
+        """A request enters the batch; no step is decided for it before `make_ready`."""
         load = self.load
         request.view = ServedView(request, load, self._world.signal)
         load.num_running += 1
         load.context_tokens += request.num_text
 
-    def goes_on(self, request: ServedRequest) -> None:
-        """A request whose text is read is asked next, after all that are ready."""
+    def make_ready(self, request: ServedRequest) -> None:
+        """A request whose text was read is ready, after all others that are."""
         self.ready.append(request)
 
     def withdraw(self, request: ServedRequest) -> None:
-        """A request leaves the batch, without what is pending; the policy is told nothing."""
+        """A request leaves the batch, without its pending tokens; the policy gets no outcome."""
         self.ready = [other for other in self.ready if other is not request]
         for place, rows in enumerate(self._slots):
             if request in rows:
@@ -127,7 +127,7 @@ class AskedPolicy:
     # -- asking
 
     def next_op(self, now_s: float) -> Slot | None:
-        """Ask all who are ready; returns the operation that runs next, None where nobody is left.
+        """Get steps for all ready requests; returns the operation that runs next, None where none is left.
 
         Raises:
             PolicyError: the policy raised, returned an illegal step or makes no progress.
@@ -140,22 +140,22 @@ class AskedPolicy:
             if self._decide_s is not None:
                 self.each_s = self._decide_s(load.num_running)
             each_s = self.each_s
-            # As mostly all ask for the same: then nobody stands in a slot.
+            # The usual case: all have the same step, and slots are empty.
             rows: list[ServedRequest] = []
             same = -1 if self._num_queued else -2
             latest, slot, tokens = NO_STEP
-            for request in ready:  # grows by those whose step is a Commit
+            for request in ready:  # grows by requests whose step is a Commit
                 if each_s:
                     load.now_s += each_s
                 try:
                     step = decide(request.view)
-                except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
+                except BaseException as error:  # foreign code: any error ends the run and names the policy
                     raise raised(self._name, request.request_id, None, "decide", error) from error
                 if step is not latest:
                     latest, slot, tokens = steps.get(id(step)) or self._look_at(request, step)
                 request.step, request.asked = step, tokens
                 if tokens > 0:
-                    # With nothing pending there is no end that leaves no room.
+                    # With nothing pending there is always room.
                     room = request.room if request.tokens else request.budget - len(request.emitted)
                     if tokens > room:
                         if room < 1:
@@ -192,7 +192,7 @@ class AskedPolicy:
         return None
 
     def _look_at(self, request: ServedRequest, step: Step) -> tuple[Step, int, int]:
-        """What a step is that was not met before; steps are values, so it stays that, and is held as long as its id."""
+        """Classify a new step, and keep it as long as its id is used; steps are values, so its class never changes."""
         level = self._check(request, step)
         if isinstance(step, Commit):
             known: tuple[Step, int, int] = step, 0, COMMITS
@@ -233,7 +233,7 @@ class AskedPolicy:
     # -- telling
 
     def drafted(self, level: int, rows: list[ServedRequest], results: Sequence[Drafted], duration_s: float) -> None:
-        """A draft has run."""
+        """Pass on the results of a draft."""
         num_rows, keeps, learn, idle = len(rows), self._keeps[level], self.learn, self.idle
         many = self._by_level[level]
         for request, drafted in zip(rows, results):  # noqa: B905 - to be strict costs as much as the rest
@@ -270,7 +270,7 @@ class AskedPolicy:
         self.ready += rows
 
     def judged(self, level: int, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float) -> None:
-        """A verification by a member below the target has run."""
+        """Pass on the results of a verification by a member below the target."""
         sums, num_rows, idle = self.judged_sums[level], len(rows), self.idle
         sums[0] += num_rows
         for request, judged in zip(rows, results):  # noqa: B905 - as above
@@ -292,10 +292,10 @@ class AskedPolicy:
 
     def wrote(self, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float, num_rows: int,
               books: OutputBooks, at_ps: int) -> list[ServedRequest]:  # fmt: skip
-        """The target has judged, in an operation of `num_rows` requests, and each has more of its answer now.
+        """Pass on verdicts of the target, in an operation of `num_rows` requests; each answer grows.
 
         Returns:
-            Requests with as many tokens as others of their sessions wait for; `books` know of all else.
+            Requests with as many tokens as others of their sessions wait for; `books` get all else.
         """
         learn, reads, num_judged, num_accepted, num_own, written = self.learn, self._reads_states, 0, 0, 0, 0
         reached: list[ServedRequest] = []
@@ -349,7 +349,7 @@ class AskedPolicy:
 
     def prefilled(self, rows: Sequence[ServedRequest], results: Sequence[Judged], duration_s: float,
                   num_rows: int) -> None:  # fmt: skip
-        """Prefills have ended in an operation of `num_rows` requests, and each wrote its first token."""
+        """Note prefills that ended in an operation of `num_rows` requests, each with its first token."""
         for request, judged in zip(rows, results):  # noqa: B905 - as above
             outcome = request.prefilled(cast(Verify, request.step), judged, duration_s=duration_s, num_rows=num_rows)
             self.load.context_tokens += outcome.num_emitted
@@ -360,6 +360,6 @@ class AskedPolicy:
                 self.ready.append(request)
 
     def end(self, request: ServedRequest) -> None:
-        """A request is done."""
+        """Forget a request that is done."""
         self.finished.append(request)
         self._forget(request)

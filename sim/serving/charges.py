@@ -1,10 +1,10 @@
-"""The clock of simulated serving, and what operations take on it: whole picoseconds inside, seconds at the edges.
+"""The clock of simulated serving, and charges of operations: whole picoseconds inside, seconds at the interfaces.
 
 Sums of integers are the same in any order, so a closed form of many steps ends at the same instant as the steps.
 
-Where a cost has lines by the tokens held, picoseconds lie on lines as well: whole ones at the start of a piece, and
-whole ones for each token more. A piece is short enough that this rounding takes or adds at most `MOST_ERROR` of a
-forward, and half a picosecond. Elsewhere each forward's seconds are rounded once.
+Where a cost has lines by the tokens held, picoseconds are on lines too: whole ones at the start of a piece, and whole
+ones for each token more. A piece is short enough that this rounding changes a forward by at most its share `MOST_ERROR`
+and half a picosecond. Elsewhere each forward's seconds are rounded once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +24,8 @@ from .requests import ServedRequest
 def to_ps(seconds: float) -> int:
     """Picoseconds nearest to a number of seconds, ties to the even one; raises ValueError unless >= 0 and finite.
 
-    A float of seconds names each picosecond up to 2^51 of them, which is 37 minutes; above, its own steps are wider
-    than one (at a week 116 ps).
+    A float of seconds represents each picosecond up to 2^51 of them, which is 37 minutes; above, its own steps are
+    wider than one (at a week 116 ps).
     """
     if not 0 <= seconds < inf:
         raise ValueError(f"seconds must be >= 0 and finite, got {seconds!r}")
@@ -51,7 +51,7 @@ class PsLine(NamedTuple):
     slope_ps: int
 
     def ps(self, context_tokens: int) -> int:
-        """Of a forward with so many tokens held."""
+        """Of a forward with `context_tokens` held."""
         return self.start_ps + self.slope_ps * (context_tokens - self.start)
 
 
@@ -85,7 +85,7 @@ class ForwardLines:
 
 
 class WholeSeconds(WrappedCost):
-    """A cost whose forwards are what `ForwardLines` says; all else is that of the cost. Exact below 2^51 picoseconds.
+    """A cost with forwards by `ForwardLines`; all else is that of the cost. Exact below 2^51 picoseconds.
 
     Attributes:
         lines: of its forwards.
@@ -101,7 +101,7 @@ class WholeSeconds(WrappedCost):
 
 
 def in_whole_ps(cost: CostModel) -> CostModel:
-    """A cost whose forwards take whole picoseconds on lines, if it has lines; else as it is."""
+    """A cost whose forwards take whole picoseconds on lines, if it has lines; else unchanged."""
     return cost if cost.unlined() else WholeSeconds(cost)
 
 
@@ -120,16 +120,16 @@ def forward_ps_of(cost: CostModel) -> Callable[[str, int, int, int], int]:
 def later_forwards(
     forward_ps: ForwardPs, model: str, lengths: list[int], contexts: list[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """The forwards of a draft after its first one, in which rows of different lengths take part.
+    """The forwards of a draft after its first one, with rows of different lengths.
 
     Args:
         forward_ps: picoseconds of a forward.
         model: that drafts.
-        lengths: of what each row writes, >= 1.
+        lengths: tokens that each row writes, >= 1.
         contexts: tokens of each before that.
 
     Yields:
-        Rows, forwards with so many, and picoseconds of each.
+        Rows, forwards with these rows, and picoseconds of each.
     """
     done, rows, held = 1, len(lengths), sum(contexts)
     for length, context in sorted(zip(lengths, contexts, strict=True)):
@@ -158,21 +158,21 @@ def _whole(line: ContextLine, context_tokens: int) -> PsLine:
 
 
 class ServingCharges:
-    """Charges operations, one after another.
+    """Charges operations, in order.
 
-    Seconds that a recording measured of single rounds are those of a lone request and are not asked for: an operation
-    costs what `forward_s` says of its forwards, or what the cost says of operations.
+    Recorded seconds of single rounds are those of a lone request and are not used: an operation takes `forward_s` of
+    its forwards, or the cost's seconds of operations.
 
     Args:
         cost: seconds.
         pool: its members in level order.
-        now_s: reads the replica's clock: weights of a member are away while others run, and while nothing does.
-        target_cost: of forwards of the target, in whole picoseconds if they are to be so; None: those of `cost`.
+        now_s: reads the replica's clock: weights of a member are not read while others run, and while nothing does.
+        target_cost: of forwards of the target, perhaps in whole picoseconds; None: those of `cost`.
 
     Attributes:
         forward_ps: of one forward, by model, rows, new tokens and tokens held.
-        lines: on which these lie; None of a cost without lines.
-        are_forwards: whether an operation costs its forwards and nothing else.
+        lines: of these; None for a cost without lines.
+        are_forwards: whether an operation takes only its forwards.
     """
 
     def __init__(
@@ -190,12 +190,12 @@ class ServingCharges:
         self._operations = OperationCharges(cost, pool, now_s) if cost.knows_operations else None
 
     def close(self, request_id: str) -> None:
-        """A request has left the batch."""
+        """Forget a request that has left the batch."""
         if self._operations is not None:
             self._operations.close(request_id)
 
     def looked_up(self, num_rows: int) -> int:
-        """Of prompt lookups for so many requests."""
+        """Picoseconds of prompt lookups for `num_rows` requests."""
         if self._operations is not None:
             return to_ps(self._operations.lookup_s(num_rows))
         return num_rows * to_ps(self._cost.lookup_s)
@@ -203,9 +203,9 @@ class ServingCharges:
     def drafted(
         self, level: int, rows: Sequence[ServedRequest], drafted: Sequence[Drafted], fed: tuple[int, int] | None
     ) -> tuple[int, int, int]:
-        """Forwards of a Draft, tokens fed in all of them, and picoseconds of all of it.
+        """Forwards of a Draft, tokens fed in all of them, and picoseconds of the whole.
 
-        `fed` is what `ServedRequest.feed` says of all rows together, if that is known.
+        `fed` is the sum of `ServedRequest.feed` over rows, if known.
         """
         if not self._by_forwards[level]:
             return self._drafted_otherwise(level, [(row, cast(Draft, row.step)) for row in rows], drafted)
@@ -239,7 +239,7 @@ class ServingCharges:
     def _drafted_otherwise(
         self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]
     ) -> tuple[int, int, int]:
-        """The same, where the cost says what operations or drafts take, or what each row holds counts."""
+        """The same, where the cost has seconds of operations or drafts, or depends on tokens held by each row."""
         if self._operations is not None:
             forwards, seconds = self._operations.draft(level, items, drafted)
             duration_ps = to_ps(seconds)

@@ -1,4 +1,4 @@
-"""From a cluster file, or the name of a device, and a recording to replicas with limits and costs, and a router."""
+"""Replicas with limits and costs, and a router, from a cluster file, or the name of a device, and a recording."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -42,20 +42,20 @@ class PlacedReplica:
     """One replica."""
 
     name: str  # unique in the cluster
-    group: str  # name of its table in the file; replicas of a group are alike and share their cost model
+    group: str  # name of its table in the file; replicas of a group are equal and share their cost model
     policy: str | None  # of this replica, as text; None: the run's
-    cost: CostModel  # what forwards of its members take
-    cost_name: str  # as tables print it
+    cost: CostModel  # of its members' forwards
+    cost_name: str  # in tables
     limits: EngineLimits  # of its engine
     placement: Mapping[str, str]  # device of each member that has weights, by name
-    tensor_parallel: int  # devices of a kind that each member is split over
+    tensor_parallel: int  # devices of a kind over which each member is split
     memory: tuple[DeviceMemory, ...]  # of each device
-    role: Role = Role.both  # what it does of a request
+    role: Role = Role.both  # its part of requests
 
     def running(self, names: Container[str] | None) -> "PlacedReplica":
-        """The same replica where only these members, the target among them, take memory; None: all.
+        """The same replica where only these members, the target included, take memory; None: all.
 
-        One that prefills for others asks no policy, and keeps what it has.
+        One that prefills for others has no policy, and is unchanged.
         """
         if names is None or self.role == Role.prefill:
             return self
@@ -70,18 +70,18 @@ class PlacedReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Replicas and what stands before them."""
+    """Replicas and their router."""
 
     name: str  # shown in tables
-    replicas: tuple[PlacedReplica, ...]  # in the order of the file; a replica's number is its place
-    router: Spec[RouterClass]  # who picks replicas
-    stale_s: float  # seconds between two looks at the replicas, >= 0; 0: the router sees them as they are
+    replicas: tuple[PlacedReplica, ...]  # in the order of the file; a replica's number is its index
+    router: Spec[RouterClass]  # that picks replicas
+    stale_s: float  # seconds between two snapshots of the replicas, >= 0; 0: the router sees them as they are
     horizon_s: float | None  # simulated seconds after which a run ends; None: it runs to its end
-    transfer: Transfer | None = None  # between replicas that prefill and those that decode; None: every one does both
+    transfer: Transfer | None = None  # from replicas that prefill to those that decode; None: all do both
 
     @property
     def groups(self) -> dict[str, tuple[PlacedReplica, ...]]:
-        """Replicas that are alike, by the name of their table."""
+        """Equal replicas, by the name of their table."""
         found: dict[str, list[PlacedReplica]] = {}
         for replica in self.replicas:
             found.setdefault(replica.group, []).append(replica)
@@ -94,18 +94,18 @@ LARGE_MEMORY_BYTES = 70 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What vLLM's API server takes for a device where nobody says otherwise."""
+    """vLLM's defaults for its API server on a device."""
 
     max_num_seqs: int  # requests in a batch
     token_budget: int  # tokens of a step (`max_num_batched_tokens`)
 
 
 def batch_limits(device: Device, like: str) -> BatchLimits:
-    """By memory, but for an A100, as vLLM has it: a large budget costs that one throughput.
+    """By memory, except for an A100, as in vLLM: a large budget lowers its throughput.
 
     Args:
         device: of the target.
-        like: device of the sheet that it is, or is like; its own name if it is like none.
+        like: the device of the sheet that it is, or is like; its own name if none.
     """
     if device.memory_bytes >= LARGE_MEMORY_BYTES and "a100" not in like.lower():
         return BatchLimits(max_num_seqs=1024, token_budget=8192)
@@ -139,16 +139,16 @@ def _own(path: Path | str, name: str, table: DeviceTable, sheet: Mapping[str, De
 
 
 def offload_of(table: ReplicaTable, memory: Sequence[DeviceMemory]) -> Offload | None:
-    """What a table asks for; None if it does not.
+    """Offloading of a table; None if it has none.
 
-    A block comes over the link of its member's device; where members are split, each device carries its part.
+    A block is loaded over the link of its member's device; where members are split, each device loads its part.
 
     Args:
         table: of the replica.
         memory: of its devices.
 
     Raises:
-        MemoryRuleError: a replica that decodes for others, no prefix cache, or a shape that is not known.
+        MemoryRuleError: a replica that decodes for others, no prefix cache, or an unknown shape.
     """
     asked = table.offload
     if asked is None:
@@ -175,7 +175,7 @@ def offload_of(table: ReplicaTable, memory: Sequence[DeviceMemory]) -> Offload |
 
 
 def transfer_of(content: ClusterContent, path: Path | str, recording: Recording) -> Transfer | None:
-    """The link that a content describes; None where every replica does both.
+    """The link of a content; None where all replicas do both.
 
     Args:
         content: of a file.
@@ -183,7 +183,7 @@ def transfer_of(content: ClusterContent, path: Path | str, recording: Recording)
         recording: whose target writes the keys and values.
 
     Raises:
-        ClusterFileError: roles that do not go together, a link that nobody uses or that is missing, an unknown shape.
+        ClusterFileError: roles that do not fit together, an unused or missing link, an unknown shape.
     """
     rows = {role: [row for row, table in enumerate(content.replicas) if table.role == role] for role in Role}
     for one, other in ((Role.prefill, Role.decode), (Role.decode, Role.prefill)):
@@ -209,7 +209,7 @@ def transfer_of(content: ClusterContent, path: Path | str, recording: Recording)
 
 
 class PlacedCost(PricedAsCost):
-    """A cost model for each member; prompt lookup, and whoever is not placed, costs what it costs the target's.
+    """A cost model for each member; prompt lookup, and members that are not placed, use the target's.
 
     Args:
         costs: by member.
@@ -223,7 +223,7 @@ class PlacedCost(PricedAsCost):
         self.lookup_s = costs[target].lookup_s
 
     def notes(self) -> tuple[str, ...]:
-        """See `CostModel`: those of every device, each once."""
+        """See `CostModel`: notes of every device, each once."""
         return self._notes()
 
     def _price(self, model: str) -> tuple[CostModel, str]:
@@ -236,17 +236,17 @@ FILE_ENDINGS = (".json", ".profile")
 def open_cluster(
     text: str | Path, recording: Recording, *, engine: str | None = None, cost: CostModel | None = None
 ) -> Cluster:
-    """The cluster of a file, or one replica on a device of the sheet with everything by default.
+    """The cluster of a file, or one replica with defaults on a device of the sheet.
 
     Args:
         text: a path to a TOML file (docs/cluster.md), or a name of the sheet, as "h100".
         recording: whose members the replicas serve.
-        engine: that serves on a device of the sheet; a file says it itself.
-        cost: of all replicas; the file's own are not looked at. None: each its own.
+        engine: on a device of the sheet; a file has its own.
+        cost: of all replicas, in place of the file's. None: each its own.
 
     Raises:
-        ClusterFileError: a file that breaks a rule, or does not go with the recording; one line.
-        ValueError: neither a device nor a file, or an engine beside a file.
+        ClusterFileError: a file that breaks a rule, or does not fit the recording; one line.
+        ValueError: neither a device nor a file, or an engine with a file.
     """
     name, sheet = str(text), device_sheet()
     if name in sheet:
@@ -264,16 +264,16 @@ def open_cluster(
 def make_cluster(
     content: ClusterContent, path: Path | str, recording: Recording, *, cost: CostModel | None = None
 ) -> Cluster:
-    """The cluster that a content describes.
+    """The cluster of a content.
 
     Args:
         content: of a file.
-        path: of it, for messages; costs that are files lie relative to its folder.
+        path: of it, for messages; costs that are files are relative to its folder.
         recording: whose members the replicas serve.
         cost: as of `open_cluster`.
 
     Raises:
-        ClusterFileError: the content does not go with the recording, or weights or blocks do not fit; one line.
+        ClusterFileError: the content does not fit the recording, or weights or blocks do not fit; one line.
     """
     names = _group_names(content, path)
     devices = known_devices(path, content.devices)
@@ -294,7 +294,7 @@ def make_cluster(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """One table of replicas, on its way to them."""
+    """One table of replicas, with all to make them."""
 
     path: Path | str
     row: int
@@ -305,7 +305,7 @@ class _Group:
     given: CostModel | None  # in place of the table's own
 
     def replicas(self, name: str) -> list[PlacedReplica]:
-        """As many as the table says; raises ClusterFileError."""
+        """Replicas of the table, `count` of them; raises ClusterFileError."""
         runs = self._runs()
         placement = self._placement()
         memory = self._memory(placement)
@@ -379,7 +379,7 @@ class _Group:
         return self.devices[asked.device]
 
     def _most_tokens(self, placement: Mapping[str, Device]) -> dict[str, int]:
-        """Of members that are limited."""
+        """Of limited members."""
         target = self.recording.about.target
         found = {name: self.table.max_model_len_of(name, target=target) for name in placement}
         return {name: most for name, most in found.items() if most is not None}
@@ -411,7 +411,7 @@ class _Group:
         try:
             if name is None or (name in self.devices and name not in self.recording.about.costs):
                 return self._rooflines(name, placement)
-            split = self.table.tensor_parallel if name.startswith(KERNELS) else 1  # other seconds are as they are
+            split = self.table.tensor_parallel if name.startswith(KERNELS) else 1  # other costs are not split
             return make_cost(self._located(name), self.recording, engine=self.table.engine, tensor_parallel=split)
         except ClusterFileError:
             raise
@@ -454,13 +454,13 @@ class _Group:
             self._refuse("engine", f"cannot be taken: {error}", engine, told=True)
 
     def _located(self, name: str) -> str:
-        """The name of a cost; of a file, where it lies."""
+        """The name of a cost; of a file, its path."""
         if name.startswith(KERNELS):
             return f"{KERNELS}{Path(self.path).parent / name.removeprefix(KERNELS)}"
         return str(Path(self.path).parent / name) if name.endswith(FILE_ENDINGS) else name
 
     def _runs(self) -> frozenset[str] | None:
-        """The members that the table's policy runs; None: any. Refuses one that cannot be built."""
+        """The members that the table's policy runs; None: any. Raises for a policy that cannot be built."""
         if self.table.policy is None:
             return None
         if self.table.role == Role.prefill:
@@ -472,7 +472,7 @@ class _Group:
 
 
 def _shapes(recording: Recording) -> dict[str, ModelInfo]:
-    """Of members with weights, as far as they are known."""
+    """Of members with weights, where known."""
     return {name: known.shape for name, known in recording.known_shapes().items() if known.shape is not None}
 
 

@@ -1,6 +1,6 @@
-"""The file of a cluster (TOML), and what memory of its devices is left for keys and values.
+"""The file of a cluster (TOML), and the memory of its devices for keys and values.
 
-How many blocks fit beside the weights of a replica's members, and why so many:
+The number of blocks that fit in addition to the weights of a replica's members:
 
     usable = N x floor(memory x memory_share)
     free   = usable - weights of every member on the device - N x activation_reserve_bytes - blocks that are given
@@ -27,29 +27,29 @@ from ..cost.roofline import Device
 from .limits import COMMON_ROWS, COMMON_TOKENS, Admission, KvLimits, Preemption
 from .replica import Role
 
-# What is assumed for activations, CUDA graphs and the engine itself, where a file does not say; docs/cluster.md.
+# Default bytes for activations, CUDA graphs and the engine itself; docs/cluster.md.
 ACTIVATION_RESERVE_BYTES = 2_000_000_000
 # Of vLLM v0.30.0, `vllm/config/cache.py`: `gpu_memory_utilization`, `DEFAULT_BLOCK_SIZE`, `enable_prefix_caching`.
 MEMORY_SHARE = 0.92
 BLOCK_TOKENS = 16
 PREFIX_CACHE = True
 MOST_REPLICAS = 10_000
-LEAST_STALE_S = 1e-6  # below a picosecond it would be 0 on the clock, and a run would do little but look
+LEAST_STALE_S = 1e-6  # below a picosecond it would be 0 on the clock, and a run would mostly take snapshots
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
-MOST_NAME, MOST_TEXT = 200, 4096  # characters: of what tables show, and of a path or a policy
+MOST_NAME, MOST_TEXT = 200, 4096  # characters: of names in tables, and of a path or a policy
 Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
 Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 
 
 class ClusterFileError(TomlFileError):
-    """One thing that is wrong with a cluster file, or with what it asks of a recording."""
+    """An error in a cluster file, or a mismatch with a recording."""
 
 
 class Table(BaseModel):
-    """Base of the tables of a cluster file: unknown keys and values of another kind are refused."""
+    """Base of the tables of a cluster file: unknown keys and values of another kind are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -58,7 +58,7 @@ class DeviceTable(Table):
     """Figures of a device that the sheet does not have; attributes as of `Device`.
 
     Attributes:
-        like: device of the sheet that has what is not given here; without it the first three are needed.
+        like: device of the sheet for figures not given here; without it the first three are needed.
         flops_per_s: dense peak by dtype, and of fp8, fp4 and int8 units.
         bytes_per_s: memory bandwidth.
         memory_bytes: of device memory.
@@ -88,15 +88,15 @@ class DeviceTable(Table):
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Those that are given."""
+        """Given figures."""
         return self.model_dump(exclude={"like"}, exclude_none=True)
 
 
 class MemberTable(Table):
-    """What one member of the pool has of its own in a replica; what is not given is the replica's.
+    """Settings of one member in a replica; by default the replica's.
 
     Attributes:
-        device: that it lies on.
+        device: of the member.
         block_tokens: tokens of a block of its keys and values.
         kv_blocks: of its memory; None: computed.
         prefix_cache: whether full blocks are kept for later requests.
@@ -111,12 +111,12 @@ class MemberTable(Table):
 
 
 class SharedPrefixTable(Table):
-    """When a text that requests begin with is read once for all of their rows; attributes as of `SharedPrefix`.
+    """When a shared prefix is read once for all rows; attributes as of `SharedPrefix`.
 
     Attributes:
         least_tokens: of such a text.
         least_rows: of a forward, or of a group.
-        groups: whether texts that some rows share are read once, too.
+        groups: whether texts that only some rows share are also read once.
     """
 
     least_tokens: Annotated[int, Field(ge=0, le=MOST)] = COMMON_TOKENS
@@ -137,31 +137,31 @@ class OffloadTable(Table):
 
 
 class ReplicaTable(Table):
-    """Replicas that are alike.
+    """Equal replicas.
 
     Attributes:
-        name: unique in the file; None: the device's, or the place in the file where that does not do.
+        name: unique in the file; None: the device's, with the place in the file where that is not unique.
         count: of them.
-        device: that members lie on which name none.
-        tensor_parallel: devices of a kind that each of them is split over.
-        role: what they do of a request: all, its prefill, or what comes after.
+        device: of members that name none.
+        tensor_parallel: devices of a kind over which each member is split.
+        role: their part of requests: all, the prefill, or the rest.
         policy: of these replicas; None: the run's.
-        cost: what forwards take, as `--cost`; None: the seconds of the devices.
-        engine: that serves, as `--engine`; of a device of the sheet, or like one.
+        cost: of forwards, as `--cost`; None: the seconds of the devices.
+        engine: as `--engine`; for a device of the sheet, or like one.
         max_num_seqs: requests in a batch at most; None: as vLLM for the target's device.
         token_budget: tokens of a step at most; None: as vLLM for the target's device.
-        max_model_len: tokens of prompt and answer together that the target takes at most; None: what memory holds.
+        max_model_len: most tokens of prompt and answer together for the target; None: what memory holds.
         block_tokens: tokens of a block of keys and values.
         kv_blocks: of each member; None: computed from memory.
         memory_share: of a device's memory that the engine uses.
         activation_reserve_bytes: of each device, that is neither weights nor keys and values.
         prefix_cache: whether full blocks are kept for later requests.
-        drop_units: last blocks of a request's prefix hit that none of its members takes.
-        preemption: who is put back where blocks are short, and where it waits then.
-        shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
-        admission: when a request that waits gets into the batch.
-        offload: where blocks go that prefix caches evict; None: nowhere.
-        members: by name, what they have of their own.
+        drop_units: last blocks of a request's prefix hit that no member uses.
+        preemption: which request is preempted where blocks are short, and where it waits then.
+        shared_prefix: when the target's forward reads a prefix of all rows once; None: never.
+        admission: when a waiting request is admitted.
+        offload: host memory for blocks that prefix caches evict; None: none.
+        members: settings by name.
     """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=MOST_NAME)] | None = None
@@ -188,7 +188,7 @@ class ReplicaTable(Table):
     members: dict[Name, MemberTable] = Field(default_factory=dict)
 
     def member(self, name: str) -> MemberTable:
-        """What a member has, with the replica's values where it has none of its own; `kv_blocks` may stay None."""
+        """A member's settings, with the replica's for those not given; `kv_blocks` may remain None."""
         own = self.members.get(name, MemberTable())
         return MemberTable(
             device=own.device or self.device,
@@ -199,17 +199,17 @@ class ReplicaTable(Table):
         )
 
     def max_model_len_of(self, name: str, *, target: str) -> int | None:
-        """Tokens that a member takes at most; the replica's own number is the target's."""
+        """Most tokens for a member; the replica's own number is the target's."""
         own = self.member(name).max_model_len
         return self.max_model_len if own is None and name == target else own
 
 
 class RouterTable(Table):
-    """Who picks the replica of a request.
+    """The router.
 
     Attributes:
         name: of the router with its options, as in `prefix-affinity,least_share=0.3`.
-        stale_s: seconds between two looks at the replicas, a microsecond at least; 0: it sees them as they are.
+        stale_s: seconds between two snapshots of the replicas, a microsecond at least; 0: it sees them as they are.
     """
 
     name: Text = "round-robin"
@@ -229,7 +229,7 @@ class TransferTable(Table):
     Attributes:
         bytes_per_s: of the link.
         latency_s: after the last byte of a transfer has left.
-        kv_bytes_per_token: keys and values of a token of the target; None: as its shape says.
+        kv_bytes_per_token: keys and values of a token of the target; None: by its shape.
     """
 
     bytes_per_s: Annotated[float, Field(ge=1, le=1e18)]
@@ -239,19 +239,19 @@ class TransferTable(Table):
     @field_validator("kv_bytes_per_token", mode="before")
     @classmethod
     def _whole(cls, given: object) -> object:
-        """Bytes may be written `7e4`, as everywhere in the file."""
+        """Bytes may be written `7e4`, as elsewhere in the file."""
         return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
 class ClusterContent(Table):
-    """What a cluster file holds.
+    """The content of a cluster file.
 
     Attributes:
         name: shown in tables; None: the file's.
-        horizon_s: simulated seconds after which a run ends, whatever is unfinished; None: it runs to its end.
+        horizon_s: simulated seconds after which a run ends, finished or not; None: it runs to its end.
         devices: by name, those that the sheet does not have.
-        router: who picks replicas.
-        transfer: between replicas that prefill and those that decode; None: every one does both.
+        router: that picks replicas.
+        transfer: from replicas that prefill to those that decode; None: all do both.
         replicas: at least one table of them.
     """
 
@@ -264,7 +264,7 @@ class ClusterContent(Table):
 
 
 def read_cluster_file(path: Path) -> ClusterContent:
-    """What a file holds; what it says of a recording's members is not looked at.
+    """Read a file; names of a recording's members are not checked here.
 
     Raises:
         ClusterFileError: the file is missing, is no TOML, or breaks a rule.
@@ -279,7 +279,7 @@ def read_cluster_file(path: Path) -> ClusterContent:
 
 
 class MemoryRuleError(ValueError):
-    """What does not fit: `key` of the replica, the rule that it breaks, and the value."""
+    """A setting that does not fit: `key` of the replica, the broken rule, and the value."""
 
     def __init__(self, key: str, rule: str, value: object) -> None:
         super().__init__(key, rule, value)
@@ -291,10 +291,10 @@ class MemberMemory:
     """One member's part of a device."""
 
     name: str  # of the member
-    shape: ModelInfo | None  # None where nobody knows it
-    weights_bytes: int  # 0 of one that shares another's; 0 if the shape is unknown
+    shape: ModelInfo | None  # None where unknown
+    weights_bytes: int  # 0 for one that shares another's weights, and for an unknown shape
     kv: KvLimits  # its blocks
-    given: bool  # whether the file says how many, and they were not computed
+    given: bool  # whether the file has their number, so that it was not computed
 
     @property
     def kv_bytes(self) -> int:
@@ -304,7 +304,7 @@ class MemberMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """What lies on one device, or on the N of tensor parallel together."""
+    """Memory of one device, or of the N of tensor parallel together."""
 
     device: str  # its name
     num_devices: int  # N, >= 1
@@ -326,11 +326,11 @@ class DeviceMemory:
 
     @property
     def spare_bytes(self) -> int:
-        """Usable and not used; below 0 where blocks are given that need more than the share."""
+        """Usable and not used; below 0 where given blocks need more than the share."""
         return self.usable_bytes - self.weights_bytes - self.reserve_bytes - self.kv_bytes
 
     def running(self, names: Container[str]) -> "DeviceMemory":
-        """The same device where only these members of it lie; what was not given is shared out anew among them.
+        """The same device with only these members; blocks that were not given are divided again among them.
 
         A submodel needs the weights of its model, whether or not that one runs.
         """
@@ -362,13 +362,13 @@ class DeviceMemory:
 def device_memory(
     device: Device, table: ReplicaTable, members: Sequence[str], shapes: Mapping[str, ModelInfo]
 ) -> DeviceMemory:
-    """What members of a replica have of a device's memory.
+    """The parts of a replica's members in a device's memory.
 
     Args:
-        device: that they lie on.
+        device: of these members.
         table: of the replica.
         members: on this device, in level order, all of them with weights.
-        shapes: of members, as far as they are known.
+        shapes: of members, where known.
 
     Raises:
         MemoryRuleError: weights or blocks that do not fit, no room for a block, or a shape that is needed.
@@ -409,7 +409,7 @@ def device_memory(
 def _blocks(
     asked: Mapping[str, MemberTable], shapes: Mapping[str, ModelInfo], free: int, device: str
 ) -> dict[str, int]:
-    """Number of blocks of each member, as given or of what is free."""
+    """Number of blocks of each member, as given or from free memory."""
     given = {name: member.kv_blocks for name, member in asked.items() if member.kv_blocks is not None}
     computed = [name for name in asked if name not in given]
     if not computed:

@@ -1,13 +1,13 @@
-"""One replica as a state machine: what runs next, until when, and what comes of it. It knows no clock of its own.
+"""One replica as a state machine: what runs next, until when, and its results. It has no clock of its own.
 
-A **cycle** lets every decoding request draft, and be judged below the target, lowest member first. Then comes one
-**step** of the target: verifications, chunks of prefills, new requests. `plan` says what runs and when it ends,
-`commit` what came of it; up to an instant at which nobody looks, `plan` carries out whatever ends before it.
+In a **cycle** every decoding request drafts, and is judged below the target, lowest member first. Then comes one
+**step** of the target: verifications, chunks of prefills, new requests. `plan` chooses what runs and returns when it
+ends, `commit` applies its results; `plan` also carries out all that ends before a given instant.
 
-`plan` asks the policy about every ready request (`asked`), takes the lowest group of steps, holds blocks for it
-(`scheduler`, which preempts, and fills the target's step with prefills), answers it from the recording and charges it
-(`world`). `commit` moves tokens, passes outcomes to the policy, fills prefix caches and ends requests. What the
-recording answered once is read back.
+`plan` gets a step for every ready request (`asked`), takes the lowest group of steps, holds blocks for it (`scheduler`,
+which preempts, and fills the target's step with prefills), answers it from the recording and charges it (`world`).
+`commit` moves tokens, passes outcomes to the policy, fills prefix caches and ends requests. Answers of the recording
+are cached.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,18 +36,18 @@ VERIFIES = False  # of `Going.drafts`
 
 
 class Going(NamedTuple):
-    """What a replica runs: a draft or a verification, or a step of the target with chunks of prefills beside it."""
+    """What a replica runs: a draft or a verification, or a step of the target with chunks of prefills."""
 
     level: int  # of the member
     drafts: bool  # whether it drafts
-    rows: list[ServedRequest]  # who takes part; in a step of the target those whose prefill ends stand last
-    results: Sequence[Any]  # what comes of each row, `Drafted` or `Judged`
+    rows: list[ServedRequest]  # requests; in a step of the target those whose prefill ends come last
+    results: Sequence[Any]  # of each row, `Drafted` or `Judged`
     num_ending: int  # rows whose prefill ends
-    chunks: Sequence[ServedRequest]  # prefills that go on afterwards
-    # what runs, in all
+    chunks: Sequence[ServedRequest]  # unfinished prefills
+    # totals
     num_forwards: int
     new_tokens: int
-    duration_s: float  # of all of it, as policies are told
+    duration_s: float  # of all of it, for policies
     free_share: float  # of KV memory while it runs
     # when
     start_ps: int
@@ -55,11 +55,11 @@ class Going(NamedTuple):
 
 
 class Replica:
-    """Serves requests. Whoever drives it calls `plan`, lets the time pass, and calls `commit`; `arrive` at any time.
+    """Serves requests. The caller calls `plan`, lets the time pass, and calls `commit`; `arrive` at any time.
 
     Attributes:
-        end_ps: of what was planned.
-        may_lag: whether it may be let run later than the others, and in whole cycles; see `RunningReplicas`.
+        end_ps: of the planned operation.
+        may_lag: whether it may run later than the others, and in whole cycles; see `RunningReplicas`.
     """
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, *, may_lag: bool) -> None:
@@ -87,7 +87,7 @@ class Replica:
             memory=self._memory,
             recorder=shared.recorder,
             open_request=self._opened,
-            before_put_back=self._look,
+            before_preempting=self._look,
             world=self._world,
         )
         self._batch = self._scheduler.batch
@@ -100,8 +100,8 @@ class Replica:
         self.end_ps = 0
 
     def _flights_of(self, spec: ReplicaSpec) -> Flights | None:
-        """None of a policy whose rounds are not known before."""
-        guesses = spec.limits.admission == Admission.estimate  # of what requests have written
+        """None for a policy whose rounds are not known in advance."""
+        guesses = spec.limits.admission == Admission.estimate  # by written tokens of requests
         if guesses or self._decides or spec.role != Role.both or not decides_by_pending(spec.policy):
             return None
         if not isinstance(self._world, ServedWorld) or not self._world.is_plain:
@@ -119,11 +119,11 @@ class Replica:
             runs_alone=runs_target_alone(spec.policy),
         )
 
-    # -- what others see
+    # -- the outside view
 
     @property
     def path(self) -> str:
-        """How its steps were worked out, in words."""
+        """How its steps were computed, in words."""
         return STEP_BY_STEP if self._flights is None or not self._flights.has_flown else CYCLES
 
     @property
@@ -133,22 +133,22 @@ class Replica:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait, those that were put back among them."""
+        """Requests that wait, preempted ones included."""
         return len(self._batch.waiting) + self._batch.elsewhere
 
     @property
     def num_emitted(self) -> int:
-        """Tokens that came out."""
+        """Output tokens."""
         return self._books.num_emitted
 
     @property
     def num_cycled(self) -> int:
-        """Of `num_emitted`, how many came after the first pass of a recorded answer."""
+        """Of `num_emitted`, tokens after the first pass of a recorded answer."""
         return self._books.num_cycled
 
     @property
     def noted_ps(self) -> int:
-        """When the latest of what it wrote down happened; it may run ahead of the run's clock."""
+        """Instant of its latest note; may be ahead of the run's clock."""
         return self._books.noted_ps
 
     @property
@@ -176,11 +176,11 @@ class Replica:
     # -- the machine
 
     def refuses(self, arrival: Arrival) -> str:
-        """Why a request can never run, in words that such requests share; "" if it can."""
+        """Why a request can never run, in words without its id; "" if it can."""
         return self._memory.refuses(arrival)
 
     def arrive(self, arrival: Arrival, at_ps: int) -> None:
-        """A request comes; one that can never run is rejected."""
+        """Take a request; one that can never run is rejected."""
         serial = self._shared.enter(arrival, self._index, at_ps, refused=self.refuses(arrival))
         if serial is None:
             return
@@ -189,15 +189,15 @@ class Replica:
         self._books.note_state(at_ps)
 
     def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
-        """Decide what runs next, and carry out what ends before `until_ps`.
+        """Choose what runs next, and carry out what ends before `until_ps`.
 
         Returns:
-            When it ends, >= `now_ps`; None: nothing is there to run.
+            When it ends, >= `now_ps`; None: there is nothing to run.
 
         Raises:
             PolicyError: the policy broke the contract.
             UnrecordedContextError: strict, and a decision is not recorded.
-            CostRangeError: an operation outside what the cost model knows.
+            CostRangeError: an operation outside the range of the cost model.
         """
         flights, asked, target, decides = self._flights, self._asked, self._target, self._decides
         next_op = asked.next_op
@@ -221,7 +221,7 @@ class Replica:
                     )
                     break
                 if self._told:
-                    until_ps = 0  # others may come from what has ended, or was waited for
+                    until_ps = 0  # ended requests, or waited-for tokens, may bring others
                 level, drafts, rows = op or (target, VERIFIES, [])
                 if level == target:
                     end_ps = self._step(rows, now_ps, start_ps, until_ps)
@@ -237,13 +237,13 @@ class Replica:
             now_ps = end_ps
 
     def _goes_round(self) -> bool:
-        """Whether all who decode stand before a round, and nothing else is to be done first."""
+        """Whether all decoding requests are at the start of a round, and nothing else comes first."""
         asked = self._asked
         is_idle = self._kept is None and not asked.finished and not asked.committed
         return is_idle and self._scheduler.goes_round and asked.between_rounds
 
     def _flown(self, flights: Flights, now_ps: int, until_ps: float) -> int:
-        """Let cycles run that are numbers, as far as that goes; returns when the last operation ended."""
+        """Run cycles on the fast path as far as possible; returns when the last operation ended."""
         while (end_ps := flights.run(now_ps, 0 if self._told else until_ps)) is not None:
             now_ps = end_ps
             self._note_flown(now_ps)
@@ -261,7 +261,7 @@ class Replica:
             self._flights.look()
 
     def _decided_ps(self, start_ps: int) -> int:
-        """What the decisions since an instant took, by the clock of the policy."""
+        """Picoseconds of the decisions since an instant, by the policy's clock."""
         each_s = self._asked.each_s
         return round((self._asked.load.now_s - start_ps / PS_PER_S) / each_s) * to_ps(each_s) if each_s else 0
 
@@ -271,7 +271,7 @@ class Replica:
             self._books.note_state(now_ps)
 
     def commit(self) -> None:
-        """What was planned has run: requests, policy, caches and the recorder learn of it."""
+        """Apply the planned operation to requests, policy, caches and the recorder."""
         if self._flights is not None and self._flights.going is not None:
             end_ps = self._flights.going.end_ps
             self._flights.commit()
@@ -292,7 +292,7 @@ class Replica:
         chunks: Sequence[ServedRequest], num_forwards: int, new_tokens: int, duration_s: float, free_share: float,
         start_ps: int, end_ps: int, now_ps: int, until_ps: float,
     ) -> int:  # fmt: skip
-        """Carry out what ends before `until_ps`, and keep what ends later; returns when that is.
+        """Carry out an operation that ends before `until_ps`, or keep one that ends later; returns its end.
 
         The other arguments are the fields of `Going`, in their order, and when it was planned.
         """
@@ -342,23 +342,23 @@ class Replica:
         if asked.finished:
             self._end_finished(end_ps)
         elif not (num_ending or self._has_caches):
-            return end_ps  # nobody came or went, and blocks were held before
+            return end_ps  # the batch is the same, and blocks were held before
         load.free_kv_share = self._memory.free_share
         books.note_state(end_ps)
         return end_ps
 
     def _cache(self, rows: Iterable[ServedRequest]) -> None:
-        """Full blocks of what the target has read are cached."""
+        """Cache full blocks of tokens that the target has read."""
         for request in rows:
             self._memory.commit(request)
 
     def leave(self, request_id: str, at_ps: int) -> None:
-        """A request that waits or runs goes for good, wherever it stands; its policy is told nothing.
+        """Drop a waiting or running request, in any state; its policy gets no outcome.
 
-        To be called between `commit` and `plan`, of a replica that runs step by step.
+        To be called between `commit` and `plan`, for a replica that runs step by step.
 
         Raises:
-            KeyError: it has neither: it was refused, it has ended, or it never came.
+            KeyError: it neither waits nor runs: it was rejected, has ended, or never arrived.
         """
         request, batch, asked = self._requests.pop(request_id, None), self._batch, self._asked
         waiting = batch.withdrawn(request_id)
@@ -383,7 +383,7 @@ class Replica:
         self._books.note_state(at_ps)
 
     def _note_ran(self, going: Going, ran: list[tuple[ServedRequest, int, RanRow]], until_ps: float = inf) -> None:
-        """Keep an operation; `ran` has each request with its text before, and its row but for what came out."""
+        """Note an operation; `ran` has each request with its text before, and its row without output."""
         assert self._operations is not None
         rows = [row._replace(emitted=request.num_text - before) for request, before, row in ran]
         span_ps = going.start_ps, min(going.end_ps, int(until_ps)) if until_ps < inf else going.end_ps
@@ -393,7 +393,7 @@ class Replica:
     # -- operations
 
     def _has_ended(self, now_ps: int) -> bool:
-        """Note what came of each Commit; returns whether a request is done."""
+        """Note outputs of Commits; returns whether a request is done."""
         for request in self._asked.committed:
             self._books.note_outputs([request], now_ps)
         self._asked.committed = []
@@ -402,7 +402,7 @@ class Replica:
     def _below(
         self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float
     ) -> int | None:
-        """Run an operation of a member below the target, as `_goes`; None: nobody is left in it."""
+        """Run an operation of a member below the target, as `_goes`; None: no request is left in it."""
         target, keeps, new_tokens, held_tokens = self._target, self._keeps[level], 0, 0
         short: list[ServedRequest] = []
         for request in rows:
@@ -419,7 +419,7 @@ class Replica:
             held_rows = self._scheduler.hold_below(level, rows, short, now_ps)
             if not held_rows:
                 return None
-            if held_rows is not rows:  # somebody was put back
+            if held_rows is not rows:  # a request was preempted
                 rows, fed = held_rows, None
         caught_up = None
         if keeps and new_tokens > self._budget:
@@ -442,12 +442,12 @@ class Replica:
         )  # fmt: skip
 
     def _catch_up(self, level: int, drafts: bool, rows: list[ServedRequest]) -> tuple[int, int, int]:
-        """Run forwards of at most the budget's tokens until what rows are still to be fed is no more.
+        """Run forwards of at most the budget's tokens until the rest to feed is within the budget.
 
-        Requests learn what their caches hold now. Rows are served in their order.
+        Updates the cached tokens of requests. Rows are served in order.
 
         Returns:
-            Picoseconds, forwards, and tokens that these were fed.
+            Picoseconds, forwards, and tokens fed to them.
         """
         world, budget = self._world, self._budget
         spare = {request: max(needed(request, level, drafts) - request.cached[level], 0) for request in rows}
@@ -473,7 +473,7 @@ class Replica:
         return duration_ps, num_forwards, new_tokens
 
     def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float) -> int | None:
-        """Run a step of the target, as `_goes`; None: nobody is there."""
+        """Run a step of the target, as `_goes`; None: it has no request."""
         level = self._target
         rows, ending, chunks, fed = self._scheduler.step(rows, now_ps)
         if ending or chunks:
@@ -498,7 +498,7 @@ class Replica:
         self, rows: list[ServedRequest], results: Sequence[Any], num_ending: int, chunks: Sequence[ServedRequest],
         duration_s: float, end_ps: int,
     ) -> None:  # fmt: skip
-        """The target has run with prefills: chunks are read, those that end write their first token."""
+        """Apply a step of the target with prefills: chunks are read, those that end write their first token."""
         asked, books, num_rows, num_judged = self._asked, self._books, len(rows), len(rows) - num_ending
         judged, ending = rows[:num_judged], rows[num_judged:]
         reached = asked.wrote(judged, results, duration_s, num_rows, books, end_ps)
@@ -516,13 +516,13 @@ class Replica:
             self._cache(rows)
 
     def _end_finished(self, at_ps: int) -> None:
-        """Requests that are done release their blocks, those admitted earlier first."""
+        """Release the blocks of finished requests, those admitted earlier first."""
         done, self._asked.finished = self._asked.finished, []
         for request in sorted(done, key=lambda request: request.order):
             del self._requests[request.request_id]
             self._scheduler.ended(request)
             self._world.close(request)
-            del request.view  # which knows the request: together they would wait for the garbage collector
+            del request.view  # it refers to the request: the cycle would wait for the garbage collector
             if self._shared.outputs is not None:
                 self._shared.outputs[request.request_id] = request.earlier + request.emitted
             self._books.num_cycled += request.num_cycled
@@ -536,13 +536,13 @@ class Replica:
         self._shared.reached(requests, at_ps)
 
     def _opened(self, waiting: Waiting) -> ServedRequest:
-        """The request that is looked at for the first time."""
+        """The served request of a waiting one, made at first use."""
         request = self._shared.session(waiting.arrival, waiting.serial)
         self._requests[request.request_id] = request
         return request
 
     def close_books(self, until_ps: int) -> None:
-        """Tell the recorder what it is told once: the run ends then, and what runs may be half done."""
+        """Write final figures into the recorder; the run ends then, perhaps within an operation."""
         going = self._going or (self._flights and self._flights.going)
         if going:
             self._books.cut(going.level, going.num_forwards, going.start_ps, going.end_ps, until_ps)
@@ -557,7 +557,7 @@ class Replica:
 
 
 def ran_rows(going: Going) -> list[tuple[ServedRequest, int, RanRow]]:
-    """Each request of an operation, the tokens of its text before it, and its row without what comes out."""
+    """Each request of an operation, the tokens of its text before it, and its row without output."""
     level, num_judged = going.level, len(going.rows) - going.num_ending
     found = []
     for index, (request, result) in enumerate(zip(going.rows, going.results, strict=True)):
@@ -574,12 +574,12 @@ def ran_rows(going: Going) -> list[tuple[ServedRequest, int, RanRow]]:
 
 
 def context_of(request: ServedRequest) -> int:
-    """Tokens of its text and pending ones."""
+    """Tokens of its text, pending ones included."""
     return request.num_text + len(request.tokens)
 
 
 def needed(request: ServedRequest, level: int, drafts: bool) -> int:
-    """Tokens that a cache must hold so that a forward is fed only what it drafts after, or judges."""
+    """Tokens that a cache must hold so that a forward is fed only the last token, or the judged ones."""
     if drafts:
         return context_of(request) - 1
     return request.num_text + request.first_unjudged(level) - 1
@@ -588,7 +588,7 @@ def needed(request: ServedRequest, level: int, drafts: bool) -> int:
 def within_budget(
     level: int, drafts: bool, rows: list[ServedRequest], budget: int
 ) -> tuple[list[ServedRequest], list[ServedRequest]]:
-    """The rows that, all caught up, are fed at most `budget` tokens, or the first; and the others."""
+    """The rows that, after catch-up, are fed at most `budget` tokens, at least the first; and the others."""
     left, count = budget, 0
     for request in rows:
         left -= context_of(request) - needed(request, level, drafts)

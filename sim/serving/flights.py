@@ -1,10 +1,10 @@
-"""A fast path of the engine: the cycles of policies that pending tokens alone decide, as numbers.
+"""A fast path of the engine: cycles of policies that decide only by pending tokens, as numbers.
 
 The rounds of such requests are known (`FlownRounds`), so a cycle of the batch is sums over its rows, and of the target
-alone many cycles are one sum. Requests stay **in flight** from one cycle to the next, and learn what they flew when
-they land: at their end, when others wait for what they wrote, and where the batch has to go step by step for a while,
-since memory is short or a round is not known. `Replica` carries out the same operations then, from the same state;
-nothing but speed would be lost without this module.
+alone many cycles are one sum. Requests remain **in flight** from one cycle to the next, and are updated when they land:
+at their end, when others wait for their tokens, and where the batch must run step by step for a while, since memory is
+short or a round is not known. `Replica` then carries out the same operations from the same state; without this module
+only speed would be lost.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ NO_PATTERN = -2
 
 
 class Operation(NamedTuple):
-    """What runs: `num_forwards` of the member at `level`."""
+    """A running operation: `num_forwards` of the member at `level`."""
 
     level: int
     num_forwards: int
@@ -40,15 +40,15 @@ class Operation(NamedTuple):
 
 
 class UnderWay:
-    """A cycle of which each operation is carried out for itself.
+    """A cycle carried out operation by operation.
 
     Attributes:
-        cycle: which.
-        more: tokens that its texts have beyond the cycle's start.
-        place: of the operation that runs next, or runs.
-        is_short: whether rows need blocks for operations to come.
-        ending, chunks: prefills beside the target's verification, that end with it and that go on.
-        judged: what comes of those that end.
+        cycle: the cycle.
+        more: tokens of its texts beyond the cycle's start.
+        place: index of the operation that runs, or runs next.
+        is_short: whether rows need blocks for further operations.
+        ending, chunks: prefills in the target's step, that end with it and that do not.
+        judged: results of those that end.
     """
 
     __slots__ = ("chunks", "cycle", "ending", "is_short", "judged", "more", "place")
@@ -65,8 +65,8 @@ class Flights:
     """Flies the requests of one replica.
 
     Attributes:
-        going: what runs.
-        has_flown: whether any cycle of a request was carried out here.
+        going: the running operation.
+        has_flown: whether any cycle was carried out here.
     """
 
     def __init__(
@@ -100,23 +100,23 @@ class Flights:
         self.has_flown = False
         self._under_way: UnderWay | None = None
         self._rows: list[FlownRow] = []
-        self._odd: list[FlownRow] = []  # of which the latest token came out at another time than those of the others
-        self._gaps: list[int] = []  # between tokens of all rows, since the recorder was told
-        self._out_ps = 0  # when tokens of all others came out
-        self._is_unfit = False  # a row has to go step by step
-        self._reached: list[ServedRequest] = []  # in the latest cycle, of those that others wait for
+        self._odd: list[FlownRow] = []  # whose latest token is of another instant than the others'
+        self._gaps: list[int] = []  # between tokens of all rows, not recorded yet
+        self._out_ps = 0  # instant of the latest tokens of all others
+        self._is_unfit = False  # a row must run step by step
+        self._reached: list[ServedRequest] = []  # in the latest cycle, with tokens that others wait for
 
     @property
     def is_under_way(self) -> bool:
-        """Whether operations of a cycle have run, and others have not."""
+        """Whether a cycle has begun operation by operation, and not ended."""
         return self._under_way is not None
 
     def run(self, now_ps: int, until_ps: float) -> int | None:
-        """Carry out what ends before `until_ps`, up to where somebody looks: a request ends or is waited for.
+        """Carry out what ends before `until_ps`, at most until a request ends or reaches tokens that others wait for.
 
         Returns:
-            When the last of it ended, and what ends later is `going`; None: nothing of it has run, all have landed, and
-            the batch goes on step by step.
+            When the last of it ended; what ends later is `going`. None: nothing has run, all have landed, and the batch
+                continues step by step.
         """
         way = self._under_way
         if way is None:
@@ -147,10 +147,10 @@ class Flights:
             self.commit()
         return now_ps
 
-    # -- who flies
+    # -- requests in flight
 
     def _taken_up(self, now_ps: int) -> bool:
-        """Let those who are ready fly as well; False: somebody cannot."""
+        """Add ready requests to the flight; False: one of them cannot fly."""
         if self._is_unfit:
             self._is_unfit = False
             return False
@@ -195,12 +195,12 @@ class Flights:
         return held if held < request.most_tokens else MOST_TEXT
 
     def _until(self, request: ServedRequest) -> int:
-        """Tokens of the text with which others look at it: a block enters a prefix cache, or its session goes on."""
+        """Length of the text at which it matters to others: a block enters a prefix cache, or its session continues."""
         until, arrival = MOST_TEXT, request.arrival
-        if self._caching and (arrival.blocks or arrival.answer or request.was_put_back):
-            # Others may find blocks of the prompt, which drafters read when they first draft, and of answers that are
-            # named. The rest enters when the request lands. The newest token is in no cache.
-            found = MOST_TEXT if arrival.answer or request.was_put_back else arrival.prompt_tokens
+        if self._caching and (arrival.blocks or arrival.answer or request.was_preempted):
+            # Others may hit blocks of the prompt, which drafters read when they first draft, and of answers with ids.
+            # The rest enters when the request lands. The newest token is in no cache.
+            found = MOST_TEXT if arrival.answer or request.was_preempted else arrival.prompt_tokens
             full_at = [request.full_at[level] for level in self._caching if level in self._rounds.levels]
             until = min([tokens + 1 for tokens in full_at if tokens <= found], default=MOST_TEXT)
         return min(until, arrival.prompt_tokens + request.depths[0]) if request.depths else until
@@ -208,7 +208,7 @@ class Flights:
     # -- whole cycles
 
     def _next(self) -> tuple[Cycle | None, int, bool]:
-        """The cycle that comes next, what its texts have beyond its start, and whether a row lacks blocks for it.
+        """The next cycle, tokens of its texts beyond its start, and whether a row lacks blocks for it.
 
         None: an operation might be fed more than the budget.
         """
@@ -227,9 +227,9 @@ class Flights:
         return cycle, 0 if cycle is None else texts - cycle.start, is_short
 
     def _flown(self, now_ps: int, until_ps: float) -> int | None:
-        """Whole cycles that end before `until_ps`, until a row has to be looked at; returns when the last one ended.
+        """Run whole cycles that end before `until_ps`, until a row needs attention; returns when the last one ended.
 
-        None: not a single one has run.
+        None: none has run.
         """
         rows, gaps, cycles, turned = self._rows, self._gaps, self._cycles.by_key, self._turned
         key, texts, is_mixed, is_short = sized(rows)
@@ -248,13 +248,13 @@ class Flights:
                 self._hold_all(cycle, more, now_ps)
             if is_mixed:
                 self._cycles.tell_once(cycle.ops)
-                rows.sort(key=_last_place)  # in this order they come to the target
+                rows.sort(key=_last_place)  # the order in which they reach the target
             else:
                 cycle.times += 1
                 cycle.tokens += more
             end_ps = now_ps = now_ps + took_ps
             gaps.append(took_ps)
-            # Each row goes on to its next round, and what the next cycle takes is summed up.
+            # Each row advances to its next round, whose figures are added up for the next cycle.
             looked_at: list[FlownRow] = []
             key = texts = 0
             is_mixed = is_short = False
@@ -288,7 +288,7 @@ class Flights:
         return end_ps
 
     def _turned(self, row: FlownRow) -> bool:
-        """Find the next round of a row, which may be that of another segment; False: the row has to be looked at."""
+        """Find the next round of a row, perhaps of another segment; False: the row needs attention."""
         node, text = row.node, row.text
         row.lack = node.shape.lack
         if node.ends:
@@ -312,7 +312,7 @@ class Flights:
         return text < row.until
 
     def _looked_at(self, rows: list[FlownRow]) -> bool:
-        """Look at rows; returns whether an answer has ended, or others that wait for one are to be told."""
+        """Handle rows that need attention; returns whether an answer has ended, or has tokens that others wait for."""
         ended = False
         for row in rows:
             request = row.request
@@ -345,17 +345,17 @@ class Flights:
         self._books.note_state(self._out_ps)
         return False
 
-    # -- one operation after another
+    # -- operation by operation
 
     def _begun(self) -> UnderWay | None:
-        """The cycle that comes next; None: memory may be short for it, or the budget."""
+        """Begin the next cycle; None: memory may be short for it, or the budget."""
         cycle, more, is_short = self._next()
         if cycle is None or (is_short and not self._has_room()):
             return None
         return UnderWay(cycle, more, is_short=is_short)
 
     def _planned(self, way: UnderWay, now_ps: int) -> bool:
-        """The next operation is `going`; False: nobody is left in it."""
+        """Make the next operation `going`; False: no request is left in it."""
         ops, place = way.cycle.ops, way.place
         level, ps, slope, num_forwards = ops[place]
         took_ps, last = ps + slope * way.more, len(ops) - 1
@@ -381,7 +381,7 @@ class Flights:
         return True
 
     def _fed(self) -> tuple[int, int]:
-        """Tokens that the target is fed and that its cache holds, of all rows."""
+        """Tokens fed to the target and held in its cache, of all rows."""
         if self._runs_alone:
             count = len(self._rows)
             return count, sum([row.text for row in self._rows]) - count
@@ -393,7 +393,7 @@ class Flights:
         return new, held
 
     def _filled(self, way: UnderWay, chunks: list[ServedRequest], new: int, held: int) -> int:
-        """Let prefills ride along; returns what the step takes, picoseconds."""
+        """Add prefills to the target's step; returns its picoseconds."""
         target = self._target
         for request in chunks:
             request.chunk_level, request.step = target, READS
@@ -404,7 +404,7 @@ class Flights:
         return self._forward_ps(self._names[target], len(self._rows) + len(chunks), new, held)
 
     def _leave(self, way: UnderWay) -> None:
-        """Rows were put back; what members below the target did for them is told."""
+        """Remove preempted rows; records their operations below the target."""
         left = [row for row in self._rows if row.request.order == NEVER or row.request.chunk]
         for row in left:
             self._tell_begun(row, way.place)
@@ -412,7 +412,7 @@ class Flights:
         self._odd = [row for row in self._odd if row not in left]
 
     def commit(self) -> None:
-        """What is `going` has run."""
+        """Apply the operation `going`."""
         going, way = self.going, self._under_way
         assert going is not None
         assert way is not None
@@ -434,7 +434,7 @@ class Flights:
         self._reached = []
 
     def _written(self, end_ps: int) -> None:
-        """A cycle that was carried out one operation after another has ended for the rows."""
+        """End a cycle that was carried out operation by operation."""
         rows = self._rows
         if self._odd:
             self._flush()
@@ -459,7 +459,7 @@ class Flights:
             self._looked_at(looked_at)
 
     def _read(self, way: UnderWay, going: Operation) -> None:
-        """Chunks are read, and prefills that have ended wrote their first token."""
+        """Apply prefills: chunks are read, and those that ended wrote their first token."""
         asked, memory, batch, end_ps = self._asked, self._memory, self._scheduler.batch, going.end_ps
         asked.load.now_s = end_ps / PS_PER_S
         ending = way.ending
@@ -479,7 +479,7 @@ class Flights:
     # -- the target alone
 
     def _added_up(self, now_ps: int, until_ps: float) -> int | None:
-        """As `_flown`, of the target alone: as many cycles at once as nothing changes but the length of texts."""
+        """As `_flown`, of the target alone: as many cycles at once as change only the length of texts."""
         rows, recorder = self._rows, self._books.recorder
         num_rows, ends, end_ps = len(rows), False, None
         if num_rows > self._budget:
@@ -506,7 +506,7 @@ class Flights:
         return end_ps
 
     def _stepped(self, rows: list[FlownRow], count: int, now_ps: int) -> None:
-        """So many cycles of the target alone have ended."""
+        """Apply `count` cycles of the target alone."""
         self._out_ps = now_ps
         self._num_even += count * len(rows)
         looked_at = []
@@ -518,14 +518,14 @@ class Flights:
             self._looked_at(looked_at)
 
     def _count_ends(self, row: FlownRow) -> None:
-        """Of the segments that a row of the target alone has come to the end of."""
+        """Count the ended segments of a row of the target alone."""
         request = row.request
         written = len(request.emitted) + row.text - request.num_text
         row.length = self._lengths.of(request.recorded_id)
         row.num_ends = (written - (row.text >= request.most_tokens)) // row.length
 
     def _grown(self, rows: list[FlownRow], most: int, now_ps: int, each_ps: int, more_ps: int) -> int:
-        """Hold blocks for `most` cycles, each when it is needed; returns for how many there are enough, maybe 0."""
+        """Hold blocks for `most` cycles, each when needed; returns the cycles with enough blocks, maybe 0."""
         first = min([row.held - row.text for row in rows])
         if first >= most:
             return most
@@ -544,7 +544,7 @@ class Flights:
     # -- blocks
 
     def _has_room(self) -> bool:
-        """Whether there are blocks for a cycle, and for some more; if not, who is put back is found step by step."""
+        """Whether there are blocks for a cycle, and some more; if not, preemption is done step by step."""
         count = lacking = 0
         for row in self._rows:
             short = row.text + (1 if self._runs_alone else row.node.wanted) - row.held
@@ -570,9 +570,9 @@ class Flights:
         """Hold blocks for the operation at a place of a cycle, of which there are enough.
 
         Args:
-            place: of the operation.
-            last: of the target's.
-            at_ps: when it begins, if the books are to be told; None: they are told of the state.
+            place: index of the operation.
+            last: index of the target's.
+            at_ps: when it begins, to note each block; None: the caller notes the state.
 
         Returns:
             Whether later operations of the cycle need blocks.
@@ -613,13 +613,13 @@ class Flights:
     # -- the end of a flight
 
     def land(self) -> None:
-        """Everybody lands, and is ready; of a cycle under way nobody knows."""
+        """Land all requests, which are then ready; a begun cycle is dropped."""
         self.look()
         self._asked.ready[:0] = [row.request for row in self._rows]
         self._rows, self._odd = [], []
 
     def look(self) -> None:
-        """Requests learn what they flew, and fly on."""
+        """Update requests, which remain in flight."""
         self._flush()
         for row in self._rows:
             if row.text > row.request.num_text:
@@ -630,14 +630,14 @@ class Flights:
                     self._memory.commit(row.request)
 
     def _flush(self) -> None:
-        """Tell the recorder of the gaps between tokens, which are those of all rows."""
+        """Record the gaps between tokens, which are those of all rows."""
         if self._gaps:
             self._books.recorder.single_gaps(self._gaps, len(self._rows))
             self._gaps.clear()
             self._books.noted_ps = self._out_ps
 
     def _landed(self, row: FlownRow) -> None:
-        """Let a request be what it is after the rounds that it flew, at least one."""
+        """Update a request after the rounds that it flew, at least one."""
         asked, books, request, lack = self._asked, self._books, row.request, row.lack
         count = row.text - request.num_text
         if self._runs_alone:
@@ -660,14 +660,14 @@ class Flights:
         row.begin(lack)
 
     def _note_caches(self, row: FlownRow) -> None:
-        """Let a request know what its caches hold."""
+        """Set a request's cached tokens."""
         for level, tokens in zip(self._rounds.levels, self._rounds.lacking[row.lack], strict=False):
             row.request.cached[level] = row.text - tokens
 
     # -- the books
 
     def _tell_rounds(self) -> None:
-        """Tell the recorder of what was judged, and count what was modelled."""
+        """Record judged tokens, and count modelled decisions."""
         recorder = self._books.recorder
         for node in self._rounds.nodes:
             times, node.times = node.times, 0
@@ -677,14 +677,14 @@ class Flights:
                     recorder.judged(op.level, times * op.judged, times * op.accepted, times * op.own, times)
 
     def _tell_begun(self, row: FlownRow, num_ops: int) -> None:
-        """The same of a round that ends early: of its operations below the target so many have run."""
+        """The same for a round that ends early, after `num_ops` operations below the target."""
         for op in () if self._runs_alone else row.node.shape.round.ops[:-1][:num_ops]:
             self._asked.num_modelled += op.modelled
             if not op.drafts:
                 self._books.recorder.judged(op.level, op.judged, op.accepted, op.own, 1)
 
     def close(self) -> None:
-        """The run ends: the books are told of all that has run."""
+        """Record all that has run, at the end of the run."""
         if self._under_way is not None:
             for row in self._rows:
                 self._tell_begun(row, self._under_way.place)

@@ -1,8 +1,8 @@
-"""Rounds of a policy that pending tokens alone decide, as numbers, the requests of a batch that fly them, and cycles.
+"""Rounds of a policy that decides only by pending tokens, as numbers, requests in flight, and cycles.
 
-Such a round follows from the recorded request, the place in its answer and what caches lack (`FixedRounds`), so it is
-played once and is numbers from then on. What a cycle of a batch takes is sums over its rows, looked up by these sums
-where all rows do the same.
+Such a round follows from the recorded request, the place in its answer and the tokens that caches lack (`FixedRounds`),
+so it is played once and reused as numbers. The seconds of a batch's cycle follow from sums over its rows, and are
+looked up by these sums where all rows do the same.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -12,37 +12,37 @@ from ..rounds_once import FixedOp, FixedRounds, PlayedRound
 from .charges import ServingCharges, later_forwards
 from .requests import ServedRequest
 
-MOST_LACKING = 256  # tokens that caches lack of a text which they follow
-LACKS_MUCH = -1  # a pattern of its own, which no rows share
+MOST_LACKING = 256  # most tokens that caches lack of a text in a shared pattern
+LACKS_MUCH = -1  # a pattern that no rows share
 LACK_BITS = 20
 FIELD_BITS = 24  # of a sum over the rows of a batch
 MOST_ROWS = 1 << 11
 
 
 class Slot(NamedTuple):
-    """One operation of a round; what caches hold is counted from the start of the round's text."""
+    """One operation of a round; tokens in caches are counted from the start of the round's text."""
 
     level: int  # of the member
     drafts: bool  # whether it drafts
-    new: int  # tokens that the row is fed
-    held: int  # tokens that its cache holds then, less those of the text
-    drafted: int  # tokens that it writes
+    new: int  # tokens fed for the row
+    held: int  # tokens in its cache then, less those of the text
+    drafted: int  # tokens written
     context: int  # pending tokens before it
-    wanted: int  # tokens that blocks are held for, less those of the text
+    wanted: int  # tokens for which blocks are held, less those of the text
 
 
 class Shape(NamedTuple):
-    """A round of requests whose caches lack so much of their text."""
+    """A round of requests with given lacks of their caches."""
 
-    round: PlayedRound  # which
+    round: PlayedRound  # the round
     slots: tuple[Slot, ...]  # its operations, that of the target last
-    last: int  # place of the last one
-    # place of an operation, member, and tokens that blocks of it are held for then, less those of the text
+    last: int  # index of the last one
+    # index of an operation, member, and tokens for which its blocks are held then, less those of the text
     needs: tuple[tuple[int, int, int], ...]
-    wanted: int  # most tokens that blocks of any member are held for, less those of the text
-    pattern: int  # number of rounds with the same members, each drafting as much; LACKS_MUCH where a cache lacks much
-    sums: int  # packed numbers of the slots; those of rows add up, and decide what a cycle of rows of one pattern takes
-    lack: int  # number of what caches lack where the next round begins
+    wanted: int  # most tokens for which blocks of any member are held, less those of the text
+    pattern: int  # id of the rounds with the same members and drafted tokens; LACKS_MUCH where a cache lacks much
+    sums: int  # packed numbers of the slots; sums over rows of one pattern determine a cycle's seconds
+    lack: int  # id of the caches' lacks where the next round begins
 
 
 Nodes: TypeAlias = "dict[int | tuple[int, int], RoundNode]"
@@ -57,10 +57,10 @@ class RoundNode:
 
     Attributes:
         shape: of the round; `committed`, `ends`, `needs`, `wanted`, `pattern`, `sums` are its, or its round's.
-        lack: number of what caches lack before it.
+        lack: id of the caches' lacks before it.
         key: of the place after it.
-        after: the next round; None: nobody with room enough was there, or the segment ends.
-        times: how often it was played since the recorder was told.
+        after: the next round; None: not known yet with enough room, or the segment ends.
+        times: number of plays not recorded yet.
     """
 
     __slots__ = ("after", "committed", "ends", "key", "lack", "needs", "pattern", "shape", "sums", "times", "wanted")
@@ -76,17 +76,17 @@ class RoundNode:
 
 
 class FlownRow:
-    """A request in flight, which is told of what it flew when it lands.
+    """A request in flight, updated when it lands.
 
     Attributes:
-        request: which.
-        nodes: known ones of its recorded request, by place and lack, and of a round that room cuts by these and room.
+        request: the request.
+        nodes: known ones of its recorded request, by place and lack, and of rounds cut by the room by these and room.
         node: its next round; of the target alone there are none.
-        lack: number of what caches lacked where it took off, and where no next round is known.
+        lack: id of the caches' lacks where it took off, and where no next round is known.
         text: its tokens.
-        limit: tokens of its text with which the segment is full.
-        held: tokens that the blocks of every member which takes part have room for.
-        until: tokens of its text with which it has to be looked at: a block is full, or others wait for them.
+        limit: length of its text at which the segment is full.
+        held: tokens for which the blocks of every used member have room.
+        until: length of its text at which it needs attention: a block is full, or others wait for the tokens.
         num_ends: segments that ended in this flight; another one began after each.
         length: tokens of a segment, once one ended.
     """
@@ -103,7 +103,7 @@ class FlownRow:
         self.begin(lack)
 
     def begin(self, lack: int) -> None:
-        """Stand where the request stands."""
+        """Start from the request's present state."""
         request = self.request
         self.lack = lack
         self.text = text = request.num_text
@@ -112,11 +112,11 @@ class FlownRow:
 
 
 class FlownRounds:
-    """The rounds of one policy, each made when somebody comes to it.
+    """The rounds of one policy, each made when reached.
 
     Attributes:
-        levels: members that take part and have caches, as far as is known.
-        lacking: by number, tokens that the cache of each of `levels` lacks.
+        levels: members with caches that are known to be used.
+        lacking: by id, tokens that the cache of each of `levels` lacks.
         nodes: all of them.
     """
 
@@ -135,7 +135,7 @@ class FlownRounds:
         self._patterns: dict[tuple[tuple[int, bool, int], ...], int] = {}
 
     def row(self, request: ServedRequest) -> FlownRow:
-        """A request as it stands, with nothing pending."""
+        """A row for a request in its present state, with nothing pending."""
         nodes = self._by_request.get(request.recorded_id)
         if nodes is None:
             nodes = self._by_request[request.recorded_id] = {}
@@ -143,15 +143,15 @@ class FlownRounds:
         return FlownRow(request, nodes, self._number(tuple([text - cached[level] for level in self.levels])))
 
     def forget(self) -> None:
-        """Drop all rounds that are known; rows that fly them have landed."""
+        """Drop all known rounds; rows that fly them have landed."""
         self._by_request, self._lacks, self._shapes, self.lacking, self.nodes = {}, {}, {}, [], []
 
     def begun(self, row: FlownRow) -> RoundNode | None:
-        """The next round of a row that has just begun to fly; None: it cannot be flown."""
+        """The first round of a row in its flight; None: it cannot be flown."""
         return self.node_at(row, len(row.request.emitted) << LACK_BITS | row.lack)
 
     def node_at(self, row: FlownRow, key: int) -> RoundNode | None:
-        """The next round of a row that stands at a place, with a lack; None: it cannot be flown."""
+        """The next round of a row at the place and lack of `key`; None: it cannot be flown."""
         node, room = row.nodes.get(key), row.limit - row.text
         if node is not None and node.needs <= room:
             return node
@@ -166,7 +166,7 @@ class FlownRounds:
                 shape = self._shape(played, self.lacking[lack])
                 if shape.pattern != LACKS_MUCH:
                     self._shapes[played, lack] = shape
-        except Exception:  # noqa: BLE001 - whoever asks the policy is told
+        except Exception:  # noqa: BLE001 - raised again when the policy decides
             return None
         node = RoundNode(shape, position, lack)
         self.nodes.append(node)
@@ -182,7 +182,7 @@ class FlownRounds:
         return number
 
     def _shape(self, played: PlayedRound, lacking: tuple[int, ...]) -> Shape:
-        """Raises UnfitError where members do not take turns, one has read all, or takes part, which was not known."""
+        """Raises UnfitError where members do not alternate, one has read all, or one was not known to be used."""
         held = [0] * len(self._keeps)
         for level, tokens in zip(self.levels, lacking, strict=True):
             held[level] = -tokens
@@ -192,7 +192,7 @@ class FlownRounds:
                 raise UnfitError
         slots = tuple([self._slot(op, held) for op in played.ops])
         wanted = max([slot.wanted for slot in slots])
-        if wanted >= MOST_ROWS:  # sums of as many rows have room in a field
+        if wanted >= MOST_ROWS:  # sums over rows fit a field
             raise UnfitError
         lacks_much = any(slot.held < -MOST_LACKING for slot in slots)
         sums = 0
@@ -215,7 +215,7 @@ class FlownRounds:
         return Shape(played, slots, len(slots) - 1, tuple(needs), wanted, pattern, sums, self._number(after))
 
     def _slot(self, op: FixedOp, held: list[int]) -> Slot:
-        """An operation, after which caches hold what `held` says then."""
+        """An operation; updates `held`, the tokens in caches."""
         level, drafts, _, asked, drafted, pending, first, accepted, _, _ = op
         if not self._keeps[level]:
             return Slot(level, drafts, 0, 0, drafted, pending, pending + asked + 1)
@@ -224,7 +224,7 @@ class FlownRounds:
             raise UnfitError
         if drafts:
             before = held[level]
-            if before == pending:  # all that it drafts after was read; its first forward is none
+            if before == pending:  # all was read already: its first forward would be fed nothing
                 raise UnfitError
             if drafted:
                 held[level] = pending + drafted - 1
@@ -240,13 +240,13 @@ MOST_CYCLES = 1 << 14
 
 
 class Cycle:
-    """The picoseconds of cycles of so many rows of one pattern, by the tokens of all texts together.
+    """The picoseconds of cycles of a batch of rows of one pattern, by the total tokens of texts.
 
     Attributes:
-        start, end: of these tokens, for which it holds.
+        start, end: of the total tokens for which it holds.
         ps, slope: of the whole cycle, at `start` and for each token more.
         ops: level, picoseconds, slope and forwards of each operation.
-        times, tokens: cycles that were flown, and what their texts had beyond `start`, since the books were told.
+        times, tokens: cycles flown, and tokens of their texts beyond `start`, not noted in the books yet.
     """
 
     __slots__ = ("end", "ops", "ps", "slope", "start", "times", "tokens")
@@ -258,10 +258,10 @@ class Cycle:
 
 
 class Cycles:
-    """The cycles of one replica; the books are told of what members were busy with.
+    """The cycles of one replica; notes busy times of members.
 
     Attributes:
-        by_key: those that are known of rows of one pattern, by the sums of these; see `known`.
+        by_key: known ones of rows of one pattern, by their sums; see `known`.
     """
 
     def __init__(self, pool: Pool, charges: ServingCharges, num_free: int, budget: int, busy: list[list[int]]) -> None:
@@ -274,7 +274,7 @@ class Cycles:
         self.by_key: dict[int, Cycle] = {}
 
     def known(self, key: int, rows: list[FlownRow], texts: int) -> Cycle | None:
-        """That of rows of one pattern; None: an operation might be fed more than the budget."""
+        """The cycle of rows of one pattern; None: an operation might be fed more than the budget."""
         known = self.by_key.get(key)
         if known is not None and known.start <= texts < known.end:
             return known
@@ -301,7 +301,7 @@ class Cycles:
                 ps += repeats * (line_ps + line_slope * (texts - first))
                 slope += repeats * line_slope
             ops.append((level, ps, slope, drafted or 1))
-        # All from where the texts stand now, which is as good a start as any.
+        # All from the present length of texts, as good a start as any.
         if known is not None:
             self._told(known)
         elif len(self.by_key) >= MOST_CYCLES:
@@ -318,8 +318,8 @@ class Cycles:
         return start - held, end - held, start_ps, slope_ps
 
     def mixed(self, rows: list[FlownRow], texts: int) -> Cycle | None:
-        """That of rows of several patterns, for these texts alone; None as well where not the same members verify."""
-        # level; rows, new and held; lengths of drafts, and what is before each
+        """The cycle of rows of several patterns, for these texts alone; also None where verifying members differ."""
+        # level; rows, new and held; lengths of drafts, and contexts before each
         below: list[tuple[int, list[int], tuple[list[int], list[int]]]] = []
         last = [0, 0, 0]
         for row in rows:
@@ -361,18 +361,18 @@ class Cycles:
         return Cycle(texts, texts + 1, ops)
 
     def even(self, num_rows: int, texts: int) -> tuple[float, int, int]:
-        """A step of the target alone: picoseconds, and for each token more up to `end` tokens; (end, those, these)."""
+        """A step of the target alone: (end, picoseconds, picoseconds for each token more, up to `end` tokens)."""
         first, end, ps, slope = self._line(self._target, num_rows, num_rows, -num_rows, texts)
         return end, ps + slope * (texts - first), slope
 
     def tell_once(self, ops: list[tuple[int, int, int, int]]) -> None:
-        """Tell the books of a cycle that was flown once."""
+        """Note a cycle that was flown once."""
         for level, ps, _, forwards in ops:
-            if forwards:  # lookups are nobody's
+            if forwards:  # lookups have no forwards
                 self.tell_busy(level, ps, forwards)
 
     def _told(self, cycle: Cycle) -> None:
-        """Tell the books of what members were busy with."""
+        """Note the busy times of a cycle."""
         times, tokens = cycle.times, cycle.tokens
         for level, ps, slope, forwards in cycle.ops:
             if forwards:
@@ -380,20 +380,20 @@ class Cycles:
         cycle.times = cycle.tokens = 0
 
     def tell(self) -> None:
-        """Tell the books of all cycles that were flown since they were told."""
+        """Note all cycles flown since the last call."""
         for cycle in self.by_key.values():
             self._told(cycle)
         self.by_key.clear()
 
     def tell_busy(self, level: int, ps: int, num_forwards: int) -> None:
-        """Tell the books of forwards, which took so many picoseconds in all."""
+        """Note forwards of a member, which took `ps` in total."""
         busy = self._busy[level]
         busy[0] += ps
         busy[1] += num_forwards
 
 
 def sized(rows: list[FlownRow]) -> tuple[int, int, bool, bool]:
-    """Of the next cycle: its key, tokens of all texts, whether rows differ, and whether one is short."""
+    """Of the next cycle: key, tokens of all texts, whether patterns differ, and whether a row is short of blocks."""
     key = texts = 0
     pattern, is_short = rows[0].node.pattern, False
     is_mixed = pattern == LACKS_MUCH
@@ -409,10 +409,10 @@ def sized(rows: list[FlownRow]) -> tuple[int, int, bool, bool]:
 
 
 def steps_before(left_ps: float, each_ps: int, more_ps: int, most: int) -> int:
-    """How many steps end before `left_ps` are over, at most `most`; the first takes `each_ps`, each other more."""
+    """Steps, at most `most`, that end before `left_ps`; the first takes `each_ps`, each next one `more_ps` more."""
     if most * each_ps + more_ps * (most * (most - 1) // 2) < left_ps:
         return most
-    low, high = 0, most  # so many end in time, and so many do not
+    low, high = 0, most  # `low` end in time, `high` do not
     while high - low > 1:
         middle = (low + high) // 2
         if middle * each_ps + more_ps * (middle * (middle - 1) // 2) < left_ps:

@@ -1,4 +1,4 @@
-"""What bounds one replica: how much a step may take, and how many blocks of keys and values each member has."""
+"""Limits of one replica: of a step, and of each member's blocks of keys and values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,23 +6,23 @@ from enum import StrEnum
 
 from ...base.errors import check_least
 
-# From how many tokens on, and for how many rows, vLLM reads a common prefix once (`use_cascade_attention`).
+# Least tokens and rows for which vLLM reads a common prefix once (`use_cascade_attention`).
 COMMON_TOKENS, COMMON_ROWS = 256, 8
 
 
 class Preemption(StrEnum):
-    """Who is put back where blocks are short, and where it waits then; docs/kv-memory.md."""
+    """Which request is preempted where blocks are short, and where it waits then; docs/kv-memory.md."""
 
     latest = "latest"  # vLLM: the latest that was admitted, before all others
     fewest_tokens = "fewest-tokens"  # SGLang: the one with the shortest answer so far, after all others
 
 
 class Admission(StrEnum):
-    """When a request that waits gets into the batch; docs/kv-memory.md."""
+    """When a waiting request is admitted to the batch; docs/kv-memory.md."""
 
     first_chunk = "first-chunk"  # vLLM before 0.19: when there are blocks for the first chunk of its text
     whole_prompt = "whole-prompt"  # vLLM since 0.19, `scheduler_reserve_full_isl`: when there are for all of its text
-    estimate = "estimate"  # SGLang: when its answer, and what others are guessed to write, fits as well
+    estimate = "estimate"  # SGLang: when its answer and an estimate of the others' answers also fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +33,10 @@ class KvLimits:
         ArgumentError: a number out of range.
     """
 
-    num_blocks: int  # that the member has, >= 1
+    num_blocks: int  # of the member, >= 1
     block_tokens: int = 16  # tokens that a block holds, >= 1
     prefix_cache: bool = True  # whether full blocks are kept for later requests with the same text
-    # last blocks of a prefix hit that are not taken, >= 0: older vLLM took one from a request whose drafter reads one
+    # last blocks of a prefix hit that are not used, >= 0: older vLLM dropped one of a request whose drafter reads one
     # token ahead (EAGLE, MTP), and all members computed it again
     drop_units: int = 0
 
@@ -47,23 +47,23 @@ class KvLimits:
 
     @property
     def num_tokens(self) -> int:
-        """That all blocks hold."""
+        """Tokens that all blocks hold."""
         return self.num_blocks * self.block_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """When a text that requests begin with is read once for all of their rows.
+    """When a shared prefix is read once for all rows.
 
     Raises:
         ArgumentError: a number out of range.
     """
 
-    least_tokens: int = COMMON_TOKENS  # of such a text, >= 0. By default as vLLM has it.
-    # of a forward, and with `groups` of those that share a text, >= 2. By default as vLLM has it.
+    least_tokens: int = COMMON_TOKENS  # of such a text, >= 0; default as in vLLM
+    # of a forward, with `groups` of those that share a text, >= 2; default as in vLLM
     least_rows: int = COMMON_ROWS
     # whether any text that some rows of a forward share is read once for these, as multi-level cascades do (FlashInfer;
-    # Hydragen, arXiv:2402.05099); else only one that every running request begins with, as in vLLM
+    # Hydragen, arXiv:2402.05099); else only a prefix of all running requests, as in vLLM
     groups: bool = False
 
     def __post_init__(self) -> None:
@@ -80,8 +80,8 @@ class OffloadedMember:
     """
 
     block_bytes: int  # of a block, >= 1
-    block_ps: int  # picoseconds that a block takes from host memory, >= 0
-    device: str  # that it lies on; members of a device share its link
+    block_ps: int  # picoseconds to load a block from host memory, >= 0
+    device: str  # of the member; members of a device share its link
 
     def __post_init__(self) -> None:
         check_least("`block_bytes`", self.block_bytes, 1)
@@ -90,7 +90,7 @@ class OffloadedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Where blocks go that prefix caches evict.
+    """Host memory for blocks that prefix caches evict.
 
     Raises:
         ArgumentError: a number out of range, or no member.
@@ -106,23 +106,23 @@ class Offload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """What an engine may do at once.
+    """Limits of an engine.
 
     Raises:
         ArgumentError: a number out of range, or no member.
     """
 
-    max_num_seqs: int  # requests in the batch at most, >= 1
-    token_budget: int  # tokens that a step of the target feeds at most, >= 1: prefill chunks, decoding and verification
-    kv: Mapping[str, KvLimits]  # of each member that keeps keys and values, by name; prompt lookup keeps none
-    preemption: Preemption = Preemption.latest  # who is put back where blocks are short
-    admission: Admission = Admission.first_chunk  # when a request that waits gets into the batch
-    # tokens of prompt and answer together that a member takes at most, >= 1, by name; a longer request is rejected. Of
-    # members that are not named, memory alone is the limit.
+    max_num_seqs: int  # most requests in the batch, >= 1
+    token_budget: int  # most tokens fed in a step of the target, >= 1: prefill chunks, decoding and verification
+    kv: Mapping[str, KvLimits]  # of each member with keys and values, by name; prompt lookup has none
+    preemption: Preemption = Preemption.latest  # which request is preempted where blocks are short
+    admission: Admission = Admission.first_chunk  # when a waiting request is admitted
+    # most tokens of prompt and answer together for a member, >= 1, by name; a longer request is rejected. For members
+    # that are not named only memory is the limit.
     max_model_len: Mapping[str, int] = field(default_factory=dict)
-    # when a text that all rows begin with is read once by a forward of the target; None: never
+    # when the target's forward reads a shared prefix once; None: never
     shared_prefix: SharedPrefix | None = None
-    offload: Offload | None = None  # where blocks go that prefix caches evict, and come back from; None: nowhere
+    offload: Offload | None = None  # host memory for blocks that prefix caches evict; None: none
 
     def __post_init__(self) -> None:
         check_least("`max_num_seqs`", self.max_num_seqs, 1)

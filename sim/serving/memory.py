@@ -1,8 +1,8 @@
-"""KV memory by blocks: of one member on one replica, and the host memory that takes what its prefix cache evicts.
+"""KV memory by blocks: of one member on one replica, and host memory for blocks that its prefix cache evicts.
 
-Every block is free, used (by one owner or more) or evictable (cached, used by nobody). A block is counted, not named:
-where it lies makes no difference to seconds. Blocks have keys, the workload's ids where it has them and private ones
-behind, and are told apart by all keys from the start of the text, as in `PrefixTree`.
+Every block is free, used (by one owner or more) or evictable (cached, without an owner). Blocks are counted, without
+addresses, which do not affect seconds. Blocks have keys, the workload's ids where it has them and private ones after
+them, and are identified by all keys from the start of the text, as in `PrefixTree`.
 """
 
 from array import array
@@ -18,17 +18,17 @@ from ...traces.workloads.arrival import Arrival, Ids
 from .limits import KvLimits, Offload
 
 _MOST_BLOCKS = 2**32  # of a text, so that private keys of two requests differ
-_END_OF_IDS = 2**63  # as keys are of 64 bits, and private ones below 0
+_END_OF_IDS = 2**63  # keys have 64 bits, and private ones are below 0
 
 
 class BlockKeys:
-    """One integer of 64 bits per block of a member, made when first asked for; as many as anybody asks for.
+    """One integer of 64 bits per block of a member, made on demand, any number of blocks.
 
-    A block that has an id for all of its text has that id, >= 0, as its key, equal for all requests; blocks of one unit
-    have the same key, and are told apart by what they follow. Any other, such as those of generated tokens that nobody
-    else reads, has a key of the request's own, < 0: nobody else finds it, but the request itself does when it resumes.
-    Two prompts that part within a unit share none of that unit's blocks, however small, since ids tell
-    units apart and not what is equal in them.
+    A block with an id for all of its text has that id, >= 0, as its key, equal for all requests; blocks of one unit
+    have the same key, and are distinguished by the blocks before them. Any other, such as those of generated tokens
+    that no other request reads, has a private key of the request, < 0: no other request hits it, but the request itself
+    does when it resumes. Two prompts that differ within a unit share none of that unit's blocks, however small, since
+    ids identify units and not their equal parts.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class BlockKeys:
         serial: int,
         answer: Ids = (),
     ) -> None:
-        """Take what the keys follow from.
+        """Store the data from which keys are made.
 
         Args:
             blocks: ids in [0, 2^63) of the prompt's units, each for the text up to and with its unit. The last may be
@@ -52,8 +52,9 @@ class BlockKeys:
             unit_tokens: of a unit of the workload; 0 if there are no ids.
             block_tokens: of a block of the member, >= 1.
             prompt_tokens: of the prompt, >= 1.
-            serial: of the request, >= 0, unlike that of any other.
-            answer: ids of the units that the answer fills; see `Arrival`. Then each full unit of the prompt has one.
+            serial: of the request, >= 0, unique.
+            answer: ids of the units that the answer fills; see `Arrival`. Then each full unit of the prompt must have
+                one.
 
         Raises:
             ValueError: ids for more units than the prompt has, or for fewer and an answer, ids without a unit, an id
@@ -75,7 +76,7 @@ class BlockKeys:
         self._keys = array("q")
 
     def __getitem__(self, blocks: slice, /) -> "array[int]":
-        """Keys of a range of blocks, which has an end."""
+        """Keys of a range of blocks with an end."""
         if blocks.stop > len(self._keys):
             self._make(blocks.stop)
         return self._keys[blocks]
@@ -134,7 +135,7 @@ def _check_ids(blocks: Ids) -> None:
 
 
 class _Place:
-    """A block by its path, of which there may be a copy; of no use without one once nothing is held behind it."""
+    """A block by its path, perhaps with a copy; removed without a copy and followers."""
 
     __slots__ = ("children", "key", "member", "parent")
 
@@ -148,8 +149,8 @@ class _Place:
 class HostTier:
     """Copies of blocks of several members.
 
-    A block becomes the newest when it is put here, put here again, or loaded; of those of one call the last of the text
-    first, so that it goes before those that it follows. Loading leaves the copy where it is.
+    A block becomes the newest when it is put or loaded, also again; in one call the last block of the text first, so
+    that it is dropped before those that it follows. Loading keeps the copy.
 
     Args:
         num_bytes: of host memory, >= 1.
@@ -157,9 +158,9 @@ class HostTier:
 
     Attributes:
         used_bytes: of all copies.
-        most_bytes: that were used at once.
-        stored, loaded, dropped: `[M]` blocks that came, that were read again, and that went, so far; one that is there
-            when it is put here has not come.
+        most_bytes: the largest `used_bytes`.
+        stored, loaded, dropped: `[M]` blocks stored, loaded and dropped so far; putting one that is here already does
+            not count as stored.
     """
 
     def __init__(self, num_bytes: int, block_bytes: Sequence[int]) -> None:
@@ -173,7 +174,7 @@ class HostTier:
         self.dropped = [0] * len(block_bytes)
 
     def num_found(self, member: int, keys: Sequence[Hashable], start: int) -> int:
-        """How many blocks of a text are here, one after the other from block `start` on; changes nothing."""
+        """Number of consecutive blocks of a text here from block `start` on; changes nothing."""
         place: _Place | None = self._roots[member]
         for end, key in enumerate(keys):
             assert place is not None
@@ -183,13 +184,13 @@ class HostTier:
         return max(len(keys) - start, 0)
 
     def load(self, member: int, keys: Sequence[Hashable], start: int) -> None:
-        """Read the blocks of a text from block `start` on, all of which are here."""
+        """Load the blocks of a text from block `start` on, all of which are here."""
         for place in self._places(member, keys)[start:][::-1]:
             self._held.move_to_end(place)
             self.loaded[member] += 1
 
     def put(self, member: int, keys: Sequence[Hashable], start: int) -> None:
-        """Take the blocks of a text from block `start` on; those that are larger than the whole tier are lost."""
+        """Store the blocks of a text from block `start` on; those larger than the whole tier are dropped."""
         size = self._block_bytes[member]
         if size > self._num_bytes:
             return
@@ -205,7 +206,7 @@ class HostTier:
             self.most_bytes = max(self.most_bytes, self.used_bytes)
 
     def _places(self, member: int, keys: Sequence[Hashable]) -> list[_Place]:
-        """Of all blocks of a text, made where there are none."""
+        """Places of all blocks of a text, made where missing."""
         place = self._roots[member]
         found = []
         for key in keys:
@@ -217,7 +218,7 @@ class HostTier:
         return found
 
     def _drop(self) -> None:
-        """Lose the oldest copy."""
+        """Drop the oldest copy."""
         place, _ = self._held.popitem(last=False)
         self.used_bytes -= self._block_bytes[place.member]
         self.dropped[place.member] += 1
@@ -227,9 +228,9 @@ class HostTier:
 
 
 class PrefixHits(NamedTuple):
-    """Counts over the texts that were opened, those of resumed requests left out.
+    """Counts over opened texts, without resumed requests.
 
-    What `drop_units` took from a hit counts as asked and not found.
+    Blocks dropped by `drop_units` count as looked up and not found.
     """
 
     asked_blocks: int  # full blocks of the texts
@@ -242,11 +243,11 @@ class Keys(Protocol):
     """One key per block of a text, such as `BlockKeys` or a `Run`. Equal keys after equal keys: equal blocks."""
 
     def __getitem__(self, blocks: slice, /) -> Run:
-        """Keys of a range of blocks; fewer where the text has an end."""
+        """Keys of a range of blocks; fewer at the end of the text."""
 
 
 class _Held:
-    """What one owner holds: `num_cached` blocks in the tree, up to its tip, and others behind them."""
+    """Blocks of one owner: `num_cached` in the tree, up to its tip, and others after them."""
 
     __slots__ = ("num_blocks", "num_cached", "tip")
 
@@ -259,12 +260,12 @@ class _Held:
 class MemberKv:
     """Blocks of one member. An owner is an integer of the caller, from `open` to `close`.
 
-    - `open` takes the cached prefix: those blocks leave the queue of eviction.
-    - `reserve` takes free blocks first; what lacks is evicted, just so many blocks, in the order of `PrefixTree`.
-    - `commit` puts full blocks into the cache at once. If an equal block is there (two requests computed it at the same
-      time, or `drop_units` had it computed again), the owner shares it and its own is free.
-    - `close` frees blocks that are not full, or not committed; of the others those that nobody else refers to join the
-      queue of eviction, the last of the text first. Owners that end in one step are released in the order of the calls.
+    - `open` takes the cached prefix: its blocks leave the queue of eviction.
+    - `reserve` takes free blocks first, then evicts exactly the missing number, in the order of `PrefixTree`.
+    - `commit` puts full blocks into the cache at once. If an equal block is cached (two requests computed it at the
+      same time, or it was computed again after `drop_units`), the owner shares it and its own is freed.
+    - `close` frees blocks that are not full, or not committed; of the others those without other owners join the queue
+      of eviction, the last of the text first. Owners that end in one step are released in the order of the calls.
     """
 
     __slots__ = (
@@ -281,27 +282,27 @@ class MemberKv:
 
     @property
     def evictable_blocks(self) -> int:
-        """Cached blocks that nobody uses."""
+        """Cached blocks without an owner."""
         return self._tree.num_evictable
 
     @property
     def available_blocks(self) -> int:
-        """That owners may still get: free and evictable ones."""
+        """Blocks available to owners: free and evictable ones."""
         return self.free_blocks + self._tree.num_evictable
 
     @property
     def used_blocks(self) -> int:
-        """Blocks that owners hold; one that several share counts once."""
+        """Blocks that owners hold; a shared one counts once."""
         return self.limits.num_blocks - self.free_blocks - self._tree.num_evictable
 
     @property
     def first_keys(self) -> Container[int]:
-        """Keys of the first blocks of all texts that are cached, whatever becomes of them."""
+        """Keys of the first blocks of all cached texts, a live view."""
         return self._tree.root.children.keys()
 
     @property
     def common_tokens(self) -> int:
-        """Of the longest text that every owner begins with and holds in cached blocks; 0 of fewer than two owners."""
+        """Length of the longest common prefix of all owners in cached blocks; 0 for fewer than two owners."""
         if len(self._held) < 2:
             return 0
         node = next(iter(self._held.values())).tip
@@ -316,9 +317,9 @@ class MemberKv:
         """Tokens in cached blocks that owners hold in common, less those of each such block once.
 
         Args:
-            owners: who hold something.
+            owners: that hold something.
             least_tokens: of a text up to the end of a run of blocks, for these to count.
-            least_owners: of those given that hold a run, for it to count, >= 2.
+            least_owners: of the given owners that hold a run, for it to count, >= 2.
         """
         found: dict[PrefixNode, tuple[int, int]] = {}  # end of its text in blocks, owners
         for owner in owners:
@@ -338,17 +339,17 @@ class MemberKv:
 
     @property
     def free_share(self) -> float:
-        """Share of the blocks that owners may still get, in [0, 1]: free and evictable ones."""
+        """Share of the blocks that are available to owners, in [0, 1]: free and evictable ones."""
         return self.available_blocks / self.limits.num_blocks
 
     @property
     def hits(self) -> PrefixHits:
-        """What `open` was asked for and found, so far."""
+        """Look-ups and hits of `open` so far."""
         found = self._found_blocks
         return PrefixHits(self._asked_blocks, found, self._asked_tokens, found * self._block_tokens)
 
     def lookup(self, keys: Run) -> int:
-        """How many leading blocks are cached; changes nothing."""
+        """Number of leading blocks that are cached; changes nothing."""
         return self._tree.match(keys).num_blocks
 
     def hit_tokens(self, keys: Keys, text_tokens: int) -> int:
@@ -356,11 +357,11 @@ class MemberKv:
         return self._hit(keys, text_tokens)[0] * self._block_tokens
 
     def usable_tokens(self, keys: Keys, text_tokens: int) -> int:
-        """What `open` would return; changes nothing."""
+        """The return value of `open`; changes nothing."""
         return self.hit_tokens(keys, text_tokens)
 
     def frozen(self) -> "MemberKv":
-        """A copy of the prefix cache as it is now, for `lookup` and `hit_tokens` only."""
+        """A snapshot of the prefix cache, for `lookup` and `hit_tokens` only."""
         copied = MemberKv(self.limits)
         copied._tree = self._tree.copy()
         return copied
@@ -368,14 +369,14 @@ class MemberKv:
     def fits(self, keys: Keys, text_tokens: int, num_tokens: int) -> bool:
         """Whether `open`, and after it `reserve` of `num_tokens`, would both do; changes nothing.
 
-        So an engine that cannot admit a request yet leaves the order of eviction and the hits as they were, and asks
+        So an engine that cannot admit a request yet does not change the order of eviction and the hits, and checks
         every member before the first one opens.
         """
         blocks = -(-num_tokens // self._block_tokens)
         available = self.available_blocks
         if blocks <= available:
             return True
-        # A hit spares blocks only as far as they are used already: others come out of what is available.
+        # Only hit blocks that are used already save any: others are taken from the available ones.
         return blocks - self._hit(keys, text_tokens)[1] <= available
 
     def open(
@@ -384,13 +385,13 @@ class MemberKv:
         """Give a new owner the blocks of its text that are cached.
 
         Args:
-            owner: who holds nothing yet.
+            owner: that holds nothing yet.
             keys: of the text's blocks.
             text_tokens: of the whole text, >= 1: the prompt, and what was emitted before a preemption. Its last token
                 is never in a hit, since what follows it is computed from it.
-            resumes: after a preemption; `hits` leaves it out, since a request that finds its own blocks again would
-                flatter the cache.
-            hit_tokens: what `hit_tokens` has just said of the text; None: it is looked up.
+            resumes: after a preemption; not counted in `hits`, since a request that finds its own blocks again would
+                inflate the share.
+            hit_tokens: the current `hit_tokens` of the text; None: it is looked up.
 
         Returns:
             Tokens that the owner holds now, a multiple of `block_tokens`.
@@ -416,7 +417,7 @@ class MemberKv:
         return num_blocks * self._block_tokens
 
     def reserve(self, owner: int, num_tokens: int) -> bool:
-        """Make an owner hold blocks for so many tokens in all; it keeps what it has beyond them.
+        """Make an owner hold blocks for at least `num_tokens` in total.
 
         Returns:
             False, and nothing has changed, if free and evictable blocks do not suffice.
@@ -426,14 +427,14 @@ class MemberKv:
         return more <= 0 or self.grow(owner, more)
 
     def grow(self, owner: int, num_blocks: int) -> bool:
-        """As `reserve`, so many blocks more."""
+        """As `reserve`, `num_blocks` more."""
         if not self.take(num_blocks):
             return False
         self._held[owner].num_blocks += num_blocks
         return True
 
     def take(self, num_blocks: int) -> bool:
-        """Take blocks that an owner is to have.
+        """Take blocks for an owner.
 
         Returns:
             False, and nothing has changed, if free and evictable blocks do not suffice.
@@ -475,7 +476,7 @@ class MemberKv:
         self._tree.release(held.tip)
 
     def _hit(self, keys: Keys, text_tokens: int) -> tuple[int, int]:
-        """Blocks of a hit, and how many of them somebody uses."""
+        """Blocks of a hit, and how many of them are used."""
         if not self.limits.prefix_cache:
             return 0, 0
         found = self._tree.match(keys[: (text_tokens - 1) // self._block_tokens])
@@ -488,16 +489,16 @@ class FirstBlocks(NamedTuple):
 
     unit_tokens: int  # of a unit of the workload; 0 if there are no ids
     block_tokens: int  # of a block, >= 1
-    keys: Container[int]  # of all texts' first blocks, as they are whenever one looks
+    keys: Container[int]  # of all texts' first blocks, a live view
 
 
 def first_blocks_of(kv: MemberKv, unit_tokens: int) -> FirstBlocks:
-    """Of the texts in a member's prefix cache; `unit_tokens` as there."""
+    """First blocks in a member's prefix cache; `unit_tokens` as there."""
     return FirstBlocks(unit_tokens, kv.limits.block_tokens, kv.first_keys)
 
 
 def first_key(arrival: Arrival, unit_tokens: int, block_tokens: int) -> int | None:
-    """Key of a prompt's first block, as `BlockKeys` has it; None: others can share no block of the prompt."""
+    """Key of a prompt's first block in `BlockKeys`; None: others can share no block of the prompt."""
     blocks = arrival.blocks
     if min(arrival.prompt_tokens, len(blocks) * unit_tokens) < block_tokens:
         return None
@@ -505,10 +506,10 @@ def first_key(arrival: Arrival, unit_tokens: int, block_tokens: int) -> int | No
 
 
 class OffloadingKv(MemberKv):
-    """As `MemberKv`, but a hit goes on in host memory where device memory has no more of a text.
+    """As `MemberKv`, but a hit continues in host memory after the part in device memory.
 
-    `open` takes blocks for what host memory has, which evicts others as `reserve` does, and puts them into the prefix
-    cache. `hits` are those of device memory alone, and so is what routers see (`hit_tokens`).
+    `open` takes blocks for the part in host memory, which evicts others as `reserve` does, and puts them into the
+    prefix cache. `hits`, and `hit_tokens` for routers, are those of device memory alone.
     """
 
     __slots__ = ("_host", "_member")
@@ -530,9 +531,9 @@ class OffloadingKv(MemberKv):
     def open(
         self, owner: int, keys: Keys, text_tokens: int, *, resumes: bool = False, hit_tokens: int | None = None
     ) -> int:
-        """See `MemberKv`; there must be room for all of the hit, as `fits` says of the tokens of the text."""
+        """See `MemberKv`; there must be room for all of the hit, by `fits` of the tokens of the text."""
         on_device, whole, _ = self._whole_hit(keys, text_tokens)
-        if on_device < whole:  # what goes to the host while room is made must not push out what is read
+        if on_device < whole:  # blocks evicted to the host meanwhile must not drop those that are loaded
             self._host.load(self._member, keys[:whole], on_device)
         super().open(owner, keys, text_tokens, resumes=resumes, hit_tokens=on_device * self._block_tokens)
         num_tokens = whole * self._block_tokens
@@ -546,7 +547,7 @@ class OffloadingKv(MemberKv):
         return on_device, num_referenced
 
     def _whole_hit(self, keys: Keys, text_tokens: int) -> tuple[int, int, int]:
-        """Leading blocks of a hit on the device, of all of it, and of those on the device that somebody uses."""
+        """Blocks of a hit: on the device, in total, and on the device with an owner."""
         if not self.limits.prefix_cache:
             return 0, 0, 0
         within = keys[: (text_tokens - 1) // self._block_tokens]
@@ -560,7 +561,7 @@ class OffloadingKv(MemberKv):
 
 
 class HostMemory:
-    """Takes evicted blocks of members, and adds up the seconds of those that are loaded."""
+    """Takes evicted blocks of members, and adds up the seconds of loading them."""
 
     def __init__(self, offload: Offload) -> None:
         members = list(offload.members.values())
@@ -570,17 +571,17 @@ class HostMemory:
         self._tier = HostTier(offload.host_bytes, [member.block_bytes for member in members])
         self._seen = [0] * len(members)
         self._load_ps = 0
-        self._latest = (0, 0)  # when it began, and how long it takes
+        self._latest = (0, 0)  # start and duration
 
     def member(self, name: str, limits: KvLimits) -> MemberKv:
-        """The memory of a member, its evicted blocks offloaded if it is among those that are."""
+        """The memory of a member, with offloading if it is an offloaded member."""
         number = self._numbers.get(name)
         return MemberKv(limits) if number is None else OffloadingKv(limits, self._tier, number)
 
     def take_load_ps(self, start_ps: int) -> int:
-        """Of all blocks that were loaded since this was asked last: they come back from `start_ps` on.
+        """Picoseconds of all blocks loaded since the last call, from `start_ps` on.
 
-        Links of devices work side by side, and each carries one block after the other.
+        Links of devices work in parallel, and each carries its blocks in turn.
         """
         loaded = self._tier.loaded
         if loaded == self._seen:
@@ -595,7 +596,7 @@ class HostMemory:
         return load_ps
 
     def totals(self, until_ps: int) -> HostTotals:
-        """See `HostTotals`; the run ends then, and what was to come back after that does not count."""
+        """See `HostTotals`; the run ends then, and later loading does not count."""
         tier = self._tier
         start_ps, load_ps = self._latest
         after_ps = min(max(start_ps + load_ps - until_ps, 0), load_ps)

@@ -1,4 +1,4 @@
-"""What a replica is made of, what it shares with the others of its run, and what it writes down."""
+"""The specification of a replica, the objects shared by replicas of a run, and a replica's notes."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,20 +22,20 @@ from .requests import AnswerLengths, Batch, Deadline, DrawnRequests, ServedReque
 from .scheduler import SharedPrefixCost
 from .world import EngineWorld, ServedWorld
 
-# Told of requests whose answers others wait for, and when.
+# Called with requests whose answers others wait for, and the time.
 Reached: TypeAlias = Callable[[Iterable[ServedRequest], int], None]
 
 
 class ReplicaBooks:
-    """Tells the recorder of a run.
+    """Writes a replica's notes into the recorder of a run.
 
     Attributes:
-        num_emitted, num_cycled: tokens that came out, and of requests that are not there any more those after the first
-            pass of a recorded answer.
-        noted_ps: when the latest of what was written down happened.
+        num_emitted, num_cycled: output tokens, and for requests that have left those after the first pass of a recorded
+            answer.
+        noted_ps: instant of the latest note.
         recorder: of the run.
         reached: see above.
-        busy: `[L]` picoseconds and forwards of each member that the recorder was not told yet.
+        busy: `[L]` picoseconds and forwards of each member, not recorded yet.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class ReplicaBooks:
         self._held: tuple[int, int, list[int]] | None = None
         self.num_emitted = self.num_cycled = self.noted_ps = 0
         self.busy = [[0, 0] for _ in memory.members]
-        self._grown = [[0, 0] for _ in memory.members]  # blocks since the latest state, and these times when they came
+        self._grown = [[0, 0] for _ in memory.members]  # blocks since the latest state, and these times their instants
         self._has_grown = False
 
     def note_outputs(self, sessions: Iterable[ServedRequest], at_ps: int, others: Iterable[ServedRequest] = ()) -> None:
-        """Write down what is new in answers; all tokens of one request that are new came out together.
+        """Note new tokens of answers; all new tokens of one request are one output.
 
         Args:
-            sessions: whose answers have grown, maybe.
+            sessions: whose answers may have grown.
             at_ps: now.
-            others: of which that is written down, and that have as many tokens as others of their sessions wait for.
+            others: already noted, with as many tokens as others of their sessions wait for.
         """
         self.noted_ps = at_ps
         reached = list(others) if others else []
@@ -85,7 +85,7 @@ class ReplicaBooks:
             self.reached(reached, at_ps)
 
     def grew(self, level: int, blocks: int, at_ps: int) -> None:
-        """A request took blocks, which is all that changes; the recorder is told of it with the next state."""
+        """Note blocks taken by a request, if nothing else changes; recorded with the next state."""
         grown = self._grown[level]
         grown[0] += blocks
         grown[1] += blocks * at_ps
@@ -93,7 +93,7 @@ class ReplicaBooks:
         self.noted_ps = at_ps
 
     def note_state(self, at_ps: int) -> None:
-        """Write down what is held from now on, if that is something else than before."""
+        """Note the state from now on, if it differs from the one before."""
         self.noted_ps = at_ps
         if self._has_grown:
             self._tell_grown(at_ps)
@@ -115,13 +115,13 @@ class ReplicaBooks:
         self._has_grown = False
 
     def cut(self, level: int, num_forwards: int, start_ps: int, end_ps: int, until_ps: int) -> None:
-        """The run ends while this runs: the member was busy until then, with forwards that are not over."""
+        """Note an operation that the end of the run cuts: the member was busy until then, without finished forwards."""
         if num_forwards:
             lasted_ps = min(until_ps, end_ps) - start_ps
             self.recorder.busy(self._index, level, max(lasted_ps, 0), forwards=0)
 
     def close(self, sessions: Iterable[ServedRequest], until_ps: int) -> None:
-        """Tell what is told once: look-ups in prefix caches, and the answers of `sessions`, which have not ended."""
+        """Note final figures: look-ups in prefix caches, and the unfinished answers of `sessions`."""
         if self._has_grown:
             self.note_state(self.noted_ps)
         for level, kv in enumerate(self._memory.members):
@@ -148,14 +148,14 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """How keys and values get from where a prompt was read to where its answer is decoded.
+    """The link for keys and values from the replica that prefills to the one that decodes.
 
     Raises:
         ArgumentError: a number out of range.
     """
 
     bytes_per_s: float  # of the link, in [1, 1e18]
-    latency_s: float  # after the last byte has left, in [0, 1e6]; others may send meanwhile
+    latency_s: float  # after the last byte has left, in [0, 1e6]; other transfers may run meanwhile
     token_bytes: int  # keys and values of one token of the target, >= 0
 
     def __post_init__(self) -> None:
@@ -164,22 +164,22 @@ class Transfer:
         check_within("`token_bytes`", self.token_bytes, "[0, inf)")
 
 
-# Makes what carries out a replica's operations, for the members and what is recorded of them.
+# Makes the world of a replica's operations, from the members and the recorded answers.
 MakeWorld = Callable[[Pool, RecordedAnswers], EngineWorld]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSpec:
-    """What one replica is."""
+    """The specification of one replica."""
 
-    policy: Policy  # an object of its own; no other replica may have the same
+    policy: Policy  # an object of its own, not shared with other replicas
     policy_name: str  # for errors
     cost: CostModel  # seconds
     limits: EngineLimits  # of the batch, a step and the memory
     decide_s: DecideSeconds = NOTHING_TO_DECIDE  # seconds that the policy takes for a step
-    # what answers and takes time instead; None: the recording answers, at the seconds of `cost`
+    # another world, with its own answers and time; None: the recording's answers, at the seconds of `cost`
     make_world: MakeWorld | None = None
-    role: Role = Role.both  # what it does of a request
+    role: Role = Role.both  # its part of requests
 
     def world(
         self,
@@ -188,7 +188,7 @@ class ReplicaSpec:
         now_s: Callable[[], float],
         target: Callable[[], MemberKv],
     ) -> EngineWorld:
-        """What carries out its operations.
+        """The world that carries out its operations.
 
         Args:
             pool: the members.
@@ -197,7 +197,7 @@ class ReplicaSpec:
             target: its memory.
 
         Raises:
-            ArgumentError: a prefix that rows share, and a cost that does not tell what is read.
+            ArgumentError: a shared prefix with a cost that does not distinguish tokens read.
         """
         if self.make_world is not None:
             return self.make_world(pool, answers)
@@ -217,29 +217,29 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedFrom:
-    """What all replicas of a run share."""
+    """Objects that all replicas of a run share."""
 
     pool: Pool  # members of the recording
     answers: RecordedAnswers  # of the recording
     lengths: AnswerLengths  # of the target's own answers to its requests
-    rounds: SharedRounds  # of policies that pending tokens alone decide
-    drawn: DrawnRequests  # which of its requests stands for a served one
+    rounds: SharedRounds  # of policies that decide only by pending tokens
+    drawn: DrawnRequests  # recorded requests for served ones
     unit_tokens: int  # of the blocks of the workload
-    # of classes of service levels, by name; "" is for all others, and None for a class without one
+    # of classes of service levels, by name; "" is for all others; None: without one
     deadlines: Mapping[str, Deadline | None]
-    recorder: ServingRecorder  # told what happens
+    recorder: ServingRecorder  # of the run
     outputs: dict[str, list[int]] | None  # takes the tokens of every finished request by its id; None drops them
-    on_ended: Callable[[Arrival, int], None]  # told of each request that finished or was rejected, and when
-    # told when answers have as many tokens as others of their sessions wait for
+    on_ended: Callable[[Arrival, int], None]  # called with each finished or rejected request, and the time
+    # called when answers reach tokens that others of their sessions wait for
     on_reached: Callable[[Arrival, int, int], None]
 
     def enter(self, arrival: Arrival, index: int, at_ps: int, *, refused: str) -> int | None:
-        """Take note of a request that comes to the replica at `index`.
+        """Register a request that arrives at the replica at `index`.
 
         Args:
             arrival: the request.
             index: of the replica, among those of the run.
-            at_ps: when it comes.
+            at_ps: its arrival.
             refused: why it can never run there; "" if it can.
 
         Returns:
@@ -253,7 +253,7 @@ class ServedFrom:
         return serial
 
     def reached(self, requests: Iterable[ServedRequest], at_ps: int) -> None:
-        """Tell of depths that answers have reached, and that nobody was told of; those admitted earlier first."""
+        """Report depths that answers have newly reached; those admitted earlier first."""
         for request in sorted(requests, key=_order):
             while request.depths and request.depths[0] <= request.num_answer:
                 depth, *left = request.depths
@@ -261,7 +261,7 @@ class ServedFrom:
                 self.on_reached(request.arrival, depth, at_ps)
 
     def session(self, arrival: Arrival, serial: int) -> ServedRequest:
-        """The session of a request that is looked at for the first time."""
+        """Make the session of a request, at its first use."""
         deadline = self.deadlines.get(arrival.slo, self.deadlines.get(""))
         return ServedRequest(
             pool=self.pool,

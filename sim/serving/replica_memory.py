@@ -11,14 +11,14 @@ from .requests import ServedRequest
 
 
 class ReplicaMemory:
-    """Counts blocks; what caches hold of a text is in `session.cached`. Letter: L levels.
+    """Counts blocks; cached tokens of a text are in `session.cached`. Letter: L levels.
 
-    A block of computed and committed text enters the prefix cache at once. Where requests are retracted, what a request
-    wrote since it was admitted does when it ends, as SGLang has it: a retracted request finds its prompt again, and its
-    answer only as far as it was prefilled before.
+    A block of computed and committed text enters the prefix cache at once. With retraction, tokens written since a
+    request's admission enter when it ends, as in SGLang: a retracted request finds its prompt again, and its answer
+    only as far as it was prefilled before.
 
-    The target holds what is committed, what is pending, what a draft asks for, and one token more. A member below it
-    holds nothing but its prefix hit until it runs first, so that requests which do not draft leave it alone.
+    The target holds blocks for committed and pending tokens, for a requested draft, and one token more. A member below
+    it holds only its prefix hit until it first runs, so that requests which do not draft take none of its blocks.
 
     Args:
         pool: the members.
@@ -28,14 +28,14 @@ class ReplicaMemory:
 
     Attributes:
         members: `[L]` of each member; None for one that keeps no keys and values, or never runs and has no limits.
-            Whoever holds or releases blocks other than through this object reads their figures there.
-        host: takes what prefix caches evict; None: nobody does.
+            Code that takes or releases blocks outside this object reads their figures there.
+        host: takes evicted blocks; None: no offloading.
         has_caches: whether any member has a prefix cache.
-        has_changed: whether blocks were taken or released since they were counted.
-        counted_share: `free_share` when they were.
+        has_changed: whether blocks were taken or released since the last count.
+        counted_share: `free_share` at the last count.
 
     Raises:
-        ArgumentError: a model that runs without limits, blocks that do not go with the units of the workload.
+        ArgumentError: a model that runs without limits, blocks that do not fit the units of the workload.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ReplicaMemory:
         self._limits = limits
         self._unit_tokens = unit_tokens
         self._keys: dict[int, list[BlockKeys]] = {}
-        # Members whose blocks have the same keys, one of each.
+        # One member of each group with the same keys of blocks.
         kinds = {(kv.limits.prefix_cache, kv.limits.block_tokens): kv for _, kv in self._models}
         self._kinds = list(kinds.values())
         self._kind_of = [list(kinds).index((kv.limits.prefix_cache, kv.limits.block_tokens)) for _, kv in self._models]
@@ -68,7 +68,7 @@ class ReplicaMemory:
         self.has_changed = True
         self._retracts = limits.preemption == Preemption.fewest_tokens
         self._whole_text = limits.admission == Admission.whole_prompt
-        self._prefilled: dict[int, int] = {}  # where requests are retracted: text that their latest prefill reads
+        self._prefilled: dict[int, int] = {}  # with retraction: length of text of the latest prefill
 
     @property
     def used_blocks(self) -> list[int]:
@@ -95,11 +95,11 @@ class ReplicaMemory:
         self.counted_share, self.has_changed = least, False
 
     def refuses(self, arrival: Arrival, *, answer_tokens: int | None = None) -> str:
-        """Why a request can never run, in words that such requests share; "" if it can.
+        """Why a request can never run, in words without its id; "" if it can.
 
         Args:
             arrival: the request.
-            answer_tokens: that are written here; None: all.
+            answer_tokens: written here; None: all.
         """
         tokens = arrival.prompt_tokens + arrival.output_tokens
         for name, most in self._limits.max_model_len.items():
@@ -119,8 +119,8 @@ class ReplicaMemory:
         return self._models[-1][1]
 
     def cached_tokens(self, arrival: Arrival, kv: MemberKv) -> int:
-        """Tokens at the start of a prompt that a prefix cache holds; changes nothing."""
-        # Without the private keys behind: those of serial 0 are another request's.
+        """Leading tokens of a prompt in a prefix cache; changes nothing."""
+        # Without the private keys after them: those of serial 0 are another request's.
         return kv.hit_tokens(self.block_keys(arrival, 0, kv).of_prompt(), arrival.prompt_tokens)
 
     def block_keys(self, arrival: Arrival, serial: int, kv: MemberKv) -> BlockKeys:
@@ -129,11 +129,11 @@ class ReplicaMemory:
         return BlockKeys(blocks, self._unit_tokens, kv.limits.block_tokens, arrival.prompt_tokens, serial, answer)
 
     def admit(self, session: ServedRequest, budget: int) -> int:
-        """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.
+        """Take prefix hits, and blocks for the target's first chunk; sets the session's cached tokens.
 
-        A member below the target must have room for the text as well, though it takes none yet: else the request would
-        be put back at its first draft. With `Admission.whole_prompt` the target must have room for all of the text,
-        though blocks are taken for the chunk alone: as `allocate_slots` of vLLM has it, without the token to come.
+        A member below the target must also have room for the text, though it takes no blocks yet: else the request
+        would be preempted at its first draft. With `Admission.whole_prompt` the target must have room for all of the
+        text, though blocks are taken for the chunk alone: as in `allocate_slots` of vLLM, without the next token.
 
         Returns:
             Tokens of the chunk, at most `budget`; 0: memory is short, and nothing has changed.
@@ -150,13 +150,13 @@ class ReplicaMemory:
         return chunk if self._opened(session, keys, wanted, resumes=session.scheduled) else 0
 
     def has_room(self, session: ServedRequest, num_tokens: int) -> bool:
-        """Whether the target could hold so many tokens for a request that waits; changes nothing."""
+        """Whether the target could hold `num_tokens` for a waiting request; changes nothing."""
         return self._models[-1][1].fits(self._keys_of(session)[-1], session.num_text, num_tokens)
 
     def receive(self, session: ServedRequest) -> int | None:
-        """Take prefix hits, and blocks for a text that was read elsewhere; the session learns what its caches hold.
+        """Take prefix hits, and blocks for a text that was read elsewhere; sets the session's cached tokens.
 
-        That is all but its newest token in the target's, as after a prefill here, and hits in the others'.
+        These are all except its newest token in the target's, as after a prefill here, and hits in the others'.
 
         Returns:
             Tokens that the target's prefix cache does not hold, >= 0; None: memory is short, and nothing has changed.
@@ -178,12 +178,12 @@ class ReplicaMemory:
     def _opened(
         self, session: ServedRequest, keys: Sequence[BlockKeys], wanted: Sequence[int], *, resumes: bool
     ) -> bool:
-        """Take hits of all models if each then has room for the tokens wanted of it; the target's blocks are held."""
+        """Take hits of all models if each then has room for its `wanted` tokens; holds the target's blocks."""
         text, serial = session.num_text, session.serial
         members = [(own_keys, level, kv) for own_keys, (level, kv) in zip(keys, self._models, strict=True)]
         if not all(kv.fits(own, text, tokens) for (own, _, kv), tokens in zip(members, wanted, strict=True)):
             return False
-        for own_keys, level, kv in reversed(members):  # the target first: whose hit is as it was told
+        for own_keys, level, kv in reversed(members):  # the target first: its hit was looked up
             held = kv.open(serial, own_keys, text, resumes=resumes)
             session.cached[level] = session.room_held[level] = session.full_at[level] = held
         self.has_changed = True
@@ -193,7 +193,7 @@ class ReplicaMemory:
         return True
 
     def reserve(self, session: ServedRequest, level: int, num_tokens: int) -> bool:
-        """Let a request hold blocks of a member for so many tokens in all, never more than its text will have.
+        """Hold blocks of a member for `num_tokens` of a request in total, never more than its text will have.
 
         Returns:
             False, and nothing has changed, if memory is short.
@@ -212,20 +212,20 @@ class ReplicaMemory:
         return True
 
     def grow(self, session: ServedRequest, level: int, num_blocks: int) -> None:
-        """Let a request hold so many blocks of a member more, of which there are enough."""
+        """Hold `num_blocks` more of a member for a request; there must be enough."""
         kv = self.members[level]
         assert kv is not None
         has_grown = kv.grow(session.serial, num_blocks)
-        assert has_grown, "whoever asks has counted the blocks"
+        assert has_grown, "the caller counted the blocks"
         session.room_held[level] += num_blocks * kv.limits.block_tokens
         self.has_changed = True
 
     def commit(self, session: ServedRequest, num_text: int = 0) -> None:
-        """Full blocks of what is computed and committed enter the prefix caches.
+        """Put full blocks of computed and committed tokens into the prefix caches.
 
         Args:
-            session: whose.
-            num_text: tokens of its text; 0: as many as it says.
+            session: of the request.
+            num_text: tokens of its text; 0: its own number.
         """
         for index, level, kv in self._caching:
             text = self._prefilled[session.serial] if self._retracts else num_text or session.num_text
@@ -236,25 +236,25 @@ class ReplicaMemory:
                 session.full_at[level] = (tokens // size + 1) * size
                 self.has_changed = True
 
-    def put_back(self, session: ServedRequest) -> None:
-        """Release what a request holds; it finds its full blocks again while they are cached."""
+    def preempt(self, session: ServedRequest) -> None:
+        """Release the blocks of a request; it finds full ones again while they are cached."""
         self._release(session.serial)
 
     def close(self, session: ServedRequest) -> None:
-        """Release what a request holds, for good."""
+        """Release the blocks of a request that has ended."""
         if self._retracts:
             self._prefilled[session.serial] = session.num_text
             self.commit(session)
         self.release(session.serial)
 
     def release(self, serial: int) -> None:
-        """Release what a request holds, for good; nothing of it is looked at."""
+        """Release the blocks of a request by serial, without committing any."""
         self._prefilled.pop(serial, None)
         self._release(serial)
         del self._keys[serial]
 
     def leave(self, session: ServedRequest, *, runs: bool) -> None:
-        """Forget a request that goes before its end; `runs`: it holds blocks, since it does not wait."""
+        """Forget a request that leaves before its end; `runs`: it runs, so it holds blocks."""
         self._prefilled.pop(session.serial, None)
         if runs:
             self._release(session.serial)

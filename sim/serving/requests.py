@@ -1,8 +1,8 @@
-"""A served request, which recorded request it replays, and the queues of a replica in which it waits and runs.
+"""A served request, the recorded request that it replays, and the queues of a replica in which it waits and runs.
 
-A **segment** is one recorded answer. A request that wants more tokens than that starts it anew; drafts stop at a
-segment's end as at an answer's end, and an end-of-sequence token ends a segment, not the request. What came before
-the segment counts as prompt, so that all lengths stay right.
+A **segment** is one recorded answer. A request that wants more tokens starts it again; drafts stop at a segment's end
+as at an answer's end, and an end-of-sequence token ends a segment, not the request. Text before the segment counts as
+prompt, so that all lengths are right.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from ..recorded import RecordedAnswers, Replayed
 
 
 class AnswerLengths:
-    """Plays each request once, when it is first asked for."""
+    """Lengths of answers; plays each request once, at first use."""
 
     def __init__(self, pool: Pool, answers: RecordedAnswers) -> None:
         self._pool = pool
@@ -34,7 +34,7 @@ class AnswerLengths:
         self._lengths: dict[str, int] = {}
 
     def of(self, request_id: str) -> int:
-        """Tokens that the target alone writes, >= 1; raises KeyError for a request that the recording does not hold."""
+        """Tokens that the target alone writes, >= 1; raises KeyError for an unknown request."""
         length = self._lengths.get(request_id)
         if length is None:
             length = self._lengths[request_id] = self._played(request_id)
@@ -42,7 +42,7 @@ class AnswerLengths:
 
     def _played(self, request_id: str) -> int:
         answers, level, step = self._answers, self._pool.target_level, Verify(self._pool.target)
-        name = f"\0{request_id}"  # unlike that of any served request
+        name = f"\0{request_id}"  # different from that of any served request
         replayed = answers.replay(name, request_id)
         session = Session(
             pool=self._pool,
@@ -70,7 +70,7 @@ class DrawnRequests:
 
     Args:
         requests: of the recording, at least one.
-        seed: of the draws; another one draws others.
+        seed: of the draws.
     """
 
     def __init__(self, requests: Iterable[Request], *, seed: int) -> None:
@@ -87,9 +87,9 @@ class DrawnRequests:
             raise self._unknown(request_id, tag)
 
     def of(self, request_id: str, tag: str) -> str:
-        """Id of the recorded request that stands for a served one: any of its tag, of all if `tag` is "".
+        """Id of the recorded request for a served one: any of its tag, of all if `tag` is "".
 
-        The same on any machine, whatever else is drawn.
+        The same on any machine, independent of other draws.
 
         Raises:
             ArgumentError: a tag that no recorded request has.
@@ -113,18 +113,18 @@ class DrawnRequests:
 
 
 NEVER = -1
-NO_DRAFT = Drafted([], [])  # of which nothing is pending
-READS = Verify("")  # in place of a step, of a request whose text is read
+NO_DRAFT = Drafted([], [])  # nothing pending
+READS = Verify("")  # in place of a step, of a request in prefill
 
 
 class Deadline(NamedTuple):
-    """When a class of service levels wants tokens, seconds."""
+    """When tokens are due by a class of service levels, seconds."""
 
     first_token_s: float  # after the arrival
     token_s: float  # for each token after the first
 
     def after(self, arrived_at_s: float) -> "Deadline":
-        """The same of a request that arrived then, its first one on the clock of the run."""
+        """The same for a request that arrived then, its first token on the clock of the run."""
         return Deadline(arrived_at_s + self.first_token_s, self.token_s)
 
 
@@ -133,45 +133,36 @@ class ServedRequest(Session):
 
     Args:
         pool: the members.
-        arrival: what is wanted.
+        arrival: the request of the workload.
         serial: of the request in its run.
         answers: of the recording.
         recorded_id: the request of the recording that it replays.
-        due: when tokens are due, on the clock of the run: the first one, and seconds for each further; None: never.
+        due: when tokens are due: the first one on the clock of the run, then seconds for each further one; None: never.
 
     Attributes (and those of `Session`; `emitted` is that of the segment, `num_prompt` all that stands before it):
         arrival, serial, recorded_id, due: see above.
         earlier: tokens of the segments before.
-        depths: tokens of the answer that others of its session wait for, and that are not written yet.
-        num_text: tokens of prompt and answer so far.
-        step: that it waits for or that runs; `READS` while its text is read.
-        tables: what it replays, of a recording of contexts; None of others.
-        asked: tokens that a draft of it asks for and has room for; else 0.
-        first: index of the first pending token that a verification below the target judges.
-        latest, latest_at: what its latest draft wrote after other pending tokens, and how many these were; NO_DRAFT
-            where something else came since.
-        draft: what one draft wrote, where that is all that is pending, NO_DRAFT where nothing is. The columns of
-            pending tokens are its own then, and many requests may have them, so `keep_pending` copies them before a
-            change; None once they are this request's own.
-        view: what its policy sees, once it was admitted.
-        order: number of its latest admission, which grows with every one; NEVER while it waits.
-        chunk: tokens that the next forward of the member at `chunk_level` is fed, if not all that it lacks; else 0.
-        scheduled: whether it was ever admitted.
-        most_tokens: that its text ever has, prompt and answer.
-        room_held: `[L]` tokens that the blocks of each member have room for, while it runs.
-        full_at: `[L]` tokens from which on a further block of each member may enter the prefix cache.
-        num_first: tokens of the first segment, once it is over.
-        was_put_back: whether it ever left the batch for lack of memory.
-        whole_budget: tokens of a segment that nothing cuts.
-        num_fresh: tokens of the answer that are not written down yet; all others were, the last of them at
-            `noted_at_ps`.
+        depths: tokens of the answer that others of its session wait for, not reached yet. num_text: tokens of prompt
+        and answer so far. step: waiting or running; `READS` during prefill. tables: that it replays, for a recording of
+        contexts; None for others. asked: requested tokens of its draft, within its room; else 0. first: index of the
+        first pending token that a verification below the target judges. latest, latest_at: its latest draft after other
+        pending tokens, and the number of these; NO_DRAFT where something else came since. draft: the one draft that is
+        all pending tokens, NO_DRAFT where there are none. The columns of pending tokens are then the draft's, perhaps
+        shared by many requests, so `keep_pending` copies them before a change; None once they are this request's own.
+        view: for its policy, once admitted. order: number of its latest admission, ascending; NEVER while it waits.
+        chunk: tokens fed to the next forward of the member at `chunk_level`, if not all that it lacks; else 0.
+        scheduled: whether it was ever admitted. most_tokens: final length of its text, prompt and answer. room_held:
+        `[L]` tokens for which the blocks of each member have room, while it runs. full_at: `[L]` length of text at
+        which another block of each member may enter the prefix cache. num_first: tokens of the first segment, once it
+        has ended. was_preempted: whether it ever left the batch for lack of memory. whole_budget: tokens of an uncut
+        segment. num_fresh: tokens of the answer that are not noted yet; of the others the last was at `noted_at_ps`.
     """
 
     __slots__ = (
         "_answers", "arrival", "asked", "chunk", "chunk_level", "depths", "draft", "due", "earlier", "first", "full_at",
         "latest", "latest_at",
         "most_tokens", "noted_at_ps", "num_first", "num_fresh", "num_text", "order", "recorded_id",
-        "room_held", "scheduled", "serial", "step", "tables", "view", "was_put_back", "whole_budget",
+        "room_held", "scheduled", "serial", "step", "tables", "view", "was_preempted", "whole_budget",
     )  # fmt: skip
 
     view: "ServedView"
@@ -207,7 +198,7 @@ class ServedRequest(Session):
         self.full_at = [0] * len(pool.members)
         self.earlier: list[int] = []
         self.order = NEVER
-        self.scheduled = self.was_put_back = False
+        self.scheduled = self.was_preempted = False
         self.step: Step = READS
         self.asked = 0
         self.draft: Drafted | None = None
@@ -227,7 +218,7 @@ class ServedRequest(Session):
 
     @property
     def num_cycled(self) -> int:
-        """Of these, how many came after the first segment."""
+        """Of these, tokens after the first segment."""
         return max(self.num_answer - self.num_first, 0) if self.earlier else 0
 
     @property
@@ -247,15 +238,15 @@ class ServedRequest(Session):
         return text + len(self.tokens) - held, held
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
-        """See `Session`; the end of a segment is not that of the request."""
+        """See `Session`; the end of a segment does not end the request."""
         self.keep_pending()
         outcome = super().judged(step, level, judged, duration_s=duration_s, num_rows=num_rows)
         self.num_text += outcome.num_emitted
         self.num_fresh += outcome.num_emitted
-        return self.going_on(outcome) if outcome.done else outcome
+        return self.at_segment_end(outcome) if outcome.done else outcome
 
     def endorsed(self, level: int, judged: Judged, duration_s: float, num_rows: int) -> Outcome:
-        """As `judged` by a member below the target, which looks at what is pending from `first` on."""
+        """As `judged` by a member below the target, which judges pending tokens from `first` on."""
         self.keep_pending()
         num_accepted, own_token, own_place, tvd, _, escalated, _ = judged
         num_judged = len(self.tokens) - self.first
@@ -271,7 +262,7 @@ class ServedRequest(Session):
         return outcome
 
     def keep_pending(self) -> None:
-        """What is pending changes otherwise than by a commit of the target: from now on it is the request's own."""
+        """Make pending tokens the request's own before a change other than a commit of the target."""
         self.latest = NO_DRAFT
         if self.draft is not None:
             self.draft = None
@@ -284,9 +275,9 @@ class ServedRequest(Session):
         super().drop_pending()
 
     def wrote(self, judged: Judged, duration_s: float, num_rows: int) -> Outcome:
-        """As `judged` by the target, of a run of pending tokens; the part of a served step that runs most often.
+        """As `judged` by the target, for a run of pending tokens; the hottest part of a served step.
 
-        Whoever asks writes down what came of it.
+        The caller notes the output.
         """
         num_accepted, _, place, tvd, _, escalated, _ = judged
         emitted, judges, read, refused_at = self.emitted, self.judges, self.num_text + num_accepted, None
@@ -307,7 +298,7 @@ class ServedRequest(Session):
                 refused_at = num_accepted
                 if self.draft is None:
                     cached[:] = [held if held < read else read for held in cached]
-                elif cached[judges[0]] > read:  # nobody else has read any of it
+                elif cached[judges[0]] > read:  # no other cache holds any of it
                     cached[judges[0]] = read
             self.draft = NO_DRAFT
             self.tokens = self.places = self.drafters = self.judges = NO_DRAFT.tokens
@@ -317,11 +308,11 @@ class ServedRequest(Session):
             if kept is not None:
                 ends = True
                 self._end(kept, num_before)
-                if kept - num_before < num_emitted:  # what is cut begins with the target's own token, at the latest
+                if kept - num_before < num_emitted:  # the cut includes at least the target's own token
                     num_emitted, num_own = kept - num_before, 0
                     self.place = places[num_emitted - 1]
         self.num_text += num_emitted
-        ends = ends and not self._begins_anew()
+        ends = ends and not self._begins_segment()
         # fmt: off
         self.last = outcome = made(Outcome, (
             self.request_id, self.step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd, duration_s,
@@ -343,15 +334,15 @@ class ServedRequest(Session):
         outcome = super().committed(step)
         self.num_text += outcome.num_emitted
         self.num_fresh += outcome.num_emitted
-        return self.going_on(outcome) if outcome.done else outcome
+        return self.at_segment_end(outcome) if outcome.done else outcome
 
-    def going_on(self, outcome: Outcome) -> Outcome:
-        """What came of a step at a segment's end: the next segment begins, unless the request is done."""
-        if self._begins_anew():
+    def at_segment_end(self, outcome: Outcome) -> Outcome:
+        """The outcome of a step at a segment's end: begins the next segment, unless the request is done."""
+        if self._begins_segment():
             self.last = outcome = outcome._replace(done=False)
         return outcome
 
-    def _begins_anew(self) -> bool:
+    def _begins_segment(self) -> bool:
         """At a segment's end, whether the next one begins; else the request is done."""
         if self.num_answer >= self.arrival.output_tokens:
             return False
@@ -363,13 +354,13 @@ class ServedRequest(Session):
         return True
 
     def flew(self, ended: list[int], num_ends: int, length: int, tokens: list[int], place: int) -> None:
-        """Whole rounds have written more of the recorded answer.
+        """Apply whole rounds, which have written more of the recorded answer.
 
         Args:
-            ended: tokens up to the end of the last segment that ended, and after which another one began.
-            num_ends: such segments.
+            ended: tokens up to the end of the last segment that was followed by another.
+            num_ends: number of such segments.
             length: tokens of each.
-            tokens: behind these.
+            tokens: after these.
             place: after all of them.
         """
         if num_ends:
@@ -387,7 +378,7 @@ class ServedRequest(Session):
         self.last = None
 
     def _begin(self, replayed: Replayed) -> None:
-        """Stand at the start of a segment, which the request's own end may cut."""
+        """Go to the start of a segment, which the request's own end may cut."""
         self.place = replayed.place
         self.whole_budget = replayed.budget
         self.budget = min(replayed.budget, self.arrival.output_tokens - len(self.earlier))
@@ -397,7 +388,7 @@ class ServedRequest(Session):
 
 
 class ServedView(Observation):
-    """What a policy sees of a served request: its whole answer, not the segment."""
+    """A policy's view of a served request: its whole answer, not the segment."""
 
     __slots__ = ()
 
@@ -440,31 +431,31 @@ class ServedView(Observation):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that waits."""
+    """A waiting request."""
 
-    arrival: Arrival  # what is wanted
+    arrival: Arrival  # of the workload
     serial: int  # of the request in its run
-    request: ServedRequest | None = None  # None until memory is first asked for
+    request: ServedRequest | None = None  # None until its first look-up in memory
 
 
 def retracted_last(session: ServedRequest) -> tuple[int, int, int]:
-    """Sorts requests that run so that the last one is retracted first: it has the fewest tokens of an answer.
+    """Sort key of running requests, whose largest is retracted first: it has the fewest tokens of an answer.
 
-    Of equal ones it has the longest prompt, then it is the latest. So SGLang sorts a batch without speculation
+    Of equal ones it has the longest prompt, then it is the latest, as in SGLang for a batch without speculation
     (`ScheduleBatch.retract_decode`).
     """
     return -session.num_answer, session.arrival.prompt_tokens, session.order
 
 
 class Batch:
-    """The queues of a replica: first come, first served; who was put back stands at the front, who was retracted last.
+    """The queues of a replica: first come, first served; preempted requests wait in front, retracted ones at the end.
 
     Attributes:
-        waiting: in the order in which they are admitted.
-        running: in the order in which they were admitted, `[-1]` the latest.
-        prefilling: those of them whose text the target has not read to its end, in the same order.
-        waiting_tokens: of the texts of those that wait.
-        elsewhere: how many others wait for blocks, or for keys and values that are sent.
+        waiting: in order of admission.
+        running: in order of admission, `[-1]` the latest.
+        prefilling: running ones in prefill, in the same order.
+        waiting_tokens: of texts of waiting requests.
+        elsewhere: number of others that wait for blocks, or for keys and values that are sent.
     """
 
     __slots__ = ("_admissions", "elsewhere", "prefilling", "running", "waiting", "waiting_tokens")
@@ -478,38 +469,38 @@ class Batch:
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens of texts that the target has still to read."""
+        """Tokens of texts that the target has yet to read."""
         return self.waiting_tokens + sum(session.prefill_left for session in self.prefilling)
 
     def arrived(self, request: Waiting) -> None:
-        """A request waits, after all others."""
+        """Add a waiting request, after all others."""
         self.waiting.append(request)
         self.waiting_tokens += request.arrival.prompt_tokens
 
     def admitted(self, request: ServedRequest) -> None:
-        """The first that waits runs now."""
+        """Let the first waiting request run."""
         self.waiting.popleft()
         self.waiting_tokens -= request.num_text
         self.joined(request)
         self.prefilling[request] = None
 
     def joined(self, session: ServedRequest) -> None:
-        """One runs whose text the target has read."""
+        """Add a running request whose text the target has read."""
         session.order = self._admissions
         self._admissions += 1
         self.running.append(session)
 
-    def put_back(self) -> ServedRequest:
-        """The latest that was admitted waits again, before all others."""
+    def preempt(self) -> ServedRequest:
+        """Let the latest admitted request wait again, before all others."""
         session = self.running.pop()
         self.waiting.appendleft(self._waits_again(session))
         return session
 
     def retract(self, asking: ServedRequest) -> ServedRequest:
-        """One that runs waits again, after all others; which, is said by `retracted_last`.
+        """Let a running request wait again, after all others; chosen by `retracted_last`.
 
-        A prefill that asks for memory is not worth the tokens of others, and goes itself. Before the last one that
-        decodes goes the prefill that has begun; where there is none, others than the batch hold the blocks.
+        A prefill that needs memory does not retract others, but itself. A begun prefill is retracted before the last
+        decoding request; where there is none, blocks are held outside the batch.
         """
         session = asking
         if asking not in self.prefilling:
@@ -520,14 +511,14 @@ class Batch:
         return session
 
     def _waits_again(self, session: ServedRequest) -> Waiting:
-        session.order, session.was_put_back = NEVER, True
+        session.order, session.was_preempted = NEVER, True
         session.chunk = 0
         self.prefilling.pop(session, None)
         self.waiting_tokens += session.num_text
         return Waiting(session.arrival, session.serial, session)
 
     def withdrawn(self, request_id: str) -> Waiting | None:
-        """Take out one that waits and will not be served; None: it does not wait."""
+        """Take out a waiting request that will not be served; None: it does not wait."""
         for waiting in self.waiting:
             if waiting.arrival.request_id == request_id:
                 self.waiting.remove(waiting)
@@ -537,11 +528,11 @@ class Batch:
         return None
 
     def read(self, session: ServedRequest) -> None:
-        """The target has read the whole text of a request."""
+        """End the prefill of a request."""
         del self.prefilling[session]
 
     def ended(self, session: ServedRequest) -> None:
-        """A request is done."""
+        """Remove a request that is done."""
         self.running.remove(session)
         session.order = NEVER
 
@@ -553,30 +544,30 @@ MOST_TOKENS, RETRACT_STEPS = 4096, 20
 
 
 class Written(NamedTuple):
-    """How far an answer is."""
+    """Progress of an answer."""
 
-    tokens: int  # that are out, >= 0
-    wanted: int  # in all, >= `tokens`
+    tokens: int  # written, >= 0
+    wanted: int  # in total, >= `tokens`
 
     @property
     def left(self) -> int:
-        """That may still come, as far as they are looked at."""
+        """Tokens yet to come, up to the limit of the estimate."""
         return min(self.wanted - self.tokens, MOST_TOKENS)
 
 
 class AdmissionEstimate:
-    """`ratio` is the share of what may still come that is kept free for those who decode (`new_token_ratio`)."""
+    """`ratio` is the share of tokens yet to come that is kept free for decoding requests (`new_token_ratio`)."""
 
     def __init__(self) -> None:
         self.ratio = FIRST_RATIO
 
     def stepped(self, running: Iterable[Written], *, decoded: bool, was_short: bool) -> None:
-        """A step is filled.
+        """Update the ratio after a step.
 
         Args:
-            running: of all who run now.
-            decoded: whether somebody decodes.
-            was_short: whether somebody was put back.
+            running: of all running requests.
+            decoded: whether a request decodes.
+            was_short: whether a request was preempted.
         """
         answers = list(running)
         if not answers:
@@ -589,12 +580,12 @@ class AdmissionEstimate:
             self.ratio = max(self.ratio - (FIRST_RATIO - least) / DECAY_STEPS, least)
 
     def tokens_for(self, entering: Written, decoding: Iterable[Written], reading: Iterable[Written]) -> int:
-        """Beside its text, tokens that must be free for a request that may enter: for itself, and for others.
+        """Tokens that must be free to admit a request, in addition to its text: for itself, and for others.
 
         Args:
             entering: of the request.
             decoding: of those that decode.
-            reading: of those whose prefill ends with this step; as of the request itself, all of theirs counts.
+            reading: of those whose prefill ends with this step; all their tokens count, as for the request itself.
         """
         kept = sum(answer.left * self.ratio for answer in decoding)
         return entering.left + floor(kept) + sum(answer.left for answer in reading) + 1

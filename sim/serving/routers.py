@@ -1,10 +1,10 @@
 """Which replica serves a request that has just arrived: routers, their contract, and the signals that they see.
 
 With `stale_ps` at 0 a router sees replicas as they are when a request arrives. Else it sees the newest snapshot: they
-are taken at 0, `stale_ps`, 2 x `stale_ps` ..., each before any request of that instant is routed. Whoever drives the
-run asks for the instant of the next one, and takes it.
+are taken at 0, `stale_ps`, 2 x `stale_ps` ..., each before any request of that instant is routed. The code that runs
+the events asks for the instant of the next one, and takes it.
 
-Users name a router, and `ROUTERS.parse(text)`, then `build(setting)` for every run, makes it:
+`ROUTERS.parse(text)`, then `build(setting)` for every run, makes a router from its text:
 
     NAME | NAME,key=value,... | NAME(key=value,...) | path/to/file.py:Class,... | package.module:Class,...
 
@@ -25,34 +25,34 @@ from .memory import FirstBlocks, first_key
 
 
 class ReplicaSignals(NamedTuple):
-    """What a replica tells of its load."""
+    """The load of a replica."""
 
     running: int  # requests in its batch, >= 0
-    waiting: int  # requests that are not in it yet, or were put back, >= 0
-    queued_tokens: int  # of texts that it has still to prefill, those of running requests included, >= 0
-    free_kv_share: float  # of the blocks of the member with the least, that are free or can be taken, 0 to 1
+    waiting: int  # requests not in it, preempted ones included, >= 0
+    queued_tokens: int  # of texts yet to prefill, those of running requests included, >= 0
+    free_kv_share: float  # of the member with the least, share of blocks that are free or evictable, 0 to 1
 
 
 class Seen(Protocol):
-    """What a router sees, valid during `pick` only."""
+    """A router's view, valid during `pick` only."""
 
     @property
     def signals(self) -> Sequence[ReplicaSignals]:
         """`[R]`, as old as the newest snapshot.
 
         Raises:
-            RouterError: the router says that it does not read them.
+            RouterError: the router has `reads_signals = False`.
         """
         ...
 
     @property
     def snapshot(self) -> int:
-        """Number of the snapshot: another one whenever signals were taken anew."""
+        """Number of the snapshot: another one whenever signals were taken again."""
         ...
 
     @property
     def cached(self) -> Mapping[int, int]:
-        """By number of the replica, `cached_tokens` of those that have any, in order: quicker than to ask for each.
+        """By number of the replica, `cached_tokens` of those that have any, in order: faster than one by one.
 
         Raises:
             RouterError: as `cached_tokens`.
@@ -63,7 +63,7 @@ class Seen(Protocol):
         """Tokens at the start of the prompt that the replica's target has in its prefix cache, as old as the signals.
 
         Raises:
-            RouterError: signals are snapshots, and the router does not say `reads_prefixes`.
+            RouterError: signals are snapshots, and the router lacks `reads_prefixes`.
         """
         ...
 
@@ -74,9 +74,9 @@ class Router(Protocol):
     A class's constructor takes a `RouterSetting` first, then options. One object serves a whole run. The same setting
     and the same calls give the same picks, so chance comes from the seed.
 
-    A router that asks for cached prefixes says so by a class attribute `reads_prefixes = True`: only then are they kept
-    with snapshots. One that looks at no signals may say `reads_signals = False`: then replicas need not be as they are
-    at each arrival, which saves time.
+    A router that reads cached prefixes has a class attribute `reads_prefixes = True`: only then are they kept with
+    snapshots. One that reads no signals may have `reads_signals = False`: then replicas need not be up to date at each
+    arrival, which saves time.
     """
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:
@@ -86,10 +86,10 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSetting:
-    """What a router is built for."""
+    """The setting of a router."""
 
     num_replicas: int  # R, >= 1
-    seed: int = 0  # of its chance, >= 0
+    seed: int = 0  # of its draws, >= 0
 
 
 class RouterError(ValueError):
@@ -97,7 +97,7 @@ class RouterError(ValueError):
 
 
 class LazySignals(Sequence[ReplicaSignals]):
-    """`[R]`, valid as long as nothing happens to the replicas."""
+    """`[R]`, valid until the replicas change."""
 
     __slots__ = ("_known", "_replicas")
 
@@ -114,7 +114,7 @@ class LazySignals(Sequence[ReplicaSignals]):
     @overload
     def __getitem__(self, replica: slice, /) -> Sequence[ReplicaSignals]: ...
     def __getitem__(self, replica: int | slice, /) -> ReplicaSignals | Sequence[ReplicaSignals]:
-        """Of one replica, or of several; raises IndexError for one that is not there."""
+        """Of one replica, or of several; raises IndexError for an unknown one."""
         if isinstance(replica, slice):
             return tuple(self[number] for number in range(*replica.indices(len(self))))
         known = self._known.get(replica)
@@ -127,7 +127,7 @@ CachedTokens = Callable[[Arrival], int]
 
 
 class WatchedReplica(Protocol):
-    """A replica as routers need it; asking changes nothing."""
+    """The interface of a replica for routers; reading changes nothing."""
 
     def signals(self) -> ReplicaSignals:
         """As it is now."""
@@ -138,25 +138,25 @@ class WatchedReplica(Protocol):
         ...
 
     def first_blocks(self) -> FirstBlocks:
-        """Of cached texts, as they are whenever one looks: a prompt that begins with none has nothing cached."""
+        """Of cached texts, a live view: a prompt that begins with none has nothing cached."""
         ...
 
     def frozen_prefixes(self) -> CachedTokens:
-        """`cached_tokens` of the prefix cache as it is now, whatever becomes of it until this is called again."""
+        """`cached_tokens` of a snapshot of the prefix cache, valid until the next call."""
         ...
 
 
 class Dispatcher:
-    """Routes requests, and holds the router to its contract.
+    """Routes requests, and checks the router's contract.
 
     Args:
         router: that picks.
         label: of the router, for messages.
         replicas: `[R]`, in order.
-        stale_ps: between two snapshots, >= 0; 0: signals are never stale.
+        stale_ps: time between two snapshots, >= 0; 0: signals are never stale.
 
     Attributes:
-        looks: whether the router may look at replicas when a request arrives, so that they have to be as they are then.
+        looks: whether the router may read replicas when a request arrives, so that they must be up to date.
     """
 
     def __init__(self, router: Router, label: str, replicas: Sequence[WatchedReplica], stale_ps: int = 0) -> None:
@@ -177,7 +177,7 @@ class Dispatcher:
         self.take_snapshot()
 
     def before(self, later: "Dispatcher", numbers: Sequence[int]) -> "Dispatcher":
-        """Stand before replicas that hand over: `numbers` are those of its own in the run, `later` picks who decodes.
+        """Route to replicas that hand over: `numbers` are theirs in the run, `later` picks the replicas that decode.
 
         Returns:
             This one; when it takes a snapshot, `later` does.
@@ -186,11 +186,11 @@ class Dispatcher:
         return self
 
     def next_snapshot_ps(self, now_ps: int) -> int | None:
-        """When the first snapshot after now is due; None where signals are never stale."""
+        """When the next snapshot is due; None where signals are never stale."""
         return None if self._stale_ps == 0 else (now_ps // self._stale_ps + 1) * self._stale_ps
 
     def take_snapshot(self) -> None:
-        """Take the signals of all replicas as they are now; those that are never stale are asked for when looked at."""
+        """Take the signals of all replicas now; those that are never stale are read on demand."""
         self._take_own()
         if self._later is not None:
             self._later.take_snapshot()
@@ -205,10 +205,10 @@ class Dispatcher:
             self._cached_tokens_of = tuple(replica.frozen_prefixes() for replica in self._replicas)
 
     def pick(self, arrival: Arrival) -> int:
-        """The number of the replica for a request, which has to be handed to it before the next one is routed.
+        """The number of the replica for a request, which must be passed to it before the next one is routed.
 
         Raises:
-            RouterError: the router raised, or picked what is no replica.
+            RouterError: the router raised, or did not pick a replica.
         """
         if self.looks:
             self._take_own()
@@ -307,7 +307,7 @@ class _Seen:
 
 
 class RoundRobin:
-    """The replica after the one that was picked last, from number 0 on."""
+    """The replica after the one picked last, from number 0 on."""
 
     reads_signals = False
 
@@ -322,22 +322,22 @@ class RoundRobin:
         return picked
 
 
-# vLLM's data-parallel client weighs waiting requests so (vllm/v1/engine/core_client.py: `waiting * 4 + running`).
+# Weight of waiting requests in vLLM's data-parallel client (vllm/v1/engine/core_client.py: `waiting * 4 + running`).
 WAITING_WEIGHT = 4
 MEASURES = ("requests", "tokens", "kv")
 Load = tuple[float, int]
 
 
 class LoadMeasure:
-    """The load of replicas, with what a router has sent since the signals were taken.
+    """The load of replicas, with requests that a router has sent since the signals were taken.
 
     Args:
         setting: of the router.
         by: "requests": 4 x waiting + running; "tokens": queued tokens; "kv": share of blocks in use, then as requests.
-        count_sent: whether requests that were sent since the snapshot count as waiting, and their prompts as queued.
+        count_sent: whether requests sent since the snapshot count as waiting, and their prompts as queued.
 
     Raises:
-        ArgumentError: a measure that is none of these.
+        ArgumentError: an unknown measure.
     """
 
     def __init__(self, setting: RouterSetting, by: str, *, count_sent: bool) -> None:
@@ -350,10 +350,10 @@ class LoadMeasure:
         self._sent = [0] * self._num_replicas
         self._sent_tokens = [0] * self._num_replicas
         self._sent_to: set[int] = set()
-        self._first = 0  # of equally loaded ones: the one after the newest pick
+        self._first = 0  # of equally loaded ones: the first after the newest pick
 
     def least(self, seen: Seen, among: Iterable[int]) -> int:
-        """The least loaded of some replicas; of equal ones the first after the newest that was sent to."""
+        """The least loaded of some replicas; of equal ones the first after the newest pick."""
         self._forget_before(seen.snapshot)
         first, count, signals = self._first, self._num_replicas, seen.signals
         return min((self._load(signals[replica], replica), (replica - first) % count, replica) for replica in among)[2]
@@ -374,7 +374,7 @@ class LoadMeasure:
         return (requests, 0) if self._by == "requests" else (1.0 - told.free_kv_share, requests)
 
     def _forget_before(self, snapshot: int) -> None:
-        """What was sent before a snapshot is in its signals."""
+        """Forget requests sent before a snapshot, which are in its signals."""
         if snapshot != self._snapshot:
             self._snapshot = snapshot
             for replica in self._sent_to:
@@ -386,10 +386,10 @@ class LeastLoaded:
     """The least loaded replica; of equal ones the next in turn.
 
     Args:
-        setting: what it is built for.
+        setting: of the router.
         by: "requests" (4 x waiting + running), "tokens" (queued) or "kv" (share of blocks in use).
-        count_sent: whether what it sent since the snapshot counts, as vLLM's data-parallel client does; without that,
-            all requests between two snapshots go the same way.
+        count_sent: whether requests sent since the snapshot count, as in vLLM's data-parallel client; without that, all
+            requests between two snapshots go to the same replica.
     """
 
     def __init__(self, setting: RouterSetting, *, by: str = "requests", count_sent: bool = True) -> None:
@@ -406,11 +406,11 @@ class LeastLoaded:
 class PrefixAffinity:
     """The replica with the longest cached prefix, if it is long enough, else the least loaded one.
 
-    Of replicas with equally long prefixes, the least loaded one. A prefix that many share makes its replica busy:
-    nothing here sends requests away from it.
+    Of replicas with equally long prefixes, the least loaded one. A prefix that many share makes its replica busy: this
+    router does not avoid it.
 
     Args:
-        setting: what it is built for.
+        setting: of the router.
         least_share: of the prompt that must be cached, in (0, 1].
         by: load, see `LeastLoaded`.
         count_sent: see `LeastLoaded`.
@@ -440,10 +440,10 @@ class PrefixAffinity:
 class TwoChoices:
     """The less loaded of two (Mitzenmacher 2001, "The power of two choices in randomized load balancing").
 
-    The two are drawn by seed and request id, so a request meets the same two whatever arrived before it.
+    The two are drawn by seed and request id, so a request's two do not depend on earlier requests.
 
     Args:
-        setting: what it is built for.
+        setting: of the router.
         by: load, see `LeastLoaded`.
         count_sent: see `LeastLoaded`.
     """
@@ -460,7 +460,7 @@ class TwoChoices:
         return picked
 
     def _drawn(self, request_id: str) -> tuple[int, ...]:
-        """Two different replicas; the one there is."""
+        """Two different replicas, or the only one."""
         if self._num_replicas == 1:
             return (0,)
         digest = blake2b(f"{self._seed} {request_id}".encode(), digest_size=16).digest()
@@ -473,7 +473,7 @@ RouterClass = Callable[..., Router]
 
 
 class RouterSpecError(ValueError):
-    """A router's text that names nothing, or options it does not take; one line."""
+    """A router's text with an unknown name or option; one line."""
 
 
 def own_routers() -> Mapping[str, RouterClass]:

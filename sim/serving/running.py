@@ -1,10 +1,10 @@
-"""Lets replicas and requests happen in their order: processes and events of SimPy around replicas that know no clock.
+"""Runs replicas and requests in order of time: processes and events of SimPy around replicas without a clock.
 
 Of one instant, snapshots for routers come first, then arrivals in the order of the workload, then replicas by index.
 
-A replica shares nothing with the others while it runs, so it may run later than they do: until a request comes to it,
-a router looks, or the run stops. Only where a request that ends brings forth another one, or where what a replica does
-is done elsewhere as well, has it to be done in its turn.
+A replica shares nothing with the others while it runs, so it may run later than they do: until a request arrives there,
+a router reads signals, or the run stops. It must run in its turn only where the end of a request causes another one, or
+where its operations are also carried out elsewhere.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,12 +25,12 @@ SNAPSHOT, ARRIVALS = EventPriority(-1), EventPriority(0)
 
 
 def rank_of(replica: int) -> EventPriority:
-    """Rank of what the replica at an index does."""
+    """Rank of the actions of the replica at an index."""
     return EventPriority(ARRIVALS + 1 + replica)
 
 
 class RankedEvent(simpy.Event):
-    """An event that happens; of those of one instant that of the smallest rank comes first."""
+    """An event with a rank; of those at one instant that of the smallest rank comes first."""
 
     _ok = True
     _value = None
@@ -38,13 +38,13 @@ class RankedEvent(simpy.Event):
     def __init__(
         self, env: simpy.Environment, at_ps: int, rank: EventPriority, do: Callable[[simpy.Event], None] | None = None
     ) -> None:
-        """Let it happen.
+        """Schedule it.
 
         Args:
             env: of the run.
-            at_ps: when, not before the events that have happened.
+            at_ps: its instant, not before past events.
             rank: at that instant.
-            do: is called then, with the event; None: a process waits for it.
+            do: called then, with the event; None: a process waits for it.
         """
         super().__init__(env)
         if do is not None:
@@ -53,7 +53,7 @@ class RankedEvent(simpy.Event):
         env.schedule(self, rank, at_ps - env.now)
 
     def cancel(self) -> None:
-        """It happens to nobody."""
+        """Cancel the event's callbacks."""
         self.callbacks = []
 
 
@@ -61,11 +61,11 @@ NEVER_PS = 2 * MOST_PS  # later than any run
 
 
 class RunningReplica:
-    """Lets a replica run, from one end of what it planned to the next, and no further than asked.
+    """Runs a replica from the end of one operation to that of the next, at most to a given instant.
 
     Attributes:
-        next_ps: when it does something next: what runs ends, or a request wakes it up. NEVER_PS while it has nothing to
-            do, and once it has failed.
+        next_ps: instant of its next action: an operation ends, or a request wakes it up. NEVER_PS while it is idle, and
+            after a failure.
     """
 
     __slots__ = ("_busy", "next_ps", "replica")
@@ -76,18 +76,18 @@ class RunningReplica:
         self._busy = False
 
     def arrive(self, arrival: Arrival, at_ps: int) -> None:
-        """A request comes, after all that the replica has done before."""
+        """A request arrives, after all earlier actions of the replica."""
         self.replica.arrive(arrival, at_ps)
-        # Of an idle one others may come at this instant before it looks; what runs may have been cut.
+        # To an idle replica others may come at this instant before it plans; a running operation may have been cut.
         self.next_ps = self.replica.end_ps if self._busy else at_ps
 
     def wake(self, at_ps: int) -> None:
-        """If it has nothing to do it looks again."""
+        """Let it plan again if it is idle."""
         if not self._busy:
             self.next_ps = at_ps
 
     def finish(self) -> int:
-        """What runs has ended; returns when."""
+        """End the running operation; returns its instant."""
         now_ps, self.next_ps = self.next_ps, NEVER_PS
         if self._busy:
             self._busy = False
@@ -95,35 +95,35 @@ class RunningReplica:
         return now_ps
 
     def begin(self, now_ps: int, until_ps: float) -> None:
-        """Something else runs, if there is anything; what ends before `until_ps` may be done at once."""
+        """Begin the next operation, if any; what ends before `until_ps` may be done at once."""
         end_ps = self.replica.plan(now_ps, until_ps)
         if end_ps is not None:
             self._busy = True
             self.next_ps = end_ps
 
     def catch_up(self, until_ps: int) -> None:
-        """Do all that it does before an instant."""
+        """Run all its actions before an instant."""
         while self.next_ps < until_ps:
             self.begin(self.finish(), until_ps)
 
 
 class Watcher(Protocol):
-    """Looks on; has no say in what happens but whether it goes on."""
+    """Observes a run, and may stop it."""
 
     def ended(self) -> None:
-        """One request more has finished, or was rejected."""
+        """Called when a request has finished, or was rejected."""
         ...
 
     def interrupted(self) -> bool:
-        """Whether the run is to stop; asked where all that was recorded goes together.
+        """Whether the run is to stop; called where the records are consistent.
 
-        That is before a request comes, and after every operation of a replica that runs in its turn.
+        That is before a request arrives, and after every operation of a replica that runs in its turn.
         """
         ...
 
 
-class Nobody:
-    """Looks away."""
+class NoWatcher:
+    """A watcher that does nothing."""
 
     def ended(self) -> None:
         """See `Watcher`."""
@@ -134,7 +134,7 @@ class Nobody:
 
 
 class InterruptedRunError(Exception):
-    """The watcher wants the run to stop."""
+    """The watcher stops the run."""
 
 
 def stop_if_interrupted(watcher: Watcher) -> None:
@@ -144,10 +144,10 @@ def stop_if_interrupted(watcher: Watcher) -> None:
 
 
 class Moment:
-    """Mutated by whoever drives the run.
+    """The present instant of a run. Mutated by the run's events.
 
     Attributes:
-        now_ps: the instant of what is being done; never goes back.
+        now_ps: the instant of the present action; never decreases.
     """
 
     __slots__ = ("_turn", "_turn_ps", "now_ps")
@@ -158,18 +158,18 @@ class Moment:
         self._turn = -1
 
     def take_turn(self, index: int, at_ps: int) -> None:
-        """What a replica does at an instant is being done."""
+        """Begin the actions of a replica at an instant."""
         self.now_ps = at_ps
         if (at_ps, index) > (self._turn_ps, self._turn):
             self._turn_ps, self._turn = at_ps, index
 
     def passed(self, index: int) -> bool:
-        """Whether what a replica does at this instant has been done; a request that follows another one may ask so."""
+        """Whether a replica's actions at this instant are done, for requests that follow others."""
         return self._turn_ps == self.now_ps and index <= self._turn
 
 
 class RunningReplicas:
-    """The replicas of a run and their events. `after_each` is called after what one did in its turn, and may raise."""
+    """The replicas of a run and their events. `after_each` is called after each turn of a replica, and may raise."""
 
     def __init__(
         self, env: simpy.Environment, moment: Moment, replicas: Sequence[Replica], after_each: Callable[[], None]
@@ -179,42 +179,42 @@ class RunningReplicas:
         self._runs = tuple(map(RunningReplica, replicas))
         self._after_each = after_each
         self._in_turn = [not replica.may_lag for replica in replicas]
-        # Those that do in their turn what nobody else takes part in.
+        # Replicas that run in their turn.
         self._run_ahead = [replica.may_lag for replica in replicas]
-        self._timers: dict[int, tuple[int, RankedEvent]] = {}  # with when they are due
+        self._timers: dict[int, tuple[int, RankedEvent]] = {}  # with their instants
         self._turns = [(rank_of(index), partial(self._take_turn, index)) for index in range(len(replicas))]
 
     @property
     def is_open(self) -> bool:
-        """Whether a request that has come has not ended, as far as the replicas have run."""
+        """Whether an arrived request is unfinished, as far as the replicas have run."""
         return any(run.replica.num_running or run.replica.num_waiting for run in self._runs)
 
     def arrive(self, index: int, arrival: Arrival) -> None:
-        """A request comes to a replica now."""
+        """Pass a request to a replica now."""
         moment, run = self._moment, self._runs[index]
         if not self._in_turn[index]:
             run.catch_up(moment.now_ps + moment.passed(index))
         run.arrive(arrival, moment.now_ps)
-        # Once a replica's turn of this instant is over, it looks again only after all others that come at it.
+        # If a replica's turn of this instant is over, it plans again only after all further arrivals of the instant.
         if arrival.turns is not None or moment.passed(index):
             self._in_turn[index] = True
         if self._in_turn[index]:
             self._wait_for(index)
 
     def wake(self, index: int) -> None:
-        """A replica that runs in its turn looks again, now, if it has nothing to do."""
+        """Let a replica that runs in its turn plan again, now, if it is idle."""
         self._runs[index].wake(self._moment.now_ps)
         self._wait_for(index)
 
     def catch_up(self) -> None:
-        """Let all of them run until now."""
+        """Run all of them until now."""
         moment = self._moment
         for index, run in enumerate(self._runs):
             if not self._in_turn[index]:
                 run.catch_up(moment.now_ps + moment.passed(index))
 
     def wait_for_all(self) -> None:
-        """From now on all of them run in turn, since nobody will look at them."""
+        """Run all of them in turn from now on, as no router will read them."""
         self.catch_up()
         for index in range(len(self._runs)):
             self._in_turn[index] = True
@@ -222,7 +222,7 @@ class RunningReplicas:
 
     def _wait_for(self, index: int) -> None:
         at_ps, (due_ps, timer) = self._runs[index].next_ps, self._timers.get(index, (NEVER_PS, None))
-        if at_ps == due_ps:  # a request that comes mostly leaves it as it was
+        if at_ps == due_ps:  # usually unchanged by an arrival
             return
         if timer is not None:
             timer.cancel()
@@ -232,7 +232,7 @@ class RunningReplicas:
             self._timers[index] = at_ps, timer
 
     def _take_turn(self, index: int, _: simpy.Event) -> None:
-        """A replica does what is due now, and all that comes before anything else happens."""
+        """Run a replica's actions due now, and all before the next event."""
         run, moment, env = self._runs[index], self._moment, self._env
         del self._timers[index]
         while True:
@@ -252,7 +252,7 @@ class Arrivals:
     """Processes of a run.
 
     Attributes:
-        is_broken: whether a row of the workload ended the run: it cannot be read, or cannot be served.
+        is_broken: whether a row of the workload, unreadable or impossible to serve, ended the run.
     """
 
     def __init__(
@@ -272,30 +272,30 @@ class Arrivals:
         self._dispatcher = dispatcher
         self._replicas = replicas
         self._watcher = watcher
-        self._to_come = 1  # the workload itself counts while it is not read to its end
+        self._to_come = 1  # the workload itself counts until it is read to its end
         env.process(self._arriving(workload))
         if dispatcher.next_snapshot_ps(0) is not None:
             env.process(self._snapshots())
 
     @property
     def is_open(self) -> bool:
-        """Whether requests are still to come, as far as is known."""
+        """Whether further requests are known to arrive."""
         return self._to_come > 0
 
     def ended(self, arrival: Arrival, at_ps: int) -> None:
-        """A request has ended, one way or another: those of its session come that waited for that."""
+        """Release the requests of a session that waited for the end of a finished or rejected one."""
         self._watcher.ended()
         if arrival.turns is not None:
             try:
                 following = arrival.turns.after(at_ps)
-            except ValueError as error:  # of a closed loop, whose next row is read now
+            except ValueError as error:  # of a closed loop, which reads its next row now
                 self._to_come += 1
                 RankedEvent(self._env, at_ps, ARRIVALS, partial(self._break, error, at_ps))
                 return
             self._release(following, at_ps)
 
     def reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
-        """So much of an answer is written: those come that waited for it."""
+        """Release the requests that waited for `depth` tokens of an answer."""
         if arrival.turns is not None:
             self._release(arrival.turns.reached(depth, at_ps), at_ps)
 
@@ -310,7 +310,7 @@ class Arrivals:
             RankedEvent(self._env, one.arrives_ps, ARRIVALS, partial(self._follow, one))
 
     def _arriving(self, workload: Workload) -> Generator[simpy.Event, None, None]:
-        """Nobody looks before the next event, so what comes earlier needs none of its own."""
+        """Deliver arrivals; those before the next event need no events of their own."""
         env, moment = self._env, self._moment
         for arrival in self._read(workload):
             at_ps = arrival.arrives_ps
@@ -322,7 +322,7 @@ class Arrivals:
         self._replicas.wait_for_all()
 
     def _read(self, workload: Workload) -> Iterator[Arrival]:
-        """The requests of a workload; of one that cannot be served `is_broken` tells."""
+        """The requests of a workload; sets `is_broken` at one that cannot be served."""
         before_ps = 0
         try:
             for arrival in _in_batches(workload):
@@ -339,7 +339,7 @@ class Arrivals:
             raise
 
     def _break(self, error: ValueError, at_ps: int, _: simpy.Event) -> None:
-        """A row that cannot be read would have come now."""
+        """End the run at the instant of an unreadable row."""
         self.is_broken = True
         self._moment.now_ps = at_ps
         raise error
@@ -358,7 +358,7 @@ class Arrivals:
             self.reached(arrival, 0, arrival.arrives_ps)
 
     def _snapshots(self) -> Generator[simpy.Event, None, None]:
-        """Let the router see the replicas anew from time to time, before the requests of that instant come."""
+        """Take the router's snapshots, before the requests of the same instant."""
         while (self.is_open or self._replicas.is_open) and (at_ps := self._due_ps()) is not None:
             yield RankedEvent(self._env, at_ps, SNAPSHOT)
             self._moment.now_ps = at_ps
@@ -370,14 +370,14 @@ class Arrivals:
 
 
 def _in_batches(workload: Workload) -> Iterator[Arrival]:
-    """The same, read some at a time: code that takes turns for each request drives the other's out of the caches."""
+    """The same, read in batches: code that alternates for each request evicts the other's from the caches."""
     arrivals = iter(workload)
     while True:
         batch: list[Arrival] = []
         try:
             batch.extend(islice(arrivals, _AT_ONCE))
         except ValueError:
-            yield from batch  # what came before it, comes before it
+            yield from batch  # requests before the error come first
             raise
         if not batch:
             return

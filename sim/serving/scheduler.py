@@ -1,14 +1,14 @@
-"""Who takes part in a replica's next operation: token budget, batch size and blocks are kept here.
+"""The requests of a replica's next operation, within token budget, batch size and blocks.
 
-The order of things is vLLM's: running requests come first, those admitted earlier before others; then those that wait,
-in their order. Where blocks are short, the latest that was admitted is put back, and computed again when it returns.
-With `Preemption.fewest_tokens` those that run come by the length of their answers, and the shortest is put back.
+The order is vLLM's: running requests come first, those admitted earlier before others; then waiting ones, in their
+order. Where blocks are short, the latest admitted request is preempted, and computed again when it returns. With
+`Preemption.fewest_tokens` running requests come by the length of their answers, and the shortest is preempted.
 
-Attention that reads a text which requests of a batch begin with once, and not once for each row, is priced here too.
-Engines that do so have blocks of that text in one place, for it is in the prefix cache. vLLM calls it cascade
-attention (`use_cascade_attention`): of a step in which every request that runs refers to the same first blocks, the
-kernel reads those once for all rows, and then what is each row's own. Multi-level cascades (FlashInfer; Hydragen,
-arXiv:2402.05099) do it for every group of rows. Rows still attend to all of it: only bytes are saved, not arithmetic.
+Attention that reads a shared prefix of a batch once, and not once for each row, is priced here too. Engines that do so
+have the blocks of that text once, in the prefix cache. vLLM calls it cascade attention (`use_cascade_attention`): in a
+step in which every running request refers to the same first blocks, the kernel reads those once for all rows, and then
+each row's own. Multi-level cascades (FlashInfer; Hydragen, arXiv:2402.05099) do it for every group of rows. Rows still
+attend to all of it: only bytes are saved, not arithmetic.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,28 +30,28 @@ class TargetStep(NamedTuple):
     """One step of the target."""
 
     rows: list[ServedRequest]  # verifications and plain decoding
-    ending: Sequence[ServedRequest]  # prefills that end, each with the tokens that are left of it
-    chunks: Sequence[ServedRequest]  # prefills that go on afterwards, likewise
-    fed: Fed  # what all of these are fed and hold together, if that is known
+    ending: Sequence[ServedRequest]  # prefills that end, each with its remaining tokens
+    chunks: Sequence[ServedRequest]  # unfinished prefills, each with its chunk
+    fed: Fed  # total tokens fed and held, if known
 
 
 class Scheduler:
-    """Mutates the batch, the memory, and who is asked; knows no time but what it is told.
+    """Mutates the batch, the memory, and the requests of the policy; time is an argument.
 
     Args:
         limits: of the replica.
         asked: the policy of these requests.
         target: level of the target.
         memory: of the replica.
-        recorder: told who enters and who is put back.
-        open_request: makes the request that waits.
-        before_put_back: called before somebody is.
-        world: told who enters, and who leaves for lack of memory.
+        recorder: of admissions and preemptions.
+        open_request: makes the served request of a waiting one.
+        before_preempting: called before a request is preempted.
+        world: opens admitted requests, and preempts.
 
     Attributes:
-        batch: who waits and who runs.
-        late: whose verification did not fit into the step before.
-        has_moved: whether who runs, or what they hold, may have changed since somebody last said that it has not.
+        batch: waiting and running requests.
+        late: requests whose verification did not fit into the step before.
+        has_moved: whether running requests, or their blocks, may have changed since it was last reset.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Scheduler:
         memory: ReplicaMemory,
         recorder: ServingRecorder,
         open_request: Callable[[Waiting], ServedRequest],
-        before_put_back: Callable[[], None],
+        before_preempting: Callable[[], None],
         world: EngineWorld,
     ) -> None:
         self.batch = Batch()
@@ -74,42 +74,42 @@ class Scheduler:
         self._memory = memory
         self._recorder = recorder
         self._open_request = open_request
-        self._before_put_back = before_put_back
+        self._before_preempting = before_preempting
         self._world = world
         self._target = target
         self._retracts = limits.preemption == Preemption.fewest_tokens
         self._rank: Callable[[ServedRequest], int | tuple[int, int, int]] = retracted_last if self._retracts else _order
         self._estimate = AdmissionEstimate() if limits.admission == Admission.estimate else None
         self._was_short = False
-        self._num_put_back = 0
+        self._num_preempted = 0
 
     @property
     def goes_round(self) -> bool:
-        """Whether a cycle is all that is asked for next, and prefills beside it need no guess of what others write."""
+        """Whether the next steps are one cycle, and prefills in it need no estimate of other requests' output."""
         return not (self.late or self._estimate)
 
     @property
     def only_decodes(self) -> bool:
-        """Whether all requests take part in what is asked for next: nobody waits, reads a prompt or was left over."""
+        """Whether all requests decode next: none waits, is in prefill or was left over."""
         batch = self.batch
         return not (batch.waiting or batch.prefilling or self.late or self._estimate)
 
     def hold_below(
         self, level: int, rows: list[ServedRequest], short: list[ServedRequest], now_ps: int
     ) -> list[ServedRequest]:
-        """Hold blocks for an operation of a member below the target, as many as are asked for.
+        """Hold blocks for an operation of a member below the target.
 
-        The target's are held as well, so that what is drafted can be verified. `short` are those who lack some.
+        The target's are also held, so that drafts can be verified. `short` are the requests that lack some.
 
         Returns:
             The requests that still run.
         """
-        num_put_back, self.has_moved = self._num_put_back, True
+        num_preempted, self.has_moved = self._num_preempted, True
         for request in self._in_order(short):
             wanted = request.num_text + len(request.tokens) + request.asked + 1
             if request.order != NEVER and self._hold(request, level, wanted, now_ps):
                 self._hold(request, self._target, wanted, now_ps)
-        if self._num_put_back == num_put_back:
+        if self._num_preempted == num_preempted:
             return rows
         return [request for request in rows if request.order != NEVER]
 
@@ -129,7 +129,7 @@ class Scheduler:
             held_tokens += held
             if context >= request.room_held[target]:
                 short.append(request)
-        num_put_back = self._num_put_back
+        num_preempted = self._num_preempted
         if new_tokens <= budget and (not short or self._hold_all(short)):
             if rows and not (batch.waiting or batch.prefilling or self._estimate):
                 self._was_short = False
@@ -140,17 +140,17 @@ class Scheduler:
         self.has_moved = True
         chunks = self.filled(left, now_ps, decoded=bool(rows))
         fed: Fed = (new_tokens, held_tokens) if all_run else None
-        if not all_run or self._num_put_back != num_put_back:  # who was put back may be reading again already
+        if not all_run or self._num_preempted != num_preempted:  # a preempted request may be in prefill again
             rows, fed = [request for request in rows if request.order != NEVER and not request.chunk], None
         for request in chunks:
             new_tokens += request.chunk
             held_tokens += request.cached[target]
         ending = [request for request in chunks if request.chunk == request.prefill_left]
-        going_on = [request for request in chunks if request.chunk != request.prefill_left]
-        return TargetStep(rows, ending, going_on, fed and (new_tokens, held_tokens))
+        unfinished = [request for request in chunks if request.chunk != request.prefill_left]
+        return TargetStep(rows, ending, unfinished, fed and (new_tokens, held_tokens))
 
     def _hold_all(self, short: list[ServedRequest]) -> bool:
-        """Hold blocks for a step of the target, as long as nobody has to be put back for them; False: somebody has."""
+        """Hold blocks for a step of the target, if that needs no preemption; False: it does."""
         self.has_moved = True
         for request in self._in_order(short):
             if not self._memory.reserve(request, self._target, request.num_text + len(request.tokens) + 1):
@@ -161,9 +161,9 @@ class Scheduler:
         """Hold blocks for a step of the target that is wider than the budget, or for which memory is short.
 
         Returns:
-            Who takes part, tokens of the budget that are left, and whether all of them do.
+            The rows of the step, tokens of the budget that are left, and whether these are all rows.
         """
-        num_put_back, target, budget = self._num_put_back, self._target, self._limits.token_budget
+        num_preempted, target, budget = self._num_preempted, self._target, self._limits.token_budget
         left, all_run = budget, True
         late: set[int] = set()
         for request in self._in_order(rows):
@@ -177,16 +177,16 @@ class Scheduler:
                 late.add(request.serial)
             elif self._hold(request, target, text + pending + 1, now_ps):
                 left -= new_tokens
-        if late or self._num_put_back != num_put_back:
+        if late or self._num_preempted != num_preempted:
             self.late = [request for request in rows if request.serial in late and request.order != NEVER]
             return [request for request in rows if request.serial not in late], left, False
         return rows, left, all_run
 
     def filled(self, left: int, now_ps: int, *, decoded: bool) -> list[ServedRequest]:
-        """Who reads in a step of the target in which so many tokens are left; `decoded`: whether anybody decodes."""
+        """Prefills in a step of the target with `left` tokens of its budget; `decoded`: whether a request decodes."""
         chunks = self._chunks(left, now_ps) if self.batch.prefilling else []
         left -= sum([request.chunk for request in chunks])
-        # Where memory was short, others get what they need first; a Commit may have ended all of them since.
+        # Where memory was short, running requests come first; a Commit may have ended all of them since.
         if self.batch.waiting and not (self._was_short and self.batch.running):
             chunks += self._admitted(left, now_ps)
         if self._estimate is not None:
@@ -196,12 +196,12 @@ class Scheduler:
         return chunks
 
     def ended(self, request: ServedRequest) -> None:
-        """A request is done, and releases its blocks."""
+        """Remove a request that is done, and release its blocks."""
         self.batch.ended(request)
         self._memory.close(request)
 
     def _chunks(self, left: int, now_ps: int) -> list[ServedRequest]:
-        """Who reads on of those whose prefill has begun; each with its chunk."""
+        """Begun prefills in the step, each with its chunk."""
         chunks = []
         for request in list(self.batch.prefilling):
             tokens = min(request.prefill_left, left)
@@ -213,7 +213,7 @@ class Scheduler:
         return chunks
 
     def _admitted(self, left: int, now_ps: int) -> list[ServedRequest]:
-        """Who enters, each with its first chunk."""
+        """Admitted requests, each with its first chunk."""
         batch = self.batch
         chunks = []
         while batch.waiting and left > 0 and len(batch.running) < self._limits.max_num_seqs:
@@ -240,10 +240,10 @@ class Scheduler:
         return chunks
 
     def _has_room(self, request: ServedRequest) -> bool:
-        """Whether enough is free for a request to enter, beside what `ReplicaMemory.admit` asks for.
+        """Whether enough is free to admit a request, in addition to the check of `ReplicaMemory.admit`.
 
-        One that would run alone lacks only what texts hold that are being sent. Unless a first chunk is enough, it
-        waits for them: else it would read its text again and again and never get to a token.
+        One that would run alone lacks only blocks of texts that are being sent. Unless a first chunk is enough, it
+        waits for them: else it would read its text again and again without ever writing a token.
         """
         running, reading, estimate = self.batch.running, self.batch.prefilling, self._estimate
         if not running:
@@ -256,16 +256,16 @@ class Scheduler:
         return not more or self._memory.has_room(request, request.num_text + more)
 
     def _hold(self, request: ServedRequest, level: int, num_tokens: int, now_ps: int) -> bool:
-        """Let a request hold blocks, if need be those of others; False: it has to go itself, and is put back."""
+        """Hold blocks for a request, if need be by preempting others; False: the request itself is preempted."""
         if num_tokens <= request.room_held[level]:
             return True
         while not self._memory.reserve(request, level, num_tokens):
-            self._before_put_back()
-            self._num_put_back += 1
-            leaving = self.batch.retract(request) if self._retracts else self.batch.put_back()
+            self._before_preempting()
+            self._num_preempted += 1
+            leaving = self.batch.retract(request) if self._retracts else self.batch.preempt()
             self._asked.withdraw(leaving)
-            self._memory.put_back(leaving)
-            self._world.put_back(leaving)
+            self._memory.preempt(leaving)
+            self._world.preempt(leaving)
             leaving.forget_caches()
             self._asked.load.num_waiting += 1
             self._recorder.preempted(leaving.serial, now_ps)
@@ -275,7 +275,7 @@ class Scheduler:
         return True
 
     def _in_order(self, rows: list[ServedRequest]) -> list[ServedRequest]:
-        """As blocks are held for them."""
+        """In the order in which blocks are held."""
         return sorted(rows, key=self._rank) if len(rows) > 1 else rows
 
 
@@ -288,16 +288,16 @@ def _written(request: ServedRequest) -> Written:
 
 
 class SharedPrefixCost(WrappedCost):
-    """Seconds of forwards of which every row begins with the same text.
+    """Seconds of forwards whose rows share a prefix.
 
     Args:
         cost: of forwards.
-        rule: when a text is read once.
-        common_tokens: says how many tokens every row begins with and holds, >= 0; asked at each forward. With groups:
-            how many tokens the rows hold together, less those that have to be read.
+        rule: when a prefix is read once.
+        common_tokens: returns the tokens of the rows' common prefix, >= 0; called at each forward. With groups: the
+            rows' total tokens held, less those that must be read.
 
     Raises:
-        ArgumentError: a cost that does not tell what is read from what is attended to.
+        ArgumentError: a cost that does not distinguish tokens read from tokens attended to.
     """
 
     def __init__(self, cost: CostModel, rule: SharedPrefix, common_tokens: Callable[[], int]) -> None:
@@ -322,7 +322,7 @@ class SharedPrefixCost(WrappedCost):
         once_s = self._cost.shared_forward_s(
             model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read
         )
-        return min(once_s, each_s)  # which is rounded by pieces of lines
+        return min(once_s, each_s)  # `each_s` is rounded by pieces of lines
 
     def _spared_tokens(self, num_rows: int) -> int:
         """Tokens held that a forward need not read."""

@@ -1,6 +1,6 @@
-"""One served run: requests arrive, a router gives each to a replica, SimPy moves the clock.
+"""One served run: requests arrive, a router sends each to a replica, SimPy moves the clock.
 
-Of what happens at one instant, arrivals come first, in the order of the workload, then replicas by index.
+At one instant, arrivals come first, in the order of the workload, then replicas by index.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from .running import (
     Arrivals,
     InterruptedRunError,
     Moment,
-    Nobody,
+    NoWatcher,
     RunningReplicas,
     Watcher,
     stop_if_interrupted,
@@ -44,36 +44,36 @@ def make_replica(
 
     Args:
         index: among the replicas of the run.
-        spec: what it is.
-        shared: what it shares with the others.
-        handovers: of the run; None: every replica prefills and decodes.
-        stepwise: whether single steps are asked for.
+        spec: of the replica.
+        shared: objects shared with the others.
+        handovers: of the run; None: all replicas prefill and decode.
+        stepwise: whether to run single steps.
     """
     if spec.role != Role.both:
         assert handovers is not None, "check_roles"
         kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica
         return kind(index, spec, shared, handovers)
-    # A world that was made elsewhere may be that of others as well, and single steps that are asked for come in turn.
+    # A foreign world may be shared by others, and requested single steps run in turn.
     return Replica(index, spec, shared, may_lag=not stepwise and spec.make_world is None)
 
 
-# Stands before the replicas of a run.
+# Makes the router of a run.
 Dispatch = Callable[[Sequence[Replica]], Dispatcher]
 
-# Why a run was stopped; the last, since a log holds no later time.
+# Reasons for a stop; the last: a log holds no later time.
 INTERRUPTED, HORIZON, LATEST = "interrupted", "horizon", "latest time of a log"
 BROKEN = "error in the workload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What a run says besides its log."""
+    """Results of a run in addition to its log."""
 
-    num_emitted: int  # tokens that came out
-    num_cycled: int  # of these, how many came after the first pass of a recorded answer
+    num_emitted: int  # output tokens
+    num_cycled: int  # of these, tokens after the first pass of a recorded answer
     num_modelled: int  # decisions that were modelled rather than replayed
     stopped: str  # why the run was stopped before all requests had ended; "" if it was not
-    paths: tuple[str, ...]  # how the steps of each replica were worked out, in words
+    paths: tuple[str, ...]  # how the steps of each replica were computed, in words
 
 
 def serve(
@@ -94,34 +94,34 @@ def serve(
 ) -> Served:
     """Serve a workload to its end, or to the horizon.
 
-    A replica whose policy decides by pending tokens alone adds up whole cycles while everybody decodes and nobody
-    looks: figures are the same, to the picosecond. `Served` and the recorder are told which did.
+    A replica whose policy decides only by pending tokens adds up whole cycles while all requests decode and no state is
+    read: figures are the same, to the picosecond. `Served.paths` and the recorder have the path of each replica.
 
     Args:
         workload: requests; acceptance is drawn for them from `tables`.
         tables: of a recording.
         replicas: at least one, each with a policy object of its own.
-        dispatch: makes what routes requests to some of these replicas: those that prefill, and those that only decode.
-        recorder: told all that happens, also if the run is interrupted or fails; its members are those of the pool,
-            its replicas these.
-        transfer: between replicas that prefill and those that decode; None: every one does both.
+        dispatch: makes a router for some of these replicas: those that prefill, and those that only decode.
+        recorder: of all events, also if the run is interrupted or fails; with the members of the pool and these
+            replicas.
+        transfer: from replicas that prefill to those that decode; None: all do both.
         horizon_ps: the run is stopped then, in [1, MOST_PS]; None: it ends with the last request, or at `MOST_PS`.
-        seed: of the acceptance that is drawn, and of what is modelled.
-        strict: refuse what is not recorded instead of modelling it.
-        deadlines: when classes of service levels want tokens, for policies that look at it; "" is for all that are not
+        seed: of drawn acceptance, and of modelled decisions.
+        strict: raise for what is not recorded instead of modelling it.
+        deadlines: of tokens by class of service levels, for policies that read them; "" is for all classes that are not
             named.
         outputs: takes the tokens of every finished request by its id; None drops them.
-        watcher: looks on, and may stop the run.
-        stepwise: run every step by itself, whatever the policy.
+        watcher: observes the run, and may stop it.
+        stepwise: run every step by itself, for any policy.
 
     Raises:
-        ArgumentError: no replica, roles that do not go together, a policy that two replicas share or that sees ahead, a
-            horizon out of range, a tag that the recording has not, an arrival before the one before it.
+        ArgumentError: no replica, roles that do not fit together, a policy that two replicas share or that is an
+            oracle, a horizon out of range, a tag that the recording lacks, an arrival earlier than the one before it.
         PolicyError: a policy broke the contract.
         RouterError: a router did.
         UnrecordedContextError: `strict`, and a decision is not recorded.
-        CostRangeError: an operation outside what a cost model knows.
-        KeyboardInterrupt: after the recorder was told, which may be of half an operation.
+        CostRangeError: an operation outside the range of a cost model.
+        KeyboardInterrupt: after the recorder was completed, perhaps within an operation.
     """
     _check(replicas, tables, horizon_ps)
     check_roles(replicas, transfer)
@@ -138,7 +138,7 @@ def serve(
         recorder=recorder,
         outputs=outputs,
     )
-    run = _Run(workload, replicas, dispatch, shared, watcher or Nobody(), transfer, stepwise=stepwise)
+    run = _Run(workload, replicas, dispatch, shared, watcher or NoWatcher(), transfer, stepwise=stepwise)
     return run.go(horizon_ps)
 
 
@@ -160,7 +160,7 @@ def _check(replicas: Sequence[ReplicaSpec], tables: ReplayTables, horizon_ps: in
 
 
 class _Run:
-    """The replicas of a run, what comes to them, and how it ends."""
+    """The replicas of a run, their requests, and the end of the run."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class _Run:
         self._arrivals = Arrivals(env, moment, workload, first, self._running, watcher, whole.drawn)
 
     def go(self, horizon_ps: int | None) -> Served:
-        """To the end, the horizon, or an interrupt; whatever ends it, the recorder is told all."""
+        """Run to the end, the horizon, or an interrupt; the recorder is completed in any case."""
         stopped = ""
         try:
             with paused_collector():
@@ -213,7 +213,7 @@ class _Run:
         )
 
     def _failed_by(self, error: BaseException) -> str:
-        """Why an error stopped the run; before a row of the workload that did, all is served up to its instant."""
+        """Why an error stopped the run; for a row of the workload, all is served up to its instant first."""
         if isinstance(error, WrongArrivalError) or (isinstance(error, ValueError) and self._arrivals.is_broken):
             self._running.catch_up()
             return BROKEN

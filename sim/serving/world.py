@@ -1,7 +1,6 @@
-"""What a replica asks for, and how a recording answers it.
+"""The world of a replica, and how a recording answers it.
 
-Rows are answered one by one, what runs together is charged together. What a recording of contexts has answered before
-is read back: asking again would give the same.
+Rows are answered one by one, and charged together. Answers of a recording of contexts are cached, as they never change.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +17,13 @@ from ..recorded import RecordedAnswers
 from .charges import ServingCharges
 from .requests import ServedRequest
 
-Fed: TypeAlias = tuple[int, int] | None  # tokens that rows are fed and hold, in all; None: not known
+Fed: TypeAlias = tuple[int, int] | None  # total tokens fed to rows and held; None: unknown
 
 RanRows: TypeAlias = tuple[Sequence[Any], int, int, int]  # `Ran`, or its fields
 
 
 class Ran(NamedTuple):
-    """What came of an operation."""
+    """Results of an operation."""
 
     rows: Sequence[Any]  # `Drafted` or `Judged`, of each request
     num_forwards: int  # of the member
@@ -33,7 +32,7 @@ class Ran(NamedTuple):
 
     @classmethod
     def of(cls, results: DraftResults | VerifyResults, duration_ps: int) -> Self:
-        """What a world of `decoding` says, and how long it took."""
+        """From results of a world of `decoding`, and their duration."""
         num_forwards = new_tokens = 0
         for _, new, repeats, _ in results.forwards:
             num_forwards += repeats if new else 0
@@ -42,10 +41,10 @@ class Ran(NamedTuple):
 
 
 class EngineWorld(Protocol):
-    """What carries out the operations of one replica: of each request its `step`, from where it stands.
+    """Carries out the operations of one replica: of each request its `step`, from its present state.
 
-    No row fails or is deferred: the replica counts blocks itself. What only reads, `chunks` and `catch_up`, is fed
-    `ServedRequest.chunk` tokens after those that the member's cache holds, and is told of nothing afterwards.
+    No row fails or is deferred: the replica counts blocks itself. Rows that only read, `chunks` and `catch_up`, are fed
+    `ServedRequest.chunk` tokens after those in the member's cache, and have no results.
     """
 
     def open(self, session: Session) -> None:
@@ -60,8 +59,8 @@ class EngineWorld(Protocol):
         """See `decoding.world.World`."""
         ...
 
-    def put_back(self, session: Session) -> None:
-        """The request left the batch, its caches are empty; it may come back, and is not opened again then."""
+    def preempt(self, session: Session) -> None:
+        """Preempt a request: it left the batch with empty caches, may come back, and is then not opened again."""
         ...
 
     def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> RanRows:
@@ -71,11 +70,11 @@ class EngineWorld(Protocol):
     def verify(
         self, level: int, rows: Sequence[ServedRequest], chunks: Sequence[ServedRequest] = (), fed: Fed = None
     ) -> RanRows:
-        """Let the member at `level` judge; `chunks` are fed in the same forward and judged by nobody."""
+        """Let the member at `level` judge; `chunks` are fed in the same forward and not judged."""
         ...
 
     def catch_up(self, level: int, rows: Sequence[ServedRequest]) -> int:
-        """Let the member at `level` read a chunk of each text; returns how long it takes, picoseconds."""
+        """Let the member at `level` read a chunk of each text; returns picoseconds."""
         ...
 
 
@@ -88,7 +87,7 @@ class ServedWorld:
         cost: seconds.
         target_cost: of forwards of the target; None: those of `cost`.
         now_s: reads the replica's clock.
-        rows: takes the requests of each verification before it is charged, by serial; None: nobody looks.
+        rows: set to the serials of each verification's requests before it is charged; None: not needed.
 
     Attributes:
         answers: see above.
@@ -113,7 +112,7 @@ class ServedWorld:
 
     @property
     def is_plain(self) -> bool:
-        """Whether an operation costs its forwards and nothing else, whoever takes part."""
+        """Whether any operation takes only its forwards."""
         return self._rows is None and self.charges.are_forwards
 
     def open(self, session: Session) -> None:
@@ -124,12 +123,12 @@ class ServedWorld:
         self.answers.release(session.request_id)
         self.charges.close(session.request_id)
 
-    def put_back(self, session: Session) -> None:
-        """See `EngineWorld`; what it replays stays."""
+    def preempt(self, session: Session) -> None:
+        """See `EngineWorld`; the replayed request is kept."""
         self.charges.close(session.request_id)
 
     def signal(self, session: Session, index: int) -> Signal:
-        """What the drafter said of the pending token at `index`."""
+        """How sure the drafter was of the pending token at `index`."""
         return self.answers.signal(session, index)
 
     def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> RanRows:
@@ -175,7 +174,7 @@ class ServedWorld:
         return judged, 1, *self.charges.verified(level, everyone, fed)
 
     def _said(self, row: ServedRequest, draft: ChainDraft, level: int) -> Judged:
-        """What a member says of a draft, kept for the next who asks unless it depends on the request."""
+        """A member's verdict on a draft, cached unless it depends on the request."""
         found = self._judged(row, cast(Verify, row.step), level)
         if found.own_token >= 0 and not found.num_modelled:
             draft.verdicts[level] = found

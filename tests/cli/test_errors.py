@@ -29,7 +29,7 @@ POLICIES = [
     ("draft:4/huge", "unknown model 'huge'"),
     ("adaptive,draft=huge", "unknown model 'huge'"),
     ("mid:4/draft:4/target", "members must go from smallest to largest: ngram, draft, mid, target"),
-    ("draft:4/target:4/target", "target stands twice"),
+    ("draft:4/target:4/target", "target is repeated"),
     ("draft:0/target", "the window of draft must be a whole number >= 1, got '0'"),
     ("draft:4/mid/target", "'mid' needs a window, as in mid:4"),
     ("/target", "'' needs a window"),

@@ -246,5 +246,5 @@ class OneAtATime:
 
 def test_a_world_without_overlap_refuses_it_by_name():
     world = OneAtATime(ToyWorld(check_pool()))
-    with pytest.raises(PolicyError, match="nobody works ahead here"):
+    with pytest.raises(PolicyError, match="no member works ahead here"):
         run(Script(Overlap((Verify("target"), Draft("mid", 2)))), world=world)

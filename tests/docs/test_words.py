@@ -1,7 +1,10 @@
-"""Plain words: what CONTRIBUTING lists as not to be written is not in pages, in help or in public docstrings."""
+"""Plain words: what CONTRIBUTING lists as not to be written is not in pages, help, docstrings and comments."""
 
+import ast
 import inspect
+import io
 import re
+import tokenize
 
 import paceline
 import pytest
@@ -25,13 +28,39 @@ def listed():
 NOT = re.compile(r"\b(?:" + "|".join(re.sub(" ", r"\\s+", phrase) for phrase in listed()) + r")\b", re.IGNORECASE)
 
 
+FOLDERS = ("decoding", "policies", "sim", "traces")  # whose docstrings and comments are read, all of them
+
+
 def found(text):
     return NOT.findall(CODE.sub("", text))
+
+
+def prose_of(source):
+    """Docstrings and comments of a module, without code; a comment over several lines is one text."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    next_line = None
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            if (row, column) == next_line:
+                texts[-1] += token.string.lstrip("#")
+            else:
+                texts.append(token.string)
+            next_line = row + 1, column
+    return [re.sub("`[^`\n]*`", "", text) for text in texts]
 
 
 def test_the_list_is_read():
     assert len(listed()) >= 60
     assert found("It goes\non, and `goes on`.\n\n    goes on\n\n```\ngoes on\n```\n") == ["goes\non"]
+
+
+def test_docstrings_and_comments_are_read():
+    source = (
+        '"""It goes on."""\ngoes_on = "goes on"  # it goes\n\n\ndef one():\n    # `goes on`, goes\n    # on\n    pass\n'
+    )
+    assert [word for text in prose_of(source) for word in NOT.findall(text)] == ["goes on", "goes on"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -53,3 +82,9 @@ def test_docstrings_of_public_names():
     docs |= {name: inspect.getdoc(policy) for name, policy in own_policies().items()}
     bare = {name: re.sub("`[^`\n]*`", "", doc or "") for name, doc in docs.items()}
     assert {name: words for name, doc in bare.items() if (words := NOT.findall(doc))} == {}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_and_comments(folder):
+    texts = {path.relative_to(ROOT): prose_of(path.read_text("utf-8")) for path in (ROOT / folder).rglob("*.py")}
+    assert {str(path): words for path, all_of in texts.items() if (words := NOT.findall("\n.\n".join(all_of)))} == {}

@@ -265,7 +265,7 @@ NOTHING = "no counters of speculative decoding"
         ("", page(9, 9, 9, model="/models/m"), "/metrics has counters of model /models/m, asked was m"),
         ("", "vllm:num_requests_running 0", f"/metrics has {NOTHING}, and no answer counts its drafts"),
         ("", "vllm:spec_decode_efficiency 0.4", f"{NOTHING} (but vllm:spec_decode_efficiency)"),
-        (page(9, 9, 9), page(1, 1, 1), "the server was started anew in between"),
+        (page(9, 9, 9), page(1, 1, 1), "the server was restarted in between"),
         (gauges(2.5, 2.7), gauges(2.5, 2.7), "two gauges, 2.5 and 2.7"),
         (gauges(2.7, 2.5, 2.6), gauges(2.7, 2.5, 2.6), "three gauges, 2.5, 2.6 and 2.7"),
         (gauges(1.5, 2.5, 2.6, 2, 3), gauges(1.5, 2.5, 2.6, 2, 3), "5 gauges, 1.5 to 3"),

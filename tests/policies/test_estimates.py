@@ -143,8 +143,8 @@ def test_stated_costs_are_charged_by_forward():
         (STATED.replace("10", "inf"), "got 'target:inf'"),
         (STATED.replace(":10", ""), "got 'target'"),
         (STATED + "/nobody:1", "unknown model 'nobody'"),
-        (STATED + "/draft:2", "costs must name a member once, draft stands twice in"),
-        (STATED + "/ngram:1/ngram:1", "costs must name a member once, ngram stands twice in"),
+        (STATED + "/draft:2", "costs must name a member once, draft is repeated in"),
+        (STATED + "/ngram:1/ngram:1", "costs must name a member once, ngram is repeated in"),
         ("", "unknown model ''"),
     ],
 )

@@ -29,7 +29,7 @@ FAULTY_CHAINS = [
     *[(f"draft:{w}/target", f"the window of draft must be a whole number >= 1, got '{w}'") for w in BAD_WINDOWS],
     ("draft:4/target:8", "it must end in the target, target, without a window; its last part is 'target:8'"),
     ("draft:4/nobody", "unknown model 'nobody'; this pool has ngram, draft, mid, slim, target"),
-    ("draft:4/draft:4/target", "draft stands twice"),
+    ("draft:4/draft:4/target", "draft is repeated"),
     ("mid:4/draft:4/target", "members must go from smallest to largest: ngram, draft, mid, slim, target"),
     ("draft:4/mid", "the last member must be the target target, got 'mid'"),
     ("draft:4/", "unknown model ''"),

@@ -220,7 +220,7 @@ def test_chances_beside_other_rounds_are_worked_out_once_for_all_seeds(monkeypat
     for hazard in (first, *others, first.reseeded(0)):
         for start in range(20):
             hazard.agrees("q3", 0, start=start, depth=1, known=0, beside=Beside(BesideOutcome.refused, 2))
-    offsets = {round(hazard._luck["q3", 0].beta / 0.1) for hazard in (first, *others)}
+    offsets = {round(hazard._draws["q3", 0].beta / 0.1) for hazard in (first, *others)}
     assert len(filtered) == len(asked) == len(offsets)
 
 
@@ -250,7 +250,7 @@ def test_a_request_dropped_from_the_cache_draws_the_same_again(monkeypatch):
     crowded = Hazard(trace)
     alone = [crowded.reseeded(0).agrees(request_id, 0, **where) for request_id, where in asked]
     assert [crowded.agrees(request_id, 0, **where) for request_id, where in asked] == alone
-    assert len(crowded._luck) <= 2
+    assert len(crowded._draws) <= 2
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def test_an_operation_ends_with_its_busiest_device(parts):
 
 def test_a_placement_that_is_none_is_refused():
     for text, says in (
-        ("two", "must be one, each or NAME=DEVICE parted by commas, got 'two'"),
+        ("two", "must be one, each or NAME=DEVICE separated by commas, got 'two'"),
         ("nobody=1", "must name members of draft, target, got 'nobody'"),
         ("draft=1,draft=2", "must name each member once, with a device, got draft=2"),
         ("draft=", "must name each member once, with a device, got draft="),

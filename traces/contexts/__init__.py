@@ -1,1 +1,1 @@
-"""Recordings that know contexts: the token trie of each request, with every model's view of each context."""
+"""Recordings of contexts: the token trie of each request, with every model's view of each context."""

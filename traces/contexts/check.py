@@ -1,4 +1,4 @@
-"""What a recording of contexts holds, counted, and what must hold of it, checked on whole columns.
+"""Counts of a recording of contexts, and its rules, checked on whole columns.
 
 Letters: N nodes of some requests, R of these requests, M recorded models (smallest first, the target last).
 """
@@ -28,7 +28,7 @@ _COUNTS = ("num_requests", "num_prompt_tokens", "num_trunk_tokens", "num_nodes")
 class TrieGroup:
     """Requests of one tag, or of all tags.
 
-    Means are over the trunk contexts that wrote a token: all but the last context of each request.
+    Means are over the trunk contexts that wrote a token: all except the last context of each request.
     """
 
     num_requests: int  # in the group
@@ -47,7 +47,7 @@ class TrieSummary(RecordingSummary[TrieMeta, TrieGroup]):
     """A recording at a glance."""
 
     nodes_per_trunk_token: float | None  # contexts recorded per trunk token; None without trunk tokens
-    bytes_per_node: float | None  # of the files on the disk; None if the recording came from memory
+    bytes_per_node: float | None  # of the files on the disk; None if the recording is in memory only
 
 
 def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | None) -> TrieSummary:
@@ -100,7 +100,7 @@ def _means(names: Iterable[str], sums: Floats, count: int) -> dict[str, float | 
 
 
 def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:
-    """Refuse what cannot be the requests of the recording at `path`; raises TraceFormatError."""
+    """Raise TraceFormatError for what cannot be the requests of the recording at `path`."""
     if not requests:
         raise TraceFormatError(path / REQUESTS, "id", "must name at least one request", [])
     seen: set[str] = set()
@@ -131,9 +131,9 @@ def check_nodes(
     first_request: int,
     first_row: int,
 ) -> None:
-    """Refuse what is not one trie per request, with a trunk that the target would write, in the recording at `path`.
+    """Check that the recording at `path` has one trie per request, with a trunk that the target would write.
 
-    The requests are checked, and stand one after another, from position `first_request` and row `first_row` on.
+    The requests are checked already, and in order from position `first_request` and row `first_row` on.
 
     Raises:
         TraceFormatError: see `docs/trace-format.md` for the list.
@@ -167,7 +167,7 @@ class _Nodes:
     codes: NodeCodes
     meta: TrieMeta
     own: NDArray[np.int64]  # [N] index of each node within its request
-    parent_row: NDArray[np.int64]  # [N] row of the parent, if `_places` has found that it is one; a root's own row
+    parent_row: NDArray[np.int64]  # [N] row of the parent, once `_places` has checked it; a root's own row
     is_root: NDArray[np.bool_]  # [N]
     budget: NDArray[np.int64]  # [N] most trunk tokens of each node's request
 
@@ -188,7 +188,7 @@ def _places(nodes: _Nodes) -> Iterator[Rule]:
 
 
 def _tokens(nodes: _Nodes) -> Iterator[Rule]:
-    """Of the vocabulary, none at the root; no two children of one node with the same one (the second is refused)."""
+    """Of the vocabulary, none at the root; no two children of one node with the same one (the second is the error)."""
     token, is_root, size = nodes.codes["token"], nodes.is_root, nodes.meta.vocab_size
     yield Rule("token", is_root & (token != -1), "must be 0 in the file (-1 in memory) at the root", token)
     inside = f"must lie in [0, {size})"
@@ -209,7 +209,7 @@ def _trunk(nodes: _Nodes) -> Iterator[Rule]:
     yield Rule("on_trunk", is_root & ~on_trunk, "must be true at the root", on_trunk)
     after_root = on_trunk & ~is_root
     yield Rule("on_trunk", after_root & ~on_trunk[parent_row], "must be a path from the root", on_trunk)
-    # Children of a node differ in their tokens, so following the target also means not to fork.
+    # Children of a node differ in their tokens, so a trunk that follows the target cannot fork.
     strays = after_root & (token != codes["next_token"][-1][parent_row])
     yield Rule("on_trunk", strays, "must follow the target's next_token", token)
     ended = on_trunk & np.isin(token, nodes.meta.eos_token_ids)
@@ -223,7 +223,7 @@ def _trunk(nodes: _Nodes) -> Iterator[Rule]:
 
 
 def _numbers(nodes: _Nodes) -> Iterator[Rule]:
-    """Codes within their grids, a top probability that is one, no probability of a root's token."""
+    """Codes within their grids, a top probability that is the largest, no probability of a root's token."""
     codes, names = nodes.codes, nodes.meta.model_names
     pairs = [f"{names[low]}.{names[high]}" for low, high in nodes.meta.pairs]
     for array, grid in GRIDS.items():
@@ -244,7 +244,7 @@ def _top(field: str, top: NDArray[Any], following: NDArray[Any], *, greedy: bool
 
 
 def _branches(nodes: _Nodes) -> Iterator[Rule]:
-    """Ranks of a node's children count up from 0, at most as many as were asked for, best first."""
+    """Ranks of a node's children count up from 0, at most as many as were requested, best first."""
     codes, parent_row, is_root = nodes.codes, nodes.parent_row, nodes.is_root
     for row, model in enumerate(nodes.meta.tree_drafters):
         name, rank, ranked = nodes.meta.model_names[model], codes["rank"][row], codes["ranked"][row]
@@ -273,13 +273,13 @@ def _branches(nodes: _Nodes) -> Iterator[Rule]:
 
 
 def _further(nodes: _Nodes) -> Iterator[Rule]:
-    """Views at further depths: there, of tokens and on their grids, where the target has not read all."""
+    """Views at further depths: of tokens and on their grids, and only where the target has not read all."""
     size, num_models = nodes.meta.vocab_size, len(nodes.meta.models)
     for field, array, row, _ in further_layout(nodes.meta):
         assert row is not None
         name, values = array.removeprefix(FURTHER), nodes.codes[array][row]
         depth = 2 + (row // (num_models - 1) if name == "tvd" else row)
-        # What was given at the parent is there where the parent has a view.
+        # A token has a probability at the parent where the parent has a view.
         known = nodes.codes["depth"] >= depth + (name == "own_log_prob")
         if name == "next_token":
             low, most = np.where(known, 0, NO_TOKEN), np.where(known, size, NO_TOKEN + 1)

@@ -1,8 +1,8 @@
 """A recording's nodes as columns: grids of 16-bit codes, names and types in the file, to arrays and back.
 
-Recording and runtime both show numbers rounded to these grids, so that a policy's comparisons with thresholds decide
-alike in both: log-probabilities are multiples of 1/1024 nat, entropies of 1/4096 nat, gaps and distances of 1/32768.
-All fit an unsigned 16-bit integer. Letters: N nodes of some requests that stand one after another, R such requests.
+Recording and runtime both show numbers rounded to these grids, so that a policy's comparisons with thresholds have the
+same result in both: log-probabilities are multiples of 1/1024 nat, entropies of 1/4096 nat, gaps and distances of
+1/32768. All fit an unsigned 16-bit integer. Letters: N nodes of some consecutive requests, R such requests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class CodeGrid:
         return np.clip(scaled, 0, self.high).astype(np.uint16)
 
     def decode(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-        """The values that codes stand for."""
+        """The values of codes."""
         return codes.astype(np.float64) * (self.sign * self.step) + 0.0  # + 0.0: no negative zeros
 
     def round(self, values: NDArray[Any]) -> NDArray[np.float64]:
@@ -65,7 +65,7 @@ class CodeGrid:
         return self.decode(self.encode(values))
 
     def nearest(self, value: float) -> float:
-        """As `round`, for one number: numpy takes many times as long over a few."""
+        """As `round`, for one number: numpy is many times slower for a few."""
         scaled = value * (self.sign / self.step)
         if scaled != scaled:
             raise ValueError("holds NaN")
@@ -79,7 +79,7 @@ class CodeGrid:
 LOG_PROBS = CodeGrid(step=1.0 / 1024.0, sign=-1, high=MAX_CODE)
 ENTROPIES = CodeGrid(step=1.0 / 4096.0, sign=1, high=MAX_CODE)
 UNITS = CodeGrid(step=1.0 / 32768.0, sign=1, high=32768)
-# Of the arrays that hold numbers, by name; the others hold tokens, counts and truths.
+# Grids of the arrays that hold numbers, by name; the others hold tokens, counts and flags.
 GRIDS: dict[str, CodeGrid] = {
     "next_log_prob": LOG_PROBS,
     "top_log_prob": LOG_PROBS,
@@ -93,7 +93,7 @@ FURTHER = "features."
 
 
 def rounded(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Arrays by name, with numbers that have a grid as the nearest ones on it."""
+    """Arrays by name, with numbers rounded to their grids."""
     return {name: GRIDS[name].round(array) if name in GRIDS else array for name, array in arrays.items()}
 
 
@@ -118,7 +118,7 @@ _SAID = tuple(name for name in names_of(NodeFacts) if name != "tvd")
 
 
 def layout(meta: TrieMeta) -> Iterator[NodeColumn]:
-    """The columns of a recording, in file order; what others tell (under greedy sampling) is not among them."""
+    """The columns of a recording, in file order, without those that follow from others (under greedy sampling)."""
     greedy, names = meta.sampling.mode == "greedy", meta.model_names
     token_type = pa.uint16() if meta.vocab_size <= _SMALL_VOCABULARY else pa.int32()
     for name, kind in _FLAT_TYPES.items():
@@ -153,7 +153,7 @@ def further_layout(meta: TrieMeta) -> Iterator[NodeColumn]:
 
 
 class RequestRow(NamedTuple):
-    """What is stored of a request besides its nodes; the fields mean what they mean in `TrieRequest`."""
+    """The stored fields of a request, as in `TrieRequest`, without its nodes."""
 
     request_id: str
     tag: str
@@ -174,11 +174,11 @@ def request_rows(requests: Iterable[TrieRequest]) -> list[RequestRow]:
 
 
 def join(requests: Sequence[TrieRequest], meta: TrieMeta, path: Path, *, first_request: int) -> NodeCodes:
-    """The arrays of requests that are to lie in the recording at `path`, the first one at position `first_request`.
+    """The arrays of requests to be written to the recording at `path`, the first one at position `first_request`.
 
     Raises:
         TraceFormatError: an array of another shape or type, a number that is NaN or off its grid, views or branches
-            that the recording must not have, or must have and has not.
+            that the recording must not have, or lacks.
     """
     tries = [request.trie for request in requests]
     for request, trie in zip(requests, tries, strict=True):
@@ -237,7 +237,7 @@ def _check_arrays(
 
 
 def _encoded(values: NDArray[Any], name: str, field: str, path: Path) -> NDArray[Any]:
-    """The codes of numbers; of arrays that hold none, what they hold."""
+    """The codes of numbers; arrays without a grid as they are."""
     grid = GRIDS.get(name)
     if grid is None:
         return values

@@ -1,4 +1,4 @@
-"""What a recording of contexts says of itself."""
+"""`meta.json` of a recording of contexts."""
 
 from typing import ClassVar, Literal
 
@@ -25,7 +25,7 @@ ROUNDING = "in half precision rounding changes with a forward's width, and a nea
 
 
 class FeatureDepths(Record):
-    """The model that drafts from the target's last hidden states, and how far what it says is recorded."""
+    """The model that drafts from the target's last hidden states, and how far its views are recorded."""
 
     model: str = Field(pattern=NAME_PATTERN)  # its name
     # Most tokens of a context that the target has not judged, >= 1: it is recorded at 1, 2, ... of them.
@@ -38,11 +38,11 @@ class TrieMeta(SparseRecord):
     format: Literal["paceline-trace"] = "paceline-trace"
     version: Version = 1
     name: str = Field(min_length=1, pattern=TITLE_PATTERN)
-    # "recorded" from models, or "synthetic" (made by a generator; shown wherever the recording is named)
+    # "recorded" from models, or "synthetic" (made by a generator; shown with the recording's name)
     kind: Literal["recorded", "synthetic"]
     models: tuple[ModelInfo, ...] = Field(min_length=1)  # smallest first, the target last
     ngram: NgramInfo | None = None  # the pool's prompt-lookup member, or None
-    # of the model that reads the target's states, or None; then it is not written, as it never was
+    # of the model that reads the target's states, or None, and then not written
     features: FeatureDepths | None = None
     vocab_size: int = Field(ge=1)
     # each ends an answer; may be none. Older recordings have one, `eos_token_id`, or null.
@@ -56,7 +56,7 @@ class TrieMeta(SparseRecord):
     costs: dict[str, dict[str, CostTable]] = Field(default_factory=dict)
     # that the costs were taken from; None where they were measured for the recording, or there are none
     profile: ProfileTaken | None = None
-    # why nobody should trust the costs, in a line; "" where nothing speaks against them, and then not written
+    # what is wrong with the costs, in a line; "" for nothing, and then not written
     costs_doubt: str = Field(default="", pattern=TITLE_PATTERN)
     # next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them)
     near_ties: int = Field(default=0, ge=0)
@@ -100,12 +100,12 @@ class TrieMeta(SparseRecord):
 
     @property
     def dtype(self) -> str:
-        """Of the target, which decides how far rounding reaches."""
+        """Of the target, on which the effect of rounding depends."""
         return self.models[-1].dtype
 
     @property
     def exact(self) -> bool:
-        """Whether replay claims to be what the models do: not in half precision, where widths change texts.
+        """Whether replay claims to equal the models: not in half precision, where widths change texts.
 
         A synthetic recording was computed by no model; its data type is that of the costs.
         """
@@ -113,7 +113,7 @@ class TrieMeta(SparseRecord):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What an exact share means where rounding decides choices, for the reader of its figures."""
+        """What readers of its figures must know of an exact share where rounding decides choices."""
         if self.exact:
             return ()
         ties = self.trunk_near_ties

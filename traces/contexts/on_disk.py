@@ -1,10 +1,10 @@
 """A recording of contexts on the disk: `meta.json`, `requests.parquet` and `nodes.parquet`, tries read as needed.
 
-A file is refused with one line that names it, or it is sound: hashes tell of cut or altered files, `check` of the rest.
-The same recording gives the same bytes. Both ways memory follows a few requests, not the recording: a *batch* is a run
-of requests with about `BATCH_NODES` nodes, of which the writer makes a row group, so that reading one request decodes
-one small row group. Other files have row groups that begin and end anywhere: reading a batch decodes all those it
-touches, of which the last one is kept.
+A bad file is an error of one line that names it: hashes find cut or altered files, `check` the rest. The same recording
+gives the same bytes. Reading and writing need memory for a few requests, not for the recording: a *batch* is a run of
+requests with about `BATCH_NODES` nodes, of which the writer makes a row group, so that reading one request decodes one
+small row group. Other files may have other row groups: reading a batch decodes all those it touches, of which the last
+one is kept.
 """
 
 from collections import OrderedDict
@@ -71,7 +71,7 @@ def batches(num_nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
 class StoredNodes:
     """The tries of a recording's requests, each batch checked when it is read for the first time.
 
-    The file stays open as long as this lives, so that a recording written in its place is not mixed up with it.
+    The file stays open as long as this object exists, so that a recording written in its place is not mixed up with it.
     `requests` are checked; `sha256` is what the file must have.
 
     Raises:
@@ -103,7 +103,7 @@ class StoredNodes:
         self._last_group: tuple[int, pa.Table | None] = (-1, None)
 
     def __reduce__(self) -> tuple[type["StoredNodes"], tuple[object, ...]]:
-        # Whoever unpickles it reads the same file, whose hash is looked at again.
+        # Unpickling opens the same file and checks its hash again.
         return StoredNodes, (self._path.absolute(), self._meta, self._requests, self._sha256)
 
     def trie(self, request: int) -> Trie:
@@ -115,7 +115,7 @@ class StoredNodes:
         return self._kept[number][request - self._batches[number][0]]
 
     def _keep(self, number: int, found: tuple[Trie, ...]) -> None:
-        """Take a batch in, and let those go that were not asked for the longest."""
+        """Keep a batch, and drop the least recently used ones."""
         self._kept[number] = found
         self._kept_nodes += sum(trie.num_nodes for trie in found)
         while self._kept_nodes > MOST_KEPT_NODES and len(self._kept) > 1:
@@ -164,11 +164,11 @@ class StoredNodes:
         return list(accumulate(counts, initial=0))
 
 
-MOST_KEPT_TOKENS = 1 << 18  # of the prompts of requests that are kept, some 10 MB
+MOST_KEPT_TOKENS = 1 << 18  # of the prompts of kept requests, some 10 MB
 
 
 class StoredRequests(Sequence[TrieRequest]):
-    """The requests of a stored recording, in file order; each is made when it is asked for, and the first are kept."""
+    """The requests of a stored recording, in file order; each is made when it is read, and the first are kept."""
 
     def __init__(self, rows: Sequence[RequestRow], nodes: StoredNodes) -> None:
         self._rows, self._nodes = rows, nodes
@@ -238,11 +238,11 @@ def _write_nodes(trace: TrieRecording, rows: Sequence[RequestRow], path: Path, f
 
 
 def read_trace(path: Path) -> TrieRecording:
-    """Open a recording: its metadata and requests are read and checked, nodes when somebody asks for a request's trie.
+    """Open a recording: its metadata and requests are read and checked, nodes when a request's trie is read.
 
     Raises:
-        TraceFormatError: anything about it is not sound; the message is one line. What is wrong with nodes is found
-            when they are read: asking for a trie raises it, too.
+        TraceFormatError: anything about it is not sound; the message is one line. Errors of nodes are found when they
+            are read: reading a trie raises it, too.
     """
     if kind_of(path) == IMPORTED:
         rule = (

@@ -19,13 +19,13 @@ from .trie import TrieRequest
 class TrieRecording:
     """A recording of contexts; see `Recording`."""
 
-    meta: TrieMeta  # what it says of itself
-    requests: Sequence[TrieRequest]  # in file order; those of a stored recording are read as they are asked for
-    # of other models, whose seconds and memory some members are to have; see `with_shapes`
+    meta: TrieMeta  # its `meta.json`
+    requests: Sequence[TrieRequest]  # in file order; those of a stored recording are read on demand
+    # of other models, whose seconds and memory some members get; see `with_shapes`
     shapes: tuple[ModelInfo, ...] = ()
-    shapes_asked: tuple[str, ...] = ()  # those of them that were asked for, as they were
-    shapes_derived: tuple[str, ...] = ()  # how those of submodels follow from them, in words
-    decoders: tuple[DecoderShape, ...] = ()  # what those asked for are made of, where that is known
+    shapes_asked: tuple[str, ...] = ()  # the texts that gave them
+    shapes_derived: tuple[str, ...] = ()  # how submodels' shapes follow from them, in words
+    decoders: tuple[DecoderShape, ...] = ()  # of the given shapes, where known
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"
@@ -66,7 +66,7 @@ class TrieRecording:
         return {model.name: Named(asked.get(model.name, model), "") for model in self.meta.models}
 
     def with_shapes(self, texts: Sequence[str]) -> "TrieRecording":
-        """See `Recording`: what if members had these shapes; its tokens stay those of its own models.
+        """See `Recording`: what if members had these shapes; its tokens remain those of its own models.
 
         Raises, too, for a submodel that is larger than its model, or whose shape does not follow from its model's.
         """
@@ -81,19 +81,19 @@ class TrieRecording:
         )
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "TrieRecording":
-        """See `Recording`; raises ArgumentError beside a drafter from the target's states."""
+        """See `Recording`; raises ArgumentError for a recording with a drafter from the target's states."""
         if self.meta.features is not None:
             name = self.meta.features.model
             raise ArgumentError(f"`shift_acceptance` does not go with {name}, which reads the target's states")
         requests = shifted_tries(self.meta, self.requests, shifts, seed)
-        # Turned over, a model's next token is none of the branches that were recorded.
+        # A flipped next token of a model is none of its recorded branches.
         closure = self.meta.closure.model_copy(update={"trees": ()})
         update = {"name": shifted_name(self.meta.name, shifts), "closure": closure}
         meta = self.meta.model_copy(update=update)
         return replace(self, meta=meta, requests=requests)
 
     def _what_if(self) -> tuple[str, ...]:
-        """What its reader has to know of shapes that are not its models'."""
+        """Notes on shapes that are not its models' own."""
         if not self.shapes:
             return ()
         asked = {shape.name for shape in self.shapes}

@@ -1,4 +1,4 @@
-"""The token trie of one request: contexts, every model's view of each, and the closure they are grown by.
+"""The token trie of one request: contexts, every model's view of each, and the closure by which they grow.
 
 Node 0 is the prompt; a node is its parent's context and one token more; parents come before their children.
 The monotone closure holds, off the trunk, what chains of exact verifiers visit. Order the members below the target by
@@ -25,29 +25,29 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What is said of each node, a row for each who says it: W of them. Numbers are on the grids of `GRIDS`."""
+    """Views of each node, one row per view: W of them. Numbers are on the grids of `GRIDS`."""
 
     next_token: Ints  # `[W, N]` the token that is written here (argmax, or the coupled sample)
     next_log_prob: Floats  # `[W, N]` its log-probability, nats, <= 0
     top_log_prob: Floats  # `[W, N]` log of the largest probability (equals `next_log_prob` under greedy sampling)
     gap: Floats  # `[W, N]` largest probability less the second largest, 0 to 1
     entropy: Floats  # `[W, N]` nats, >= 0
-    own_log_prob: Floats  # `[W, N]` log-probability given, at the parent, to this node's token (0 at the root)
+    own_log_prob: Floats  # `[W, N]` log-probability of this node's token at the parent (0 at the root)
     tvd: Floats  # `[pairs, N]` total variation distance of pairs of models here, 0 to 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureViews(NodeFacts):
-    """What a drafter that reads the target's states says where the target has not judged 2 to D tokens of the context.
+    """Views of a drafter that reads the target's states where the target has not judged 2 to D tokens of the context.
 
-    A row for each such depth, W = E; row 0 is depth 2. What it says at depth 1, where all but the last token are
-    judged, stands among the views of all models (`Trie`). Distances `[E O, N]` are to each other model here, all of one
-    depth side by side. Where a node lies fewer tokens after the prompt than the depth says, which the target has read
-    in any case, there is no such view: the token is -1, and all else 0, as `own_log_prob` is where the parent has none.
+    A row for each such depth, W = E; row 0 is depth 2. Its view at depth 1, where all except the last token are judged,
+    is among the views of all models (`Trie`). Distances `[E O, N]` are to each other model here, grouped by depth.
+    Where a node lies fewer tokens after the prompt than the depth, all of which the target has read in any case, there
+    is no such view: the token is -1, and all else 0, as `own_log_prob` is where the parent has none.
     """
 
     def children(self, parent: Ints, token: Ints) -> Ints:
-        """`[E, N]` the recorded child that each next token leads to, -1 where the recording ends or nothing is said."""
+        """`[E, N]` the recorded child that each next token leads to, -1 at the recording's end or without a view."""
         return children_of(self.next_token, parent, token)
 
 
@@ -58,11 +58,11 @@ class TreeRanks:
     # `[D, N]` place of this node's token among the model's branches at the parent, 0 the best; -1 where none is
     # recorded.
     rank: Ints
-    # `[D, N]` how many of the model's branches here were asked for: all of that rank are children, but for tokens that
+    # `[D, N]` how many of the model's branches here were requested: all of these ranks are children, except tokens that
     # sampling leaves out.
     ranked: Ints
-    # `[D, N]` what the model gives to this node's token as a branch, nats, <= 0: the log of the softmax of the scores
-    # that tokens are chosen by (its log-probability if greedy); 0 where rank is -1.
+    # `[D, N]` score of this node's token as a branch of the model, nats, <= 0: the log of the softmax of the scores by
+    # which tokens are chosen (its log-probability if greedy); 0 where rank is -1.
     branch_log_prob: Floats
 
 
@@ -106,7 +106,7 @@ def children_of(next_token: Ints, parent: Ints, token: Ints) -> Ints:
     found = np.full(next_token.shape, -1, dtype=np.int32)
     nodes = np.arange(1, len(parent), dtype=np.int32)
     above, leading = parent[1:], token[1:]
-    # From the child's side: children of a node differ in their tokens, so at most one follows each writer.
+    # Looked up from the children: those of a node differ in their tokens, so at most one follows each writer.
     for child, written in zip(found, next_token, strict=True):
         follows = written[above] == leading
         child[above[follows]] = nodes[follows]
@@ -128,7 +128,7 @@ def arrays_of(part: NodeFacts | TreeRanks) -> dict[str, Any]:
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Those of requests whose nodes lie one after another, at least one; of tries without their `PARTS`."""
+    """The parts of consecutive requests as one, at least one; of tries without their `PARTS`."""
     kind = type(parts[0])
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names_of(kind)
@@ -137,7 +137,7 @@ def joined(parts: Sequence[Part]) -> Part:
 
 
 def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
-    """The tries of requests whose nodes lie one after another, `num_nodes` each; views, nothing is copied."""
+    """The tries of consecutive requests, `num_nodes` each; array views, nothing is copied."""
     ends = accumulate(num_nodes, initial=0)
     return tuple(_cut(joined, slice(start, end)) for start, end in pairwise(ends))
 
@@ -154,7 +154,7 @@ def _cut(trie: Trie, nodes: slice) -> Trie:
 class TrieRequest:
     """One recorded request.
 
-    That of a stored recording reads its trie anew whenever it is asked for (`LazyRequest`): take it once.
+    That of a stored recording reads its trie at each access (`LazyRequest`): read it once.
     """
 
     request_id: str  # unique in the recording
@@ -181,18 +181,18 @@ class NextLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writers:
-    """Who may write off the trunk. A drafter from the target's states is a writer for each depth, of one level.
+    """Members that may write off the trunk. A drafter from the target's states is one writer per depth.
 
     Letter: W writers.
     """
 
     level: Ints  # `[W]` ascending; a larger one's run may be followed by runs of those of lower levels
-    next: Ints  # `[W]` the writer whose run goes on after a token: itself, of a drafter that one depth further, -1 none
+    next: Ints  # `[W]` whose run continues after a token: its own, of such a drafter that a depth further, -1 none
     depth: Ints  # `[W]` of a drafter from the target's states, >= 1; 0 of others
 
     @classmethod
     def of(cls, num_models: int, *, reader: int | None = None, depths: int = 1) -> "Writers":
-        """One for each model, but for `depths` of them for the model at the index `reader`."""
+        """One for each model, except `depths` of them for the model at the index `reader`."""
         rows = [depths if model == reader else 1 for model in range(num_models)]
         level = np.repeat(np.arange(num_models, dtype=np.int32), rows)
         following, depth = np.arange(len(level), dtype=np.int32), np.zeros(len(level), dtype=np.int32)
@@ -207,7 +207,7 @@ class Writers:
 
 
 def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Writers | None = None) -> NextLevel:
-    """Children of one level: each member that may write here does, and equal tokens meet in one child.
+    """Children of one level: each member that may write here does; equal tokens are one child.
 
     A child written by a member leaves that member one token less; every smaller member may start a run of `run` tokens
     there. Where several members write the same token the child keeps the most that any of them allows.
@@ -216,7 +216,7 @@ def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Wr
         next_token: `[S, F]` what each member writes; set the allowance to 0 where that stays on the trunk.
         allowance: `[S, F]` how many more tokens each member may write.
         run: most tokens of a member after a larger one's.
-        writers: what the S rows are; None: a member each, by size.
+        writers: the S rows; None: a member each, by size.
     """
     known = writers or Writers.of(len(next_token))
     member, context = np.nonzero(allowance > 0)
@@ -239,9 +239,9 @@ def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Wr
 
 @final
 class LazyRequest(TrieRequest):
-    """A request whose trie is made anew for each who asks, and not kept, which saves memory.
+    """A request whose trie is made at each access and not kept, which saves memory.
 
-    What `dataclasses.replace` makes of it is a `TrieRequest` like any other.
+    `dataclasses.replace` of it returns a plain `TrieRequest`.
     """
 
     __slots__ = ("_make", "_num_nodes")
@@ -250,7 +250,7 @@ class LazyRequest(TrieRequest):
     _num_nodes: int
 
     def __new__(cls, **fields: object) -> Self:
-        """Asked for by its fields, the trie among them, it is a request that holds it."""
+        """Made from all fields, the trie included, it is a plain request that holds the trie."""
         whole = TrieRequest(**cast(dict[str, Any], fields)) if fields else super().__new__(cls)
         return cast(Self, whole)
 
@@ -266,7 +266,7 @@ class LazyRequest(TrieRequest):
         make: Callable[[], Trie],
         session: str = "",
     ) -> Self:
-        """A request whose trie of `num_nodes` contexts is what `make` gives; else as in `TrieRequest`."""
+        """A request whose trie of `num_nodes` contexts `make` returns; else as in `TrieRequest`."""
         request = cls.__new__(cls)
         values = {"request_id": request_id, "tag": tag, "prompt": prompt, "max_new_tokens": max_new_tokens}
         for name, value in {**values, "session": session, "_num_nodes": num_nodes, "_make": make}.items():
@@ -274,12 +274,12 @@ class LazyRequest(TrieRequest):
         return request
 
     def __getattr__(self, name: str) -> Trie:
-        """Asked for what is not set, which is the trie."""
+        """Return the trie, the only field that is not set."""
         if name != "trie":
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
         return self._make()
 
     @property
     def num_nodes(self) -> int:
-        """Number of contexts, known without them."""
+        """Number of contexts, without making the trie."""
         return self._num_nodes

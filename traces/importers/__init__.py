@@ -1,4 +1,4 @@
-"""Recordings out of what other engines and benchmarks log.
+"""Recordings from logs of other engines and benchmarks.
 
 Needs what `traces` needs; every reader yields requests one by one and raises TraceFormatError with file and line.
 """

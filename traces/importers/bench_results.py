@@ -1,22 +1,21 @@
-"""Results of benchmark clients: JSON files of vLLM and SGLang, AIPerf and GuideLLM, and the blocks that they print.
+"""Results of benchmark clients: JSON files of vLLM and SGLang, AIPerf and GuideLLM, and their printed blocks.
 
 `vllm bench serve --save-result`, with `--save-detailed` or without, writes one object with
 `spec_decode_per_position_acceptance_rates`, `spec_decode_num_drafts`, `spec_decode_draft_tokens`,
-`spec_decode_accepted_tokens`; SGLang's `bench_serving` one with a mean `accept_length`, whose window,
-`--speculative-num-steps` of the server, it does not say. Both have `output_lens` with `input_lens`, or `completed` with
+`spec_decode_accepted_tokens`; SGLang's `bench_serving` one with a mean `accept_length`, without its window,
+`--speculative-num-steps` of the server. Both have `output_lens` with `input_lens`, or `completed` with
 `total_output_tokens`. Both print a block at their end that begins with `==== Serving Benchmark Result ====`: each line
-is a name and a number; names that say something of speculation are read, or refused if they are unknown. Rates are per
-cent.
+is a name and a number; names about speculation are read, or an error if they are unknown. Rates are per cent.
 
-`vllm-summary` is vLLM's acceptance of each request as a histogram (`--per-request-spec-decode-metrics summary`): a
-response an object, as for `vllm-detailed`, whose `metrics.speculative_decoding` has an `acceptance_histogram` and no
-steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. Null is a request of the target alone.
+`vllm-summary` is vLLM's acceptance of each request as a histogram (`--per-request-spec-decode-metrics summary`): one
+response per object, as for `vllm-detailed`, whose `metrics.speculative_decoding` has an `acceptance_histogram` and no
+steps; `num_spec_tokens` is the window, `num_draft_tokens` the drafted tokens. Null is a request of the target alone.
 
-AIPerf 0.13 writes `profile_export.jsonl` with `--export-level records`: an object a request, `metadata`, `metrics` and
-`spec_decode_acceptance` (its `SpecDecodeAcceptanceRecord`), whose histogram is sparse. GuideLLM 0.8 writes one report:
-`benchmarks`, each with `requests.successful`, each with `response_metrics`, vLLM's `metrics` as they came. Both hold
-steps where the server ran with `--per-request-spec-decode-metrics detailed`, else a histogram. Neither says of a
-request without them whether it ran without speculation: it is left out, and counted.
+AIPerf 0.13 writes `profile_export.jsonl` with `--export-level records`: one object per request, `metadata`, `metrics`
+and `spec_decode_acceptance` (its `SpecDecodeAcceptanceRecord`), whose histogram is sparse. GuideLLM 0.8 writes one
+report: `benchmarks`, each with `requests.successful`, each with `response_metrics`, vLLM's `metrics` as they came. Both
+hold steps where the server ran with `--per-request-spec-decode-metrics detailed`, else a histogram. A request without
+either may have run with speculation or not: it is left out, and counted.
 """
 
 import re
@@ -76,12 +75,12 @@ _KEYS = {
 
 
 def prints(label: str, line: str) -> bool:
-    """Whether a line of text is the one with that name."""
+    """Whether a line of text has that name."""
     return line.lstrip().startswith(f"{label}:")
 
 
 def result_of(ongoing: Ongoing, path: Path) -> Fields:
-    """The result of a file, or of its block of lines; of several the one that the user names."""
+    """The result of a file, or of its block of lines; of several the one that the user chose."""
     for _, line in lines_of(path):
         if JSON_BEGINS.match(line.lstrip()):
             break
@@ -180,7 +179,7 @@ def _read_vllm_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[Rounds
 
 
 def _check(run: Fields, drafts: int, accepted: int) -> None:
-    """Refuse counts that do not give the rates, or the length and the rate beside them."""
+    """Raise for counts that contradict the rates, or the length and the rate next to them."""
     rates = run.rates(_RATES, most=1.0)
     kept = float(rates.sum()) * drafts
     if abs(kept - accepted) > _CUT_SHARE * max(kept, accepted) + 1:
@@ -233,7 +232,7 @@ def request_of_histogram(file: Responses, metrics: Fields, usage: Fields, reques
 VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees, sees_beside=is_plain)
 
 
-_MOST_WINDOW = 2**16  # a drafted token has a place in a histogram: more is none
+_MOST_WINDOW = 2**16  # tokens: histograms have a place for each
 _ACCEPTANCE, _RECORD = "spec_decode_acceptance", ("metadata", "metrics")
 _REPORT = ("metadata", "benchmarks")
 _PLACE = ("response_metrics", "speculative_decoding")
@@ -262,7 +261,7 @@ def _read_records(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsReq
 
 
 def _record(file: Responses, line: Fields) -> list[RoundsRequest]:
-    """One request; none where nothing of it counts, which is noted."""
+    """One request; none, which is noted, for one that is left out."""
     about, note = line.nested("metadata"), file.ongoing.findings.note
     if about.text("benchmark_phase", "profiling") != "profiling":
         note(_WARMUP)
@@ -329,7 +328,7 @@ def _reported(file: Responses, line: Fields) -> list[RoundsRequest]:
         counted = within(line, of)
         counts[key] = None if counted is None else counted.values.get("text_tokens")
     usage = Fields(line.place, counts, line.prefix)
-    if found is None:  # null, which vLLM says of a request that ran without speculation
+    if found is None:  # null: vLLM ran the request without speculation
         return file.answered(alone_of(usage, request_id))
     return file.answered(_request(file, found, usage, request_id))
 

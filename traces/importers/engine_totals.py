@@ -1,22 +1,22 @@
-"""What engines count of each request: llama.cpp's totals, histograms or means of SGLang and TensorRT-LLM.
+"""Engines' counts of each request: llama.cpp's totals, histograms or means of SGLang and TensorRT-LLM.
 
 llama.cpp's `timings` have `predicted_n` tokens of the answer, `prompt_n` and `cache_n` of the prompt, `draft_n`,
-`draft_n_accepted`, `prompt_ms`, `predicted_ms`; its server's log says the same in lines. They do not say how many steps
-there were, but every step emits what it accepted and one token of the target's own, and the prefill emits the first:
-steps = tokens - 1 - accepted. Where drafts of a window would not fit into so few steps, there were more of them and the
-last one was cut by the end of the answer. The window is `--spec-draft-n-max` of the server. A request without a field
-of drafts or acceptance is one of the target alone; with fields of other names it is refused: they may be those of
-another version.
+`draft_n_accepted`, `prompt_ms`, `predicted_ms`; its server's log has the same in lines. They lack the number of steps,
+but every step emits the accepted tokens and one token of the target's own, and the prefill emits the first: steps =
+tokens - 1 - accepted. Where drafts of a window would not fit into so few steps, there were more of them and the last
+one was cut by the end of the answer. The window is `--spec-draft-n-max` of the server. A request without a field of
+drafts or acceptance is one of the target alone; other names of fields are an error: they may be those of another
+version.
 
 SGLang's `meta_info`, of the response or its first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
-`spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
+`spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. The drafted tokens are
 `spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`), or by step
-`spec_proposed_drafts_histogram`, which holds where depth is adapted: there the others count the greatest depth for
-every step. For chains the window is that by the step, at most in any response of the file: servers may draft less now
-and then. A tree proposes more tokens than its deepest path has: where every histogram of the file ends before the
-tokens proposed in a step, it may be one (or a chain that no step kept whole), and a stated window has to say how deep
-drafts were. Without a histogram nothing shows a tree: drafts are chains unless the window is less than what was
-proposed. A response without `spec_verify_ct` is one of the target alone.
+`spec_proposed_drafts_histogram`, which counts where depth is adapted: there the others count the greatest depth for
+every step. For chains the window is the largest per step of any response of the file: servers may draft less sometimes.
+A tree proposes more tokens than its deepest path has: where every histogram of the file ends before the tokens proposed
+in a step, it may be one (or a chain that no step kept whole), and a stated window must give the depth of drafts.
+Without a histogram nothing shows a tree: drafts are chains unless the window is less than the proposed tokens. A
+response without `spec_verify_ct` is one of the target alone.
 
 TensorRT-LLM's choices have `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`, `total_draft_tokens`
 and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count the prefill, and then
@@ -49,7 +49,7 @@ from .responses import (
 )
 from .totals import Counted, Ints, counted_request, draw_rounds, of_histogram
 
-_LONGEST_MS = 1e12  # of a prompt or an answer: thirty years are none
+_LONGEST_MS = 1e12  # of a prompt or an answer: some thirty years
 _OF_DRAFTS = re.compile("draft|accept|spec", re.IGNORECASE)
 
 
@@ -70,10 +70,10 @@ def _parse_llamacpp(file: Responses, line: Fields) -> RoundsRequest | None:
 def request_of(
     file: Responses, timings: Fields, request_id: str, *, window: int | None = None, drafts: int | None = None
 ) -> RoundsRequest | None:
-    """The request that timings tell of, of the target alone if nothing was drafted; None for an answer of no token.
+    """The request of timings, of the target alone if nothing was drafted; None for an answer of no token.
 
     Timings have the names of responses. `window` is the most tokens drafted in a step, and `drafts` counts the steps
-    that drafted: None if nothing says it, so that all are taken to.
+    that drafted: None if unknown, so that all are taken to.
     """
     tokens = timings.count("predicted_n", least=0)
     if not tokens:
@@ -129,13 +129,13 @@ _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_d
 
 
 class _Proposed(NamedTuple):
-    # most tokens that one proposed by the step, if that is as many in each of its steps; None if not
+    # proposed tokens per step of the request with most, if that is a whole number; None otherwise
     window: int | None
-    longest: int | None  # most tokens that a step can have kept by the length of a histogram; None without any
+    longest: int | None  # most tokens that a step can keep, by the length of histograms; None without any
 
 
 def _proposed(path: Path) -> _Proposed:
-    """Of a file that will be read again; what breaks a rule is left to whoever does."""
+    """Of a file that will be read again, which then raises for broken rules."""
     refuse_pipe(path)
     most: tuple[float, int] = 0.0, 0
     longest = -1
@@ -161,7 +161,7 @@ def _drafted(meta: Fields) -> int | None:
 
 
 def _by_step(meta: Fields) -> Ints | None:
-    """`[W + 1]` steps that were proposed 0, 1, ... tokens, None if the response does not say."""
+    """`[W + 1]` steps with 0, 1, ... proposed tokens, None if unknown."""
     found = meta.counts(_BY_STEP, least=0) if _BY_STEP in meta else np.zeros(0, np.int64)
     some = np.flatnonzero(found)
     return found[: some[-1] + 1] if len(some) and some[-1] else None
@@ -203,7 +203,7 @@ def _parse_sglang(proposed: _Proposed, file: Responses, line: Fields) -> RoundsR
 
 
 def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int, proposed: _Proposed) -> Counted:
-    """What was counted; the window is that of the file."""
+    """The counts of a response, with the window of the file."""
     drafted, window, by_step = _drafted(meta), proposed.window, _by_step(meta)
     deepest = None if drafted is None else drafted / steps
     if by_step is not None:
@@ -234,7 +234,7 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
 
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """A file is gone through twice, since only all of it shows the window."""
+    """A file is read twice, since only all of it shows the window."""
     return read_responses(files, ongoing, lambda path: partial(_parse_sglang, _proposed(path)))
 
 

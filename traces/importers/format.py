@@ -1,4 +1,4 @@
-"""What a foreign format is: how its files are told, what they know, and who reads them."""
+"""A foreign format: how its files are recognised, what they hold, and their reader."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ Sees = Callable[[Fields], bool]
 
 
 def having(*keys: str) -> Sees:
-    """Sees objects with all these keys."""
+    """A predicate for objects with all these keys."""
     return lambda found: all(key in found for key in keys)
 
 
@@ -39,21 +39,21 @@ class Format(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str  # as the command line calls it
-    words: str  # what its files are, in words
-    keys: tuple[str, ...]  # what tells its files, for error messages
-    near: tuple[str, ...] = ()  # what else stands in such files, and in those of their kin that lack what tells them
-    form: Form  # what they usually know
-    by_line: bool  # whether a line that is bad can be skipped
-    exact: str  # what becomes exact
-    unknown: str  # what stays unknown, or is drawn
+    name: str  # on the command line
+    words: str  # its files, in words
+    keys: tuple[str, ...]  # by which its files are recognised, for error messages
+    near: tuple[str, ...] = ()  # further keys of such files, and of variants without `keys`
+    form: Form  # what they usually hold
+    by_line: bool  # whether a bad line can be skipped
+    exact: str  # what is exact then
+    unknown: str  # what is unknown, or drawn
     # the requests of files, in a generator or all at once; raises TraceFormatError
     read: Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]
     sees: Sees = _never  # whether an object could be of such a file; of a format of text none is
-    sees_beside: Sees = _never  # whether an object could be of a file that goes with those that `sees` tells
+    sees_beside: Sees = _never  # whether an object could be of a file that accompanies such files
     sees_line: Callable[[str], bool] = _never  # whether a line could be of such a file; of a format of JSON none is
 
     @property
     def notes(self) -> tuple[str, str]:
-        """What every reader of the recording must know."""
+        """What readers of the recording must know."""
         return f"Exact: {self.exact}", f"Unknown: {self.unknown}"

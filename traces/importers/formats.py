@@ -1,7 +1,7 @@
-"""The formats by name, which one files have, and foreign files to a recording: in memory, or streamed to a folder.
+"""The formats by name, detection, and foreign files as a recording: in memory, or streamed to a folder.
 
-What no format fits is refused in one line of at most 300 characters with the command's own words, unless the file's
-path alone is longer than 60: what it is, or which format is nearest, and what to save instead.
+A file that fits no format is an error of one line of at most 300 characters with the command's own words, unless the
+file's path alone is longer than 60: what it is, or which format is nearest, and what to save instead.
 """
 
 import re
@@ -103,7 +103,7 @@ def formats_of_packages() -> list[Format]:
 
 
 _MOST = 280  # characters of a message; the command's own words come before it
-_LEAST_SHOWN, _MOST_SHOWN = 16, 60  # of what was found
+_LEAST_SHOWN, _MOST_SHOWN = 16, 60  # of the value found
 _HEAD_BYTES = 2**16
 _MOST_WORDS = 5000  # of an object
 _LEAST_WORD = 4
@@ -113,9 +113,9 @@ _SERVER = "save responses, a log or /metrics of a server that speculates (docs/i
 
 
 class _Kind(NamedTuple):
-    signs: tuple[bytes, ...] | tuple[str, ...]  # bytes that they begin with, or keys of which an object has all
-    words: str  # what they are
-    instead: str  # what to do
+    signs: tuple[bytes, ...] | tuple[str, ...]  # first bytes of the file, or keys that an object must all have
+    words: str  # what such a file is
+    instead: str  # what to do instead
 
 
 _BYTES = (
@@ -151,7 +151,7 @@ _OBJECTS = (
 
 
 def unlike(first: Fields) -> TraceFormatError:
-    """What to raise of a file whose first object tells no format."""
+    """The error for a file whose first object fits no format."""
     if error := first.values.get("error"):
         rule = f"must be a log of a server: it is an error of a server; {_SERVER}"
         return _refusal(first.place, rule, message_of(error, _MOST_SHOWN))
@@ -168,7 +168,7 @@ def unlike(first: Fields) -> TraceFormatError:
 
 
 def _is_of_stream(values: Mapping[str, Any]) -> bool:
-    """Whether an object is what a stream of chat or text completions came to, before it counted anything."""
+    """Whether an object is the result of a stream of chat or text completions without counts."""
     kind = values.get("object")
     of_chat = any("delta" in choice for choice in _choices(values))
     return "usage" not in values and (of_chat or kind in ("chat.completion.chunk", "text_completion"))
@@ -186,7 +186,7 @@ def _choices(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def unreadable(path: Path, error: TraceFormatError) -> TraceFormatError:
-    """What to raise of a file that is no JSON, by `error`, and that no line tells a format of."""
+    """The error for a file that is not JSON, by `error`, and of which no line fits a format."""
     with opened(files_of(path)[0]) as file:
         head = file.read(_HEAD_BYTES)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -207,7 +207,7 @@ def keys_of(first: Fields) -> str:
 
 
 def _nearest(text: str, words: list[str]) -> str:
-    """The rule that a file breaks, by the format that it has most words of."""
+    """The rule that a file breaks, by the format with which it shares most words."""
     scores = {known.name: _score(known, text) for known in FORMATS}
     name = max(scores, key=lambda name: scores[name])
     if not scores[name]:
@@ -230,14 +230,14 @@ def _score(known: Format, text: str) -> int:
 
 
 def _parts(key: str) -> list[str]:
-    """What a file has of what tells a format: the words of a path of keys, the beginning of a phrase."""
+    """The parts of a format's key to look for in a file: the words of a path of keys, the beginning of a phrase."""
     if " " in key:
         return [re.split(r"=|\.\.\.", key)[0].strip()]
     return [word for word in re.findall(r"[\w:]+", key) if len(word) >= _LEAST_WORD]
 
 
 def _words(values: Mapping[str, Any]) -> Iterator[str]:
-    """Keys of an object and of those within, and short texts, from the outside in."""
+    """Keys of an object and of nested ones, and short texts, outer ones first."""
     level: list[object] = [values]
     count = 0
     while level and count < _MOST_WORDS:
@@ -262,11 +262,11 @@ def _refusal(place: object, rule: str, found: object, *, field: str = "format") 
     return TraceFormatError(str(place), field, rule, shown)
 
 
-_MOST_PLAIN = 100_000  # rows of the target alone before one that tells a format
+_MOST_PLAIN = 100_000  # rows of the target alone before one that fits a format
 
 
 def detect(files: Sequence[Path], also: Sequence[Format] = ()) -> Format:
-    """The one format all files have, or those that go with them: ours, else `also`, or one of another package."""
+    """The one format of all files and of those that accompany them: ours, else of `also` or another package."""
     try:
         return _detected(files, FORMATS)
     except TraceFormatError:
@@ -298,7 +298,7 @@ def _detected(files: Sequence[Path], formats: Sequence[Format]) -> Format:
 
 
 def _telling(path: Path, formats: Sequence[Format]) -> Format | Fields:
-    """The first object that tells a format; of text, the format that its lines tell."""
+    """The first object that fits a format; of text, the format that its lines fit."""
     try:
         found = peek_objects(path)
     except TraceFormatError as error:
@@ -314,7 +314,7 @@ def _telling(path: Path, formats: Sequence[Format]) -> Format | Fields:
         return first
     try:
         return next((other for other in islice(found, _MOST_PLAIN) if not is_plain(other)), first)
-    except TraceFormatError:  # whoever reads the file says so, or skips it
+    except TraceFormatError:  # the reader raises it again, or skips it
         return first
 
 
@@ -329,12 +329,12 @@ def _format_of(first: Fields, formats: Sequence[Format]) -> Format:
 
 
 MOST_LINES = 64
-MOST_CHARACTERS = 65_536  # of a line: what comes after is text that somebody wrote
+MOST_CHARACTERS = 65_536  # of a line: the rest is a user's text
 _CALLED = re.compile(
     rb"""(?<![\w\\])["']?(?:model|model_id|model_name|model_path|served_model_name)["']?\s*[:=]\s*"""
     rb"""(["'])([^"'\\]{1,200})\1"""
 )
-# As vLLM prints what it was given, and what it made of it.
+# As vLLM prints its arguments and its configuration.
 _SPECULATION = re.compile(rb"""["']?speculative_config["']?\s*[:=]\s*(?:SpeculativeConfig\(|\{)[^(){}]{0,4000}[)}]""")
 
 _VLLM_VERSION = re.compile(rb"(?:LLM engine \(v|API server version v?)([0-9]{1,9}(?:\.[0-9a-z]{1,12}){1,4})")
@@ -347,7 +347,7 @@ def choose_format(name: str | Format, files: Sequence[Path]) -> Format:
 
     Raises:
         ValueError: no such format, no files, or one of them twice.
-        TraceFormatError: the files do not say which.
+        TraceFormatError: the files fit none, or several.
     """
     if not files:
         raise ValueError("files must name at least one file, got none")
@@ -362,7 +362,7 @@ def choose_format(name: str | Format, files: Sequence[Path]) -> Format:
 def read_recording(
     format_name: str | Format, files: Sequence[Path], options: ImportOptions | None = None
 ) -> RoundsRecording:
-    """All of some files in memory, not yet checked as a written recording is; raises as `import_recording`."""
+    """Files in memory, not yet checked as a written recording is; raises as `import_recording`."""
     source, ongoing = choose_format(format_name, files), Ongoing(options or ImportOptions())
     requests = tuple(_requests(source, files, ongoing))
     return RoundsRecording(meta=_meta(source, files, ongoing), requests=requests)
@@ -376,18 +376,18 @@ def import_recording(
     *,
     watch: Watch = iter,
 ) -> RoundsMeta:
-    """Stream some files to a recording at `out`; a file of many requests never lies in memory as a whole.
+    """Stream files to a recording at `out`; a file of many requests is never in memory as a whole.
 
-    Drafters are numbered in the order of files. `watch` is handed the requests and hands them on, for a progress bar.
-    Raises TraceFormatError where a file breaks its format, or what it holds is no sound recording, and ValueError for
-    an option that names nothing of the files.
+    Drafters are numbered in the order of files. `watch` gets the requests and yields them, for a progress bar. Raises
+    TraceFormatError where a file breaks its format, or is no sound recording, and ValueError for an option that names
+    nothing of the files.
     """
     source, ongoing = choose_format(format_name, files), Ongoing(options or ImportOptions())
     return write_rounds(watch(_requests(source, files, ongoing)), lambda: _meta(source, files, ongoing), out)
 
 
 def _requests(source: Format, files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """The requests of files; raises TraceFormatError, which names the formats where a file is none of them."""
+    """The requests of files; raises TraceFormatError, which names the formats where a file has none of them."""
     if ongoing.options.skip_bad_lines and not source.by_line:
         raise ArgumentError(f"`skip_bad_lines` must be left out: {source.name} files do not go by lines")
     kept = KeptTokens()
@@ -431,13 +431,13 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
 
 
 def served_model(files: Sequence[Path]) -> str:
-    """The preset of the model that the files name in their first lines; "" if there is none, or more than one."""
+    """The preset of the model named in the files' first lines; "" if there is none, or more than one."""
     found = {model for name in _called(files)[0] if (model := model_called(name)) is not None}
     return found.pop() if len(found) == 1 else ""
 
 
 def _called(files: Sequence[Path]) -> tuple[set[str], set[str]]:
-    """What files call (models, models that draft) in their first lines."""
+    """Names of (models, models that draft) in the first lines of files."""
     models, drafters = set[str](), set[str]()
     for path in (path for path in files if path.is_file()):
         for _, text in islice(lines_of(path), MOST_LINES):
@@ -450,7 +450,7 @@ def _called(files: Sequence[Path]) -> tuple[set[str], set[str]]:
 
 
 def _engine_version(source: Format, files: Sequence[Path]) -> str | None:
-    """The version that vLLM's log names in its first lines; None where it names none, or more than one."""
+    """The version in the first lines of vLLM's log; None where there is none, or more than one."""
     if source.name != VLLM_LOG.name:
         return None
     lines = (text for path in files if path.is_file() for _, text in islice(lines_of(path), MOST_LINES))
@@ -463,7 +463,7 @@ def _named_by_log(shape: ModelInfo) -> str:
 
 
 def _drafter_shape(files: Sequence[Path], drafters: Sequence[DrafterInfo], options: ImportOptions) -> ModelInfo | None:
-    """The shape of the only drafter, where the files name what it is and nobody says otherwise; None: nobody knows."""
+    """The shape of the only drafter, where the files name its model and no option another; None: unknown."""
     called = _called(files)[1]
     if len(drafters) != 1 or len(called) != 1 or drafters[0].name in {shape.name for shape in options.models}:
         return None

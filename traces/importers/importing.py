@@ -1,6 +1,6 @@
-"""An import that is going on: what the user says of the files, what its reader has found so far and must tell.
+"""An import while it runs: the user's options, and what its reader has found so far and must report.
 
-Skipped lines leave no trace in it. Rounds of a request are made here out of the steps that a log tells of.
+Skipped lines leave no trace in it. Rounds of a request are made here from the steps of a log.
 
 Letters: R rounds of one drafter in one request.
 """
@@ -24,9 +24,9 @@ from ..rounds.rounds import TRUST, UNKNOWN_DRAFTED, DrafterInfo, Form, Rounds, S
 from ..shifted import keyed_generator
 from .reading import Fields, read_objects, the_one
 
-DRAFTER = "drafter"  # of a log that knows one and does not name it
+DRAFTER = "drafter"  # the only drafter of a log that does not name it
 MOST_REQUESTS = 1_000_000
-MOST_WINDOW = 1024  # tokens of a draft, in logs that tell of all requests together
+MOST_WINDOW = 1024  # tokens of a draft, in logs of all requests together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class ImportOptions:
     target: str = "target"  # name of the model that verifies
     # a file (its path, or its name alone) or a method, as the files call it -> the drafter's name
     names: Mapping[str, str] = field(default_factory=dict)
-    # drafters, by their new names, that read tokens only, so that a round says something of every position it drafted
-    # whatever round that is in
+    # drafters, by their new names, that read tokens only, so that a round is evidence for every position that it
+    # drafted, in any round
     token_drafters: frozenset[str] = frozenset()
     # drafter -> most tokens it drafts in a round, 1 to 2^31 - 1
     windows: Mapping[str, int] = field(default_factory=dict)
@@ -61,13 +61,13 @@ class ImportOptions:
     # settle it; otherwise the first verification doubled as prefill
     prefilled: Mapping[str, bool] = field(default_factory=dict)
     models: tuple[ModelInfo, ...] = ()  # shapes for cost models
-    # whether lines that break their format are skipped and counted, where formats go by lines
+    # whether lines that break their format are skipped and counted, in formats of lines
     skip_bad_lines: bool = False
-    # how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default
+    # how prompt lookup finds what to copy, where the ids of all texts are known; None: the default
     lookup: NgramInfo | None = None
-    load: Load | None = None  # the requests of a log that names none; None: the log names them
-    line: int | None = None  # on which the result to import begins, in a file of several, from 1; None: it holds one
-    seed: int | None = None  # of what is drawn because the log counts it and does not say where it stood; None: 0
+    load: Load | None = None  # the requests of a log that does not list any; None: the log lists them
+    line: int | None = None  # first line of the result to import in a file of several, from 1; None: it holds one
+    seed: int | None = None  # of draws for what the log counts without saying where it was; None: 0
 
     def __post_init__(self) -> None:
         check_title(self.name)
@@ -81,11 +81,11 @@ class ImportOptions:
             check_within("`line`", self.line, f"[1, {MOST}]")
 
     def key_of_file(self, path: Path) -> str | None:
-        """What the user calls this file by to name its drafter: its path, or its name alone; None if it has no name."""
+        """The key of `names` for this file: its path, or its name alone; None if it has none."""
         return next((key for key in (str(path), path.name) if key in self.names), None)
 
     def refuse_unused(self, used: Set[str], drafters: tuple[str, ...]) -> None:
-        """Raise ArgumentError for an option that named nothing, or something that got its name from another one."""
+        """Raise ArgumentError for an option that named nothing, or a drafter that another one had named."""
         for key in self.names:
             if key not in used:
                 rule = "must name a file or a method of the files, and one that no other key names"
@@ -97,7 +97,7 @@ class ImportOptions:
                 raise ArgumentError(f"`{argument}` must name a drafter of {known}, got {unknown[0]!r}")
 
     def refuse_idle(self, mattered: Set[str]) -> None:
-        """Raise ArgumentError for an option that changed nothing: one that is not among those that `mattered`."""
+        """Raise ArgumentError for an option without effect: one that is not in `mattered`."""
         for argument, rule in (
             ("seed", "nothing of this log is drawn"),
             ("load", "this log names its requests"),
@@ -109,7 +109,7 @@ class ImportOptions:
 
 
 class Drafters:
-    """Drafters by name, in the order they were seen in: how each answer began, its window, what a log states of it."""
+    """Drafters by name, in order of first appearance: how answers began, window, acceptance that the log states."""
 
     def __init__(self, options: ImportOptions) -> None:
         self._options = options
@@ -117,7 +117,7 @@ class Drafters:
         self._used_keys: set[str] = set()
 
     def copy(self) -> "Drafters":
-        """The same, which later drafters leave alone."""
+        """A copy that later drafters leave alone."""
         other = Drafters(self._options)
         other._found, other._used_keys = self._found.copy(), self._used_keys.copy()
         return other
@@ -125,11 +125,10 @@ class Drafters:
     def name(
         self, method: str, *paths: Path, by_start: bool = True, prefilled: bool = False, settled: bool = False
     ) -> str:
-        """The name of a drafter the files call `method`, or that files of its own stand for; noted where new.
+        """The name of a drafter that the files call `method`, or that `paths` are of; noted where new.
 
-        Unless the user says otherwise, acceptance depends on where the round started (`by_start`), and a prefill
-        emitted a token before the first round or did not (`prefilled`); what the format settles the user may not
-        contradict.
+        Unless options differ, acceptance depends on where the round started (`by_start`), and a prefill emitted a token
+        before the first round or did not (`prefilled`); options must not contradict what the format settles.
         """
         key = next((key for path in paths if (key := self._options.key_of_file(path)) is not None), method)
         name = self._options.names.get(key, method)
@@ -144,7 +143,7 @@ class Drafters:
         return name
 
     def of_server(self, path: Path, method: str = DRAFTER) -> str:
-        """The name of the one drafter of a server's log, which says nothing of it and begins after a prefill."""
+        """The name of the one drafter of a server's log, which does not name it and begins after a prefill."""
         return self.name(method, path, prefilled=True, settled=True)
 
     def prefilled(self, name: str) -> bool:
@@ -152,7 +151,7 @@ class Drafters:
         return self._found[name].prefilled
 
     def window_of(self, name: str, fields: Fields, told: int | None = None) -> int:
-        """Tokens that a drafter drafts in a round, as the user or else the log says; noted, refused without."""
+        """Tokens that a drafter drafts in a round, by the user or else the log; noted; raises without either."""
         window = self._options.windows.get(name, told)
         if window is None:
             rule = f"must be stated, the log does not say how many tokens a round drafts: `windows` {name}=K"
@@ -161,7 +160,7 @@ class Drafters:
         return window
 
     def given_window(self, name: str, fields: Fields, most: int) -> int | None:
-        """The window that the user gave of a drafter whose rounds hold up to `most` tokens, None for none; noted."""
+        """The user's window of a drafter whose rounds hold up to `most` tokens, None for none; noted."""
         window = self._options.windows.get(name)
         if window is not None and most > window:
             raise fields.error(name, f"must hold rounds within `windows` {name}={window}", most)
@@ -169,7 +168,7 @@ class Drafters:
         return window
 
     def state(self, name: str, fields: Fields, stated: StatedAcceptance, window: int) -> None:
-        """Note what a log states of a drafter; raises TraceFormatError for another window than the log's own."""
+        """Note a drafter's acceptance that a log states; raises TraceFormatError for an option with another window."""
         wanted = self._options.windows.get(name, window)
         if wanted != window:
             raise fields.error("window", f"must be that of `windows` {name}={wanted}", window)
@@ -185,7 +184,7 @@ class Drafters:
         return tuple(self._found.values())
 
     def _widen(self, name: str, window: int) -> None:
-        """Note that rounds draft so much; a drafter that was never seen to draft anything keeps no window."""
+        """Widen a drafter's window to `window`; one that never drafted keeps None."""
         if window > (self._found[name].window or 0):
             self._found[name] = self._found[name].model_copy(update={"window": window})
 
@@ -196,21 +195,21 @@ Told = TypeVar("Told")
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """Filled along the way."""
+    """Filled while files are read."""
 
     counts: Counter[str] = field(default_factory=Counter)  # words of a note -> how often it happened
     remarks: list[str] = field(default_factory=list)  # notes that are not counted
-    # what the log knows of its requests; the recording is as good as the worst of them
+    # what the log holds of its requests; the recording is as good as the worst of them
     forms: set[Form] = field(default_factory=set)
-    # options of `ImportOptions` that had an effect, of those that may have none
+    # options of `ImportOptions` that had an effect, of those that need not have one
     mattered: set[str] = field(default_factory=set)
 
     def copy(self) -> "Findings":
-        """The same, which later findings leave alone."""
+        """A copy that later findings leave alone."""
         return Findings(**{each.name: copy(getattr(self, each.name)) for each in fields(self)})
 
     def note(self, words: str, times: int = 1) -> None:
-        """Count something that every reader of the recording must know."""
+        """Count something that readers of the recording must know."""
         if times:
             self.counts[words] += times
 
@@ -220,16 +219,16 @@ class Findings:
             self.remarks.append(words)
 
     def form(self, usual: Form) -> Form:
-        """What the recording knows: as found, or `usual` of its format."""
+        """What the recording holds: as found, or `usual` of its format."""
         return max(self.forms, key=[*TRUST].index, default=usual)
 
     def notes(self) -> tuple[str, ...]:
-        """What happened how often, and the remarks."""
+        """Counted notes with their counts, and the remarks."""
         return (*(f"{times:,} {words}" for words, times in self.counts.items()), *self.remarks)
 
 
 class Ongoing:
-    """Filled by a reader along the way, complete once its last request is out."""
+    """Filled by a reader while it runs, complete after its last request."""
 
     def __init__(self, options: ImportOptions) -> None:
         self.options = options
@@ -241,11 +240,11 @@ class Ongoing:
         self._num_bad = 0
 
     def each(self, path: Path, parse: Callable[[Fields], Iterable[Told]]) -> Iterator[Told]:
-        """What `parse` makes of every object of a file; what breaks a rule is skipped whole if the user says so."""
+        """The results of `parse` for every object of a file; one that breaks a rule is skipped if options say so."""
         return self.each_of(path, read_objects(path, partial(self._refuse, path)), parse)
 
     def each_of(self, path: Path, parts: Iterable[Part], parse: Callable[[Part], Iterable[Told]]) -> Iterator[Told]:
-        """What `parse` makes of every part of a file, for what can be read once the whole file is known; as `each`."""
+        """As `each`, for parts of a file that can be parsed only once all of it was read."""
         any_sound = False
         for part in parts:
             drafters, findings = self.drafters.copy(), self.findings.copy()
@@ -264,20 +263,20 @@ class Ongoing:
             raise TraceFormatError(first.path, first.field, f"{first.rule} (all lines are bad)", first.value)
 
     def _refuse(self, path: Path, error: TraceFormatError) -> None:
-        """Raise the error of a file's line, or count it."""
+        """Raise the error of a file's line, or count the line as skipped."""
         if not self.options.skip_bad_lines:
             raise error
         self._first_bad.setdefault(path, error)
         self._num_bad += 1
 
     def the_one(self, path: Path, results: Iterable[Fields]) -> Fields:
-        """The result of a file that holds one, or that of the line which the user names; raises TraceFormatError."""
+        """The result of a file that holds one, or that on the line of the option; raises TraceFormatError."""
         if self.options.line is not None:
             self.findings.mattered.add("line")
         return the_one(path, results, self.options.line)
 
     def request(self, fields: Fields, field: str, request_id: str) -> None:
-        """Note the id of a request; raises TraceFormatError if it is empty, or that of another one."""
+        """Note the id of a request; raises TraceFormatError if it is empty or repeated."""
         if not request_id:
             raise fields.error(field, "must not be empty", request_id)
         if request_id in self._ids:
@@ -286,16 +285,16 @@ class Ongoing:
         self._new_ids.append(request_id)
 
     def begin_file(self) -> None:
-        """Let names of requests come again: another file gives its own, and they are no names of the recording's."""
+        """Allow ids of the files before again: each file has its own ids, which the recording does not use."""
         self._ids.clear()
 
     def generator(self, request_id: str) -> np.random.Generator:
-        """Random numbers for what the log does not say of a request, the same whatever else is imported."""
+        """Random numbers for what the log does not say about a request, the same whatever else is imported."""
         self.findings.mattered.add("seed")
         return keyed_generator(f"import/{self.options.seed or 0}/{request_id}")
 
     def notes(self) -> tuple[str, ...]:
-        """What was found, and what was skipped; a recording keeps them, and so they name options of the command."""
+        """Notes on what was found and skipped; a recording keeps them, so they name options of the command."""
         if not self._num_bad:
             return self.findings.notes()
         counted = "1 bad line was" if self._num_bad == 1 else f"{self._num_bad:,} bad lines were"
@@ -308,16 +307,16 @@ _CUT = "rounds reached beyond the end of their text; they are cut there, and cen
 
 
 def starts_of(emitted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`[R]` tokens emitted before each round of a log that holds them one after another."""
+    """`[R]` tokens emitted before each round of a log of consecutive rounds."""
     return np.cumsum(emitted) - emitted
 
 
 def after_prefill(emitted: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], int]:
     """(`[R]` tokens emitted before each round, tokens of the text) of a log that begins after a prefill.
 
-    It counts for each step the token that the step before it has sampled, the prefill for the first one, and not the
-    one that the step samples itself. So a round starts one position after where its step does, and what the last step
-    sampled is no part of the text, unless that is all it gave: then the text has it.
+    For each step such a log counts the token that the step before it sampled (for the first one the prefill), and not
+    the one that the step samples itself. So a round starts one position after its step, and the token that the last
+    step sampled is not in the text, unless that step has no other.
     """
     start = starts_of(emitted) + 1
     return start, max(length, int(start[-1]) + 1) if len(start) else length
@@ -339,7 +338,7 @@ def rounds_at(
     """Rounds of one request, cut where the text ends; each array is `[R]`.
 
     `start` counts tokens emitted before the round, all below `length`, that of the text; `drafted` is None if the log
-    does not say, and `placed` says of which rounds it does not say where they stood.
+    does not say, and `placed` marks rounds whose place the log does not say.
     """
     if length > MOST:
         raise fields.error(name, f"must add up to at most {MOST} tokens", length)

@@ -1,16 +1,16 @@
-"""Metrics pages of servers (`curl .../metrics`), one or several in the order of time, as a recording.
+"""Metrics pages of servers (`curl .../metrics`), one or several in order of time, as a recording.
 
-Lines of known metrics are read by the parser of `prometheus_client`: what nobody asks for may have any form. Series
-with equal labels are one counter at several times, so that it counted its last value less its first; one that is
-missing at first began at 0. Of several pages, in files or one after another in a file, counts are those between the
-first and the last; of one, those since the server started.
+Lines of known metrics are read by the parser of `prometheus_client`; others may have any form. Series with equal labels
+are one counter at several times, so its count is its last value less its first; one that is missing at first began at
+0. Of several pages, in files or one after another in a file, counts are those between the first and the last; of one,
+those since the server started.
 
 vLLM and llama.cpp count drafts, drafted and accepted tokens, and accepted tokens by position of the draft; newer
 TensorRT-LLM counts both kinds by position: they give rates. Older TensorRT-LLM counts drafted and accepted tokens only,
 and SGLang verifications and tokens of answers: they give a mean, as gauges of the last interval do where counters are
-missing. Requests are those that the page counts; without them the load that is stated does. Names:
-`vllm/v1/spec_decode/metrics.py` (vLLM 0.33), `observability/metrics_collector.py` (SGLang 0.5.23),
-`tensorrt_llm/metrics/collector.py` (1.4.0rc1), llama.cpp's `tools/server/server-task.cpp`.
+missing. Requests are those that the page counts, else those of the stated load. Names: `vllm/v1/spec_decode/metrics.py`
+(vLLM 0.33), `observability/metrics_collector.py` (SGLang 0.5.23), `tensorrt_llm/metrics/collector.py` (1.4.0rc1),
+llama.cpp's `tools/server/server-task.cpp`.
 """
 
 import re
@@ -34,7 +34,7 @@ from .totals import StatedLog, drafting_share, even_lengths, hazards_of_mean, ha
 
 _NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _LONGEST = 10_000  # characters of a line; those of servers have some hundred
-_ANEW = "the server was started anew in between, or the pages are not in the order of time"
+_ANEW = "the server was restarted in between, or the pages are not in the order of time"
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -49,16 +49,16 @@ class Sample(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What is the same of one series at all times."""
+        """The identity of a series over time."""
         return self.name, tuple(sorted(self.labels.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a page says of known metrics."""
+    """The known metrics of a page."""
 
     samples: tuple[Sample, ...] = ()  # in order
-    others: frozenset[str] = field(default_factory=frozenset)  # names of metrics that are near those known, and are not
+    others: frozenset[str] = field(default_factory=frozenset)  # similar but unknown names of metrics
 
     def of_model(self, model: str) -> "Page":
         """The page without the series that name another model."""
@@ -72,10 +72,10 @@ class Page:
 
 
 def read_page(lines: Iterable[tuple[str, str]], names: frozenset[str], near: Sequence[str] = ()) -> Page:
-    """The samples of metrics of these names, without `_total`; when they began to count (`_created`) is read along.
+    """The samples of metrics of these names, without `_total`; `_created` lines are read with them.
 
     Raises TraceFormatError for a line of a known metric that is no sample, or whose value is no finite number >= 0.
-    `near` is what names begin with that are worth telling if they are not known.
+    `near` has the beginnings of names to report if they are unknown.
     """
     samples, others = [], set()
     for place, line in lines:
@@ -91,7 +91,7 @@ def read_page(lines: Iterable[tuple[str, str]], names: frozenset[str], near: Seq
 
 
 class Scrapes:
-    """The pages of one server in the order of time; one in which a series stands twice is several."""
+    """The pages of one server in order of time; one with a repeated series is several."""
 
     def __init__(self, pages: Iterable[Page]) -> None:
         self._scrapes: list[dict[Key, Sample]] = []
@@ -113,11 +113,11 @@ class Scrapes:
         return self._scrapes[-1] if self._scrapes else {}
 
     def gauges(self, name: str) -> list[Sample]:
-        """The series of a metric as the last page has them."""
+        """The series of a metric in the last page."""
         return [sample for sample in self._last.values() if sample.name == name]
 
     def counted(self, name: str, *, by: str = "", summed: frozenset[str] = frozenset()) -> dict[str, float]:
-        """What a counter counted between the first page and the last, or with one page since the server started.
+        """The increase of a counter between the first page and the last, or with one page since the server started.
 
         It is by the values of the label `by`, "" for series without it; empty if the last page lacks the metric. Series
         that differ in the labels `summed` are added. Raises TraceFormatError for a counter that went down or vanished,
@@ -191,9 +191,9 @@ Floats = NDArray[np.float64]
 class Engine:
     """Names of an engine's metrics, without `_total`; "" for one that it does not have."""
 
-    name: str  # as people write it
-    prefix: str  # what the names of all its metrics begin with
-    near: str  # what the names of its metrics of speculative decoding begin with
+    name: str  # for messages
+    prefix: str  # beginning of all its metrics' names
+    near: str  # beginning of its names for speculative decoding
     drafts: str = ""  # rounds that drafted
     drafted: str = ""  # tokens
     accepted: str = ""
@@ -201,13 +201,13 @@ class Engine:
     drafted_by_place: str = ""
     place: str = "position"
     verified: str = ""  # steps of the target that verified a draft
-    length: str = ""  # gauge of tokens a step, the target's own among them
-    # gauges of the tokens drafted in a step, each with how many more it counts
+    length: str = ""  # gauge of tokens per step, the target's own included
+    # gauges of the tokens drafted in a step, each with the number that it counts in addition
     depths: tuple[tuple[str, int], ...] = ()
     requests: str = ""  # answers, and tokens of them and of their prompts
     tokens: str = ""
     prompts: str = ""
-    summed: frozenset[str] = frozenset({"engine", "model_name"})  # labels whose series are parts of one server's count
+    summed: frozenset[str] = frozenset({"engine", "model_name"})  # labels whose series are added up
 
     @property
     def names(self) -> frozenset[str]:
@@ -218,7 +218,7 @@ class Engine:
 
     @property
     def of_speculation(self) -> frozenset[str]:
-        """Those of speculative decoding."""
+        """Names for speculative decoding."""
         return self.names - {self.requests, self.tokens, self.prompts}
 
 
@@ -272,24 +272,24 @@ ENGINES = (VLLM, LLAMACPP, TRTLLM, SGLANG)
 
 
 def page_of(lines: Iterable[tuple[str, str]], engines: Sequence[Engine] = ENGINES) -> Page:
-    """What a page says by the names of some engines; raises TraceFormatError as `read_page`."""
+    """A page read by the names of some engines; raises TraceFormatError as `read_page`."""
     names = frozenset().union(*(engine.names for engine in engines))
     return read_page(lines, names, [engine.near for engine in engines])
 
 
 def engine_of(scrapes: Scrapes) -> Engine | None:
-    """The engine whose speculative decoding the last page speaks of, None if it speaks of none."""
+    """The engine whose metrics of speculative decoding the last page has, None if it has none."""
     return next((engine for engine in ENGINES if any(name in scrapes for name in engine.of_speculation)), None)
 
 
 class Speculation:
-    """What the pages of a server say of its speculative decoding, by the names of an engine."""
+    """Speculative decoding by the pages of a server, with the names of an engine."""
 
     def __init__(self, scrapes: Scrapes, engine: Engine) -> None:
         self._scrapes, self._engine = scrapes, engine
 
     def total(self, name: str) -> float | None:
-        """What a counter counted, None where the page does not have it; raises as `Scrapes.counted`."""
+        """The increase of a counter, None where the page lacks it; raises as `Scrapes.counted`."""
         found = self._scrapes.counted(name, summed=self._engine.summed) if name else {}
         return sum(found.values()) if found else None
 
@@ -307,13 +307,13 @@ class Speculation:
 
     @property
     def accepted(self) -> float | None:
-        """Of those, how many stayed."""
+        """Accepted tokens among these."""
         if not len(self.by_place(self._engine.drafted_by_place)):
             return self.total(self._engine.accepted)
         return float(self.by_place(self._engine.accepted_by_place).sum())
 
     def by_place(self, name: str) -> Floats:
-        """`[W]` what a counter counted by position of the draft, none where the page does not have it."""
+        """`[W]` increase of a counter by position of the draft, empty where the page lacks it."""
         if not name:
             return np.zeros(0)
         found = self._scrapes.counted(name, by=self._engine.place, summed=self._engine.summed)
@@ -329,7 +329,7 @@ class Speculation:
 
     @property
     def requests(self) -> tuple[float | None, float]:
-        """(requests that were answered, None where nothing counts them; those that were aborted or failed)."""
+        """(answered requests, None where no counter has them; aborted or failed ones)."""
         name = self._engine.requests
         found = self._scrapes.counted(name, by=_REASON, summed=self._engine.summed) if name else {}
         ended = sum(count for reason, count in found.items() if reason in _NO_ANSWERS)
@@ -337,16 +337,16 @@ class Speculation:
 
     @property
     def counted_length(self) -> float | None:
-        """Tokens that a verification gave, its own among them, by counters; None where they do not tell it.
+        """Tokens per verification, its own included, by counters; None where there are none.
 
-        The prefill gives the first token of each answer.
+        The prefill writes the first token of each answer.
         """
         steps, tokens, (requests, _) = self.total(self._engine.verified), self.total(self._engine.tokens), self.requests
         return None if not steps or tokens is None or requests is None else (tokens - requests) / steps
 
     @property
     def shown_length(self) -> float | None:
-        """The same as a gauge shows it, of some last interval; None where none does, or nothing was verified."""
+        """The same by a gauge, of some last interval; None where there is none, or nothing was verified."""
         shown = self._scrapes.gauges(self._engine.length) if self._engine.length else []
         values = sorted({one.value for one in shown})
         if len(values) > 1:
@@ -356,7 +356,7 @@ class Speculation:
 
     @property
     def depth(self) -> int | None:
-        """Tokens drafted in a step as gauges show them now, None where none does or they differ."""
+        """Tokens drafted in a step by present gauges, None where there are none or they differ."""
         for name, more in self._engine.depths:
             gauges = self._scrapes.gauges(name)
             if gauges and gauges[0].value > MOST_WINDOW:
@@ -368,7 +368,7 @@ class Speculation:
 
 
 def _gauges(values: Sequence[str]) -> str:
-    """How many gauges there are and what they say, as "two gauges, 2.5 and 2.7"."""
+    """Number and values of gauges, as "two gauges, 2.5 and 2.7"."""
     many = {2: "two", 3: "three", 4: "four"}.get(len(values), str(len(values)))
     listed = f"{', '.join(values[:-1])} and {values[-1]}" if len(values) < 5 else f"{values[0]} to {values[-1]}"
     return f"{many} gauges, {listed}"
@@ -380,7 +380,7 @@ _UNANSWERED = (
     "{:,} requests were aborted or failed: they are no answers, but their tokens count among those of the others"
 )
 _GAUGE = "the mean is a gauge of {}, of the server's last interval only"
-_CUT_SHARE = 0.01  # of accepted tokens that positions may miss: pages are made while servers count
+_CUT_SHARE = 0.01  # of accepted tokens that positions may lack: servers count while pages are made
 
 
 def _metrics_format(name: str, engine: Engine) -> Format:
@@ -430,7 +430,7 @@ def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation,
     if engine.drafted_by_place:
         if not drafted.any():
             return None
-        # Drafts that had no token at a position say nothing of it.
+        # Drafts without a token at a position do not count there.
         had = np.flatnonzero(drafted)
         padded = np.pad(kept, (0, max(len(drafted) - len(kept), 0)))
         over = np.flatnonzero(padded > (1 + _CUT_SHARE) * np.pad(drafted, (0, len(padded) - len(drafted))))
@@ -464,12 +464,12 @@ def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation,
 def _mean(
     ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str], window: int
 ) -> tuple[str, float]:
-    """(what tells it, tokens that a step gives on average, the target's own among them); refused where nothing does."""
+    """(its source, mean tokens per step, the target's own included); raises where there is no source."""
     length = found.counted_length
     if length is not None:
         return f"{engine.tokens}_total", length
     drafted, accepted = found.drafted, found.accepted
-    if drafted and accepted is not None:  # steps drafted the whole window each, as far as totals tell
+    if drafted and accepted is not None:  # assumes that each step drafted the whole window
         return f"{engine.accepted}_total", 1.0 + window * accepted / drafted
     length = found.shown_length
     if length is None:

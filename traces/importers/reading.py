@@ -1,20 +1,20 @@
-"""Files of JSON objects, one a line, each over many lines, in an array, or as event streams, and lines of text.
+"""Files of JSON objects, one per line, over many lines, in an array, or as event streams, and lines of text.
 
-An object keeps the place it came from: each field is asked for with its rule, and a breach names both. Lines and values
-are bounded, so that a file of gigabytes without a line break, or one that unpacks to it, takes no memory. A value goes
-on over lines until its brackets are closed. A line that was cut off leaves brackets open too; it is told by the next
-line, which is an object of its own and starts where lines start.
+An object keeps its place in the file: each field is read with a rule, and an error names both. Lines and values are
+bounded, so that a file of gigabytes without a line break, or one that unpacks to it, takes no memory. A value continues
+over lines until its brackets are closed. A line that was cut off also leaves brackets open; it is recognised by the
+next line, an object of its own that starts in the first column.
 
 Server-sent events are those of https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end with LF, CR or
-both; a byte order mark at the beginning is none of the text; `data` lines up to an empty line are one event, joined by
-LF; comments, other fields and unknown ones say nothing; bytes that are no UTF-8 become U+FFFD. An event without data is
-none.
+both; a byte order mark at the beginning is not part of the text; `data` lines up to an empty line are one event, joined
+by LF; comments, other fields and unknown ones are ignored; bytes that are no UTF-8 become U+FFFD. An event without data
+is ignored.
 
 The data of an event of a streamed response is a chunk, a JSON object; `[DONE]` ends a response, and so does a chunk
 with another `id` or one after a chunk that says `"stop": true` (llama.cpp, which sends no [DONE]). The last value of a
-field that is not empty is that of the response: what engines count comes with the last chunk. Choices are kept by their
-`index`; answers that a server streams side by side (SGLang's, by `index` and the `id` of their `meta_info`) are
-responses of their own.
+field that is not empty is that of the response: counts come with the last chunk. Choices are kept by their `index`;
+answers that a server streams in parallel (SGLang's, by `index` and the `id` of their `meta_info`) are responses of
+their own.
 """
 
 import gzip
@@ -46,7 +46,7 @@ class Fields:
     Attributes:
         place: file and line, as errors name them.
         values: the object itself.
-        prefix: names of the objects around it, each with a dot after it.
+        prefix: names of the enclosing objects, each with a dot after it.
     """
 
     __slots__ = ("place", "prefix", "values")
@@ -61,16 +61,16 @@ class Fields:
         return self.values.get(key) is not None
 
     def error(self, field: str, rule: str, value: object) -> TraceFormatError:
-        """What to raise of a field that breaks `rule`."""
+        """The error for a field that breaks `rule`."""
         if isinstance(value, (dict, list)):
             value = f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
         named = self.prefix + field
-        if len(named) > _LONGEST_FIELD:  # keys of a file can be of any length
+        if len(named) > _LONGEST_FIELD:  # keys may have any length
             named = f"{named[:_LONGEST_FIELD]}..."
         return TraceFormatError(self.place, named, rule, value)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string, or a whole number as one; `default` where the field is missing and there is one."""
+        """A string, or a whole number as one; `default`, if given, where the field is missing."""
         found = self._value(key, default)
         text = str(found) if _is_whole(found) else found
         if not isinstance(text, str):
@@ -144,18 +144,18 @@ class Fields:
             yield Fields(self.place, found, f"{self.prefix}{key}[{place}].")
 
     def by_turn(self, key: str) -> "Fields":
-        """A list as an object with its places as keys, for lists of lists."""
+        """A list as an object with its indices as keys, for lists of lists."""
         values = {str(place): found for place, found in enumerate(self.sequence(key))}
         return Fields(self.place, values, f"{self.prefix}{key}.")
 
     def check_mean(self, key: str, value: float, why: str) -> None:
-        """Raise TraceFormatError for a number that is there, is not null, and is not rounded from `value`."""
+        """Raise TraceFormatError for a number, if present and not null, that `value` does not round to."""
         if key in self:
             told = str(self.rate(key, most=1e9))
             check_agrees(self.place, f"{self.prefix}{key}", told, value, value, why)
 
     def check_equal(self, key: str, values: tuple[int, ...], why: str) -> None:
-        """Raise TraceFormatError for a count that is there and none of `values`, which it may be by all readings."""
+        """Raise TraceFormatError for a count, if present, that is none of `values`, all possible readings."""
         told = self.known_count(key, least=0)
         if told is not None and told not in values:
             raise self.error(key, f"must be {values[0]}, {why}", told)
@@ -181,14 +181,14 @@ class Fields:
 
 
 def half_of_last_digit(text: str) -> float:
-    """How far a number that is printed so can be from what it was, by rounding alone."""
+    """How far a number printed like this can be from its true value, by rounding alone."""
     return 0.5 * 10.0 ** int(Decimal(text).as_tuple().exponent)
 
 
 def check_agrees(place: str, field: str, text: str, least: float, most: float, why: str) -> None:
-    """Raise TraceFormatError for a printed number that no number in [least, most] is rounded to.
+    """Raise TraceFormatError for a printed number to which no number in [least, most] rounds.
 
-    The digits of `text` tell the rounding; `why` says how the bounds follow from other values.
+    The digits of `text` give the rounding; `why` says how the bounds follow from other values.
     """
     number = float(text)
     within = half_of_last_digit(text) + _NOISE * max(1.0, abs(number))
@@ -205,10 +205,10 @@ def by_request(
     missing: Mapping[str, str] | None = None,
     of: str = "requests",
 ) -> dict[str, list[Any]]:
-    """The lists of a benchmark's result that hold an entry for each of its requests, `of` what, in words.
+    """The lists of a benchmark's result with an entry for each of its requests; `of` names the entries in words.
 
-    Lists `needed` must be there, and the first says how many requests there are; lists `more` may be. `missing` has by
-    key the rule of one that is not there; None: that it must be.
+    Lists `needed` are required, and the first gives the number of requests; lists `more` are optional. `missing` has by
+    key the rule for one that is missing; None: that it must be there.
     """
     lists: dict[str, list[Any]] = {}
     for key in (*needed, *(key for key in more if key in result)):
@@ -254,7 +254,7 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def bounded_lines(path: Path) -> Iterator[bytes]:
-    """The same; raises what opening, reading and unpacking a file does, and TraceFormatError for a line too long."""
+    """The same; raises errors of opening, reading and unpacking a file, and TraceFormatError for a line too long."""
     number = 0
     for file in files_of(path):
         with opened(file) as stream:
@@ -266,18 +266,18 @@ def bounded_lines(path: Path) -> Iterator[bytes]:
 
 
 def too_long(place: Path | str, what: str) -> TraceFormatError:
-    """What to raise of a line, or of a value over many lines, that goes on and on."""
+    """The error for a line, or a value over many lines, that is too long."""
     return TraceFormatError(place, what, f"must have at most {MOST_BYTES:,} bytes", "more")
 
 
 def refuse_pipe(path: Path) -> None:
-    """Raise TraceFormatError for what can be read only once, since whoever looks ahead reads again."""
+    """Raise TraceFormatError for what can be read only once, since detection reads a file in advance."""
     if path.is_fifo():
         raise TraceFormatError(path, "file", "must not be a pipe, to be read twice", "a pipe")
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file itself; of a folder the `.jsonl` files in it, by name, which are read one after another."""
+    """The file itself; of a folder its `.jsonl` files, by name."""
     return (sorted(path.glob("*.jsonl")) if path.is_dir() else []) or [path]
 
 
@@ -287,12 +287,12 @@ def opened(path: Path) -> BinaryIO:
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines as `lines_of` gives them, as text; bytes that are no UTF-8 stand for themselves as question marks."""
+    """Lines as `lines_of` gives them, as text; bytes that are no UTF-8 become question marks."""
     return ((number, line.decode("utf-8", errors="replace")) for number, line in lines_of(path))
 
 
 def placed_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The same with their places; where most lines say nothing, `text_lines` is quicker."""
+    """The same with their places; where most lines are not needed, `text_lines` is faster."""
     return ((f"{path}: line {number}", line) for number, line in text_lines(path))
 
 
@@ -302,23 +302,23 @@ _MOST_KIND = 100  # bytes
 
 
 class BrokenStreamError(ValueError):
-    """A stream that is none of server-sent events; the message says what was found."""
+    """Not a stream of server-sent events; the message says what was found."""
 
 
 class Event(NamedTuple):
     """One event."""
 
     data: str  # its lines of data
-    number: int  # of the last of them in the stream, from 1
-    kind: str = ""  # what its field `event` says; "" without one
+    number: int  # of its last line in the stream, from 1
+    kind: str = ""  # its field `event`; "" without one
 
 
 class EventStream:
     """Turns pieces of a stream into its events.
 
-    No event and no line has more than `most_bytes`. `unknown` is handed the number and the text of each line whose
-    field has an unknown name. `alone` says whether one line of data is an event by itself if another follows without an
-    empty line between: some save streams without them.
+    No event and no line has more than `most_bytes`. `unknown` gets the number and the text of each line whose field has
+    an unknown name. `alone` returns whether one line of data is an event by itself if another follows without an empty
+    line between: some programs save streams without them.
     """
 
     def __init__(
@@ -337,7 +337,7 @@ class EventStream:
         self._ended_by_cr = False
 
     def feed(self, piece: bytes) -> Iterator[Event]:
-        """Take the next bytes, which may end anywhere; each event that is whole now. Raises BrokenStreamError."""
+        """Take the next bytes, which may end anywhere; yields each event that is complete. Raises BrokenStreamError."""
         if not piece:
             return
         if self._ended_by_cr:
@@ -352,7 +352,7 @@ class EventStream:
                 yield from self._take(self._whole_line())
 
     def end(self) -> Iterator[Event]:
-        """The event that the stream breaks off in, which a browser would throw away; it ends the stream."""
+        """End the stream; yields an event that was cut off, which a browser would drop."""
         if self._line:
             yield from self._take(self._whole_line())
         yield from self._event()
@@ -431,13 +431,13 @@ def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText
 
 
 def _looks_whole(line: bytes) -> bool:
-    """Whether a first line is no beginning: it ends as objects do, or does not begin as values with brackets do."""
+    """Whether a first line is complete: it ends like an object, or does not begin with a bracket."""
     text = line.strip()
     return text[:1] not in _OPENING or (text.startswith(b"{") and text.endswith(b"}"))
 
 
 def _opened(line: bytes) -> int:
-    """Brackets that a line opens, less those that it closes; brackets in texts are none."""
+    """Brackets that a line opens, less those that it closes; those in strings do not count."""
     tokens = _TOKENS.findall(line)
     return sum([token in _OPENING for token in tokens]) - sum([token in _CLOSING for token in tokens])
 
@@ -454,7 +454,7 @@ def _is_object(line: bytes) -> bool:
 Refuse = Callable[[TraceFormatError], None]
 
 _DATA, _SILENT = b"data:", (b"event:", b"id:", b"retry:", b":")
-_MOST_LINES, _MOST_BYTES = 64, 2**20  # that tell an event stream
+_MOST_LINES, _MOST_BYTES = 64, 2**20  # in which an event stream is recognised
 _DONE = "[DONE]"
 _ERROR = "error"
 ERROR_RULE, LONGEST_TOLD = "must not be there, the server did not answer to the end: it said this", 120  # characters
@@ -469,7 +469,7 @@ def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
         size += len(line)
         head.append(line)
         text = line.removeprefix(BYTE_ORDER_MARK) if len(head) == 1 else line
-        for part in text[:_MOST_BYTES].splitlines():  # which CR alone may end
+        for part in text[:_MOST_BYTES].splitlines():  # lines may end with CR alone
             if part.startswith(_DATA) or (part.startswith(_SILENT) and not seen):
                 return head, True
             if part.lstrip().startswith(_JSON) or seen == _MOST_LINES:
@@ -481,10 +481,10 @@ def stream_head(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
 
 
 def read_stream(path: Path, lines: Iterable[bytes], bad: Refuse) -> Iterator[Fields]:
-    """One object per streamed response; `bad` is handed what is no chunk, and raises or lets it be skipped."""
+    """One object per streamed response; `bad` gets the error of what is no chunk, and raises, or returns to skip it."""
 
     def unknown(number: int, line: bytes) -> None:
-        """Fields of any name are passed over, but for JSON without one, and for `data` in another spelling."""
+        """Ignore unknown fields, except JSON without a name, and other spellings of `data`."""
         name, _, text = line.partition(b":")
         name = name.strip()
         if name == _ERROR.encode():  # llama.cpp's, until 2025
@@ -524,7 +524,7 @@ def _is_whole_chunk(data: bytes) -> bool:
 
 
 def _told_error(place: str, data: str) -> TraceFormatError:
-    """What to raise of an error that the server sent in place of a chunk, with its message."""
+    """The error for one that the server sent in place of a chunk, with its message."""
     try:
         found: object = decode_json(data.encode("utf-8"), constants=True)
     except ValueError:
@@ -533,7 +533,7 @@ def _told_error(place: str, data: str) -> TraceFormatError:
 
 
 def _chunk(place: str, event: Event, bad: Refuse) -> dict[str, Any]:
-    """The object of an event, empty if it is none, or an error, and may be skipped."""
+    """The object of an event; empty if it is none, or an error, and is skipped."""
     if event.kind == _ERROR:
         bad(_told_error(place, event.data))
         return {}
@@ -553,14 +553,14 @@ def _chunk(place: str, event: Event, bad: Refuse) -> dict[str, Any]:
 
 
 class _Responses:
-    """The responses of a stream that are under way, by what tells those that come side by side apart."""
+    """The unfinished responses of a stream, by `_key`, as several may come in parallel."""
 
     def __init__(self) -> None:
         self._under_way: dict[tuple[object, object], tuple[str, dict[str, Any]]] = {}
         self._id: object = None
 
     def take(self, place: str, chunk: dict[str, Any]) -> Iterator[Fields]:
-        """Add a chunk; the responses that it shows to have ended."""
+        """Add a chunk; yields the responses that it shows to have ended."""
         if "id" in chunk:
             if self._id is not None and self._id != chunk["id"]:
                 yield from self.end()
@@ -579,7 +579,7 @@ class _Responses:
         self._under_way[key] = place, response
 
     def end(self) -> Iterator[Fields]:
-        """All of them; others begin."""
+        """Yield all, and begin again."""
         for place, response in self._under_way.values():
             yield _whole(place, response)
         self._under_way.clear()
@@ -587,7 +587,7 @@ class _Responses:
 
 
 def _key(chunk: dict[str, Any]) -> tuple[object, object]:
-    """What tells answers that come side by side; nothing where the response itself has a name, or choices."""
+    """What separates parallel answers; nothing where the response itself has an id, or choices."""
     if "id" in chunk or "choices" in chunk:
         return None, None
     meta = chunk.get("meta_info")
@@ -604,7 +604,7 @@ def _have_places(choices: object) -> bool:
 
 
 def _by_place(held: dict[int, dict[str, Any]], choices: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Choices by their place; the last value of a field that is not empty stays. Changes `held`."""
+    """Choices by their index; the last value of a field that is not empty is kept. Mutates `held`."""
     for choice in choices:
         known = held.setdefault(choice["index"], {})
         known.update(
@@ -620,19 +620,19 @@ def _whole(place: str, response: dict[str, Any]) -> Fields:
     return Fields(place, response)
 
 
-JSON_BEGINS = re.compile(rb"\{|\[\s*(?:[\[{\"]|$)")  # and not a line of a log that begins with a time in brackets
+JSON_BEGINS = re.compile(rb"\{|\[\s*(?:[\[{\"]|$)")  # but not a log's line that begins with a time in brackets
 _MOST_TOLD = 8  # lines that an error lists
 
 
 def refuse(error: TraceFormatError) -> None:
-    """What to do with what is no object, unless the user says that it may be skipped."""
+    """The default `bad`: raise."""
     raise error
 
 
 def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
-    """The JSON objects of a file, plain, or gzip by its name; blank lines are passed over.
+    """The JSON objects of a file, plain, or gzip by its name; blank lines are ignored.
 
-    `bad` is handed what is no JSON object; it raises, or returns to have it skipped.
+    `bad` gets the error of what is no JSON object; it raises, or returns to skip it.
 
     Raises:
         TraceFormatError: the file cannot be read, or holds nothing.
@@ -711,7 +711,7 @@ def _objects(path: Path, found: JsonText, bad: Refuse) -> Iterator[Fields]:
 
 
 def _hint(found: JsonText) -> str:
-    """What may have happened to a text that is no object."""
+    """A guess why a text is no object."""
     if found.last:
         return " (the file's last line: is it cut?)" if b"\n" not in found.text.rstrip() else " (is the file cut?)"
     return ""

@@ -1,17 +1,17 @@
-"""What responses of servers have in common, several methods over the same questions, and vLLM's steps of each request.
+"""Common parts of servers' responses, several methods over the same questions, and vLLM's steps of each request.
 
-A method's name is what the user calls it, else the first known word in its model id or in the name of its file.
+A method's name is the user's for it, else the first known word in its model id or in the name of its file.
 
-vLLM's responses keep what speculation did in `metrics.speculative_decoding`; that object may also stand alone on its
+vLLM's responses have figures of speculation in `metrics.speculative_decoding`; that object may also be alone on its
 line, or as `speculative_decoding` or `spec_decode_metrics`; drafts of the change (vLLM PR 48915) kept it in the first
-choice as `speculative_decoding_stats`. Null in its place says that the request ran without speculation. `usage` gives
+choice as `speculative_decoding_stats`. Null in its place means that the request ran without speculation. `usage` gives
 prompt and output tokens, `id` or `request_id` the name.
 
 With `--per-request-spec-decode-metrics detailed` it has `per_step_accepted` and `per_step_drafted`; a histogram alone
-(`summary`) does not say in which order steps came: `vllm-summary` reads it. A step in which nothing was drafted (a
-*plain* one) emits one token and is not listed. An answer of known length says how many there were: its tokens less
-those of the listed steps. Nothing says where. Every order of listed and plain steps is taken to be equally likely,
-which assumes the least; what stands where is drawn, and marked as placed.
+(`summary`) does not give the order of steps: `vllm-summary` reads it. A step in which nothing was drafted (a *plain*
+one) emits one token and is not listed. Of an answer of known length their number follows: its tokens less those of the
+listed steps. Their places are unknown. Every order of listed and plain steps is taken to be equally likely, which
+assumes the least; the order is drawn, and the rounds marked as placed.
 """
 
 import json
@@ -39,7 +39,7 @@ _METHODS = (
     *("kangaroo", "samd", "space", "swift"),
 )
 TOKEN_METHODS = frozenset({"sps"})  # a draft model that reads tokens only
-# Their steps begin with the token that the step before has sampled, the prefill for the first one; in the code of
+# Their steps begin with the token that the step before has sampled (for the first one the prefill); in the code of
 # Spec-Bench the others verify a draft in the forward that reads the prompt.
 PREFILLED_METHODS = frozenset({"hsd", "eagle3", "eagle2", "eagle", "medusa", "hydra", "rest", "samd"})
 UNCOUNTED = "answers end with a step of which the file counts only the token before it; the one it sampled is counted"
@@ -61,7 +61,7 @@ def method_name(model_ids: Iterable[str], path: Path) -> str:
 
 
 def check_names(names: Iterable[tuple[str, Path]]) -> None:
-    """Raise TraceFormatError unless every file stands for a method of its own."""
+    """Raise TraceFormatError unless every file has a method of its own."""
     seen: dict[str, Path] = {}
     for name, path in names:
         if name in seen:
@@ -73,7 +73,7 @@ def check_names(names: Iterable[tuple[str, Path]]) -> None:
 
 
 def merged(ongoing: Ongoing, answers: Iterable[RoundsRequest]) -> Iterator[RoundsRequest]:
-    """Requests in the order they are first seen in, out of what each method, by itself, said of them."""
+    """Requests in order of first appearance, merged from the answers of each method."""
     parts: dict[str, list[RoundsRequest]] = {}
     for answer in answers:
         parts.setdefault(answer.request_id, []).append(answer)
@@ -99,7 +99,7 @@ def _request_of_methods(told: list[RoundsRequest]) -> RoundsRequest:
     )
 
 
-# What counts the speculation of a whole request, whatever it answered.
+# Keys that count the speculation of a whole request, over all its answers.
 _OF_THE_REQUEST = (
     ("metrics", "speculative_decoding"),
     ("speculative_decoding",),
@@ -107,11 +107,11 @@ _OF_THE_REQUEST = (
     ("timings",),
 )
 _SEVERAL = "answers stand beside others in one response, whose usage counts their tokens together"
-# Where a line keeps the question that it answers: of the response, or beside it.
+# Keys of the question of a line: in the response, or next to it.
 _PROMPTS = ("messages", "prompt", "prompt_token_ids", "input_ids", "input")
 _UNMATCHED = "answers stand without their prompt, so that no other file's are of the same question"
 _BY_PROMPT = "files that answer the same prompts are a drafter each"
-SHARED = "choices of the response"  # of one choice, as a response of its own: how many it stood among
+SHARED = "choices of the response"  # in a choice as a response of its own: the number of choices
 EMPTY = "answers without a token were left out"
 
 
@@ -164,12 +164,12 @@ class Responses:
         return [] if request is None else [request]
 
 
-# What a response of one answer comes to; None if the answer has no token.
+# The request of a response of one answer; None if the answer has no token.
 Parse = Callable[[Responses, Fields], RoundsRequest | None]
 
 
 def by_response(parse: Parse) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
-    """Reads files that hold one response an object; each of its choices is a request."""
+    """A reader of files with one response per object; each of its choices is a request."""
 
     def read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
         return read_responses(files, ongoing, lambda _: parse)
@@ -180,7 +180,7 @@ def by_response(parse: Parse) -> Callable[[Sequence[Path], Ongoing], Iterator[Ro
 def read_responses(
     files: Sequence[Path], ongoing: Ongoing, parse_of: Callable[[Path], Parse]
 ) -> Iterator[RoundsRequest]:
-    """The requests of files of responses; those of several drafters meet by the questions that they answer."""
+    """The requests of files of responses; those of several drafters are joined by their questions."""
     methods = _methods(files, ongoing) if len(files) > 1 else {}
     if methods:
         ongoing.findings.remark(_BY_PROMPT)
@@ -189,7 +189,7 @@ def read_responses(
         yield from Responses(path, ongoing).each(parse_of(path))
 
 
-# The kind and the hash of a prompt, and which of its answers it is.
+# The kind and the hash of a prompt, and the number of the answer.
 Question = tuple[str, bytes, int]
 
 
@@ -207,9 +207,9 @@ def _questions(line: Fields, answers: int) -> list[Question | None]:
 
 
 def _methods(files: Sequence[Path], ongoing: Ongoing) -> Mapping[Path, str]:
-    """What the drafters of files are called that answer the same questions; empty where all files are of one drafter.
+    """By file the drafter, where files answer the same questions; empty where all files are of one drafter.
 
-    They are of several if the user calls them by different names, or if they answer the same prompt.
+    They are of several if options give them different names, or if they answer the same prompt.
     """
     names = {path: ongoing.options.names[key] for path in files if (key := ongoing.options.key_of_file(path))}
     asked = {path: _asked(path) for path in files}
@@ -249,7 +249,7 @@ def _asked(path: Path) -> Mapping[Question, Sequence[str]]:
 def _by_question(
     files: Sequence[Path], ongoing: Ongoing, parse_of: Callable[[Path], Parse], methods: Mapping[Path, str]
 ) -> Iterator[RoundsRequest]:
-    """The answers of all files, those to one question under the name that it has in the first file."""
+    """The answers of all files, those to one question under its name in the first file."""
     names: dict[Question, str] = {}
     taken: set[str] = set()
     for path in files:
@@ -269,9 +269,8 @@ def _by_question(
 def answers_of(line: Fields) -> list[Fields]:
     """A response of n > 1 choices as n responses of one each, called `ID/CHOICE`; any other one as it is.
 
-    Their `usage` has the prompt's tokens alone: those of the answers are counted together. What the engine counts of
-    the request as a whole is refused, so that nobody says which answer kept what; vLLM counts a request only if it asks
-    for one answer.
+    Their `usage` has the prompt's tokens alone: those of the answers are counted together. Counts of the whole request
+    are an error, as they cannot be divided among its answers; vLLM counts a request only if it has one answer.
     """
     choices = line.values.get("choices")
     if not isinstance(choices, list):
@@ -304,7 +303,7 @@ def answers_of(line: Fields) -> list[Fields]:
 
 
 def _check_usage(line: Fields, choices: list[Any]) -> None:
-    """Refuse a `usage` that is not the sum of choices that all count their tokens."""
+    """Raise for a `usage` that is not the sum of choices that all count their tokens."""
     usage = usage_of(line)
     told = usage.known_count("completion_tokens", least=0)
     metas = [one.get("meta_info") if isinstance(one, dict) else None for one in choices]
@@ -318,7 +317,7 @@ def _check_usage(line: Fields, choices: list[Any]) -> None:
 
 
 def _check_indices(line: Fields) -> None:
-    """Refuse choices of one number: an answer would be read for another, or counted twice."""
+    """Raise for choices with the same number: an answer would be taken for another, or counted twice."""
     taken: dict[int, str] = {}
     for choice in line.each("choices"):
         number = choice.values.get("index")
@@ -328,7 +327,7 @@ def _check_indices(line: Fields) -> None:
 
 
 def stem(path: Path) -> str:
-    """What requests without a name of their own are called by."""
+    """The prefix for names of requests without one."""
     return path.name.split(".")[0]
 
 
@@ -343,7 +342,7 @@ def completion_tokens(line: Fields) -> int | None:
 
 
 def first_choice(line: Fields) -> Fields | None:
-    """The first choice of a response, None if there is none; of the only one, by the number that it says."""
+    """The first choice of a response, None if there is none; of the only one, with its own number."""
     choices = line.values.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         index = choices[0].get("index", 0)
@@ -365,14 +364,14 @@ _PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spe
 
 
 def metrics_of(found: Fields) -> Fields | None:
-    """The object that holds the steps or the histogram, wherever the response keeps it."""
+    """The object that holds the steps or the histogram, in any of its places."""
     places = [found, *(within(found, *path) for path in _PLACES)]
     places.append(within(first_choice(found), "speculative_decoding_stats"))
     return next((place for place in places if place is not None and (ACCEPTED in place or HISTOGRAM in place)), None)
 
 
 def is_plain(found: Fields) -> bool:
-    """Whether a response says that it ran without speculation."""
+    """Whether a response states that it ran without speculation."""
     if metrics_of(found) is not None:
         return False
     for *around, last in _PLACES:
@@ -383,7 +382,7 @@ def is_plain(found: Fields) -> bool:
 
 
 def check_steps(metrics: Fields, accepted: NDArray[np.int64], drafted: NDArray[np.int64]) -> None:
-    """Refuse a histogram or counts that contradict `[R]` tokens that the listed steps kept and drafted.
+    """Raise for a histogram or counts that contradict `[R]` tokens accepted and drafted in the listed steps.
 
     Steps that drafted nothing may be counted or not.
     """
@@ -400,9 +399,9 @@ def check_steps(metrics: Fields, accepted: NDArray[np.int64], drafted: NDArray[n
 
 
 def check_totals(metrics: Fields, steps: set[int], accepted: int, drafted: int | None, source: str) -> None:
-    """Refuse totals, a mean or a rate that contradict what steps add up to, all counted from `source`.
+    """Raise for totals, a mean or a rate that contradict the sums of steps, all counted from `source`.
 
-    `steps` holds how many there are, by all readings; `drafted` is None if nothing but their total says it.
+    `steps` holds the possible numbers of steps, by all readings; `drafted` is None if only their total gives it.
     """
     counts = tuple(sorted(steps, reverse=True))
     metrics.check_equal("num_spec_steps", counts, f"as many steps as {source} has")
@@ -444,7 +443,7 @@ def alone_of(usage: Fields, request_id: str) -> RoundsRequest | None:
     )
 
 
-MOST_PLAIN = 2**24  # of one answer: more is no answer, and would fill the memory
+MOST_PLAIN = 2**24  # of one answer: more is implausible, and would fill the memory
 _DRAFTED = "per_step_drafted"
 _UNLISTED = "steps drafted nothing and are not listed; they were placed by a draw"
 _ALONE = "steps drafted nothing and are not listed, in answers that list no step"
@@ -479,7 +478,7 @@ def request_of_steps(file: Responses, metrics: Fields, usage: Fields, request_id
 
 
 def _tokens_after_first(usage: Fields, metrics: Fields) -> int:
-    """Tokens of the answer but for the prefill's; raises TraceFormatError for a number that does not fit the steps."""
+    """Tokens of the answer without the prefill's; raises TraceFormatError for a number that does not fit the steps."""
     accepted = metrics.counts(ACCEPTED, least=0)
     explained = int(accepted.sum()) + len(accepted)
     told = usage.count("completion_tokens", least=0) - 1 if "completion_tokens" in usage else explained
@@ -493,7 +492,7 @@ def _tokens_after_first(usage: Fields, metrics: Fields) -> int:
 
 
 def _rounds(file: Responses, metrics: Fields, request_id: str, name: str, after_first: int) -> Rounds:
-    """The listed steps, and among them the plain ones that the tokens of the answer tell of."""
+    """The listed steps, and the plain ones that follow from the tokens of the answer."""
     accepted, drafted = metrics.counts(ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
     check_drafted(metrics, accepted, drafted)
     check_steps(metrics, accepted, drafted)

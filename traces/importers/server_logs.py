@@ -3,30 +3,30 @@
 **llama.cpp.** A request is the lines `prompt eval time = ... ms / N tokens`, `eval time = ... ms / N tokens` and one of
 `draft acceptance rate = R (A accepted / D generated)`, with `rate` or without, and since 2026 with `, mean acceptance
 length = L, acceptance rate per position = (r, ...)` or `, mean len = L`; then one line `statistics METHOD:
-#calls(b,g,a) = ..., #gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method, which counts since
-the server started. Rates per position are as many as the window. Lines of several slots are told apart by `id S | task
-T |`. Targets that cannot forget a part of what they read (recurrent and hybrid ones) repeat a draft that was refused in
-part, and some versions count only what was kept whole in the first of the two lines. So where both are there and
-differ, the second holds: what it grew by since the request before, as long as no two requests ran at once. A line that
-gives figures of drafts or of acceptance in other words is refused: it may be those of a newer version.
+#calls(b,g,a) = ..., #gen drafts = ..., #gen tokens = D, #acc tokens = A` of each drafting method, counted since the
+server started. Rates per position are as many as the window. `id S | task T |` separates the lines of several slots.
+Targets that cannot drop a part of what they read (recurrent and hybrid ones) repeat a draft that was rejected in part,
+and some versions count only what was kept whole in the first of the two lines. So where both exist and differ, the
+second holds: its increase since the request before, as long as no two requests ran at once. A line with figures of
+drafts or of acceptance in other words is an error: it may be that of a newer version.
 
 **SGLang.** Each `Decode batch` line sums up some forwards of all running requests. It has `#running-req: R` and `accept
-len: L`, the tokens that a step emits with the target's own; since 0.5 also `accept rate: A`, which is (L - 1) / K, or
-in older versions L / (K + 1), for K tokens proposed in a step. Lines do not say how many steps they sum up: each is
-weighed by its running requests. K is what all lines agree on; the line with `server_args=` settles how deep a tree is.
-SGLang 0.5.23, `managers/scheduler_components/metrics_reporter.py`.
+len: L`, the tokens that a step emits, the target's own included; since 0.5 also `accept rate: A`, which is (L - 1) / K,
+or in older versions L / (K + 1), for K tokens proposed in a step. Lines do not give their number of steps: each is
+weighted by its running requests. K is a number that fits all lines; the line with `server_args=` gives the depth of a
+tree. SGLang 0.5.23, `managers/scheduler_components/metrics_reporter.py`.
 
-**TensorRT-LLM.** Statistics of iterations (`enable_iter_perf_stats`; GET `/metrics`, `LLM.get_stats`), one object an
+**TensorRT-LLM.** Statistics of iterations (`enable_iter_perf_stats`; GET `/metrics`, `LLM.get_stats`), one object per
 iteration: `iter`, `inflightBatchingStats.numGenRequests`, and `specDecodingStats` with `numDraftTokens`,
 `numAcceptedTokens`, `numRequestsWithDraftTokens` and `acceptanceLength`, which is (accepted + requests) / requests.
 Ranks of attention data parallelism beyond the first repeat its statistics (`attentionDpRank`).
 
 **vLLM.** Each `SpecDecoding metrics` line sums up some seconds of all requests: `Accepted: A tokens, Drafted: D tokens,
-Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed, each weighed by its drafts: A over the sum of its
+Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed, each weighted by its drafts: A over the sum of its
 rates, or D over its positions where nothing was accepted. Where depth is adapted, a line has `Current speculative
-depth: K`, and rates of 0 for the positions beyond, which were not drafted and so were not refused: these positions are
+depth: K`, and rates of 0 for the positions beyond, which were not drafted and so not rejected: these positions are
 known from the other lines. If depth changed within a line's seconds, its drafted tokens are not K for each draft, and
-it tells of the positions that drafts of both depths have, that of the line before it and its own.
+it counts for the positions that drafts of both depths have, that of the line before it and its own.
 """
 
 import re
@@ -82,7 +82,7 @@ _WHOSE = re.compile(r"\bid +([0-9]{1,9}) \| task +(-?[0-9]{1,18}) \|")
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _ANY = re.compile(r"eval time|draft|accept|statistics|\bacc\b|\bid +[0-9]+ \| task", re.IGNORECASE)
 
-# What stands before a message: times, a level, and whose it is.
+# What precedes a message: times, a level, and its slot and task.
 _BEFORE = re.compile(r"^(?:.*?\| task +-?[0-9]+ \|)?(?:[0-9:.,TZ |+-]*(?: [DEITW] )?)")
 _FIGURES = re.compile(
     r"accept(?:ed|ance|s)?\b.*[0-9]|[0-9].*\baccept(?:ed|ance|s)?\b|\bstatistics\b.*[0-9]|\bacc\b.*[0-9]"
@@ -90,7 +90,7 @@ _FIGURES = re.compile(
     r"|\bdrafted\b.*[0-9]|[0-9] +(?:tokens? +)?drafted\b",
     re.IGNORECASE,
 )
-# What llama.cpp's server says of single drafts when it is asked to say much, of the memory of the drafter, of texts.
+# llama.cpp's verbose lines on single drafts, on the memory of the drafter, on texts.
 _KNOWN = re.compile(
     r"accepted +[0-9]+/ *[0-9]+ draft tokens|accepted +[0-9]+ tokens from +[0-9]+ drafted|n_draft=[0-9]+, accepted="
     r"|low acceptance streak|ignoring small draft|generated +[0-9]+ draft tokens|max possible draft"
@@ -101,13 +101,13 @@ _KNOWN = re.compile(
 
 @dataclass(slots=True, kw_only=True)
 class _Told:
-    place: str  # of the last of them
-    counts: dict[str, int | float] = field(default_factory=dict)  # under the names that responses have
-    window: int | None = None  # tokens drafted in a step at most, None while no line says it
-    drafts: int | None = None  # steps that drafted, by the statistics, None while they do not say it
+    place: str  # of its last line
+    counts: dict[str, int | float] = field(default_factory=dict)  # by the names in responses
+    window: int | None = None  # most tokens drafted in a step, None until a line has it
+    drafts: int | None = None  # steps that drafted, by the statistics, None until known
     # (the line of drafts, its mean length as printed, its drafted and accepted tokens), None without
     mean: tuple[str, str, int, int] | None = None
-    second: bool = False  # whether the statistics hold, since the line of the request itself says something else
+    second: bool = False  # whether the statistics hold, as the request's own line differs
 
     @property
     def has_answer(self) -> bool:
@@ -115,7 +115,7 @@ class _Told:
 
     @property
     def own(self) -> tuple[int, int]:
-        """(drafted, accepted) tokens by the line of the request itself, 0 without one."""
+        """(drafted, accepted) tokens by the request's own line, 0 without one."""
         return int(self.counts.get("draft_n", 0)), int(self.counts.get("draft_n_accepted", 0))
 
 
@@ -124,30 +124,30 @@ _COUNTED = ("begun", "drafts", "drafted", "accepted")
 
 
 class _Statistics:
-    """Tells what each request added to counts that run since the server started. Final."""
+    """The increase by each request of counts since the server started. Final."""
 
     def __init__(self) -> None:
         self._methods: dict[str, dict[str, int]] = {}
-        self._of: _Told | None = None  # whose lines are read
-        self._before: dict[str, int] | None = None  # at the end of the request before
+        self._of: _Told | None = None  # the request whose lines are read
+        self._before: dict[str, int] | None = None  # counts at the end of the request before
         self._ended = 0
         self._slots: set[str] = set()
         self._unplaced: list[tuple[tuple[int, int], dict[str, int]]] = []
 
     def take(self, told: _Told, slot: str, found: re.Match[str]) -> None:
-        """Take a line that stands at the end of a request."""
+        """Take a line at the end of a request."""
         if told is not self._of:
             self.settle()
         self._of = told
         self._slots.add(slot)
         now = {name: int(found[name] or 0) for name in _COUNTED}
         before = self._methods.get(found["method"], dict.fromkeys(_COUNTED, 0))
-        if now["begun"] < before["begun"] or now["drafted"] < before["drafted"]:  # the server was started anew
+        if now["begun"] < before["begun"] or now["drafted"] < before["drafted"]:  # the server was restarted
             self._methods, self._before, self._ended = {}, None, 0
         self._methods[found["method"]] = now
 
     def settle(self) -> None:
-        """Once all lines of a request are there: let them hold where they are about that request alone."""
+        """Use the statistics after all lines of a request, where they count that request alone."""
         told, self._of = self._of, None
         if told is None:
             return
@@ -156,7 +156,7 @@ class _Statistics:
         now = {name: (max if name == "begun" else sum)(one[name] for one in each) for name in _COUNTED}
         before = dict.fromkeys(_COUNTED, 0) if self._before is None and now["begun"] == 1 else self._before
         self._before = now
-        if before is None:  # the log begins later than the server
+        if before is None:  # the log begins after the server's start
             return
         more = {name: now[name] - before[name] for name in _COUNTED}
         one_by_one = len(self._slots) == 1 or now["begun"] == self._ended
@@ -169,12 +169,12 @@ class _Statistics:
             told.second = True
 
     def check(self, place: str) -> None:
-        """Raise TraceFormatError where requests say that nothing was refused, and statistics of several otherwise."""
+        """Raise TraceFormatError where by their own lines requests rejected nothing, and by the statistics they did."""
         drafted, accepted = (sum(own[part] for own, _ in self._unplaced) for part in (0, 1))
         counted = [sum(more[name] for _, more in self._unplaced) for name in ("drafted", "accepted")]
         if drafted and drafted == accepted and counted[1] < counted[0]:
             rule = (
-                "must not be all that was drafted where statistics know of refusals; requests ran at once, so that "
+                "must not be all that was drafted where statistics show rejections; requests ran at once, so that "
                 "they cannot be told apart: serve them one by one"
             )
             told = f"{accepted} of {drafted}, statistics {counted[1]} of {counted[0]}"
@@ -190,10 +190,10 @@ class _Log:
         self._open: dict[tuple[str, str], _Told] = {}
 
     def take(self, place: str, line: str) -> Iterator[_Told]:
-        """Take a line; the requests that end with it.
+        """Take a line; yields the requests that end with it.
 
         Raises:
-            TraceFormatError: a line that gives figures of drafts and is not known, or stands where it must not.
+            TraceFormatError: an unknown line with figures of drafts, or one in a wrong place.
         """
         whose = _WHOSE.search(line)
         if whose is not None:
@@ -221,7 +221,7 @@ class _Log:
         return [told for told in self._open.values() if told.has_answer]
 
     def _timed(self, place: str, times: dict[str, int | float]) -> list[_Told]:
-        """Take a time of a request; those before it in its slot have ended."""
+        """Take a time of a request; returns those before it in its slot, which have ended."""
         self._statistics.settle()
         now = self._open.get(self._whose)
         if now is not None and not now.has_answer:
@@ -233,7 +233,7 @@ class _Log:
         return [told for told in before if told.has_answer]
 
     def _drafted(self, place: str, line: str, *, twice: bool) -> _Told:
-        """The request that a line of drafts is about, which had one before it or had not."""
+        """The request of a line of drafts, its second one with `twice`, else its first."""
         told = self._open.get(self._whose)
         if told is None or not told.has_answer or ("draft_n" in told.counts) != twice:
             raise TraceFormatError(place, _DRAFT_FIELD, "must follow the eval time of its request", line.strip()[-60:])
@@ -253,7 +253,7 @@ def _times(place: str, line: str) -> dict[str, int | float]:
 
 
 def _positions(place: str, rates: str | None) -> int | None:
-    """How many positions have a rate; raises TraceFormatError for rates that rise."""
+    """Number of positions with a rate; raises TraceFormatError for rates that rise."""
     if not rates or not rates.strip():
         return None
     texts = rates.split(",")
@@ -268,7 +268,7 @@ def _positions(place: str, rates: str | None) -> int | None:
 
 
 def _checked_line(place: str, found: re.Match[str]) -> tuple[str, str, int, int] | None:
-    """(place, mean, drafted, accepted) of a line of drafts; raises TraceFormatError where its share is not theirs."""
+    """(place, mean, drafted, accepted) of a line of drafts; raises TraceFormatError where its rate contradicts them."""
     drafted, accepted = int(found["drafted"]), int(found["accepted"])
     if drafted and _LLAMACPP_NUMBER.fullmatch(found["share"]):
         why = f"{accepted} accepted of {drafted} drafted tokens"
@@ -282,11 +282,11 @@ def _checked_line(place: str, found: re.Match[str]) -> tuple[str, str, int, int]
 
 
 def _check_mean(told: _Told, window: int) -> None:
-    """Refuse a mean length that no number of steps has: each drafts at most the window and emits a token of its own."""
+    """Raise for a mean length of no number of steps: each drafts at most the window and emits a token of its own."""
     assert told.mean is not None
     place, mean, drafted, accepted = told.mean
     tokens, fewest = int(told.counts["predicted_n"]), drafted / window
-    most = max(tokens - accepted + window, fewest)  # the end of the answer may cut what the last one kept
+    most = max(tokens - accepted + window, fewest)  # the end of the answer may cut tokens of the last one
     why = f"1 and {accepted} accepted tokens by the step, {drafted} drafted, at most {window} a step, {tokens} answered"
     check_agrees(place, "mean len", mean, 1 + accepted / most, 1 + accepted / fewest, why)
 
@@ -338,11 +338,11 @@ _RUNNING = re.compile(r"#running-req: ?([0-9]{1,9})\b")
 _LENGTHS = re.compile(rf"(?<!block )accept len: {_SGLANG_NUMBER}")
 _SGLANG_RATES = re.compile(rf"accept rate: {_SGLANG_NUMBER}")
 _SETTING = re.compile(r"speculative_(algorithm|num_steps|eagle_topk|num_draft_tokens|adaptive)='?([A-Za-z0-9_]{1,40})")
-_TREE_ALGORITHMS = ("NGRAM",)  # whose draft tokens are those of a tree, of no stated depth
+_TREE_ALGORITHMS = ("NGRAM",)  # draft tokens are those of a tree, without a stated depth
 
 
 class _SglangLine(NamedTuple):
-    """What one line says: tokens a step emits, share of proposed tokens that stayed, and running requests."""
+    """One line: tokens emitted per step, share of proposed tokens that were accepted, and running requests."""
 
     place: str
     running: int
@@ -379,7 +379,7 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
 
 
 def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]:
-    """What a line says; nothing where the server did not speculate."""
+    """Figures of a line; none where the server did not speculate."""
     running, length, rate = _RUNNING.search(text), _LENGTHS.search(text), _SGLANG_RATES.search(text)
     told = text.strip()[-_SHOWN:]
     rest = _SGLANG_RATES.sub("", _LENGTHS.sub("", text))
@@ -400,12 +400,12 @@ def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]
 
 
 def _proposed(fields: Fields, lines: Sequence[_SglangLine]) -> frozenset[int] | None:
-    """How many tokens a step may have proposed, by all lines; None where none has a rate."""
+    """Possible numbers of tokens proposed in a step, by all lines; None where none has a rate."""
     rated = [line for line in lines if line.rate is not None]
     if not rated:
         return None
     drafts = set(range(1, MOST_WINDOW + 1))
-    tokens = drafts.copy()  # older versions count the target's own token with the accepted and the proposed ones
+    tokens = drafts.copy()  # older versions count the target's own token as accepted and proposed
     for line in rated:
         assert line.rate is not None
         drafts = {count for count in drafts if _fits(line.length - 1, line.rate, count)}
@@ -422,7 +422,7 @@ def _fits(kept: float, rate: float, proposed: int) -> bool:
 
 
 def _depth(settings: dict[str, str]) -> int | None:
-    """Of the deepest path that the server drafts, as its settings have it; None where they do not say."""
+    """Depth of the deepest path that the server drafts, by its settings; None where they lack it."""
     counts = {key: int(text) for key, text in settings.items() if text.isdigit() and len(text) < 5}
     if settings.get("algorithm") in _TREE_ALGORITHMS:
         return None
@@ -442,14 +442,14 @@ _RANKS = "iterations of further ranks were left out: they repeat the statistics 
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    requests: int = 0  # those with a draft, each once an iteration
-    accepted: int = 0  # drafted tokens that stayed
-    generating: int = 0  # requests in generation, each once an iteration
-    # how many drafts had so many tokens; of an iteration they are as even as they can be
+    requests: int = 0  # with a draft, counted per iteration
+    accepted: int = 0  # drafted tokens that were accepted
+    generating: int = 0  # requests in generation, counted per iteration
+    # number of drafts by length; those of one iteration are taken to be as even as possible
     lengths: Counter[int] = field(default_factory=Counter[int])
-    # how many drafts kept the token at each place, from 1, while one request drafted at a time
+    # number of drafts that kept the token at each position, from 1, while one request drafted at a time
     kept: Counter[int] = field(default_factory=Counter[int])
-    risked: Counter[int] = field(default_factory=Counter[int])  # how many had one there, and kept all before it
+    risked: Counter[int] = field(default_factory=Counter[int])  # drafts with a token there that kept all before it
     alone: bool = True  # whether one request drafted at a time
 
 
@@ -484,7 +484,7 @@ def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
 
 
 def _trtllm_hazards(fields: Fields, ongoing: Ongoing, sums: _Sums, window: int) -> tuple[float, ...]:
-    """By place where each iteration is one draft, else the one of all places."""
+    """By position where each iteration is one draft, else one for all positions."""
     if sums.alone and window == max(sums.lengths):
         ongoing.findings.forms.add("rates")
         return tuple(sums.kept[place] / max(sums.risked[place], 1) for place in range(1, window + 1))
@@ -536,13 +536,13 @@ TRTLLM_ITERATIONS = Format(
     **described("trtllm-iterations"),
     read=_read_trtllm,
     sees=_sees,
-    sees_line=lambda line: f"'{_STATS}'" in line or "'iterLatencyMS'" in line,  # as Python prints it
+    sees_line=lambda line: f"'{_STATS}'" in line or "'iterLatencyMS'" in line,  # as Python prints a dict
 )
 
 
 _LINE, _RATES_WORDS = "SpecDecoding metrics:", "Per-position acceptance rate"
 _OTHER_LINE = "Avg generation throughput:"  # of every server's log
-_VLLM_ROUNDING = 0.0005  # vLLM prints rates with three decimals, each at most so far from what it was
+_VLLM_ROUNDING = 0.0005  # most rounding error of vLLM's rates, printed with three decimals
 _COUNTS = re.compile(r"Accepted: ([0-9]{1,15}) tokens, Drafted: ([0-9]{1,15}) tokens")
 _VLLM_RATES = re.compile(r"Per-position acceptance rate: ((?:[01]\.[0-9]{1,9}(?:, )?){1,1024})")
 _MEAN = re.compile(r"Mean acceptance length: ([0-9]{1,9}(?:\.[0-9]{1,9})?)(?![0-9.])")
@@ -554,11 +554,11 @@ _UNDRAFTED = "no draft had the positions from {} on: they are left out"
 
 class _VllmLine(NamedTuple):
     place: str  # file and line
-    rates: NDArray[np.float64]  # `[W]` shares of its drafts
-    depth: int  # tokens of a draft when it was written
-    known: int  # positions that all of its drafts had
-    drafts: float  # as they follow from rounded rates
-    fewest: float  # drafts that there were at least
+    rates: NDArray[np.float64]  # `[W]` shares of drafts
+    depth: int  # tokens of a draft when the line was written
+    known: int  # positions that all its drafts had
+    drafts: float  # by the rounded rates
+    fewest: float  # lower bound of the drafts
     drafted: int  # tokens
 
 
@@ -582,7 +582,7 @@ def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsReques
 
 
 def _vllm_hazards(lines: Sequence[_VllmLine]) -> tuple[float, ...]:
-    """`[W]` share of the drafts that had a position and were kept up to it, that kept it as well."""
+    """`[W]` by position, of the drafts that had it and were kept up to it, the share that kept it too."""
     hazards = []
     for place in range(max(line.known for line in lines)):
         told = [line for line in lines if line.known > place]
@@ -646,7 +646,7 @@ def _line_of(place: str, line: str, before: int | None) -> _VllmLine | None:
 
 
 def _check(place: str, line: str, rates: Sequence[str], accepted: int, drafted: int) -> None:
-    """Refuse a mean or rates that the line's counts cannot have: drafts have 1 to W tokens, whichever they are."""
+    """Raise for a mean or rates that contradict the line's counts, whatever lengths from 1 to W its drafts have."""
     kept, rounding = sum(map(float, rates)), sum(map(half_of_last_digit, rates))
     least, most = accepted / drafted, accepted / drafted * len(rates)
     of_counts = f"{accepted} accepted of {drafted} drafted tokens, at most {len(rates)} a draft"

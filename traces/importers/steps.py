@@ -1,24 +1,24 @@
 """Logs of steps: answer files of Spec-Bench, EAGLE and Medusa, our own positions, traces of the Frontier simulator.
 
-Answer files have one object a line: `question_id`, `category`, `model_id`, `choices`, each with, per turn,
+Answer files have one object per line: `question_id`, `category`, `model_id`, `choices`, each with, per turn,
 `new_tokens`, `wall_time` and `decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns
-`accept_lengths`, or the misspelt `accept_lengths:`, with the target's own token counted in. A file whose steps all emit
-one token is the target alone. A file with steps and tokens only says how many tokens a step of a turn emitted on
-average: its rounds are drawn, every drafted token kept with one probability for the turn, and a window must be given.
+`accept_lengths`, or the misspelt `accept_lengths:`, the target's own token included. A file whose steps all emit one
+token is the target alone. A file with only steps and tokens gives the mean tokens per step of a turn: its rounds are
+drawn, every drafted token kept with one probability for the turn, and a window must be given.
 
-EAGLE's answers may have a file beside them that times every step, one object a line, in the order of the answers, with
-lists by turn: per step `accept_length` (the target's own token left out), `draft_length` (depth of the tree with its
-root, which is no draft: one less was drafted), `tree_time` (the target's forward), `eval_time` (acceptance),
-`update_time` (the next draft); per turn `generate_time`, and as parts of it `reset_tree_time` (prefill and the first
-draft), `kv_time` and `processor_time`.
+EAGLE's answers may come with a file that times every step, one object per line, in the order of the answers, with lists
+by turn: per step `accept_length` (the target's own token left out), `draft_length` (depth of the tree with its root,
+which is no draft: one less was drafted), `tree_time` (the target's forward), `eval_time` (acceptance), `update_time`
+(the next draft); per turn `generate_time`, and as parts of it `reset_tree_time` (prefill and the first draft),
+`kv_time` and `processor_time`.
 
-Positions say what a round of each drafter would emit from every output position: `id`; `drafters`: name -> for each
-output position, the number of tokens a round started there emits, the target's own token included; optional `tag`,
-`prompt_token_ids` or `prompt_tokens` (their number), `output_token_ids`.
+Positions have the tokens that a round of each drafter would emit from every output position: `id`; `drafters`: name ->
+for each output position, the number of tokens a round started there emits, the target's own token included; optional
+`tag`, `prompt_token_ids` or `prompt_tokens` (their number), `output_token_ids`.
 
 Frontier writes one object: `per_request_committed_tokens_per_iteration`, request -> tokens committed by each iteration,
 the target's own included, and optionally `per_request_scheduled_draft_tokens_per_iteration`, request -> tokens drafted.
-Lists that hold for all requests alike (`committed_tokens_per_iteration`) are no recording of any: refused.
+Lists that are the same for all requests (`committed_tokens_per_iteration`) record none: an error.
 """
 
 import re
@@ -46,8 +46,8 @@ _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timing:
-    fields: Fields  # where it stood
-    accepted: NDArray[np.int64]  # `[R]` drafted tokens that stayed
+    fields: Fields  # its object
+    accepted: NDArray[np.int64]  # `[R]` accepted tokens
     drafted: NDArray[np.int64]  # `[R]` depth of the tree below its root
     draft_s: NDArray[np.float64]  # `[R]` seconds
     verify_s: NDArray[np.float64]  # `[R]` seconds
@@ -61,7 +61,7 @@ class _Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """One turn of an answer file: which request it is, and what must fit its timing."""
+    """One turn of an answer file: its request, and figures that its timing must fit."""
 
     request_id: str
     tag: str
@@ -150,7 +150,7 @@ def _asked(path: Path) -> Iterator[_Asked]:
 
 
 def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list[_Asked]]) -> Path:
-    """The answer file whose turns have the tokens that these steps emit."""
+    """The answer file whose turns have the tokens of these steps."""
     tokens = [turn.num_tokens for turn in turns]
     fitting = [other for other, asked in answers.items() if [one.num_tokens for one in asked] == tokens]
     if len(fitting) != 1:
@@ -251,10 +251,10 @@ _LENGTHS = ("accept_lengths", "accept_lengths:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    request_id: str  # question and turn, and of further samples (choices after the first) which it is, from 1
+    request_id: str  # question and turn, and for choices after the first their number, from 1
     tag: str  # category of the question
-    session: str  # the question, whose turns and samples belong together
-    fields: Fields  # where it stood
+    session: str  # the question, which joins its turns and samples
+    fields: Fields  # its object
     num_steps: int  # of the answer
     # `[R]` tokens of each step, the target's own included, >= 1; None if only their mean is known
     emitted: NDArray[np.int64] | None
@@ -269,14 +269,14 @@ def _read_spec_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[Rounds
 
 
 def _read_file(path: Path, ongoing: Ongoing) -> tuple[str, list[RoundsRequest]]:
-    """The method of a file, and its answers. Only the whole file says the method, so lines are gone through twice."""
+    """The method of a file, and its answers. The method follows from the whole file, so lines are read twice."""
     lines = list(ongoing.each(path, lambda line: [(line, _turns(line))]))
     name = _name(path, lines, ongoing)
     return name, list(ongoing.each_of(path, lines, partial(_answers, ongoing, name, set())))
 
 
 def _name(path: Path, lines: list[tuple[Fields, list[_Turn]]], ongoing: Ongoing) -> str:
-    """What the method of a file is called; raises TraceFormatError for a drafter that never drafted."""
+    """Name of a file's method; raises TraceFormatError for a drafter that never drafted."""
     if all(turn.num_steps == turn.num_tokens for _, turns in lines for turn in turns):
         key = ongoing.options.key_of_file(path)
         if key is not None:
@@ -289,7 +289,7 @@ def _name(path: Path, lines: list[tuple[Fields, list[_Turn]]], ongoing: Ongoing)
 
 
 def _answers(ongoing: Ongoing, name: str, seen: set[str], told: tuple[Fields, list[_Turn]]) -> list[RoundsRequest]:
-    """The answers of a line that the file does not hold yet; raises TraceFormatError."""
+    """The answers of a line that are not repeated; raises TraceFormatError."""
     line, turns = told
     if any(turn.request_id in seen for turn in turns):
         raise line.error("question_id", "must be unique in the file", line.text("question_id"))
@@ -303,7 +303,7 @@ def _answers(ongoing: Ongoing, name: str, seen: set[str], told: tuple[Fields, li
 def _turns(line: Fields) -> list[_Turn]:
     """The turns that have tokens; raises TraceFormatError where lengths, steps and tokens do not fit."""
     question, tag = line.text("question_id"), line.text("category", default="")
-    line.text("model_id", default="")  # refused before what follows
+    line.text("model_id", default="")  # checked before the rest
     found = [_choice(question, tag, choice, sample) for sample, choice in enumerate(line.each("choices"))]
     if not found:
         raise line.error("choices", "must hold an answer", [])
@@ -342,7 +342,7 @@ def _steps(choice: Fields) -> NDArray[np.int64]:
 
 
 def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
-    """Tokens of each step, turn by turn; only the last step of a turn may overshoot its text. None: nobody says."""
+    """Tokens of each step, turn by turn; only the last step of a turn may overshoot its text. None: unknown."""
     empty = (num_tokens > 0) & (steps == 0)
     if empty.any():
         rule = "must hold a step for every turn with tokens"
@@ -444,7 +444,7 @@ def _request_of_iterations(
     if drafted is not None:
         drafted = drafted[busy]
         check_drafted(committed, emitted - 1, drafted)
-    first = int(ongoing.drafters.prefilled(name))  # its token is in no iteration
+    first = int(ongoing.drafters.prefilled(name))  # its token belongs to no iteration
     length = int(emitted.sum()) + first
     start = starts_of(emitted) + first
     rounds = rounds_at(ongoing, name, committed, start, emitted - 1, length=length, drafted=drafted)

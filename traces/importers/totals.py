@@ -1,20 +1,19 @@
-"""Requests of which a log knows totals: rounds that fit what it counted of one, and acceptance that it states for all.
+"""Requests of a log with totals: rounds that fit its counts of a request, and acceptance that it states for all.
 
-Counts of a request are met exactly; where each round stood is drawn. Where only a sum is known, every drafted token
+Counts of a request are met exactly; the place of each round is drawn. Where only a sum is known, every drafted token
 whose predecessors were kept is kept with one and the same probability h, so that a round that drafts c tokens keeps a <
-c of them with probability h^a (1 - h), and all c with h^c. Given the sum, that distribution is drawn from by exchanges:
-two rounds at a time divide what they keep together anew, as likely as the distribution has it, which leaves the sum as
-it is.
+c of them with probability h^a (1 - h), and all c with h^c. Given the sum, that distribution is sampled by exchanges:
+two rounds at a time divide their accepted tokens again, with the distribution's probabilities, which keeps the sum.
 
-Of all requests together a log states rates per position or a mean, or a table has mean acceptance lengths by K, the
+For all requests together a log states rates per position or a mean, or a table has mean acceptance lengths by K, the
 tokens that a step drafts. As CSV it has columns for K (`k`, `num_speculative_tokens`, ...) and for the length
 (`acceptance_length`, `al`, ...); as JSON it is an object `{"1": 1.78, "2": 2.38}`, a list of objects with two such
 keys, or objects of those by name; or it is the YAML of InferenceX's `golden_al_distribution` (model, thinking mode, K:
-length). A length counts the target's own token. A drafter of chains writes the first K tokens of a draft whatever K is,
-so the share of drafts that keep token K is length(K) - length(K - 1). Between two K of the table lengths lie on a line,
+length). A length counts the target's own token. A drafter of chains writes the same first tokens of a draft for any K,
+so the share of drafts that keep token K is length(K) - length(K - 1). Between two K of the table lengths are linear,
 before the first one every token is kept with one probability. Measured lengths are noisy, and shares cannot rise: the
-nearest ones that do not are taken (pool adjacent violators, Ayer et al. 1955), and refused where they miss a length by
-more than a twentieth.
+nearest ones that do not are taken (pool adjacent violators, Ayer et al. 1955); missing a length by more than a
+twentieth is an error.
 
 Letters: R rounds, W the window.
 """
@@ -39,12 +38,12 @@ from .responses import EMPTY, Responses, stem
 
 Ints = NDArray[np.int64]
 
-_SWEEPS = 24  # each round meets as many others: rounds start level, and few exchanges make them forget it
+_SWEEPS = 24  # exchanges of each round: few are enough to forget the even start
 _HALVINGS = 45  # to 3e-14, where 1 - h can still be divided by
 
 
 def spread(total: int, least: Ints, most: Ints, generator: np.random.Generator) -> Ints:
-    """`[R]` counts between bounds `[R]` that add up to `total`, as even as they can be; who gets one more is drawn."""
+    """`[R]` counts between bounds `[R]` that add up to `total`, as even as possible; which get one more is drawn."""
     low, high = 0, int(most.max(initial=0))
     while low < high:
         middle = (low + high + 1) // 2
@@ -56,10 +55,10 @@ def spread(total: int, least: Ints, most: Ints, generator: np.random.Generator) 
 
 
 def draw_accepted(total: int, drafted: Ints, generator: np.random.Generator, *, one_keeps: int = 0) -> Ints:
-    """`[R]` accepted tokens of rounds that drafted so many and kept `total` together, see the module.
+    """`[R]` accepted tokens of rounds that drafted `[R]` and kept `total` together, see the module.
 
-    At least one round keeps `one_keeps`, for the end of the answer to cut them: where no drawn round does, the longest
-    draft keeps just so many, if there are as many.
+    At least one round keeps `one_keeps`, which the end of the answer may cut: where no drawn round does, the longest
+    draft keeps just as many, if possible.
     """
     accepted = _draw_accepted(total, drafted, generator)
     if one_keeps <= accepted.max(initial=0) or one_keeps > min(total, drafted.max(initial=0)):
@@ -84,10 +83,10 @@ def _draw_accepted(total: int, drafted: Ints, generator: np.random.Generator) ->
 
 
 def pair(accepted: Ints, drafted: Ints, generator: np.random.Generator) -> Ints:
-    """`[R]` the drafts in an order in which each is at least what its round kept, every such order equally likely."""
+    """`[R]` the drafts in a drawn order, in which each is at least its round's accepted tokens, all equally likely."""
     longest_first = np.sort(drafted)[::-1]
     most_first = np.argsort(accepted)[::-1]
-    # Rounds that kept more can take only the first of these drafts: each takes one that no round before it took.
+    # Rounds that kept most come first, as only the longest drafts fit them: each takes one that is left.
     fitting = np.searchsorted(-longest_first, -accepted[most_first], side="right")
     order = np.arange(len(drafted))
     for place, many in enumerate(fitting):
@@ -109,7 +108,7 @@ def hazard_of_lengths(mean: float, lengths: Ints, shares: NDArray[np.float64]) -
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        # A draft keeps h^1 to h^length together on average.
+        # A draft keeps the sum of h^1 to h^length on average.
         kept = float(shares @ (middle * (1.0 - np.power(middle, lengths.astype(np.float64))) / (1.0 - middle)))
         low, high = (middle, high) if kept < mean else (low, middle)
     return (low + high) / 2.0
@@ -139,12 +138,13 @@ def place(
 def _exchange(
     accepted: Ints, drafted: Ints, one: Ints, other: Ints, refused_prob: float, generator: np.random.Generator
 ) -> None:
-    """Divide anew what each pair of rounds keeps; changes `accepted`."""
+    """Divide the accepted tokens of each pair of rounds again; mutates `accepted`."""
     together = accepted[one] + accepted[other]
     kept = np.arange(int(min(drafted.max(), together.max())) + 1)[None, :]
     rest = together[:, None] - kept
     possible = (kept <= drafted[one][:, None]) & (rest >= 0) & (rest <= drafted[other][:, None])
-    # h to the power of what both keep is the same however it is divided; what differs is who was refused.
+    # h to the power of both rounds' tokens is the same for any division; the difference is which of them had a
+    # rejection.
     weights = np.where(kept < drafted[one][:, None], refused_prob, 1.0)
     weights = weights * np.where(rest < drafted[other][:, None], refused_prob, 1.0) * possible
     ends = np.cumsum(weights, axis=1)
@@ -152,24 +152,24 @@ def _exchange(
     accepted[one], accepted[other] = chosen, together - chosen
 
 
-MOST_STEPS = 1_000_000  # and tokens of one request: more is no answer of a model
+MOST_STEPS = 1_000_000  # and tokens of one request: more is implausible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What a log counted of one request."""
+    """A log's counts of one request."""
 
     num_tokens: int  # of the answer, >= 1
     # verifications after the prefill that the log counts or that follow from its totals, plain ones included; a log
-    # that counts those with a draft only has as many plain ones besides as its tokens leave over
+    # that counts only those with a draft has further plain ones, one for each remaining token
     num_steps: int
-    num_accepted: int  # drafted tokens that stayed in all of them
+    num_accepted: int  # accepted tokens in all of them
     num_drafted: int | None = None  # tokens drafted in all of them, None if the log does not say
     histogram: Ints | None = None  # `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.
     # steps that drafted 0, 1, ... tokens; None if the log does not say. Only beside `histogram`.
     drafted_histogram: Ints | None = None
     window: int | None = None  # most tokens drafted in a step, None if the log does not say
-    prefilled: bool = True  # whether the first of them is the prefill's own, so that rounds emit the others
+    prefilled: bool = True  # whether the first token is the prefill's, so that rounds emit the others
     # fields of the log that hold the two histograms, for errors
     keys: tuple[str, str] = ("acceptance_histogram", "drafted histogram")
 
@@ -180,7 +180,7 @@ class Counted:
 
 
 def of_histogram(histogram: Ints, *, num_tokens: int | None, num_drafted: int | None, window: int | None) -> Counted:
-    """The counts that a histogram of accepted tokens adds up to; without `num_tokens`, as many as its steps emit."""
+    """The counts of a histogram of accepted tokens; without `num_tokens`, those that its steps emit."""
     steps, accepted = int(histogram.sum()), int(histogram @ np.arange(len(histogram)))
     return Counted(
         num_tokens=steps + accepted + 1 if num_tokens is None else num_tokens,
@@ -225,7 +225,7 @@ def draw_rounds(ongoing: Ongoing, name: str, fields: Fields, request_id: str, co
 def counted_request(
     file: Responses, usage: Fields, fields: Fields, request_id: str, counted: Counted
 ) -> RoundsRequest | None:
-    """The request of a response whose counts stand in `fields`, and its prompt in `usage`; None without a token."""
+    """The request of a response with its counts in `fields` and its prompt in `usage`; None without a token."""
     name = file.drafter()
     if not counted.num_tokens:
         return None
@@ -264,7 +264,7 @@ def _check_histograms(fields: Fields, counted: Counted, window: int) -> None:
     if int(counted.drafted_histogram.sum()) != counted.num_steps:
         rule = f"must add up to the {counted.num_steps} steps of {key}"
         raise fields.error(drafted_key, rule, int(counted.drafted_histogram.sum()))
-    # Steps that kept at least so many tokens need as many that drafted them.
+    # For any number of tokens, at least as many steps drafted it as kept it.
     longest = max(len(counted.histogram), len(counted.drafted_histogram))
     kept, drafted = (_at_least(one, longest) for one in (counted.histogram, counted.drafted_histogram))
     if np.any(kept > drafted):
@@ -274,13 +274,13 @@ def _check_histograms(fields: Fields, counted: Counted, window: int) -> None:
 
 
 def _at_least(histogram: Ints, length: int) -> Ints:
-    """`[length]` how many there are of 0 or more, 1 or more, ..."""
+    """`[length]` counts of 0 or more, 1 or more, ..."""
     padded = np.pad(histogram, (0, length - len(histogram)))
     return np.cumsum(padded[::-1])[::-1]
 
 
 def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) -> tuple[Ints, Ints]:
-    """(accepted, drafted) tokens of each round, in no order."""
+    """(accepted, drafted) tokens of each round, unordered."""
     most: NDArray[np.int64] = np.full(counted.num_steps, window, np.int64)
     total = counted.num_steps * window if counted.num_drafted is None else counted.num_drafted
     if counted.histogram is None:
@@ -294,10 +294,10 @@ def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) 
     return accepted, spread(total, accepted, most, generator)
 
 
-_ROUNDED = 0.0006  # logs round rates to three decimals, so that two that are equal may seem to rise
+_ROUNDED = 0.0006  # logs round rates to three decimals, so that equal ones may seem to rise
 _PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted tokens have it: drawn as often"
 _TREE = "steps were proposed more tokens than chains of {} have: trees, of which the deepest path counts"
-_SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a refusal may be an end"
+_SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a rejection may be an end"
 
 
 # Of each request the tokens of its prompt, 0 if unknown, and of its answer; one without any is left out.
@@ -305,7 +305,7 @@ Lengths = Sequence[tuple[int, int]]
 
 
 def even_lengths(fields: Fields, requests: int, output_tokens: int, prompt_tokens: int) -> Lengths:
-    """So many requests that have these tokens in all, each as many as any other; raises TraceFormatError."""
+    """`requests` that divide these tokens evenly; raises TraceFormatError."""
     if requests > MOST_REQUESTS:
         raise fields.error("requests", f"must be at most {MOST_REQUESTS}", requests)
     if max(output_tokens, prompt_tokens) > MOST * requests:
@@ -315,7 +315,7 @@ def even_lengths(fields: Fields, requests: int, output_tokens: int, prompt_token
 
 
 def lengths_of_benchmark(run: Fields) -> Lengths | None:
-    """Lengths that the result of a serving benchmark has: each by itself, or all alike from totals; None if neither."""
+    """Lengths in the result of a serving benchmark: of each request, or even ones from totals; None if neither."""
     if "output_lens" in run:
         outputs = run.counts("output_lens", least=0).tolist()
         prompts = run.counts("input_lens", least=0).tolist() if "input_lens" in run else [0] * len(outputs)
@@ -332,7 +332,7 @@ def lengths_of_benchmark(run: Fields) -> Lengths | None:
 
 
 def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tuple[float, ...]:
-    """`[W]` shares of drafts that kept the token at each position, to the share of those that got there."""
+    """`[W]` shares of all drafts that kept each position, as shares of those that reached it."""
     if not len(rates):
         raise fields.error(key, "must hold a rate for each position", "none")
     rising = np.flatnonzero(rates[1:] > rates[:-1] + _ROUNDED)
@@ -344,21 +344,21 @@ def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tu
 
 
 def _hazards(kept: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, ...]:
-    """`[W]` of drafts that kept the token before, how many kept each token."""
+    """`[W]` share of the drafts that kept the token before that kept each token."""
     before = np.concatenate(([1.0], shares[:-1]))
     hazards = np.divide(kept, before, out=np.zeros(len(kept)), where=before > 0)
     return tuple(hazards.tolist())
 
 
 def hazards_of_mean(fields: Fields, key: str, length: float, window: int) -> tuple[float, ...]:
-    """The one probability of all positions with which rounds of the window emit `length` tokens on average."""
+    """The probability, the same at all positions, with which rounds of the window emit `length` tokens on average."""
     if not 1 <= length <= window + 1:
         raise fields.error(key, f"must lie between 1 and the window and one, {window + 1} (`windows`)", length)
     return (constant_hazard(length - 1, np.array([window])),)
 
 
 def drafting_share(ongoing: Ongoing, lengths: Lengths | None, drafts: float | None, accepted: float | None) -> float:
-    """Share of the steps after the prefill that drafted anything, 1 where the log does not say; noted if not all."""
+    """Share of the steps after the prefill that drafted, 1 where the log does not say; noted if below 1."""
     if lengths is None or not drafts or accepted is None:
         return 1.0
     plain = sum(tokens - 1 for _, tokens in lengths if tokens) - accepted - drafts
@@ -376,10 +376,10 @@ def note_plain(ongoing: Ongoing, share: float) -> None:
 def settled_window(
     ongoing: Ongoing, name: str, fields: Fields, proposed: frozenset[int] | None, depth: int | None
 ) -> int:
-    """Tokens on the deepest path of a draft, as the user or else the log says; a tree is noted.
+    """Tokens on the deepest path of a draft, by the user or else the log; a tree is noted.
 
-    `proposed` are numbers of tokens that a step may have proposed, by the log's rates, and `depth` is as its settings
-    or counts have it; None: it does not say.
+    `proposed` are possible numbers of tokens proposed in a step, by the log's rates, and `depth` is that of its
+    settings or counts; None: unknown.
     """
     if depth is None and proposed is not None and len(proposed) == 1:
         (depth,) = proposed
@@ -393,7 +393,7 @@ def settled_window(
 
 
 def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window: int) -> None:
-    """Note drafts shorter than the window; their rates are those of drafts, whatever ended them."""
+    """Note drafts shorter than the window; rates count drafts, whatever ended them."""
     if drafts > 0 and drafted < drafts * window:
         ongoing.findings.remark(_SHORT.format(drafted / drafts, window))
 
@@ -401,23 +401,23 @@ def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window
 class StatedLog:
     """A log that states acceptance for all its requests together, of one drafter that is not named.
 
-    It is one file, since more would be logs of other requests, but for `several` that tell of one server in time.
+    It is one file, since more would be logs of other requests, except `several` of one server over time.
     """
 
     def __init__(self, files: Sequence[Path], ongoing: Ongoing, *, several: bool = False) -> None:
         if len(files) > 1 and not several:
             raise TraceFormatError(files[1], "file", "must be the only one of this format", f"{len(files)} files")
         self.path = files[-1]
-        self.fields = Fields(str(self.path), {})  # where all of it stood, for errors
+        self.fields = Fields(str(self.path), {})  # of the whole log, for errors
         self.name = ongoing.drafters.name(DRAFTER, *files, prefilled=True, settled=True)
         self._ongoing = ongoing
 
     def requests(
         self, lengths: Lengths | None, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
     ) -> Iterator[RoundsRequest]:
-        """Requests without rounds: those of the log, or where it does not know them as many as the user states.
+        """Requests without rounds: those of the log, or where it does not list any those that the user states.
 
-        `hazards` are probabilities of agreement by depth, among rounds that got there; the last holds for deeper ones.
+        `hazards` are probabilities of agreement by depth, among rounds that reached it; the last holds for deeper ones.
         `drafting` is the share of the steps that draft at all.
         """
         stated = StatedAcceptance(hazards=hazards, drafting=drafting)
@@ -464,7 +464,7 @@ def _sees(found: Fields) -> bool:
 
 
 def _is_table(values: Mapping[str, Any], depth: int = 0) -> bool:
-    """Whether an object holds lengths by K and nothing else, maybe within names."""
+    """Whether an object holds only lengths by K, perhaps under names."""
     named = {key: value for key, value in values.items() if not key.startswith("_")}
     if any(not isinstance(value, dict) for value in named.values()):
         return all(_is_k(key) and type(value) in (int, float) for key, value in named.items())
@@ -576,7 +576,7 @@ def _of_rows(rows: Sequence[Fields]) -> Curve:
 
 
 def _curves(found: Fields, values: Mapping[str, Any], name: str = "", depth: int = 0) -> Iterator[tuple[str, Curve]]:
-    """Those of an object whose keys are K or names; what lies under `_metadata` is none."""
+    """Curves of an object whose keys are K or names, without `_metadata`."""
     ks = {key: value for key, value in values.items() if _is_k(key)}
     if ks:
         if len(ks) != len(values) or any(type(value) not in (int, float) for value in ks.values()):
@@ -614,7 +614,7 @@ def _csv_rows(path: Path) -> list[Fields]:
 
 
 def _yaml(path: Path) -> Fields:
-    """Names, and numbers by K, each on a line of its own, indented by what they belong to."""
+    """Read names, and numbers by K, each on a line of its own, nested by indentation."""
     top: dict[str, Any] = {}
     around: list[tuple[int, dict[str, Any]]] = [(-1, top)]
     for place, text in placed_lines(path):
@@ -652,13 +652,13 @@ _ALL_KEPT = (
     "nothing that {} drafted was ever refused{}, which is unlikely: some engines count only what was kept whole "
     "(llama.cpp on hybrid models), or the text was a copy"
 )
-_WHOLE = 1 - 1e-9  # a probability that was found by halving
-_NO_DRAFTS = "nothing in these files tells of drafts: every answer is taken to be the target's alone"
+_WHOLE = 1 - 1e-9  # bound of a probability found by halving
+_NO_DRAFTS = "nothing in these files shows drafts: every answer is taken to be the target's alone"
 
 
 @dataclass(slots=True, kw_only=True)
 class _Kept:
-    """What was kept of one drafter: tokens, whether any was refused, and the kept counts of rounds that do not say."""
+    """One drafter: accepted tokens, whether any was rejected, and accepted counts of rounds with unknown drafts."""
 
     tokens: int = 0
     any_refused: bool = False
@@ -667,14 +667,14 @@ class _Kept:
 
 
 class KeptTokens:
-    """Looks at requests as they pass. Final."""
+    """Counts requests as they are read. Final."""
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         self._any_request = False
 
     def see(self, request: RoundsRequest) -> None:
-        """Take note of a request's rounds."""
+        """Count a request's rounds."""
         self._any_request = True
         for name, rounds in request.rounds.items():
             kept = self._kept.setdefault(name, _Kept())
@@ -687,7 +687,7 @@ class KeptTokens:
                 kept.most = max(kept.most, int(counts.max()))
 
     def remarks(self, drafters: Iterable[DrafterInfo]) -> list[str]:
-        """What to say of a recording with these drafters once all requests were seen."""
+        """Remarks on a recording with these drafters, after all requests."""
         drafters = list(drafters)
         if self._any_request and not drafters:
             return [_NO_DRAFTS]

@@ -1,4 +1,4 @@
-"""Recordings imported from other engines' logs: rounds by drafter, their store and what they hold.
+"""Recordings imported from other engines' logs: rounds by drafter, their store and counts.
 
-Imports the records that both forms share and nothing of tries.
+Imports the records that both forms share, and nothing of tries.
 """

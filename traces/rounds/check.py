@@ -1,4 +1,4 @@
-"""What an imported recording holds, counted, and what must hold of it, checked on columns piece by piece.
+"""Counts of an imported recording, and its rules, checked on columns piece by piece.
 
 Letters: Q requests, M answers, S segments (one per drafter that ran on a request), R rounds, as in `columns`.
 """
@@ -22,24 +22,24 @@ from .rounds import OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED, DrafterInfo, Ro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSummary:
-    """What was recorded of one method on some requests: a drafter with the target, or the target alone."""
+    """Figures of one method on some requests: a drafter with the target, or the target alone."""
 
     num_requests: int  # that the method ran on
-    num_rounds: int = 0  # recorded, plain steps (nothing drafted) among them; 0 for the target alone
+    num_rounds: int = 0  # recorded, plain steps (nothing drafted) included; 0 for the target alone
     num_plain: int = 0  # of those, plain steps
-    num_placed: int = 0  # of those, rounds of which the log does not say where they stood
-    # Mean tokens accepted in a recorded round, plus the target's own, counted as logs count: also where it no longer
-    # stands in the text; None without rounds.
+    num_placed: int = 0  # of those, rounds whose place the log does not say
+    # Mean tokens accepted in a recorded round, plus the target's own, counted as in logs, also where the end of the
+    # text cuts it; None without rounds.
     tokens_per_round: float | None = None
     # Share of rounds that drafted whose draft was kept whole, 0 to 1; None without any.
     censored_share: float | None = None
-    # Share of output positions that some round speaks of that was not placed, 0 to 1: where a round starts, if
-    # acceptance depends on that, else where one says whether the drafter writes the target's token; None without
+    # Share of output positions known from rounds that were not placed, 0 to 1: those where a round starts, if
+    # acceptance depends on that, else those where one shows whether the drafter writes the target's token; None without
     # rounds.
     known_share: float | None = None
     token_s: float | None = None  # measured seconds of whole answers per output token; None if not measured
-    draft_s: float | None = None  # mean seconds of drafting per round, over rounds that know them; None if none does
-    # Mean seconds of the target's forward per round, over rounds that know them; None if none does.
+    draft_s: float | None = None  # mean seconds of drafting per round, over rounds that have them; None if none does
+    # Mean seconds of the target's forward per round, over rounds that have them; None if none does.
     verify_s: float | None = None
 
 
@@ -48,8 +48,8 @@ class RoundsGroup:
     """Requests of one tag, or of all tags."""
 
     num_requests: int  # in the group
-    num_prompt_tokens: int  # all together, as far as they are known
-    # All together: the target's own text, or the first method's where the target never ran alone.
+    num_prompt_tokens: int  # in total, as far as known
+    # In total: the target's own text, or the first method's where the target never ran alone.
     num_output_tokens: int
     # By drafter in level order; "" is the target alone, last, where its seconds were measured.
     methods: dict[str, MethodSummary]
@@ -74,7 +74,7 @@ def summary_of(meta: RoundsMeta, requests: Sequence[RoundsRequest], path: Path |
 
 
 def acceptance_lengths(rounds: Rounds, length: int) -> NDArray[np.int32]:
-    """`[R]` tokens of each round in a text of `length` tokens, the target's own counted even where the end drops it."""
+    """`[R]` tokens of each round in a text of `length` tokens, the target's own included even where the end cuts it."""
     tokens: NDArray[np.int32] = np.minimum(rounds.accepted, length - rounds.start) + 1
     return tokens
 
@@ -117,7 +117,7 @@ def _summarise_drafter(drafter: DrafterInfo, requests: Sequence[RoundsRequest]) 
 
 
 def _num_known(drafter: DrafterInfo, rounds: Rounds, length: int) -> int:
-    """Output positions the rounds speak of, each counted once."""
+    """Number of output positions known from the rounds."""
     told = ~rounds.where_placed
     if drafter.by_start:
         return int(told.sum())
@@ -140,7 +140,7 @@ def _mean(parts: Sequence[NDArray[np.float64] | None]) -> float | None:
 
 
 class RoundsCheck:
-    """Checks the pieces of one recording in file order, then what only its end and its meta can tell."""
+    """Checks the pieces of one recording in file order, then the rules that need all of it and its meta."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -149,7 +149,7 @@ class RoundsCheck:
         self._most: dict[tuple[str, str], tuple[int, str]] = {}
 
     def add(self, columns: RoundsColumns) -> None:
-        """Refuse a piece that breaks a rule by itself or beside those before it.
+        """Raise for a piece that breaks a rule, alone or with those before it.
 
         Raises:
             TraceFormatError: see `docs/trace-format.md` for the list.
@@ -163,7 +163,7 @@ class RoundsCheck:
             self._note_most(field, columns)
 
     def finish(self, meta: RoundsMeta) -> None:
-        """Refuse a recording without requests, or one that its meta does not fit."""
+        """Raise for a recording without requests, or one whose meta does not fit."""
         if not self._ids:
             raise TraceFormatError(self._path / REQUESTS, "id", "must name at least one request", [])
         known = {TARGET_ALONE, *meta.drafter_names}
@@ -211,7 +211,7 @@ class RoundsCheck:
         return np.array(limits, dtype=np.int64)
 
     def _note_most(self, field: str, columns: RoundsColumns) -> None:
-        """Keep the largest value by drafter: windows are only known at the end of an import."""
+        """Keep the largest value by drafter: windows are known only at the end of an import."""
         filled = np.flatnonzero(columns.num_rounds)
         if not len(filled):
             return
@@ -230,7 +230,7 @@ def _request_of_segment(columns: RoundsColumns) -> NDArray[np.int64]:
 
 
 def _request_at(columns: RoundsColumns, counts: NDArray[np.int64] | None, place: int) -> str:
-    """The request of a value; of each request there are `counts`, or one."""
+    """The request of a value, of which each request has `counts`, or one."""
     row = place if counts is None else int(np.searchsorted(np.cumsum(counts), place, side="right"))
     return f"request {columns.request_id[row]!r}"
 
@@ -243,7 +243,7 @@ def _round_at(columns: RoundsColumns, place: int) -> str:
     return f"request {request_id!r}, drafter {columns.drafters[segment]!r}, round {own}"
 
 
-# A rule, and how many values there are of each request, or None for one.
+# A rule, and the number of values of each request, or None for one.
 _Counted = tuple[Rule, NDArray[np.int64] | None]
 
 
@@ -272,7 +272,7 @@ def _of_answers(columns: RoundsColumns) -> Iterator[_Counted]:
 
 
 def _of_rounds(columns: RoundsColumns, limits: NDArray[np.int64]) -> Iterator[Rule]:
-    """Starts that ascend, no more kept than drafted or than the output, `[S]` `limits` of segments, holds; seconds."""
+    """Starts ascend, accepted tokens at most the drafted ones and the output's, `[S]` `limits` of segments; seconds."""
     rounds, limit = columns.rounds, np.repeat(limits, columns.num_rounds)
     start, accepted, drafted = rounds.start, rounds.accepted, rounds.drafted
     yield Rule("start", (start < 0) | (start >= limit), "must lie in the output, 0 to num_tokens - 1", start)

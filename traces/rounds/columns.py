@@ -1,4 +1,4 @@
-"""Some requests of an imported recording as columns, named as in the files: made, taken apart, cut, and as tables.
+"""Some requests of an imported recording as columns, named as in the files: gathered, split, sliced, and as tables.
 
 Letters: Q requests, M answers (one per method of each request), S segments (one per drafter that ran on a request),
 R rounds of all segments.
@@ -20,7 +20,7 @@ from ..folder import REQUESTS, ROUNDS
 from ..meta import MOST
 from .rounds import KINDS, UNKNOWN, Rounds, RoundsRequest, is_known, joined
 
-# Of each request so many entries of these fields, the rest of which are one for each request or for each round.
+# Counts per request of the entries of these fields; other fields have one per request or per round.
 LISTS = {
     "num_prompt": ("prompt",),
     "num_output": ("output",),
@@ -37,9 +37,9 @@ class RoundsColumns:
     tag: Sequence[str]  # [Q]
     session: Sequence[str]  # [Q]
     prompt_tokens: NDArray[np.int64]  # [Q]
-    prompt: NDArray[np.int64]  # token ids of all requests, one after another
+    prompt: NDArray[np.int64]  # token ids of all requests, concatenated
     num_prompt: NDArray[np.int64]  # [Q] of them, how many of each request
-    output: NDArray[np.int64]  # token ids of all requests, one after another
+    output: NDArray[np.int64]  # token ids of all requests, concatenated
     num_output: NDArray[np.int64]  # [Q] of them, how many of each request
     num_methods: NDArray[np.int64]  # [Q] methods of each request
     methods: Sequence[str]  # [M] names, "" for the target alone
@@ -49,14 +49,14 @@ class RoundsColumns:
     num_drafters: NDArray[np.int64]  # [Q] segments of each request
     drafters: Sequence[str]  # [S] names
     num_rounds: NDArray[np.int64]  # [S]
-    rounds: Rounds  # [R] of all segments, one after another
+    rounds: Rounds  # [R] of all segments, concatenated
 
 
 def gather(requests: Sequence[RoundsRequest], path: Path) -> RoundsColumns:
-    """The columns of requests of a recording that is to lie at `path`.
+    """The columns of requests of a recording to be written to `path`.
 
     Raises:
-        TraceFormatError: an array of another shape or type, a count that is none, seconds of a method without a length.
+        TraceFormatError: an array of another shape or type, a bad count, seconds of a method without a length.
     """
     for request in requests:
         _check_types(request, path)
@@ -84,7 +84,7 @@ def gather(requests: Sequence[RoundsRequest], path: Path) -> RoundsColumns:
 
 
 def _check_types(request: RoundsRequest, path: Path) -> None:
-    """Refuse what would not fit the columns, or would change on the way into them."""
+    """Raise for values that do not fit the columns, or would change in them."""
     where = f"(request {request.request_id!r})"
     numbers = {"prompt_tokens": (request.prompt_tokens,), "num_tokens": tuple(request.num_tokens.values())}
     for field, values in (numbers | {"prompt": request.prompt, "output": request.output}).items():
@@ -158,7 +158,7 @@ def slices(columns: RoundsColumns, most_rounds: int) -> Iterator[RoundsColumns]:
 
 
 def _rounds(columns: RoundsColumns) -> Iterator[Rounds]:
-    """The rounds of every segment; a field that says nothing of any of them is None."""
+    """The rounds of every segment; a field unknown in all of them is None."""
     fields = {name: values for name in KINDS if (values := getattr(columns.rounds, name)) is not None}
     num_known = {name: np.append(0, np.cumsum(is_known(fields[name]))) for name in UNKNOWN if name in fields}
     for span in spans(columns.num_rounds):
@@ -167,7 +167,7 @@ def _rounds(columns: RoundsColumns) -> Iterator[Rounds]:
 
 
 def spans(counts: NDArray[np.int64]) -> Iterator[slice]:
-    """Where each of consecutive pieces of these lengths lies."""
+    """Slices of consecutive pieces of these lengths."""
     return (slice(start, end) for start, end in pairwise(accumulate(counts.tolist(), initial=0)))
 
 
@@ -199,7 +199,7 @@ ROUNDS_REQUEST_SCHEMA = pa.schema(
 ROUNDS_SCHEMA = pa.schema(
     [pa.field(name, pa.from_numpy_dtype(kind), nullable=kind is np.float64) for name, kind in KINDS.items()]
 )
-# Recordings made before rounds could be placed; none of theirs was.
+# For recordings made before rounds could be placed.
 UNPLACED_ROUNDS_SCHEMA = ROUNDS_SCHEMA.remove(ROUNDS_SCHEMA.get_field_index("placed"))
 
 
@@ -226,10 +226,10 @@ def rounds_table(rounds: Rounds) -> pa.Table:
 
 
 def request_arrays(table: pa.Table) -> dict[str, Any]:
-    """All fields of `RoundsColumns` but those of the rounds, from a table of the right schema, not validated yet.
+    """All fields of `RoundsColumns` except the rounds', from a table of the right schema, not validated yet.
 
-    The counts of `num_tokens`, `wall_s`, `prefill_s` and `num_rounds` must be those of `methods` and `drafters`:
-    `misaligned` tells.
+    The counts of `num_tokens`, `wall_s`, `prefill_s` and `num_rounds` must be those of `methods` and `drafters`;
+    `misaligned` checks it.
     """
     found: dict[str, Any] = {
         "request_id": table.column("id").to_pylist(),

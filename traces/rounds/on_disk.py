@@ -1,7 +1,7 @@
 """Write and read an imported recording: a directory of `meta.json`, `requests.parquet` and `rounds.parquet`.
 
-Writing streams: requests are gathered into row groups, so that memory is bounded whatever their number. The same
-recording gives the same bytes.
+Writing streams: requests are gathered into row groups, so that memory is bounded for any number. The same recording
+gives the same bytes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -56,8 +56,8 @@ _FOLDER = StoredFolder(RoundsMeta, (REQUESTS, ROUNDS))
 def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMeta], path: Path) -> RoundsMeta:
     """Write an imported recording, whole or not at all; a recording already there is replaced at the very end.
 
-    `requests` are taken one by one; what they raise goes through, and nothing stays of what was written. `meta` is
-    asked after the last request: an importer knows drafters and windows only then.
+    `requests` are taken one by one; if they raise, nothing written is kept. `meta` is called after the last request, as
+    an importer has drafters and windows only then.
 
     Raises:
         TraceFormatError: the recording is not sound, or something that is no recording lies at `path`.
@@ -135,7 +135,7 @@ def _read_requests(path: Path, sha256: str) -> dict[str, Any]:
 
 
 def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> Rounds:
-    """All rounds, row group by row group into arrays that are as long as they must be."""
+    """All rounds, row group by row group, into arrays of the final length."""
     file = open_parquet(path, sha256)
     empty = file.schema_arrow.empty_table()
     schema = ROUNDS_SCHEMA if "placed" in empty.column_names else UNPLACED_ROUNDS_SCHEMA
@@ -159,7 +159,7 @@ def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> Roun
 
 
 def _row_groups(file: pq.ParquetFile, path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The row groups, each a sound table; together of as many rows as the file says."""
+    """The row groups, each a sound table, with the total number of rows that the file states."""
     size = 0
     for index in range(file.num_row_groups):
         with parquet_errors(path):

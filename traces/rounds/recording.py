@@ -19,9 +19,9 @@ TIMED = "timed"  # the cost of recordings that hold seconds
 class RoundsRecording:
     """An imported recording; see `Recording`."""
 
-    meta: RoundsMeta  # what it says of itself
+    meta: RoundsMeta  # its `meta.json`
     requests: tuple[RoundsRequest, ...]  # in file order
-    decoders: tuple[DecoderShape, ...] = ()  # what shapes that were asked for are made of, where that is known
+    decoders: tuple[DecoderShape, ...] = ()  # of the given shapes, where known
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"
@@ -61,7 +61,7 @@ class RoundsRecording:
         )
 
     def window(self, drafter: DrafterInfo) -> int:
-        """Tokens that a drafter drafts in a round; the most it was seen to draft or keep where nobody said; >= 1."""
+        """Tokens that a drafter drafts in a round; if unknown, the most of any round, drafted or accepted; >= 1."""
         if drafter.window is not None:
             return drafter.window
         ran = [request.rounds[drafter.name] for request in self.requests if drafter.name in request.rounds]

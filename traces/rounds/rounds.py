@@ -1,9 +1,9 @@
-"""What an imported recording holds: rounds of drafters in requests, as an engine's log says, and how far to trust them.
+"""Records of an imported recording: rounds of drafters in requests, from an engine's log, and how far to trust them.
 
 A round starts at an output position, drafts some tokens, and the target keeps the first few of them. A round whose
-draft was kept whole is *censored*: it says that at least so many would have been kept. A round that drafted nothing is
-a plain step: there the drafter had nothing to say. What no round says is unknown, and is drawn from `hazard`, never
-filled in silently. Letters: R rounds of one drafter in one request.
+draft was kept whole is *censored*: at least as many tokens would have been kept. A round that drafted nothing is a
+plain step: there the drafter had no draft. What no round shows is unknown, and is drawn from `hazard`, never filled in
+silently. Letters: R rounds of one drafter in one request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from pydantic import Field, model_validator
 
 from ..meta import MOST, NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Record, Version
 
-# What a log knew, from all to least.
+# What a log holds, from most to least.
 Form = Literal["rounds", "histograms", "request means", "rates", "mean"]
-# By it, what was known and what is drawn, for the first line of whatever shows the recording.
+# By form, what is known and what is drawn, for the first line about the recording.
 TRUST: dict[Form, str] = {
     "rounds": "rounds known in order",
     "histograms": "histograms of requests known, their order drawn",
@@ -27,13 +27,13 @@ TRUST: dict[Form, str] = {
     "rates": "rates per position known, all rounds drawn",
     "mean": "one mean known, all rounds drawn at one rate",
 }
-LOOKUP = NgramInfo(name="ngram", max_match=3)  # as in the shipped pool, where nobody says otherwise
+LOOKUP = NgramInfo(name="ngram", max_match=3)  # the default, as in the shipped pool
 
 
 class StatedAcceptance(Record):
     """Acceptance that a log states of a drafter instead of rounds."""
 
-    # `[D]` probability that a drafted token is kept, by depth, among rounds that got there; the last one holds for all
+    # `[D]` probability that a drafted token is kept, by depth, among rounds that reached it; the last one holds for all
     # deeper ones.
     hazards: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(min_length=1)
     drafting: float = Field(default=1.0, gt=0, le=1)  # share of the steps that draft at all, above 0
@@ -42,16 +42,16 @@ class StatedAcceptance(Record):
 class DrafterInfo(Record):
     """One drafter of an imported recording."""
 
-    name: str = Field(pattern=NAME_PATTERN)  # as chains call it
-    # True if acceptance depends on where the round started, as with drafters fed on the target's features or with draft
-    # trees: a round says nothing of other starts. False for a model that reads tokens only: whether it writes the
-    # target's token at a position does not depend on the round, so rounds of any window answer for all.
+    name: str = Field(pattern=NAME_PATTERN)  # in chains
+    # True if acceptance depends on where the round started, as with drafters that read the target's features or with
+    # draft trees: a round shows nothing about other starts. False for a model that reads tokens only: whether it writes
+    # the target's token at a position does not depend on the round, so rounds of any window hold for all.
     by_start: bool
     window: int | None = Field(default=None, ge=1, le=MOST)  # most tokens it drafts in a round, None if unknown
     # Whether the target's prefill had emitted a token before the first round, so that rounds start at output position 1
     # or later; False if the first verification doubled as prefill.
-    prefilled: bool = False  # recordings made before this was kept start their rounds at 0
-    # Acceptance, where the log states it instead of rounds; None where rounds tell it.
+    prefilled: bool = False  # older recordings without it start their rounds at 0
+    # Acceptance, where the log states it instead of rounds; None where rounds show it.
     stated: StatedAcceptance | None = None
 
 
@@ -62,13 +62,13 @@ class RoundsMeta(Record):
     version: Version = 1
     name: str = Field(min_length=1, pattern=TITLE_PATTERN)
     kind: Literal["imported"] = "imported"
-    source: str  # the format it was imported from
-    form: Form = "rounds"  # what the log knew
+    source: str  # the imported format
+    form: Form = "rounds"  # what the log held
     target: str = Field(default="target", pattern=NAME_PATTERN)  # name of the model that verifies
     drafters: tuple[DrafterInfo, ...]  # in level order, smallest first
     models: tuple[ModelInfo, ...] = ()  # shapes for cost models, by name; may leave members out
-    served_model: str = ""  # preset of the target that the log names (`traces.shapes.presets`), "" if it names none
-    # How prompt lookup finds what to copy, where the ids of all texts are known and no drafter has its name.
+    served_model: str = ""  # preset of the target by the log (`traces.shapes.presets`), "" if none
+    # The rule of prompt lookup, where the ids of all texts are known and no drafter has its name.
     ngram: NgramInfo = LOOKUP
     notes: tuple[str, ...] = ()  # what is exact and what is unknown, in words
     software: dict[str, str] = Field(default_factory=dict)  # name to version
@@ -100,7 +100,7 @@ UNKNOWN_DRAFTED = -1
 OPEN_DRAFTED = -2
 TARGET_ALONE = ""  # the method that drafts nothing
 
-# The fields of `Rounds` by their types, and what stands for those that may be unknown in a round that does not say.
+# The fields of `Rounds` by their types, and the values for unknown in fields that may be.
 KINDS = {
     "start": np.int32,
     "accepted": np.int32,
@@ -118,7 +118,7 @@ class Rounds:
 
     # `[R]` output position of the first drafted token: tokens emitted before the round; strictly ascending
     start: NDArray[np.int32]
-    # `[R]` drafted tokens that stayed, the target's own token (correction or bonus) excluded, >= 0
+    # `[R]` accepted tokens, the target's own token (correction or bonus) excluded, >= 0
     accepted: NDArray[np.int32]
     # `[R]` tokens drafted, >= accepted, 0 in a plain step; -1 where the log does not say, and -2 where it was more than
     # `accepted` and nothing is known of the rest
@@ -126,14 +126,14 @@ class Rounds:
     draft_s: NDArray[np.float64] | None = None  # `[R]` seconds of drafting, NaN if unknown; None if none is known
     # `[R]` seconds of the target's forward, NaN if unknown; None if none is known
     verify_s: NDArray[np.float64] | None = None
-    # `[R]` whether the log does not say where the round stood, so that it was placed by a draw: what it says counts as
-    # modelled; None if none was
+    # `[R]` whether the log does not say where the round was, so that its place was drawn: its tokens count as modelled;
+    # None if none was
     placed: NDArray[np.bool_] | None = None
 
     def censored(self, window: int | None) -> NDArray[np.bool_]:
         """`[R]` whether the draft was kept whole, so that more might have been.
 
-        `window`, most tokens the drafter drafts, is for rounds that do not say how many they drafted.
+        `window`, most tokens the drafter drafts, is for rounds with an unknown number of drafted tokens.
         """
         most = np.iinfo(np.int32).max if window is None else window
         return self.accepted >= np.where(self.drafted == UNKNOWN_DRAFTED, most, self.drafted)
@@ -163,7 +163,7 @@ class Rounds:
 
 
 def joined(parts: Sequence[Rounds]) -> Rounds:
-    """The rounds of all parts, one after another; a field is None if none of them knows it."""
+    """The rounds of all parts, concatenated; a field is None if none of them has it."""
     names = [name for name in KINDS if name not in UNKNOWN or any(getattr(one, name) is not None for one in parts)]
     return Rounds(
         **{name: np.concatenate([np.empty(0, KINDS[name]), *(one.filled(name) for one in parts)]) for name in names}
@@ -171,7 +171,7 @@ def joined(parts: Sequence[Rounds]) -> Rounds:
 
 
 def is_known(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """`[R]` of which rounds a field of `UNKNOWN` says anything: no NaN, and True if it was placed."""
+    """`[R]` whether a field of `UNKNOWN` is known: not NaN, or of `placed`, True."""
     return values if values.dtype == np.bool_ else ~np.isnan(values)
 
 
@@ -192,10 +192,10 @@ class RoundsRequest:
     prefill_s: Mapping[str, float] = field(default_factory=dict)
     prompt: tuple[int, ...] = ()  # token ids, empty if unknown
     output: tuple[int, ...] = ()  # token ids of the target's text, empty if unknown
-    session: str = ""  # of which it is a turn; "" if of none, or if nobody says
+    session: str = ""  # of which it is a turn; "" if none or unknown
 
     def length(self, method: str) -> int:
-        """Output tokens under `method`; one that never ran here writes what the target alone, or the first one, did."""
+        """Output tokens under `method`; for one that never ran here those of the target alone, or of the first one."""
         lengths = self.num_tokens
         return lengths[method] if method in lengths else lengths.get(TARGET_ALONE, next(iter(lengths.values())))
 

@@ -1,6 +1,6 @@
-"""Workloads: requests that arrive, read from the files of others or our own, or drawn; memory follows none of them.
+"""Workloads: requests that arrive, read from our own or foreign files, or drawn; memory does not grow with them.
 
-Imports what `traces` imports, and knows no engine.
+Imports what `traces` imports, and no engine.
 """
 
 from ...base.names import imported_when_asked

@@ -1,7 +1,7 @@
-"""What a workload hands out: requests with their times of arrival, and what follows them in their sessions.
+"""Arrivals of a workload: requests with their times, and what follows them in their sessions.
 
 Times are whole picoseconds since the start of the workload, so that sums of them are exact in any order; those of files
-are read from their decimal text and never through floats.
+are read from decimal text, never through floats.
 """
 
 import re
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ...base.errors import ArgumentError, check_least, check_within
 from ...base.options import given, opt
 
-# Ids of units of a text, never changed in place. An array, of type "q", is copied and cut without a look at each id:
-# whoever makes one sees to it that all are in range.
+# Ids of units of a text, never changed in place. An array, of type "q", is copied and cut without checks of its ids:
+# whatever makes one checks that all are in range.
 Ids: TypeAlias = "tuple[int, ...] | array[int]"
 
 
@@ -30,23 +30,23 @@ class Arrival(NamedTuple):
     # >= 0. Those that a workload yields never go back in time; equal times are in the order of the file.
     arrives_ps: int
     prompt_tokens: int  # >= 1
-    output_tokens: int  # >= 1; they end the request, not an end-of-sequence token
+    output_tokens: int  # >= 1; the request ends after them, without an end-of-sequence token
     tag: str = ""  # of the requests of a recording that acceptance is drawn from; "" for any of them
     # ids, in [0, 2^63), of the prompt's units of `WorkloadAbout.unit_tokens` each, from its start; an id stands for the
     # text up to and with its unit, so equal ids are equal text. The last unit may be partial; prompt tokens after the
-    # last unit are this request's alone. Empty where nothing is known of the text.
+    # last unit are this request's alone. Empty where the text is unknown.
     blocks: Ids = ()
-    # what follows once this request has ended, or has written so much; None: nothing does
+    # what follows after this request's end, or after some of its tokens; None: nothing does
     turns: "Turns | None" = None
     slo: str = ""  # name of its class of service levels; "" for none
-    # ids, likewise, of the units of its text that its answer fills, from the first on that does not lie in the prompt
-    # in whole: unit `prompt_tokens // unit_tokens`. Nobody else writes text of these ids, and prompts that begin with
-    # them follow this request. Empty: nobody else reads the answer.
+    # ids of the units of its text that its answer fills, from the first unit that is not whole in the prompt: unit
+    # `prompt_tokens // unit_tokens`. No other request writes text of these ids, and prompts that begin with them follow
+    # this request. Empty: no other request reads the answer.
     answer: Ids = ()
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Tokens of the answer, >= 1, with which others follow, ascending."""
+        """Tokens of the answer, >= 1, after which other requests follow, ascending."""
         turns = self.turns
         if turns is None or not turns.depths:
             return ()
@@ -54,41 +54,41 @@ class Arrival(NamedTuple):
 
 
 class Turns(Protocol):
-    """What follows a request in its session, after a tool or a user: once it has ended, or has written so much.
+    """What follows a request in its session, after a tool or a user: after its end, or after some of its tokens.
 
-    Whoever serves it tells each thing once, as time goes on: a request that waits for several others follows the last.
+    The caller reports each event once, in order of time: a request that waits for several others follows the last.
     """
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Tokens of the answer with which others follow, ascending, in [0, output_tokens]; 0: as it arrives."""
+        """Tokens of the answer after which others follow, ascending, in [0, output_tokens]; 0: as it arrives."""
         ...
 
     def reached(self, depth: int, at_ps: int) -> Sequence[Arrival]:
-        """Requests that follow since one of `depths` was reached, their `arrives_ps` >= `at_ps`."""
+        """Requests that follow one of `depths`, just reached, their `arrives_ps` >= `at_ps`."""
         ...
 
     def after(self, ended_ps: int) -> Sequence[Arrival]:
-        """Requests that follow since this one has ended, their `arrives_ps` >= `ended_ps`.
+        """Requests that follow the end of this one, their `arrives_ps` >= `ended_ps`.
 
-        Those of depths that were never reached are among them: the request was rejected.
+        Those of depths never reached are included: the request was rejected.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadAbout:
-    """What a workload says of itself."""
+    """Facts of a workload."""
 
     name: str  # shown in tables
-    files: tuple[str, ...]  # it was read from; empty for a generator
-    format: str  # name of the files' format, or the generator's text
+    files: tuple[str, ...]  # read; empty for a generator
+    format: str  # name of the files' format, or the text of the generator
     unit_tokens: int  # tokens of a unit of `Arrival.blocks`, >= 1; 0: no request has any
-    num_requests: int | None  # all of them, those of sessions too; None where that is not known before the end
-    notes: tuple[str, ...]  # what was done to it and what its reader has to know, a line each
-    drawn: bool = False  # whether another seed gives other requests, or other times
-    # of the requests those that begin: they follow no other one of a session; None where that is not known before the
-    # end. Where both numbers are known, all sessions have as many requests.
+    num_requests: int | None  # in total, with those of sessions; None where unknown before the end
+    notes: tuple[str, ...]  # changes made and what readers must know, a line each
+    drawn: bool = False  # whether requests or times depend on a seed
+    # of the requests those that follow no other one of a session; None where unknown before the end. Where both numbers
+    # are known, all sessions have as many requests.
     num_arrivals: int | None = None
 
 
@@ -97,11 +97,11 @@ class Workload(Protocol):
 
     @property
     def about(self) -> WorkloadAbout:
-        """What it says of itself; counts in its notes are those of the newest iteration, as far as it has come."""
+        """Its facts; counts in its notes are those of the newest iteration so far."""
         ...
 
     def __iter__(self) -> Iterator[Arrival]:
-        """From the first to the last; each iteration starts anew and gives the same.
+        """From the first to the last; each iteration starts again and gives the same.
 
         Raises:
             TraceFormatError: a file that cannot be read, or breaks its format; names file, line, field and value.
@@ -110,8 +110,8 @@ class Workload(Protocol):
 
 
 PS_PER_S = 10**12
-MOST_PS = 2**62 - 1  # some 53 days: sums and differences of two such times stay within 64 bits
-MOST_READ_PS = 10**9 * PS_PER_S  # some thirty years: what files may say before it is scaled or cut
+MOST_PS = 2**62 - 1  # some 53 days: sums and differences of two such times fit 64 bits
+MOST_READ_PS = 10**9 * PS_PER_S  # some thirty years: the bound of times in files, before scaling and cutting
 
 _PLACES = 12  # of seconds, as picoseconds
 _MOST_DIGITS = 40
@@ -120,14 +120,14 @@ _SECONDS = re.compile(r"(\d{1,10})(?:\.(\d{0,40}))?", re.ASCII)
 
 
 def ps_of_seconds(text: str) -> int | None:
-    """Seconds as files write them, rounded to the nearest picosecond, halves up; None for what is no number.
+    """Seconds as text, rounded to the nearest picosecond, halves up; None for what is no number.
 
-    A sign, blanks and an exponent may stand there; what is beyond `MOST_READ_PS` in size comes to more than that.
+    A sign, blanks and an exponent are allowed; sizes beyond `MOST_READ_PS` may have another value beyond it.
     """
     found = _SECONDS.fullmatch(text)
     if found is not None:
         return int(found[1]) * PS_PER_S + _fraction(found[2] or "")
-    if not text.isascii() or "_" in text or len(text) > _MOST_DIGITS:  # what only Python takes for a number
+    if not text.isascii() or "_" in text or len(text) > _MOST_DIGITS:  # numbers in Python only
         return None
     try:
         return ps_of_decimal(Decimal(text.strip()))
@@ -136,9 +136,9 @@ def ps_of_seconds(text: str) -> int | None:
 
 
 def ps_of_decimal(value: Decimal | int, *, unit_ps: int = PS_PER_S) -> int | None:
-    """So many units of time, rounded to the nearest picosecond, halves up; None for infinity and what is no number.
+    """A number of units of time, rounded to the nearest picosecond, halves up; None for infinity and NaN.
 
-    What comes to more than `MOST_READ_PS` stays more, of the same sign; a unit is a power of ten.
+    Sizes beyond `MOST_READ_PS` may have another value beyond it, of the same sign; a unit is a power of ten.
     """
     if isinstance(value, int):
         return value * unit_ps
@@ -150,7 +150,7 @@ def ps_of_decimal(value: Decimal | int, *, unit_ps: int = PS_PER_S) -> int | Non
 
 
 def ps_of_moment(text: str) -> int | None:
-    """A time of the calendar in UTC, `2023-11-16 18:17:03.9799600`, since year 1; None for what is none."""
+    """A calendar time in UTC, `2023-11-16 18:17:03.9799600`, since year 1; None for other texts."""
     found = _MOMENT.fullmatch(text)
     if found is None:
         return None
@@ -183,11 +183,11 @@ def _minutes(text: str) -> int | None:
 
 ZERO_TOKENS = ("refuse", "drop", "one")
 MOST_COUNT = 2**31 - 1
-# Of what a text draws. Of a workload, all in memory while it is served:
+# Bounds of drawn workloads. Of a workload, all in memory while it is served:
 MOST_REQUESTS = 10_000_000
 # Of a session:
 MOST_TURNS = 10_000  # requests
-MOST_UNITS = 4_000_000  # of text, each of which has an id
+MOST_UNITS = 4_000_000  # of text, each with an id
 # Of one prompt, answer or observation:
 MOST_TOKENS = 10_000_000
 _MOST_TAG = 200
@@ -195,7 +195,7 @@ _MOST_TAG = 200
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadChanges:
-    """Scaling and truncation that every job under load takes."""
+    """Scaling and truncation, options of every job under load."""
 
     time_scale: float | None = opt(None, "Multiply all times by this; not beside --rate.")
     limit: int | None = opt(None, "Keep this many arrivals, the first ones.")
@@ -208,7 +208,7 @@ class WorkloadChanges:
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedLoopOptions:
-    """Closed loops, which take a workload's requests in its order and not at its times."""
+    """Closed loops, which use a workload's requests in order, without its times."""
 
     concurrency: int | None = opt(
         None, "Closed loop: keep N requests in the system, whatever their times; not beside --rate.", metavar="N"
@@ -223,24 +223,24 @@ class WorkloadOptions(WorkloadChanges, ClosedLoopOptions):
     """Scaling and truncation; in this order: zero tokens, limit, rate or time scale, waits, horizon, most tokens.
 
     Attributes:
-        time_scale: factor of all times, waits within sessions too, > 0; not beside `rate`. None: 1.
+        time_scale: factor of all times, waits within sessions included, > 0; not with `rate`. None: 1.
         limit: most arrivals, >= 1; a session with all its turns is one. None: all.
         max_prompt_tokens: longer prompts are cut to this, >= 1. None: none is.
         max_output_tokens: longer outputs are cut to this, >= 1. None: none is.
         max_wait_s: longer waits within sessions are cut to this, in seconds, >= 0. None: none is.
-        concurrency: of a closed loop, in [1, 10,000,000]: so many requests are in the system at any time, and when one
-            has ended the next comes; not beside `rate`, `time_scale` or sessions. None: an open loop.
-        active_sessions: likewise so many sessions, waits within them included; not beside `rate` or `concurrency`.
-        zero_tokens: what becomes of a request of a file whose prompt or output has no token: "refuse" it, "drop" it, or
-            serve it with "one" token.
+        concurrency: of a closed loop, in [1, 10,000,000]: requests in the system at any time; when one has ended the
+            next begins; not with `rate`, `time_scale` or sessions. None: an open loop.
+        active_sessions: the same for sessions, waits within them included; not with `rate` or `concurrency`.
+        zero_tokens: for a request of a file whose prompt or output has no token: "refuse" raises, "drop" leaves it out,
+            "one" serves it with one token.
         tag: of all requests, in place of theirs; None: theirs.
     """
 
     # mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of sessions
-    # without times, that of the Poisson process that starts them. None: as they are.
+    # without times, that of the Poisson process that starts them. None: unchanged.
     rate: float | None = None
     horizon_s: float | None = None  # requests that would arrive at this time or later are left out, > 0. None: none is.
-    seed: int = 0  # of what is drawn
+    seed: int = 0  # of draws
 
     def __post_init__(self) -> None:
         for name in ("rate", "time_scale", "horizon_s"):
@@ -261,7 +261,7 @@ class WorkloadOptions(WorkloadChanges, ClosedLoopOptions):
         check_least("`seed`", self.seed, 0)
 
     def _check_loops(self) -> None:
-        """Raise ArgumentError for a closed loop beside what it has no use for."""
+        """Raise ArgumentError for a closed loop with options that do not apply to it."""
         unused = {"concurrency": ("rate", "time_scale", "active_sessions"), "active_sessions": ("rate",)}
         for name, others in unused.items():
             most = getattr(self, name)
@@ -278,7 +278,7 @@ class WorkloadOptions(WorkloadChanges, ClosedLoopOptions):
         return self.active_sessions if self.concurrency is None else self.concurrency
 
     def given(self) -> dict[str, Any]:
-        """The options that are not as by default, by name."""
+        """The options that differ from the default, by name."""
         return given(self)
 
 
@@ -296,7 +296,7 @@ class Text:
         return Text(unit_tokens=self.unit_tokens, num_tokens=num_tokens, ids=self.ids[: num_tokens // self.unit_tokens])
 
     def grown(self, num_tokens: int, new_ids: Iterator[int]) -> "Text":
-        """The text with so many more tokens that no other one has there; units that they fill get new ids."""
+        """The text with `num_tokens` more, different from any other text; units that they fill get new ids."""
         total = self.num_tokens + num_tokens
         new = islice(new_ids, total // self.unit_tokens - len(self.ids))
         return Text(unit_tokens=self.unit_tokens, num_tokens=total, ids=(*self.ids, *new))
@@ -305,7 +305,7 @@ class Text:
 def requests_of(arrival: Arrival) -> Iterator[tuple[Arrival, int | None]]:
     """(request, its wait) of a session, by time; the first has no wait.
 
-    A wait is that after the last of what the request waits for.
+    A wait is that after the last thing for which the request waits.
     """
     coming: list[tuple[int, int, Arrival, int | None]] = [(arrival.arrives_ps, 0, arrival, None)]
     count = 0

@@ -1,4 +1,4 @@
-"""Workloads that are drawn, request by request; the same seed gives the same ones.
+"""Drawn workloads, request by request; the same seed gives the same ones.
 
 A generator's text is a kind, a colon, and options by their keys: `gamma:rate=4,cv=2,requests=1000,prompt=512,
 output=geometric:100`. Lengths are given, drawn from a distribution, or those of a recording's requests.
@@ -33,16 +33,16 @@ class Length:
 
     draw: Callable[[Random], int]
     least: int = 1  # the smallest that may be drawn
-    is_given: bool = False  # whether no other one may be drawn
+    is_given: bool = False  # whether it is the only one
 
 
 def _uniform(least: int, most: int, rng: Random) -> int:
-    """Both in; equal ends are a given number, for which nothing is drawn."""
+    """Both included; equal ends are a constant, without a draw."""
     return least if least == most else rng.randint(least, most)
 
 
 def _geometric(mean: float, rng: Random) -> int:
-    """1 and up, each length as likely as the one before it times 1 - 1 / mean."""
+    """From 1 up, each length with the probability of the one before it times 1 - 1 / mean."""
     return 1 if mean == 1 else min(MOST_COUNT, 1 + int(log(1 - rng.random()) / log(1 - 1 / mean)))
 
 
@@ -53,9 +53,9 @@ def _lognormal(mean: float, cv: float, rng: Random) -> int:
 
 
 def _length_of(name: str, text: str, most: int) -> Length:
-    """The distribution that a text says, of which `most` is the largest end or mean; raises ArgumentError, with `name`.
+    """Parse a distribution, whose largest end or mean is `most`; raises ArgumentError, with `name`.
 
-    What a distribution without end draws beyond that is for whoever keeps it in memory to refuse.
+    An unbounded distribution may draw more; code that keeps it in memory checks that.
     """
     ends = (text, text) if _COUNT.fullmatch(text) else None
     if found := _RANGE.fullmatch(text):
@@ -72,11 +72,11 @@ def _length_of(name: str, text: str, most: int) -> Length:
 
 @dataclass(frozen=True, slots=True)
 class RecordedLengths:
-    """What a request of a recording is drawn for."""
+    """Lengths of a request of a recording."""
 
     request_id: str
     tag: str
-    prompt_tokens: int  # 0 where no log says
+    prompt_tokens: int  # 0 where unknown
     output_tokens: int  # the target's own, >= 1
 
 
@@ -92,7 +92,7 @@ def recorded_lengths(recording: Recording) -> tuple[RecordedLengths, ...]:
     return tuple(one for row in found if (one := RecordedLengths(*row)).output_tokens)
 
 
-# Times of arrival that never go back, without end: picoseconds since the start.
+# Endless times of arrival, not descending: picoseconds since the start.
 Process = Callable[[Random], Iterator[int]]
 
 
@@ -148,8 +148,8 @@ class Given:
     """The options of a generator's text, `KIND:KEY=VALUE,...`; `known` has keys by kind.
 
     Raises:
-        ArgumentError: an unknown key, one given twice, or one without a value; the methods raise it for a value that is
-            none, or out of its range.
+        ArgumentError: an unknown key, a repeated one, or one without a value; the methods raise it for a bad value, or
+            one out of range.
     """
 
     def __init__(self, text: str, known: Mapping[str, Sequence[str]]) -> None:
@@ -169,7 +169,7 @@ class Given:
             self.options[key] = value
 
     def number(self, key: str, interval: str = "[1e-9, 1e9]") -> float | None:
-        """A number in an interval; None where it is not given."""
+        """A number in an interval; None where not given."""
         text = self.options.get(key)
         if text is None:
             return None
@@ -180,30 +180,30 @@ class Given:
         return float(text)
 
     def whole(self, key: str, least: int, most: int) -> int | None:
-        """A whole number; None where it is not given."""
+        """A whole number; None where not given."""
         found = self.number(key, f"[{least}, {most}]")
         if found is not None and found != int(found):
             raise ArgumentError(f"{key} of {self.kind} must be a whole number, got {self.options[key]!r}")
         return None if found is None else int(found)
 
     def length(self, key: str, most: int = MOST_TOKENS) -> Length:
-        """A distribution of lengths, which is given."""
+        """A distribution of lengths; must be given."""
         return _length_of(f"{key} of {self.kind}", self.options[key], most)
 
     def check_rate(self, rate: float | None) -> None:
-        """Raise ArgumentError for a rate beside that of the text."""
+        """Raise ArgumentError for a rate in addition to that of the text."""
         if "rate" in self.options and rate is not None:
             raise ArgumentError(f"`rate` must be given once: {self.text!r} has a rate of its own, got {rate:g} too")
 
     def check_expected(self, rate: float | None, seconds: float | None) -> None:
-        """Raise ArgumentError for more arrivals in so many seconds than a workload may have."""
+        """Raise ArgumentError if more arrivals are expected in `seconds` than a workload may have."""
         if rate is not None and seconds is not None and rate * seconds > MOST_REQUESTS:
             rule = f"must give at most {MOST_REQUESTS:,} arrivals in its seconds"
             raise ArgumentError(f"rate of {self.kind} {rule}, got {rate:g} x {seconds:g} s")
 
 
 _COMMON = ("rate", "requests", "seconds", "prompt", "output", "tag", "slo")
-CLOSED = "closed"  # the kind that is a closed loop, without times
+CLOSED = "closed"  # the kind of closed loops, without times
 _KNOWN = {
     "poisson": _COMMON,
     "gamma": (*_COMMON, "cv"),
@@ -217,28 +217,28 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSpec:
-    """What is to be drawn."""
+    """Options of a generator."""
 
     text: str
     process: Process
-    requests: int | None  # most of them; None: as many as `seconds` holds
+    requests: int | None  # at most; None: all within `seconds`
     concurrency: int | None  # requests in the system at any time; None: an open loop
-    seconds: float | None  # no request arrives at this time or later; None: there is no such time
-    prompt: Length | None  # None: of a recording's requests, as below
+    seconds: float | None  # no request arrives at this time or later; None: no bound
+    prompt: Length | None  # None: of a recording's requests, as `output`
     output: Length | None
     tag: str  # of all requests; "": those of a recording's requests, where lengths are
     slo: str
 
 
 def is_spec(text: str) -> bool:
-    """Whether a text means a generator."""
+    """Whether a text is a generator's."""
     return text.partition(":")[0] in KINDS
 
 
 def parse_spec(text: str, rate: float | None = None, concurrency: int | None = None) -> GeneratorSpec:
     """Read the text of a generator, `KIND:KEY=VALUE,...`.
 
-    `rate` is arrivals per second, and `concurrency` requests in the system, where the text names none.
+    `rate` is arrivals per second, and `concurrency` requests in the system, where the text has none.
     """
     given = Given(text, _KNOWN)
     given.check_rate(rate)
@@ -304,8 +304,8 @@ class Generator:
     """A `Source` that draws."""
 
     spec: GeneratorSpec
-    seed: int  # times and lengths are drawn apart: another process meets the same lengths
-    drawn_from: tuple[RecordedLengths, ...]  # that lengths are drawn from; empty where the spec gives both
+    seed: int  # times and lengths are drawn separately: another process has the same lengths
+    drawn_from: tuple[RecordedLengths, ...]  # source of lengths; empty where the spec gives both
     recording: str  # its name, "" for none
 
     @property
@@ -333,7 +333,7 @@ class Generator:
         return True
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
-        """See `Source`; requests are called by their number, from 1."""
+        """See `Source`; ids of requests are their numbers, from 1."""
         times = self.spec.process(Random(f"{self.seed}/times"))
         lengths, draw = Random(f"{self.seed}/lengths"), self._draw()
         end_ps = None if self.spec.seconds is None else ps_of_option(self.spec.seconds)
@@ -344,7 +344,7 @@ class Generator:
             yield Arrival(str(number), at_ps, prompt, output, tag, slo=self.spec.slo)
 
     def _draw(self) -> Callable[[Random], tuple[int, int, str]]:
-        """(tokens of the prompt, of the output, tag) of one request after another."""
+        """A function that draws (tokens of the prompt, of the output, tag) of the next request."""
         spec, rows = self.spec, self.drawn_from
         prompt, output = spec.prompt, spec.output
         if not rows:
@@ -364,7 +364,7 @@ class Generator:
 
 
 def make_generator(spec: GeneratorSpec, seed: int, lengths_from: Recording | None) -> Generator:
-    """A generator, with the recording that its lengths are drawn from; raises ArgumentError where that has none."""
+    """A generator, with the recording of its lengths; raises ArgumentError where that has none."""
     if spec.prompt is not None and spec.output is not None:
         return Generator(spec=spec, seed=seed, drawn_from=(), recording="")
     missing = "prompt" if spec.prompt is None else "output"

@@ -1,7 +1,7 @@
-"""Sessions that are drawn one after another; the same seed gives the same ones. Letter: T turns.
+"""Drawn sessions; the same seed gives the same ones. Letter: T turns.
 
-`persistent-agent` sends a growing context again and again, `react` and `rewoo` make the same tool calls with the model
-asked after each of them or before and after all, workers of `shared-workers` write into one context at once, and
+`persistent-agent` sends a growing context again and again, `react` and `rewoo` make the same tool calls with requests
+to the model after each of them or before and after all, workers of `shared-workers` write into one context at once, and
 answers of `tree-rollouts` to one prompt branch at several depths.
 """
 
@@ -43,7 +43,7 @@ class DrawnWait:
     """A distribution over waits."""
 
     mean_s: float
-    is_drawn: bool  # exponentially; else each is the mean, and nothing is drawn
+    is_drawn: bool  # exponential; else each is the mean, without a draw
 
     def draw_ps(self, rng: Random) -> int:
         """One wait in picoseconds."""
@@ -54,12 +54,12 @@ class DrawnWait:
 
 @lru_cache(maxsize=64)
 def _given_ps(seconds: float) -> int:
-    """Of seconds that all requests wait; exact, which takes a while."""
+    """A constant wait in picoseconds; cached, as exact conversion is slow."""
     return ps_of_option(seconds)
 
 
 def seconds_of(name: str, text: str) -> DrawnWait:
-    """The distribution that a text says; raises ArgumentError, which names `name`."""
+    """Parse a distribution; raises ArgumentError with `name`."""
     given, drawn = _GIVEN.fullmatch(text), _EXPONENTIAL.fullmatch(text)
     found = given or drawn
     if found is None or float(found[1]) > _MOST_S:
@@ -67,27 +67,26 @@ def seconds_of(name: str, text: str) -> DrawnWait:
     return DrawnWait(mean_s=float(found[1]), is_drawn=drawn is not None)
 
 
-# Of ids within a session, more than it may have units; above them stands its number, and number 0 is what all sessions
-# share.
+# Bits of ids within a session, enough for its units; the bits above are its number, 0 for text that all sessions share.
 SESSION_BITS = 31
 
 
 class DrawnSession(NamedTuple):
-    """Which session is drawn, and how its requests are to be."""
+    """Number, arrival and fields of a session to draw."""
 
-    number: int  # from 1; its first request is called by it
-    arrives_ps: int  # of that request
+    number: int  # from 1; the id of its first request
+    arrives_ps: int  # of its first request
     unit_tokens: int
     tag: str
     slo: str
 
     @property
     def first_id(self) -> int:
-        """The first id that is the session's own."""
+        """The session's first own id."""
         return self.number << SESSION_BITS
 
     def check_units(self, num_units: int) -> None:
-        """Raise ArgumentError for more units of text than a session may have, each of which takes memory."""
+        """Raise ArgumentError for more units of text than a session may have, as each takes memory."""
         if num_units > MOST_UNITS:
             rule = f"must have at most {MOST_UNITS:,} units of text"
             raise ArgumentError(f"sessions {rule}, got {num_units:,} in session {self.number}")
@@ -100,20 +99,20 @@ def check_requests(num_requests: int) -> None:
 
 
 class SessionKind(Protocol):
-    """A kind of session; a frozen record of what its text says."""
+    """A kind of session; a frozen record of its options."""
 
     def begin(self, place: DrawnSession, rng: Random) -> Arrival:
-        """Draw a session; returns its first request, which knows the others. Raises as `DrawnSession.check_units`."""
+        """Draw a session; returns its first request, which the others follow. Raises as `DrawnSession.check_units`."""
         ...
 
     @property
     def num_requests(self) -> int | None:
-        """Of each session; None where that is drawn."""
+        """Of each session; None where drawn."""
         ...
 
 
 class GrowingLine:
-    """The rest of a session, from a turn on; implements `Turns`. Units of its text are numbered one after another."""
+    """The rest of a session, from a turn on; implements `Turns`. Units of its text are numbered consecutively."""
 
     __slots__ = ("_drawn", "_turn")
 
@@ -124,7 +123,7 @@ class GrowingLine:
         self._turn = turn
 
     def reached(self, depth: int, at_ps: int) -> tuple[Arrival, ...]:
-        """See `Turns`: nobody waits for a depth."""
+        """See `Turns`: no request waits for a depth."""
         return ()
 
     def after(self, ended_ps: int) -> tuple[Arrival, ...]:
@@ -133,10 +132,10 @@ class GrowingLine:
 
 
 class DrawnLine:
-    """A session; changes no more.
+    """A drawn session; immutable.
 
-    Prompts begin with `shared_tokens` that all sessions share; each of T requests reads `[T]` new tokens beside all
-    before, and answers `[T]`; `[T - 1]` waits go from the end of each request to the next.
+    Prompts begin with `shared_tokens` that all sessions share; each of T requests reads `[T]` new tokens after all
+    before, and answers `[T]`; `[T - 1]` waits are from the end of each request to the next.
     """
 
     __slots__ = ("_ids", "_outputs", "_place", "_prompts", "_waits_ps")
@@ -164,7 +163,7 @@ class DrawnLine:
         return self.arrival(0, self._place.arrives_ps)
 
     def arrival(self, turn: int, after_ps: int) -> Arrival:
-        """A request, by its number, whose wait begins then."""
+        """A request, by its number, whose wait begins at `after_ps`."""
         number, _, unit, tag, slo = self._place
         prompt, output, ids = self._prompts[turn], self._outputs[turn], self._ids
         full = prompt // unit
@@ -187,10 +186,10 @@ class PersistentAgent:
     """An agent that keeps one conversation open, as coding agents do.
 
     It imitates sessions such as those of kv-cache-tester (docs/workloads.md): a system prompt with tools that all
-    sessions have in common, then turn after turn, each of which sends all that was read and answered before, and the
-    result of a tool or a message of the user. The client keeps its text as it was, so only the newest tokens have to be
-    read while the prefix cache holds the session: with many turns over 80% of the tokens read are hits. It leaves out
-    what real clients do now and then: cutting or rewriting their history, and sub-agents.
+    sessions share, then turn after turn, each of which sends all that was read and answered before, and the result of a
+    tool or a message of the user. The client does not change its text, so only the newest tokens have to be read while
+    the prefix cache holds the session: with many turns over 80% of the tokens read are hits. It leaves out what real
+    clients sometimes do: cutting or rewriting their history, and sub-agents.
     """
 
     turns: Length  # of a session
@@ -217,14 +216,14 @@ class PersistentAgent:
 class SharedWorkers:
     """Workers on one problem that read each other's text, as in Hogwild! inference (arXiv:2504.06261).
 
-    The context is the problem, then what workers wrote, each at a place of its own: in round r worker w has the w-th
-    place behind all that was written in the rounds before. In each round all workers read the whole context, and write
-    side by side; a round begins when the one before is over.
+    The context is the problem, then the workers' texts, each at a place of its own: in round r worker w has the w-th
+    place after all texts of the rounds before. In each round all workers read the whole context, and write in parallel;
+    a round begins when the one before is over.
 
-    Hogwild! lets workers see each other's newest token at once, and turns cached keys to their new places. A cache that
-    is found by prefix cannot: what worker 0 writes follows all that it has read; what the others write has, in the
-    context, worker 0's text before it, so every worker reads it again. What was read in an earlier round is found. So
-    this is what Hogwild! costs on an engine without such turning, with a round in place of a token.
+    In Hogwild! workers see each other's newest token at once, and cached keys are rotated to their new places. A prefix
+    cache cannot do this: worker 0's text follows all that it has read; the others' texts follow, in the context, worker
+    0's, so every worker reads them again. What was read in an earlier round is a hit. So this is the cost of Hogwild!
+    on an engine without such rotation, with a round in place of a token.
     """
 
     workers: int  # >= 1
@@ -246,7 +245,8 @@ class SharedWorkers:
         nodes: list[Node] = []
         for number in range(self.rounds):
             outputs = [self.output.draw(rng) for _ in range(self.workers)]
-            # Rounds begin together: the first at once with the session, others with the ends of the one before.
+            # All requests of a round begin together: the first at the session's start, others at the ends of the one
+            # before.
             before = tuple(Waits(len(nodes) - 1 - worker) for worker in range(self.workers)) if number else ()
             place.check_units((context.num_tokens + sum(outputs)) // place.unit_tokens)
             written = context.grown(outputs[0], ids)
@@ -272,14 +272,14 @@ class SessionSource:
 
     text: str
     kind: SessionKind
-    rate: float | None  # sessions per second, which begin as a Poisson process; None: all at 0
+    rate: float | None  # sessions per second, a Poisson process; None: all begin at 0
     active: int | None  # sessions at any time, which begin as others end; None: an open loop
-    sessions: int | None  # most of them; None: as many as `seconds` holds, and there is a rate
-    seconds: float | None  # no session begins at this time or later; None: there is no such time
+    sessions: int | None  # at most; None: all within `seconds`, with a rate
+    seconds: float | None  # no session begins at this time or later; None: no bound
     unit_tokens: int
     tag: str
     slo: str
-    seed: int  # times and sessions are drawn apart
+    seed: int  # times and sessions are drawn separately
 
     @property
     def about(self) -> WorkloadAbout:
@@ -303,7 +303,7 @@ class SessionSource:
         return True
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
-        """See `Source`; the first request of each session, called by its number, from 1."""
+        """See `Source`; the first request of each session, whose id is its number, from 1."""
         times = repeat(0) if self.rate is None else poisson(self.rate, Random(f"{self.seed}/times"))
         drawn = Random(f"{self.seed}/lengths")
         end_ps = None if self.seconds is None else ps_of_option(self.seconds)
@@ -315,14 +315,14 @@ class SessionSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCalls:
-    """What `ReAct` and `ReWOO` both do."""
+    """Base of `ReAct` and `ReWOO`."""
 
     steps: Length  # calls of tools
     system: int  # tokens that all prompts begin with, >= 0: the instruction and worked examples
     prompt: Length  # of the question
-    output: Length  # that the model writes for each call, and for the answer
-    observation: Length  # that a tool returns
-    wait: DrawnWait  # that a tool takes
+    output: Length  # of the model, for each call and for the answer
+    observation: Length  # of a tool's result
+    wait: DrawnWait  # of a tool
 
     def draw(self, rng: Random) -> tuple[int, list[int], list[int], list[int]]:
         """(tokens of the question, of each output, of each observation, picoseconds of each call) of a session."""
@@ -357,7 +357,7 @@ class ReWOO(ToolCalls):
 
     The planner writes all calls at once, each of which may name results of earlier ones; the tools are called one after
     another, with no model between; the solver reads question, plan and results, and writes the answer. So two requests
-    do what N + 1 of `react` do: the tokens sent grow with N. The solver's prompt goes on from the planner's text here;
+    do what N + 1 of `react` do: the tokens sent grow with N. The solver's prompt continues the planner's text here;
     with an instruction of its own, it would share less.
     """
 
@@ -379,14 +379,14 @@ class TreeRollouts:
     """Rollouts of one prompt for reinforcement learning on groups of answers, grown as a tree.
 
     It imitates samplers such as TreePO (arXiv:2508.17445): with `branch=4@0/2@32/2@64` four answers begin at the
-    prompt, and each path splits in two after 32 tokens of its answer, and again after 64. A path that goes on is one
-    request; each new one is another, which arrives when its parent has written so many tokens, and whose prompt is its
-    parent's text up to there. So 16 trajectories cost 4 x 32 + 8 x 32 + 16 x rest tokens; `branch=16@0` are independent
-    ones. Where samplers branch by a measure of doubt, the depths here are given; all paths of a prompt end at one
-    length.
+    prompt, and each path splits in two after 32 tokens of its answer, and again after 64. A path that continues is one
+    request; each new one is another, which arrives when its parent has written the tokens of that depth, and whose
+    prompt is its parent's text up to there. So 16 trajectories cost 4 x 32 + 8 x 32 + 16 x rest tokens; `branch=16@0`
+    are independent ones. Where samplers branch by a measure of doubt, the depths here are given; all paths of a prompt
+    have the same length.
     """
 
-    branches: tuple[Branch, ...]  # where paths part
+    branches: tuple[Branch, ...]  # where paths branch
     prompt: Length  # tokens of prompts
     output: Length  # tokens of each whole trajectory, above the last depth
 
@@ -416,7 +416,7 @@ class TreeRollouts:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """What one request reads, the tokens of the answer in that, and all that it has in the end."""
+    """A request's prompt, the tokens of the answer in it, and its text at the end."""
 
     prompt: Text
     depth: int
@@ -475,7 +475,7 @@ def _system(given: Given) -> int:
     return given.whole("system", 0, MOST_TOKENS) or 0
 
 
-# What each kind needs, what it may have besides, and who makes it.
+# By kind: required options, further ones, and the parser.
 _KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Given], SessionKind]]] = {
     "tree-rollouts": (("branch", "prompt", "output"), (), _tree),
     "persistent-agent": (("turns", "prompt", "output"), ("system", "wait"), _agent),
@@ -490,7 +490,7 @@ _KNOWN = {kind: (*_COMMON, *needs, *more) for kind, (needs, more, _) in _KINDS.i
 def parse_sessions(text: str, rate: float | None, seed: int, active: int | None = None) -> SessionSource:
     """Read the text of a generator of sessions.
 
-    `rate` is sessions per second, where the text names none; with `active` so many go on at any time.
+    `rate` is sessions per second, where the text has none; `active` is the number of sessions at any time.
     """
     given = Given(text, _KNOWN)
     for key in ("rate", "seconds"):

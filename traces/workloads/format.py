@@ -1,4 +1,4 @@
-"""What a format of workloads is: how its files are told, who reads them, and what a row of them is asked for."""
+"""A format of workloads: how its files are recognised, their reader, and checked rows."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from ..importers.reading import Fields, lines_of
 from .arrival import MOST_COUNT, MOST_PS, MOST_READ_PS, PS_PER_S, Arrival, WorkloadOptions, ps_of_decimal
 
 MOST_ID = 2**62
-FIRST_LOCAL = MOST_ID + 1  # of ids that no file may say; above it the line, then the unit
+FIRST_LOCAL = MOST_ID + 1  # first id that no file may use: generated ones are it, the line, then the unit
 LOCAL_BITS = 24
 _MOST_TEXT = 200
 _LONGEST_FIELD = 100
@@ -21,20 +21,20 @@ _LONGEST_FIELD = 100
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What an iteration has met so far."""
+    """Counts of an iteration so far."""
 
     dropped: int = 0  # requests without a token of prompt or output, left out
     served_as_one: int = 0  # such requests, served with one token
     cut_prompts: int = 0  # prompts that were cut
     cut_outputs: int = 0  # outputs that were cut
     cut_waits: int = 0  # waits within sessions that were cut
-    # of sessions begun before it that would arrive at the horizon or later; who waits for them never comes and is not
-    # counted
+    # requests of sessions begun before the horizon that would arrive at it or later; those that wait for them never
+    # arrive and are not counted
     late_requests: int = 0
-    remarks: dict[str, int] = field(default_factory=dict)  # what a format has to say of what it met, by text: how often
+    remarks: dict[str, int] = field(default_factory=dict)  # counts of a format's remarks, by text
 
     def remark(self, text: str) -> None:
-        """Count what a format has to say."""
+        """Count a format's remark."""
         self.remarks[text] = self.remarks.get(text, 0) + 1
 
 
@@ -43,27 +43,27 @@ class Reading:
     """One file while it is read."""
 
     path: Path  # the file
-    options: WorkloadOptions  # what becomes of requests without tokens
+    options: WorkloadOptions  # for requests without tokens
     tally: Tally  # mutated
-    number: int = 0  # of the file among those of the workload, from 0
+    number: int = 0  # of the file in the workload, from 0
     # the first object of the workload's first file; empty for tables
     first: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, line: int) -> str:
-        """As errors name it."""
+        """The file and line, for errors."""
         return f"{self.path}: line {line}"
 
     def error(self, line: int, field: str, rule: str, value: object) -> TraceFormatError:
-        """What to raise of a field that breaks `rule`."""
+        """The error for a field that breaks `rule`."""
         return TraceFormatError(self.place(line), field, rule, value)
 
     def lengths(self, line: int, prompt: int, output: int, *, names: Sequence[str]) -> tuple[int, int] | None:
         """(tokens of the prompt, of the output), each >= 1; None for a request that is dropped.
 
-        `line` is where they stand, and `names` those of the two fields.
+        `line` and `names` are those of the two fields.
 
         Raises:
-            TraceFormatError: one is 0, and the options do not say what becomes of that.
+            TraceFormatError: one is 0, and the options do not allow that.
         """
         if prompt and output:
             return prompt, output
@@ -77,7 +77,7 @@ class Reading:
         raise self.error(line, names[bool(prompt)], rule, 0)
 
     def time(self, line: int, field: str, found: int | None, value: object, *, most_ps: int) -> int:
-        """A time or a wait, checked: `found` picoseconds, 0 to `most_ps`; None where `value` is no time."""
+        """Check a time or a wait: `found` picoseconds, 0 to `most_ps`; None if `value` is no time."""
         if found is None or not 0 <= found <= most_ps:
             raise self.error(line, field, f"must be a time in [0, {most_ps // PS_PER_S:,}] s", value)
         return found
@@ -92,23 +92,23 @@ def whole(value: object, least: int = 0, most: int = MOST_COUNT) -> bool:
 class WorkloadFormat:
     """One format of files."""
 
-    name: str  # as `WorkloadAbout.format` has it
-    keys: tuple[str, ...]  # what tells its files, for error messages
-    # whether an object with these keys, or a head of these columns, could be of such a file
+    name: str  # in `WorkloadAbout.format`
+    keys: tuple[str, ...]  # by which its files are recognised, for error messages
+    # whether an object with these keys, or a header of these columns, could be of such a file
     sees: Callable[[frozenset[str]], bool]
     # (line, arrival) of each request of a file; raises TraceFormatError
     read: Callable[[Reading], Iterator[tuple[int, Arrival]]]
     # of a file whose first object is given; of a format without blocks 0
     unit_tokens: Callable[[Mapping[str, Any]], int] = lambda _: 0
-    notes: tuple[str, ...] = ()  # what its reader has to know
-    # whether a file whose first object is given says when requests arrive; else all that it holds begins together
+    notes: tuple[str, ...] = ()  # what readers must know
+    # whether a file with this first object has times of arrival; else all begin together
     timed: Callable[[Mapping[str, Any]], bool] = lambda _: True
     many: bool = False  # whether several files are one workload
-    is_json: bool = False  # whether its files hold an object a line; else they are tables
+    is_json: bool = False  # whether its files have one object per line; else they are tables
 
 
 class Row(Fields):
-    """The object of a line, or one within it; numbers with a point are exact decimals."""
+    """The object of a line, or a nested one; numbers with a point are exact decimals."""
 
     __slots__ = ("line", "reading")
 
@@ -130,14 +130,14 @@ class Row(Fields):
                 raise self.error(key, "must be there", "null" if key in self.values else "nothing")
 
     def sequence(self, key: str) -> list[Any]:
-        """A list, empty where it is not there."""
+        """A list, empty where missing."""
         found = self.values.get(key, [])
         if not isinstance(found, list):
             raise self.error(key, "must be a list", kind_of_json(found))
         return found
 
     def rows(self, key: str) -> Iterator["Row"]:
-        """The objects of a list; raises at once where it is none, and for what is no object when it is its turn."""
+        """The objects of a list; raises at once if it is no list, and for another value when it is reached."""
         return (self._row(f"{key}[{place}]", one) for place, one in enumerate(self.sequence(key)))
 
     def _row(self, field: str, found: object) -> "Row":
@@ -146,11 +146,11 @@ class Row(Fields):
         return Row(self.reading, self.line, found, f"{self.prefix}{field}.")
 
     def tokens(self, key: str) -> int:
-        """A whole number; what becomes of 0 is left to `lengths`."""
+        """A whole number; `lengths` treats 0."""
         return self.tokens_of(key, self.values.get(key))
 
     def tokens_of(self, field: str, value: object) -> int:
-        """The same of a value that stands elsewhere."""
+        """The same for a value of another place."""
         if not whole(value):
             raise self.error(field, f"must be a whole number in [1, {MOST_COUNT}]", value)
         assert isinstance(value, int)
@@ -167,15 +167,15 @@ class Row(Fields):
         return self._time(key, self.values.get(key), unit_ps, MOST_READ_PS)
 
     def time_of(self, field: str, value: object) -> int:
-        """The same, in seconds, of a value that stands elsewhere."""
+        """The same, in seconds, for a value of another place."""
         return self._time(field, value, PS_PER_S, MOST_READ_PS)
 
     def wait(self, key: str, default: int | None = None, *, unit_ps: int = PS_PER_S) -> int:
-        """Picoseconds of a time within a session, of which the clock of a run has to hold every one."""
+        """Picoseconds of a time within a session, within the clock of a run."""
         return self._time(key, self.values.get(key, default), unit_ps, MOST_PS)
 
     def ids(self, key: str) -> tuple[int, ...]:
-        """Ids of blocks: whole numbers, none twice, since an id stands for all the text before it as well."""
+        """Ids of blocks: whole numbers, not repeated, since an id also means all the text before it."""
         found = self.sequence(key)
         if set(map(type, found)) - {int} or (found and not 0 <= min(found) <= max(found) <= MOST_ID):
             place, wrong = next((place, one) for place, one in enumerate(found) if not whole(one, 0, MOST_ID))
@@ -185,7 +185,7 @@ class Row(Fields):
         return tuple(found)
 
     def blocks(self, key: str, prompt: int, unit: int) -> tuple[int, ...]:
-        """Ids for all of a prompt, its last unit full or begun, or none at all."""
+        """Ids for all of a prompt, its last unit full or partial, or none."""
         blocks = self.ids(key)
         if blocks and not unit:
             raise self.error(key, "must be left out where the first line has no unit_tokens", len(blocks))
@@ -201,7 +201,7 @@ class Row(Fields):
         raise self.error(key, "must not be empty", name)
 
     def printable(self, field: str, value: object) -> str:
-        """A text that may stand in a line."""
+        """A printable text without line breaks."""
         if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT:
             return value
         raise self.error(field, f"must be printable text of at most {_MOST_TEXT} characters", value)
@@ -216,13 +216,13 @@ class Row(Fields):
 
 
 def rows_of(reading: Reading) -> Iterator[Row]:
-    """The objects of a file that holds one a line; raises TraceFormatError for a line that is none."""
+    """The objects of a file with one per line; raises TraceFormatError for another line."""
     for line, text in lines_of(reading.path):
         yield row_of(reading, line, text)
 
 
 def row_of(reading: Reading, line: int, text: bytes) -> Row:
-    """The object that a line holds; raises TraceFormatError."""
+    """The object of a line; raises TraceFormatError."""
     rule = "must be one JSON object a line"
     try:
         found = decode_json(text, decimals=True, constants=True)

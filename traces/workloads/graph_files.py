@@ -1,13 +1,13 @@
-"""Sessions as graphs: those of coding agents, as kv-cache-tester records them, and those in our own lines.
+"""Sessions as graphs: those of coding agents, as recorded by kv-cache-tester, and those in our own lines.
 
 An agent's request waits for the one before. The first one of a sub-agent waits for the agent's latest before it, so
-several sub-agents run side by side. Where the file says how long a sub-agent took, its `t` is when it had ended (so
-read, the published ones begin about a second after what launched them), and the agent goes on after all of them; where
-it does not say, `t` is when it was launched, and nobody waits for it. Every wait is the recorded time between an end
-and what follows it: what a tool or a user took. Blocks of prompts are written whole or as what changed since the prompt
-before, and kept as runs of ids.
+several sub-agents run in parallel. Where the file has the duration of a sub-agent, its `t` is its end (read so, the
+published ones begin about a second after what launched them), and the agent continues after all of them; where it does
+not, `t` is its launch, and no request waits for it. Every wait is the recorded time between an end and what follows it:
+the time of a tool or a user. Blocks of prompts are written whole or as changes since the prompt before, and kept as
+runs of ids.
 
-Our own lines say what each request waits for, whose text it goes on from, and where it writes.
+Our own lines have what each request waits for, whose text it continues, and where it writes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ from .arrival import MOST_COUNT, PS_PER_S, Arrival, Text
 from .format import FIRST_LOCAL, LOCAL_BITS, MOST_ID, Reading, Row, WorkloadFormat, rows_of, whole
 from .sessions import GraphError, Node, Runs, SessionGraph, Turn, TurnsLeft, Waits, runs_of
 
-SESSION_LOCAL_BITS = 24  # of ids that count within their session; above them stand its line and its file
+SESSION_LOCAL_BITS = 24  # of ids within a session; the bits above are its line and its file
 _LINE_BITS, _FILE_BITS = 24, 14
 
 
 def _id_offset(row: Row) -> int:
-    """What is added to the ids of a session, so that those of other sessions are others."""
+    """The offset of a session's ids, which separates them from other sessions'."""
     scope, number = row.values["hash_id_scope"], row.reading.number
     if scope == "global":
         return 0
@@ -77,7 +77,7 @@ def head_of(runs: Runs, count: int) -> Runs:
 
 
 def _common(before: Runs, ids: Sequence[int], offset: int) -> int:
-    """How many of the first ids are those of the prompt before."""
+    """Number of leading ids that are those of the prompt before."""
     count = 0
     for first, last in before:
         wanted = range(first - offset, min(last - offset + 1, first - offset + len(ids) - count))
@@ -88,7 +88,7 @@ def _common(before: Runs, ids: Sequence[int], offset: int) -> int:
 
 
 def _given_runs(row: Row, key: str, offset: int) -> Runs:
-    """Runs as a file has them, `[[first, last], ...]`."""
+    """Runs as in a file, `[[first, last], ...]`."""
     runs: list[tuple[int, int]] = []
     value = row.values[key]
     for place, run in enumerate(value if isinstance(value, list) else [value]):
@@ -126,24 +126,24 @@ _TYPES = ("n", "s", "subagent")
 _PS_PER_MS = PS_PER_S // 1000
 UNKNOWN_END = "waits that hold the seconds of the request before, since the file does not say when that ended"
 EARLY = "requests that began before what they wait for had ended, as the file has it, and that wait 0 s after it"
-NO_JOIN = "sub-agents that nobody waits for, since the file does not say how long they took"
+NO_JOIN = "sub-agents that no request waits for, since the file does not say how long they took"
 
 
 class _Ended(NamedTuple):
     request: int
     at_ps: int
-    is_end: bool  # else the file has its beginning only
+    is_end: bool  # else `at_ps` is its beginning, as the file lacks its end
 
 
 @dataclass(slots=True, kw_only=True)
 class _Strand:
-    """Where the requests of an agent, or of one sub-agent, have come to."""
+    """The state of an agent's requests, or of a sub-agent's."""
 
-    own: Sequence[_Ended]  # what the next request or sub-agent follows: the agent's latest request, or who launched it
+    own: Sequence[_Ended]  # what the next request or sub-agent follows: the agent's latest request, or what launched it
     joined: list[_Ended] = field(default_factory=list[_Ended])  # ends of its sub-agents since
-    follows_own: bool = False  # whether what came before is a request of its own that is not dropped
+    follows_own: bool = False  # whether the one before is a request of its own that was not dropped
     prompt: Runs = ()  # blocks of the prompt before
-    keeps: int | None = None  # number of the request that has them; None: it was dropped, or there is none
+    keeps: int | None = None  # number of the request with them; None: dropped, or none
 
     @property
     def waits(self) -> list[_Ended]:
@@ -151,16 +151,16 @@ class _Strand:
 
 
 class _AgentSession:
-    """A session while it is read; `take` adds to its nodes. `unit` is tokens of a block."""
+    """A session while it is read; `take` adds nodes. `unit` is tokens of a block."""
 
     def __init__(self, row: Row, unit: int) -> None:
         self._name, self._unit, self._offset, self._tally = row.values["id"], unit, _id_offset(row), row.reading.tally
         self._nodes: list[Node] = []
-        self._num_requests = 0  # dropped ones too
-        self._is_line = True  # of turns: no sub-agents
+        self._num_requests = 0  # with dropped ones
+        self._is_line = True  # of turns, without sub-agents
 
     def session(self) -> TurnsLeft | SessionGraph | None:
-        """What was read; None: nothing of it is left."""
+        """The session read; None if all its requests were dropped."""
         if not self._nodes:
             return None
         if self._is_line:
@@ -168,7 +168,7 @@ class _AgentSession:
         return SessionGraph(nodes=tuple(self._nodes))
 
     def take(self, around: Row, base_ps: int, launched_by: Sequence[_Ended] = ()) -> list[_Ended]:
-        """Take the `requests` of the session or of a sub-agent; what those wait for that go on after them.
+        """Take the `requests` of the session or of a sub-agent; returns the ends that its successors wait for.
 
         They begin `base_ps` after the start of the session, and the first waits for what launched it.
         """
@@ -203,7 +203,7 @@ class _AgentSession:
             strand.joined.append(one if one.is_end else _Ended(one.request, at_ps, is_end=True))
 
     def _take_request(self, strand: _Strand, row: Row, at_ps: int) -> None:
-        needed = (*_REQUEST, *(_WHOLE if "hash_ids" in row.values else _BLOCKS))  # both may contradict each other
+        needed = (*_REQUEST, *(_WHOLE if "hash_ids" in row.values else _BLOCKS))  # not both: they may differ
         row.check_keys(needed, (*needed, *_REQUEST_MORE))
         wait_ps = self._wait(strand, row, at_ps)
         self._num_requests += 1
@@ -213,7 +213,7 @@ class _AgentSession:
         tokens = row.lengths(counts, ("in", "out"))
         is_end = "api_time" in row
         took_ps = row.wait("api_time") if is_end else 0
-        if tokens is None:  # what follows takes over its wait
+        if tokens is None:  # dropped: the next one takes over its wait
             strand.own = [_Ended(one.request, one.at_ps + took_ps, one.is_end and is_end) for one in strand.waits]
             strand.keeps = None
         else:
@@ -232,7 +232,7 @@ class _AgentSession:
         strand.joined, strand.follows_own, strand.prompt = [], tokens is not None, prompt
 
     def _wait(self, strand: _Strand, row: Row, at_ps: int) -> int:
-        """What a request waited for after the last of what it waits for had ended."""
+        """A request's wait after the last end that it waits for."""
         if strand.follows_own and not strand.joined and "think_time" in row:
             return row.wait("think_time")
         if not strand.waits:
@@ -250,7 +250,7 @@ _SESSION_MORE = ("models", "tool_tokens", "system_tokens", "totals")
 
 
 def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
-    """The first request of each session of a file, which the others follow; all sessions begin at 0."""
+    """The first request of each session of a file, followed by the others; all sessions begin at 0."""
     for row in rows_of(reading):
         row.check_keys(_SESSION, (*_SESSION, *_SESSION_MORE))
         for key in ("block_size", "hash_id_scope"):
@@ -269,7 +269,7 @@ def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
 
 
 def unit_of(found: Mapping[str, Any]) -> int:
-    """Tokens of a block in a session; 0 where it does not say."""
+    """Tokens of a block in a session; 0 where unknown."""
     size = found.get("block_size")
     return size if isinstance(size, int) and whole(size, 1) else 0
 
@@ -293,7 +293,7 @@ AGENTS = WorkloadFormat(
 _TOKENS = ("prompt_tokens", "output_tokens")
 _NEEDED = ("after", *_TOKENS)
 _KNOWN = (*_NEEDED, "request_id", "wait_s", "blocks", "continues", "at")
-_MOST_TOKENS = 2 ** (LOCAL_BITS - 1)  # of a session where texts have ids: its context has as many of its own
+_MOST_TOKENS = 2 ** (LOCAL_BITS - 1)  # of a session with ids of texts: its shared context has as many ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,9 +303,9 @@ class _Request:
     tokens: tuple[int, int]  # of prompt and answer
     wait_ps: int  # see `Turn`
     after: tuple[str, ...]
-    blocks: tuple[int, ...]  # ids that the file gives
-    continues: str  # whose text it goes on from; "" for nobody's
-    at: int | None  # token of the shared context at which it writes; None: it does not
+    blocks: tuple[int, ...]  # ids in the file
+    continues: str  # the request whose text it continues; "" for none
+    at: int | None  # token of the shared context at which it writes; None: not into it
 
     @property
     def is_first(self) -> bool:
@@ -322,7 +322,7 @@ class _Request:
 
 
 def graph_of(row: Row, *, name: str, unit: int, tag: str, slo: str) -> SessionGraph:
-    """The session that a line begins, whose `graph` holds its other requests; raises TraceFormatError."""
+    """The session of a line, whose `graph` holds its further requests; raises TraceFormatError."""
     following = row.rows("graph")
     requests = [_request(row, name, unit)]
     for number, one in enumerate(following, start=1):
@@ -357,7 +357,7 @@ def _request(row: Row, default: str, unit: int) -> _Request:
 
 
 class _Graph:
-    """The requests of a line, as a graph; `unit` is tokens of a unit, 0: nothing is known of texts."""
+    """The requests of a line, as a graph; `unit` is tokens of a unit, 0: texts are unknown."""
 
     def __init__(self, line: int, requests: Sequence[_Request], unit: int) -> None:
         self._line, self._requests, self._unit = line, requests, unit
@@ -371,7 +371,7 @@ class _Graph:
         waits = [tuple(dict.fromkeys(self._waits(one, "after", text) for text in one.after)) for one in self._requests]
         plain = tuple(Node(turn=one.turn(()), waits=waits[number]) for number, one in enumerate(self._requests))
         try:
-            SessionGraph(nodes=plain)  # before texts are followed from one to the next
+            SessionGraph(nodes=plain)  # check the graph before texts are built along it
         except GraphError as error:
             one = self._requests[error.number]
             raise one.row.error("after", error.rule, error.value) from None
@@ -381,7 +381,7 @@ class _Graph:
         return SessionGraph(nodes=tuple(self._nodes(waits)), tag=tag, slo=slo)
 
     def _nodes(self, waits: Sequence[tuple[Waits, ...]]) -> Iterator[Node]:
-        """With texts: those that others wait for come before them."""
+        """Nodes with texts, built in an order in which each comes after those it waits for."""
         written: dict[int, dict[int, float]] = {}
         texts: dict[int, tuple[Text, Text]] = {}
         for number in _in_order(waits):
@@ -396,7 +396,7 @@ class _Graph:
     def _texts(
         self, one: _Request, written: Mapping[int, float], texts: Mapping[int, tuple[Text, Text]]
     ) -> tuple[Text, Text]:
-        """A request's prompt, and that with its answer."""
+        """A request's prompt, and the prompt with its answer."""
         prompt_tokens, output_tokens = one.tokens
         if one.at is not None and not one.is_first:
             prompt = self._read(one, written, texts[0][0])
@@ -409,7 +409,7 @@ class _Graph:
             prompt = prompt.grown(prompt_tokens - prompt.num_tokens, self._ids)
         if one.at is None:
             return prompt, prompt.grown(output_tokens, self._ids)
-        if one.at > prompt_tokens:  # what it writes follows another text than in the context
+        if one.at > prompt_tokens:  # its answer follows another text than in the context
             return prompt, prompt
         return prompt, self._context(prompt if one.is_first else texts[0][0], prompt_tokens + output_tokens)
 
@@ -446,7 +446,7 @@ class _Graph:
         return self._context(first, one.tokens[0])
 
     def _context(self, first: Text, num_tokens: int) -> Text:
-        """The first tokens of the context, by the ids of its places."""
+        """The first tokens of the shared context, with ids by place."""
         if num_tokens <= first.num_tokens:
             return first.head(num_tokens)
         places = range(len(first.ids), num_tokens // self._unit)
@@ -455,7 +455,7 @@ class _Graph:
         return Text(unit_tokens=self._unit, num_tokens=num_tokens, ids=ids)
 
     def _check_places(self) -> None:
-        """Raise TraceFormatError for two that write one token of the context, or for one that has not read so far."""
+        """Raise TraceFormatError for two that write the same token of the context, or one within its own prompt."""
         prompt = self._requests[0].tokens[0]
         writers = [(0, prompt, self._requests[0], "the prompt of ")]
         for one in self._requests:
@@ -480,7 +480,7 @@ class _Graph:
 
 
 def _in_order(waits: Sequence[tuple[Waits, ...]]) -> list[int]:
-    """Requests after those that they wait for."""
+    """Numbers of requests, each after those that it waits for."""
     left = {number: {wait.request for wait in own} for number, own in enumerate(waits)}
     order: list[int] = []
     while left:
@@ -492,7 +492,7 @@ def _in_order(waits: Sequence[tuple[Waits, ...]]) -> list[int]:
 
 
 def _written(waits: Sequence[Waits], written: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-    """How many tokens of whose answers are written when a request comes; infinite of those that have ended."""
+    """By other request, tokens of its answer written when one arrives; infinite for those that have ended."""
     found: dict[int, float] = {}
     for other, depth in waits:
         known = {**written[other], other: inf if depth is None else depth}

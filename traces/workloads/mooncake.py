@@ -1,15 +1,15 @@
-"""Workloads whose prompts are given by ids of blocks: Mooncake (FAST'25), Qwen-Bailian and LLMServingSim.
+"""Workloads with prompts as ids of blocks: Mooncake (FAST'25), Qwen-Bailian and LLMServingSim.
 
 Mooncake counts milliseconds and blocks of 512 tokens, Bailian seconds and blocks of 16. A row of either is the whole
-prompt; Bailian's `parent_chat_id` says whose text a prompt goes on from, which its hashes say too.
+prompt; Bailian's `parent_chat_id` names the text that a prompt continues, which also follows from its hashes.
 
 AIPerf and Dynamo write Mooncake's lines with `session_id`: rows of a session follow each other, `delay` milliseconds
 after the end of the one before. With `hash_ids` a row is the whole prompt, as in Dynamo, and begins as the row before
-did; without them its `input_length` is added to all that was read and written, as AIPerf replays such rows.
+did; without them its `input_length` is added to all that was read and written, as in AIPerf's replay.
 
-LLMServingSim writes a request a line, or a session with its calls, in nanoseconds. A call comes `tool_duration_ns` of
-the one before after that has ended. Where `input_tok_ids` are all of a prompt's, equal beginnings of prompts are equal
-blocks of 16 tokens, each known by a hash of all tokens up to its end.
+LLMServingSim writes one request per line, or a session with its calls, in nanoseconds. A call arrives
+`tool_duration_ns` of the one before after that has ended. Where `input_tok_ids` are all of a prompt's, equal beginnings
+of prompts are equal blocks of 16 tokens, each with a hash of all tokens up to its end as id.
 """
 
 from array import array
@@ -31,13 +31,13 @@ _MOONCAKE_SESSION, _SESSION_MORE = (
     ("session_id", "timestamp", "delay", "hash_ids", "type"),
 )
 _PS_PER_MS = PS_PER_S // 1000
-_MOST_OWN = 2 ** (LOCAL_BITS - 1)  # tokens of a session whose text has ids of ours
+_MOST_OWN = 2 ** (LOCAL_BITS - 1)  # tokens of a session with generated ids
 HELD = "waits that hold the seconds of the request before, since the file does not say when that ended"
 ADDED = "requests of sessions without hash_ids, whose input_length is added to what was read and written before"
 
 
 def read_mooncake(reading: Reading) -> Iterator[tuple[int, Arrival]]:
-    """The requests of a file, called by their line."""
+    """The requests of a file, with their lines as ids."""
     for row in rows_of(reading):
         row.check_keys(_KEYS, _KEYS)
         yield from _alone(row, MOONCAKE_UNIT_TOKENS, _PS_PER_MS)
@@ -71,19 +71,19 @@ def _mooncake_blocks(row: Row, prompt: int, unit: int) -> tuple[int, ...]:
 class _Session:
     name: str  # of the session
     line: int  # of its first row
-    arrives_ps: int  # of that
-    begun_ps: int | None  # when the newest row began, None if it does not say
-    first_id: int | None  # the first hash of its first row; None: rows are added to what was before
+    arrives_ps: int  # of that row
+    begun_ps: int | None  # beginning of the newest row, None if unknown
+    first_id: int | None  # the first hash of its first row; None: rows continue the text before
     # all that was read and written, where rows are added
     text: Text = field(default_factory=lambda: Text(unit_tokens=MOONCAKE_UNIT_TOKENS))
     nodes: list[Node] = field(default_factory=list[Node])  # so far
-    held_ps: int = 0  # waits of rows that were dropped
+    held_ps: int = 0  # waits of dropped rows
 
 
 def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
-    """The first request of each session, in order of the file; it is all in memory, since sessions are interleaved.
+    """The first request of each session, in order of the file; all are in memory, since sessions are interleaved.
 
-    Requests are called by their line.
+    Their lines are the ids of requests.
     """
     sessions: dict[str | int, _Session] = {}
     timed = is_timed(reading.first)
@@ -96,7 +96,7 @@ def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
         if found.get("type", "mooncake_trace") != "mooncake_trace":
             raise row.error("type", "must be mooncake_trace", found["type"])
         name = found.get("session_id")
-        # A row without a name is a session of its own.
+        # A row without a session's name is one of its own.
         key: str | int = row.line if name is None else row.printable("session_id", name)
         begins_ps = row.time("timestamp", unit_ps=_PS_PER_MS) if "timestamp" in row else None
         if key not in sessions:
@@ -167,7 +167,7 @@ def _wait(row: Row, session: _Session, begins_ps: int | None) -> int:
 
 
 def _grown(row: Row, session: _Session, added: int, output: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """(tokens of the prompt, its blocks, those of its answer) of a row that is added to what was before."""
+    """(tokens of the prompt, its blocks, those of its answer) of a row that continues the text before."""
     if session.text.num_tokens + added + output > min(_MOST_OWN, MOST_COUNT):
         rule = f"must leave the session at most {_MOST_OWN:,} tokens in all"
         raise row.error("input_length", rule, session.text.num_tokens + added + output)
@@ -178,7 +178,7 @@ def _grown(row: Row, session: _Session, added: int, output: int) -> tuple[int, t
 
 
 def is_timed(first: Mapping[str, Any]) -> bool:
-    """Whether the sessions of a file say when they begin, as its first row does."""
+    """Whether the sessions of a file have times, by its first row."""
     return first.get("timestamp") is not None
 
 
@@ -226,7 +226,7 @@ UNUSED = "prompts whose input_tok_ids are not as many as input_toks: nothing is 
 
 
 def read_llmservingsim(reading: Reading) -> Iterator[tuple[int, Arrival]]:
-    """The requests of a file, called by their line, and by their number in the session."""
+    """The requests of a file; ids are their lines, and their numbers in the session."""
     for row in rows_of(reading):
         is_session = "sub_requests" in row.values
         needed = _SESSION if is_session else _FLAT
@@ -240,7 +240,7 @@ def read_llmservingsim(reading: Reading) -> Iterator[tuple[int, Arrival]]:
 
 
 def _calls(row: Row) -> Iterator[Turn]:
-    """Of a session; a call that is dropped hands on its wait."""
+    """Of a session; a dropped call passes on its wait."""
     held_ps, begun = 0, False
     for number, call in enumerate(row.rows("sub_requests"), start=1):
         call.check_keys(_COUNTS, (*_COUNTS, "tool_duration_ns", *_IDS))
@@ -251,7 +251,7 @@ def _calls(row: Row) -> Iterator[Turn]:
 
 
 def _turn(row: Row, name: str, wait_ps: int) -> Iterator[Turn]:
-    """The request, or none where it is dropped."""
+    """The request, or none if dropped."""
     counts = [row.tokens(key) for key in _COUNTS]
     blocks = _llmservingsim_blocks(row, counts[0])
     tokens = row.lengths(counts, _COUNTS)
@@ -266,7 +266,7 @@ def _turn(row: Row, name: str, wait_ps: int) -> Iterator[Turn]:
 
 
 def _llmservingsim_blocks(row: Row, prompt: int) -> list[int]:
-    """Ids of the full units of a prompt; none where its tokens are not there."""
+    """Ids of the full units of a prompt; none where its tokens are unknown."""
     if "input_tok_ids" not in row:
         return []
     tokens = row.sequence("input_tok_ids")

@@ -24,7 +24,7 @@ def open_workload(
     lengths_from: Recording | None = None,
     **options: Any,  # noqa: ANN401 - see `WorkloadOptions`
 ) -> Workload:
-    """A workload that is read, or drawn, anew by each iteration; nothing is scaled or cut unless it is asked for.
+    """A workload that each iteration reads or draws again; nothing is scaled or cut by default.
 
     `text` is a path, its format told by its content, or a generator: poisson, gamma, constant, diurnal, closed,
     tree-rollouts, persistent-agent, shared-workers, react, rewoo or one of another package, a colon and options, or a
@@ -32,9 +32,9 @@ def open_workload(
     recording, a generator draws the lengths that its text does not give.
 
     Raises:
-        ArgumentError: an option out of its range, or one that does not go with the workload.
-        TraceFormatError: a file that cannot be read or whose first line tells no format. Rows are read later, by the
-            iteration, but for a rate, for which they are all read here.
+        ArgumentError: an option out of its range, or one that does not fit the workload.
+        TraceFormatError: a file that cannot be read or whose first line fits no format. Rows are read later, by the
+            iteration, except with a rate, for which all are read here.
     """
     return with_options(text, WorkloadOptions(**options), lengths_from)
 
@@ -44,7 +44,7 @@ def with_options(
 ) -> Workload:
     """The same, with all options as a record."""
     named = str(text)
-    if not named:  # as a path this is the current folder
+    if not named:  # an empty path would be the current folder
         raise ArgumentError("`workload` must name a file or a generator, got ''")
     draws_sessions = named.partition(":")[0] in SESSION_KINDS
     foreign = None if draws_sessions or is_spec(named) else foreign_text(named)
@@ -60,7 +60,7 @@ def with_options(
         return OpenedWorkload(workload_of_class(WORKLOADS.parse(foreign), options.seed, named), options)
     if draws_sessions:
         if options.concurrency is not None:
-            rule = "must be left out where the workload has sessions (`active_sessions` keeps so many of them going)"
+            rule = "must be left out where the workload has sessions (`active_sessions` keeps a number of them open)"
             raise ArgumentError(f"`concurrency` {rule}, got {options.concurrency} for {named!r}")
         source = parse_sessions(named, options.rate, options.seed, options.active_sessions)
         return OpenedWorkload(source, options, rate_drawn=True)

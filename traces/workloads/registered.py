@@ -20,14 +20,14 @@ from .format import Tally
 
 
 class GivesArrivals(Protocol):
-    """What a workload of one's own is.
+    """The interface of a user's own workload.
 
     A class may also have `unit_tokens`, tokens of a unit of `Arrival.blocks` (0: no request has blocks), and
-    `drawn = False`, which says that another seed gives the same requests.
+    `drawn = False`, if another seed gives the same requests.
     """
 
     def arrivals(self) -> Iterable[Arrival]:
-        """Requests by time of arrival, anew from the first; the same at each call, so chance comes from the seed."""
+        """Requests by time of arrival, from the first; the same at each call, so chance must come from the seed."""
         ...
 
 
@@ -51,12 +51,12 @@ WORKLOADS: NamedKind[WorkloadClass] = NamedKind(
     own=_own_names,
     first="a seed",
 )
-# package.module:Class, where a generator of a wrong name would have options.
+# package.module:Class; an unknown generator with options does not match.
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*(,.*)?", re.DOTALL)
 
 
 def foreign_text(text: str) -> str | None:
-    """A workload's text as `WORKLOADS.parse` reads it; None of what is no class: a file, or nothing."""
+    """A workload's text for `WORKLOADS.parse`; None if it is no class: a file, or nothing."""
     name, _, rest = text.partition(":")
     if name in WORKLOADS.registered() and not Path(text).exists():
         return f"{name},{rest}" if rest else name
@@ -65,7 +65,7 @@ def foreign_text(text: str) -> str | None:
 
 
 def workload_of_class(spec: Spec[WorkloadClass], seed: int, label: str) -> "OfClass":
-    """A source of requests that a class gives, called `label`; raises WorkloadSpecError."""
+    """A source with the requests of a class, called `label`; raises WorkloadSpecError."""
     made = spec.build(seed)
     unit = getattr(made, "unit_tokens", 0)
     if not isinstance(unit, int) or isinstance(unit, bool) or not 0 <= unit <= MOST_COUNT:
@@ -76,7 +76,7 @@ def workload_of_class(spec: Spec[WorkloadClass], seed: int, label: str) -> "OfCl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfClass:
-    """A `Source` that a class of others gives; each request is checked as it comes."""
+    """A `Source` of a foreign class; each request is checked."""
 
     made: GivesArrivals
     label: str

@@ -1,8 +1,8 @@
 """Sessions: a line of T turns, each of which waits for the one before it, or a graph of N requests.
 
-A request of a graph arrives `wait_ps` after the last thing that it waits for: ends of others, or so many tokens of
-their answers. So a session may spawn requests that run side by side, join them, wait for a tool, and branch off an
-answer that goes on.
+A request of a graph arrives `wait_ps` after the last thing that it waits for: ends of others, or a number of tokens of
+their answers. So a session may spawn parallel requests, join them, wait for a tool, and branch off an unfinished
+answer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +22,11 @@ class Turn:
     wait_ps: int  # from the end of the turn before, or of the first from the start of the session, >= 0
     prompt_tokens: int  # >= 1
     output_tokens: int  # >= 1
-    kept_blocks: int = 0  # how many blocks of the turn before, from its first, this prompt begins with
+    kept_blocks: int = 0  # leading blocks that this prompt shares with the turn before
     new_blocks: Runs = ()  # its other blocks, as runs of ids (first, last)
 
     def blocks(self, before: tuple[int, ...]) -> tuple[int, ...]:
-        """Of its prompt, where those of the turn before were `before`."""
+        """Of its prompt, if those of the turn before were `before`."""
         kept = before[: self.kept_blocks]
         return (*kept, *(block for first, last in self.new_blocks for block in range(first, last + 1)))
 
@@ -36,7 +36,7 @@ class TurnsLeft:
     """What is left of a session after some of its turns; implements `Turns`."""
 
     turns: tuple[Turn, ...]  # `[T]` all of them
-    place: int = 0  # how many came before
+    place: int = 0  # number of turns before
     blocks: tuple[int, ...] = ()  # of the turn before
     tag: str = ""  # of its requests
     slo: str = ""  # of its requests
@@ -76,7 +76,7 @@ class TurnsLeft:
 
 
 def runs_of(ids: Iterable[int]) -> Runs:
-    """Ids as runs of consecutive ones."""
+    """Runs of consecutive ids."""
     runs: list[tuple[int, int]] = []
     for number in ids:
         if runs and number == runs[-1][1] + 1:
@@ -94,7 +94,7 @@ class Waits(NamedTuple):
 
 
 class GraphError(ValueError):
-    """A session that cannot run: which request breaks which rule."""
+    """A session that cannot run: its request `number` breaks `rule`."""
 
     def __init__(self, number: int, rule: str, value: object) -> None:
         super().__init__(f"request {number} of a session {rule}, got {value}")
@@ -109,8 +109,8 @@ class Node:
 
     turn: Turn  # the request; its wait is that after the last of `waits`, and its kept blocks are those of `keeps`
     waits: tuple[Waits, ...] = ()  # what it waits for; empty for the first alone
-    # number of the request whose prompt's blocks it begins with, one that has arrived before it does; None: nobody's,
-    # and `turn.kept_blocks` is 0
+    # number of the request with whose prompt's blocks it begins, one that arrives before it; None: none, and
+    # `turn.kept_blocks` is 0
     keeps: int | None = None
     answer: tuple[int, ...] = ()  # see `Arrival`
 
@@ -121,7 +121,7 @@ class SessionGraph:
 
     Raises:
         GraphError: a request other than the first waits for nothing, for no request of the session, for more tokens
-            than an answer has, or for itself by way of others.
+            than an answer has, or for itself, through others.
     """
 
     nodes: tuple[Node, ...]  # `[N]`, N >= 1; the first one begins the session
@@ -144,7 +144,7 @@ class SessionGraph:
         _check_acyclic(nodes)
 
     def begin(self, arrives_ps: int) -> Arrival:
-        """Its first request; the session is then told of what happens, once."""
+        """Its first request; events of the session are then reported through `Turns`, once."""
         return _Going(graph=self).arrival(0, arrives_ps)
 
 
@@ -162,7 +162,7 @@ def _check_acyclic(nodes: Sequence[Node]) -> None:
                 ready.append(number)
     if not any(left):
         return
-    # Each of those that are left waits for another one of them, so going back leads into a circle.
+    # Each remaining one waits for another of them, so going back leads into a circle.
     number = next(number for number, count in enumerate(left) if count)
     seen: list[int] = []
     while number not in seen:
@@ -175,15 +175,15 @@ def _check_acyclic(nodes: Sequence[Node]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Going:
-    """A session that goes on: who still waits for what. Mutated by what it is told."""
+    """A running session: what its requests still wait for. Mutated by `happened` and `arrival`."""
 
-    graph: SessionGraph  # which
-    left: list[int] = field(init=False)  # `[N]` things that each request waits for and that have not happened
-    keepers: list[int] = field(init=False)  # `[N]` requests that have not arrived and begin with blocks of each
-    # of prompts that somebody will begin with
+    graph: SessionGraph
+    left: list[int] = field(init=False)  # `[N]` number of events that each request still waits for
+    keepers: list[int] = field(init=False)  # `[N]` requests yet to arrive that begin with blocks of each
+    # of prompts with which a later request begins
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    following: dict[Waits, list[int]] = field(default_factory=dict[Waits, list[int]])  # who waits for each thing
-    # of each request's answer that somebody waits for
+    following: dict[Waits, list[int]] = field(default_factory=dict[Waits, list[int]])  # by event, requests that wait
+    # depths of each request's answer that others wait for
     depths: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
 
     def __post_init__(self) -> None:
@@ -199,7 +199,7 @@ class _Going:
                     self.depths.setdefault(wait.request, set()).add(wait.depth)
 
     def happened(self, what: Waits, at_ps: int) -> Iterator[Arrival]:
-        """Requests for which that was the last that they waited for; a thing happens once."""
+        """Requests for which this was the last event; each event happens once."""
         for number in self.following.pop(what, ()):
             self.left[number] -= 1
             if not self.left[number]:

@@ -1,4 +1,4 @@
-"""What a workload holds, counted: what `paceline workload` prints."""
+"""Counts of a workload, which `paceline workload` prints."""
 
 from array import array
 from collections.abc import Callable, Iterable
@@ -21,17 +21,17 @@ class Distribution:
 
     mean: float  # of them
     p50: float  # percentiles, interpolated linearly
-    p90: float  # as above
-    p99: float  # as above
+    p90: float  # also
+    p99: float  # also
     max: float  # the largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSummary:
-    """What was read or drawn, all of it."""
+    """Counts of all that was read or drawn."""
 
-    about: WorkloadAbout  # what the workload says of itself after that
-    num_requests: int  # all, turns of sessions among them
+    about: WorkloadAbout  # of the workload after that
+    num_requests: int  # all, turns of sessions included
     num_arrivals: int  # requests that wait for none of the workload; in closed loops one a session
     num_sessions: int  # arrivals with turns after them
     session_requests: float | None  # mean requests of these sessions; None where there are none
@@ -45,9 +45,9 @@ class WorkloadSummary:
     total_output_tokens: int  # of all requests
     # within sessions, from the last thing that a request waits for to its arrival; None where there are none
     wait_s: Distribution | None
-    asked_blocks: int  # blocks of all prompts; 0 where nothing is known of texts
-    # of those, leading blocks that an earlier request had, or wrote: what a prefix cache without limit finds, sessions
-    # taken one after another, and requests of a session as if each ended at once
+    asked_blocks: int  # blocks of all prompts; 0 where texts are unknown
+    # of those, leading blocks that an earlier request read or wrote: hits of an unlimited prefix cache, with sessions
+    # one after another, and requests of a session as if each ended at once
     shared_blocks: int
     shared_tokens: int  # prompt tokens in these blocks
 
@@ -59,7 +59,7 @@ class WorkloadSummary:
 
 @dataclass(slots=True, kw_only=True)
 class _Counts:
-    """What is kept of the requests while they are read, some 32 bytes each."""
+    """Figures kept while requests are read, some 32 bytes each."""
 
     arrivals: "array[int]" = field(default_factory=lambda: array("q"))
     prompts: "array[int]" = field(default_factory=lambda: array("q"))
@@ -86,10 +86,9 @@ class _Counts:
 
 
 def summary_of(workload: Workload, *, watch: Watch = iter) -> WorkloadSummary:
-    """Read or draw all of a workload and count it; `watch` is handed the arrivals and hands them on.
+    """Read or draw all of a workload and count it; `watch` gets the arrivals and yields them.
 
-    It is iterated once, or twice where ids may be there twice: raises TraceFormatError for an id that two requests
-    have.
+    It is iterated once, or twice where ids may be repeated: raises TraceFormatError for an id of two requests.
     """
     counts, unit = _Counts(), workload.about.unit_tokens
     for arrival in watch(one_by_one(workload)):
@@ -141,7 +140,7 @@ def _distribution(numbers: NDArray[np.int64] | NDArray[np.float64]) -> Distribut
 
 
 def _check_ids(workload: Workload, hashes: "array[int]") -> None:
-    """Raise TraceFormatError for an id that two requests have; read again only where hashes say that there may be."""
+    """Raise TraceFormatError for an id of two requests; reads again only where hashes are equal."""
     values, times = np.unique(_numbers(hashes), return_counts=True)
     suspects = {int(value) for value in values[times > 1]}
     seen: set[str] = set()

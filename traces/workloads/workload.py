@@ -1,8 +1,8 @@
-"""A workload as it is used: what its source holds or draws, scaled and cut by its options, every change counted.
+"""A workload in use: the requests of its source, scaled and cut by its options, every change counted.
 
-A closed loop keeps so many sessions going, the next of which begins when one has ended. A request that nothing follows
-is a session of one, so with plain requests this is what benchmark clients of engines call a concurrency: as many
-requests are in the system, as long as there are more.
+A closed loop keeps a number of sessions open; when one has ended the next begins. A request that nothing follows is a
+session of one, so with plain requests this is the concurrency of engines' benchmark clients: as many requests are in
+the system, as long as there are more.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,10 +23,10 @@ CUT_TURNS = "prompts of later turns cut to {} tokens: turns of a session then ha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What becomes of each request."""
+    """Changes to each request."""
 
-    source: str  # file or generator, which errors name
-    options: WorkloadOptions  # ask for it
+    source: str  # file or generator, for errors
+    options: WorkloadOptions  # that define the changes
     unit_tokens: int  # of the workload's blocks
     arrivals: Fraction  # factor of times of arrival, > 0
     waits: Fraction  # factor of waits within sessions, > 0
@@ -34,24 +34,24 @@ class Changes:
 
     @property
     def none(self) -> bool:
-        """Whether all requests stay as they are."""
+        """Whether no request is changed."""
         asked = self.options
         cuts = (asked.horizon_s, asked.max_prompt_tokens, asked.max_output_tokens, asked.max_wait_s, asked.tag)
         return self.arrivals == self.waits == ONE and cuts == (None,) * len(cuts)
 
     def of(self, arrival: Arrival) -> Arrival | None:
-        """A request that arrives by itself; None where that is too late."""
+        """A request with its own arrival; None where that is too late."""
         return self._cut(arrival, scaled(arrival.arrives_ps, self.arrivals))
 
     def begun(self, arrival: Arrival, at_ps: int) -> Arrival | None:
-        """A request that a closed loop lets begin at a time in place of its own; None where that is too late.
+        """A request of a closed loop that begins at `at_ps` in place of its own time; None where that is too late.
 
         Raises:
-            ArgumentError: it has a session, and the loop is one of requests.
+            ArgumentError: it has a session, but the loop counts requests.
             TraceFormatError: see `check`.
         """
         if self.options.concurrency is not None and arrival.turns is not None:
-            rule = "must be left out where the workload has sessions (`active_sessions` keeps so many of them going)"
+            rule = "must be left out where the workload has sessions (`active_sessions` keeps a number of them open)"
             raise ArgumentError(f"`concurrency` {rule}, got one of request {arrival.request_id}")
         found = self._cut(arrival, at_ps)
         if found is not None:
@@ -59,7 +59,7 @@ class Changes:
         return found
 
     def of_turn(self, arrival: Arrival, ended_ps: int) -> Arrival | None:
-        """A request that follows what was then; None where it arrives too late, and so all after it.
+        """A request that follows what ended at `ended_ps`; None where it arrives too late, as do all after it.
 
         Raises:
             TraceFormatError: see `check`.
@@ -94,7 +94,7 @@ class Changes:
         if asked.max_prompt_tokens is not None and prompt > asked.max_prompt_tokens:
             tally.cut_prompts += 1
             prompt = asked.max_prompt_tokens
-            # An id stands for a unit's whole text, so one that was cut into has none.
+            # An id means a unit's whole text, so a unit that was cut has none.
             blocks = blocks[: prompt // self.unit_tokens] if blocks else blocks
         if asked.max_output_tokens is not None and output > asked.max_output_tokens:
             tally.cut_outputs += 1
@@ -104,16 +104,16 @@ class Changes:
         tag = arrival.tag if asked.tag is None else asked.tag
         answer = arrival.answer
         if answer and (prompt, output) != (arrival.prompt_tokens, arrival.output_tokens):
-            # Of a prompt that was cut the answer is another text, of an answer that was cut the rest is not written.
+            # After a cut prompt the answer is another text; of a cut answer the rest is not written.
             whole = prompt == arrival.prompt_tokens
             answer = answer[: (prompt + output) // self.unit_tokens - prompt // self.unit_tokens] if whole else ()
         return Arrival(arrival.request_id, arrives_ps, prompt, output, tag, blocks, turns, arrival.slo, answer)
 
     def _check_depths(self, arrival: Arrival, output: int) -> None:
-        """Raise TraceFormatError for an answer that is cut above a depth with which another request follows."""
+        """Raise TraceFormatError for an answer that is cut before a depth after which another request follows."""
         depths = () if arrival.turns is None else arrival.turns.depths
         if depths and depths[-1] > output:
-            rule = f"must leave the {depths[-1]} tokens of request {arrival.request_id} that others go on from"
+            rule = f"must leave the {depths[-1]} tokens of request {arrival.request_id} that others continue from"
             raise TraceFormatError(self.source, "max_output_tokens", rule, output)
 
 
@@ -142,11 +142,11 @@ class ChangedTurns:
 
 
 class ClosedArrivals:
-    """A run of the loop. Mutated by what its requests are told.
+    """A run of the loop. Mutated by `begin`, `next` and its requests' `Turns`.
 
     Args:
-        arrivals: what begins, one after another, whatever their times; read as they begin.
-        changes: what becomes of each request.
+        arrivals: the requests that begin, in order, without their times; read as they begin.
+        changes: applied to each request.
         most: sessions at any time, >= 1.
     """
 
@@ -156,7 +156,7 @@ class ClosedArrivals:
         self._most = most
 
     def begin(self) -> Iterator[Arrival]:
-        """The first request of each session that begins at 0; the others follow what ends."""
+        """The first request of each session that begins at 0; the others follow ends."""
         for _ in range(self._most):
             found = self.next(0)
             if found is None:
@@ -164,7 +164,7 @@ class ClosedArrivals:
             yield found
 
     def next(self, at_ps: int) -> Arrival | None:
-        """The session that begins now; None where there is none left, or it would be too late."""
+        """The next session, which begins now; None where there is none left, or it would be too late."""
         arrival = next(self._arrivals, None)
         found = None if arrival is None else self.changes.begun(arrival, at_ps)
         if arrival is None or found is None:
@@ -177,7 +177,7 @@ class _Session:
 
     def __init__(self, loop: ClosedArrivals) -> None:
         self.loop = loop
-        self.open = 1  # its requests that have not ended, those that are still to come among them
+        self.open = 1  # its requests that have not ended, future ones included
 
 
 class LoopTurns:
@@ -204,7 +204,7 @@ class LoopTurns:
         return found
 
     def _followed(self, turns: Sequence[Arrival], at_ps: int) -> list[Arrival]:
-        """As they are changed; one that a horizon leaves out keeps its session open, as it would have."""
+        """The turns, changed; one that a horizon leaves out still keeps its session open."""
         self._session.open += len(turns)
         changed = ((one, self._session.loop.changes.of_turn(one, at_ps)) for one in turns)
         return [new._replace(turns=LoopTurns(self._session, one.turns)) for one, new in changed if new is not None]
@@ -218,7 +218,7 @@ def scaled(ps: int, factor: Fraction) -> int:
 
 
 def exact(number: float) -> Fraction:
-    """The number that somebody wrote: the shortest decimal that a float is read from."""
+    """The number as written: the shortest decimal of a float."""
     return Fraction(repr(number))
 
 
@@ -228,7 +228,7 @@ def ps_of_option(seconds: float) -> int:
 
 
 def notes_of(changes: Changes) -> list[str]:
-    """What was done, a line each, with counts of what was met so far."""
+    """The changes, a line each, with counts so far."""
     asked, tally = changes.options, changes.tally
     done: list[str] = []
     if asked.limit is not None:
@@ -250,28 +250,28 @@ def notes_of(changes: Changes) -> list[str]:
 
 
 class Source(Protocol):
-    """Where requests come from."""
+    """A source of requests."""
 
     @property
     def about(self) -> WorkloadAbout:
-        """What is known before anything is read."""
+        """Facts known before reading."""
         ...
 
     @property
     def timed(self) -> bool:
-        """Whether it says when requests arrive; else all begin together."""
+        """Whether requests have times; else all begin together."""
         ...
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
-        """Anew from the first; what is met on the way is counted in `tally`."""
+        """All from the first; counts go into `tally`."""
         ...
 
 
 class OpenedWorkload:
     """A source with its options; implements `Workload`.
 
-    With a rate, a source that has times is read once to measure its own, unless it draws its times at that rate already
-    (`rate_drawn`); raises ArgumentError for arrivals that are all at one time.
+    With a rate, a source with times is read once to measure its own rate, unless it draws its times at that rate
+    already (`rate_drawn`); raises ArgumentError for arrivals that are all at one time.
     """
 
     def __init__(self, source: Source, options: WorkloadOptions, *, rate_drawn: bool = False) -> None:
@@ -279,7 +279,7 @@ class OpenedWorkload:
         self._options = options
         scales = options.rate is not None and source.timed and not rate_drawn
         self._own_rate = _mean_rate(source, options) if scales else None
-        self._changes = self._anew()
+        self._changes = self._new_changes()
 
     @property
     def about(self) -> WorkloadAbout:
@@ -300,7 +300,7 @@ class OpenedWorkload:
         most = self._options.most_at_once
         if most is None:
             return self.one_by_one()
-        self._changes = changes = self._anew()
+        self._changes = changes = self._new_changes()
         return ClosedArrivals(islice(self._source.arrivals(changes.tally), self._options.limit), changes, most).begin()
 
     @property
@@ -309,18 +309,18 @@ class OpenedWorkload:
         return self._options.most_at_once is not None
 
     def one_by_one(self) -> Iterator[Arrival]:
-        """The same, but for a closed loop, in which few begin by themselves: all that begin, at times of no meaning."""
-        self._changes = changes = self._anew()
+        """As iteration, but of a closed loop, where few begin by themselves, all that begin, at meaningless times."""
+        self._changes = changes = self._new_changes()
         arrivals = islice(self._source.arrivals(changes.tally), self._options.limit)
         none = changes.none
         for arrival in arrivals if self._source.timed else self._spread(arrivals):
             changed = arrival if none else changes.of(arrival)
-            if changed is None:  # all that follow are later still
+            if changed is None:  # later ones are too late as well
                 return
             changes.check(changed)
             yield changed
 
-    def _anew(self) -> Changes:
+    def _new_changes(self) -> Changes:
         asked = self._options
         waits = ONE if asked.time_scale is None else exact(asked.time_scale)
         arrivals = waits
@@ -332,7 +332,7 @@ class OpenedWorkload:
         return Changes(source=source, options=asked, unit_tokens=unit, arrivals=arrivals, waits=waits, tally=Tally())
 
     def _spread(self, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
-        """Sessions without times: at once, or as a Poisson process of the rate asked for."""
+        """Sessions without times: at once, or as a Poisson process of the given rate."""
         if self._options.rate is None:
             yield from arrivals
             return
@@ -342,7 +342,7 @@ class OpenedWorkload:
             start_ps += scaled(PS_PER_S, Fraction(draw.expovariate(self._options.rate)))
 
     def _started(self) -> Iterator[str]:
-        """What the options say of times of arrival, in words."""
+        """The options of times of arrival, in words."""
         rate, most = self._options.rate, self._options.most_at_once
         if most is not None:
             what = "session" if self._options.concurrency is None else "request"
@@ -361,7 +361,7 @@ def is_closed(workload: Workload) -> bool:
 
 
 def one_by_one(workload: Workload) -> Iterator[Arrival]:
-    """All that begins in a workload, for those who look at it and serve nothing; see `OpenedWorkload.one_by_one`."""
+    """All that begins in a workload, to look at without serving; see `OpenedWorkload.one_by_one`."""
     return workload.one_by_one() if isinstance(workload, OpenedWorkload) else iter(workload)
 
 

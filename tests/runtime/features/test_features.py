@@ -167,7 +167,7 @@ def test_faults_of_pools_are_one_line(tmp_path, changes, complaint):
         ({"start": "draft"}, ArgumentError, "must be prefill beside feature"),
         ({"rollouts": "2@4"}, ArgumentError, "`rollouts` do not go with feature"),
         ({"forward": "compiled"}, ArgumentError, "must not be compiled where feature reads"),
-        ({"policy": "pearl"}, PolicyError, "nobody works ahead beside"),
+        ({"policy": "pearl"}, PolicyError, "no member works ahead beside"),
         ({"policy": "tree"}, PolicyError, "trees are not"),
     ],
 )
