@@ -61,7 +61,7 @@ from .verify import Chunk
 from .world import TorchWorld
 
 
-class Decided(NamedTuple):
+class ForcedResult(NamedTuple):
     """The decided result of one request in an operation."""
 
     start: int  # output position of the first token drafted
@@ -74,7 +74,7 @@ class ForcedSampler(Sampler):
 
     def __init__(self, sampling: Sampling) -> None:
         super().__init__(sampling)
-        self.decided: Mapping[str, Decided] = {}
+        self.decided: Mapping[str, ForcedResult] = {}
         self._real = make_sampler(sampling)
 
     def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
@@ -423,7 +423,7 @@ class ForcedWorld(TorchWorld):
             with self._as_decided([session for session, _ in items]):
                 decided = [row for row in self._decisions.verify(level, items).rows if isinstance(row, Judged)]
             self._sampler.decided = {
-                session.request_id: Decided(0, self._safe_ids(session, [told.own_token]), told.num_accepted)
+                session.request_id: ForcedResult(0, self._safe_ids(session, [told.own_token]), told.num_accepted)
                 for (session, _), told in zip(items, decided, strict=True)
             }
         ran = super().verify(level, items, chunks)
@@ -448,7 +448,7 @@ class ForcedWorld(TorchWorld):
         steps = []
         for (session, step), told in zip(items, decided, strict=True):
             start = len(session.emitted) + len(session.tokens)
-            self._sampler.decided[session.request_id] = Decided(start, self._safe_ids(session, told.tokens))
+            self._sampler.decided[session.request_id] = ForcedResult(start, self._safe_ids(session, told.tokens))
             stop: Any = None if step.stop is None else _Unending(step.stop)
             steps.append((session, Draft(step.model, len(told.tokens), stop)))
         return steps
