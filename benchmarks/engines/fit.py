@@ -3,7 +3,8 @@
 Few terms for all rows: shares of peak and seconds a layer are shared by all engines; seconds of an all-reduce, a row,
 a layer of experts and a round are an engine's own. Those of a round are fitted to measured gains, all others to
 seconds. Rows are weighed so that each group (engine, model, format, device) counts the same. How sure the terms are
-comes from rows that a fit does not see: each engine's rows of a model are foretold by a fit to all others.
+comes from rows that a fit does not see: each engine's rows of a model are foretold by a fit to all others. Engines with
+rounds in several sources are as sure of them as fits that leave out a model in one source, and see the kept rows.
 
 python -m benchmarks.engines.fit ROWS     (ROWS: the folder engine_rows; writes the table)
 """
@@ -35,6 +36,7 @@ CHOICES = 3
 CLOSE = 0.05  # errors beyond this weigh less than their square (soft L1), lest a few odd rows rule
 FULL = 12  # rows of a group that counts in full
 TAIL = 0.05  # of the rows, on either side of what residuals hold
+ENOUGH = 10  # rows of rounds for a range of engines whose own were measured
 
 Place = tuple[str, str, str]  # engine and class of devices, "" where all share it, and the field
 Terms = dict[Place, float]
@@ -128,6 +130,29 @@ def unseen(rows: Sequence[Row]) -> Iterator[Foretold]:
         yield from foretold(apart, terms_by(others))
 
 
+def source_of(row: Row) -> tuple[str, str, str]:
+    """What of an engine's rows stands or falls together: those of a model in one source."""
+    return row.engine, row.source, row.target.name
+
+
+def sources_of_rounds(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
+    """Of engines of which a fit without one of them still sees rounds: chains of dense models, of another source."""
+    told = dict.fromkeys((source_of(row), row.wide == 1 and row.target.experts is None) for row in rows if row.drafted)
+    fitted = Counter(engine for (engine, *_), chains in told if chains)
+    return list(dict.fromkeys(source for source, _ in told if fitted[source[0]] > 1))
+
+
+def unseen_rounds(rows: Sequence[Row], kept: Sequence[Row]) -> Iterator[Foretold]:
+    """Rounds of `rows` as a fit foretells them that saw others of their engine, but none of their model and source.
+
+    It sees `kept` as well, which may hold all other rounds of an engine.
+    """
+    for source in sources_of_rounds([*rows, *kept]):
+        apart = [row for row in rows if row.drafted and source_of(row) == source]
+        if apart:
+            yield from foretold(apart, terms_by(fit([row for row in (*rows, *kept) if source_of(row) != source])))
+
+
 GROUPS = {"dense": "dense models", "mixture": "mixtures of experts"}
 
 
@@ -137,16 +162,20 @@ def group_of_target(row: Row) -> str:
 
 
 def sure_lines(
-    found: Sequence[Foretold], kept: Sequence[Foretold], classes: Mapping[str, Collection[str]]
+    found: Sequence[Foretold],
+    kept: Sequence[Foretold],
+    own: Sequence[Foretold],
+    classes: Mapping[str, Collection[str]],
 ) -> list[str]:
     """How sure seconds are, by group of targets and class of devices (by name their devices), as tables.
 
-    `found` are rows as fits foretell them that had not seen their model, `kept` others that no fit has seen.
+    `found` are rows as fits foretell them that had not seen their model, `kept` others as the terms foretell them that
+    were not fitted to them. `own` are of `unseen_rounds`: with `kept` they say how sure rounds of their engines are.
     """
     lines = []
+    measured = [one for one in (*own, *kept) if one.row.engine in {other.row.engine for other in own}]
     for group, name in GROUPS.items():
         rounds = [one for one in (*kept, *found) if one.row.drafted and group_of_target(one.row) == group]
-        judged = [one.speed_ups for one in rounds]
         named = {kind: f"{name} on {kind.capitalize()}" if len(classes) > 1 else name for kind in classes}
         of_rounds = " and ".join(
             named[kind] for kind, devices in classes.items() if any(one.row.device in devices for one in rounds)
@@ -160,11 +189,22 @@ def sure_lines(
             if not plain:
                 continue
             lines += ["", f"[sure.{group}.{kind}]", f'of = "{named[kind]}"', f'of_rounds = "{of_rounds}"']
-            for part, of in (("plain", plain), ("rounds", rounds)):
-                low, high = _between(of)
-                lines += [f"{part} = {{ low = {low:.3g}, high = {high:.3g} }}"]
-            lines += [f"gains = {len(judged)}", f"losses = {sum(measured < 1 < said for measured, said in judged)}"]
+            lines += [_range_line("plain", plain), *_rounds_lines(rounds)]
+            here = [one for one in measured if group_of_target(one.row) == group and one.row.device in devices]
+            if len(here) >= ENOUGH:
+                names = ", ".join(f'"{engine}"' for engine in dict.fromkeys(one.row.engine for one in here))
+                lines += ["", f"[sure.{group}.{kind}.own]", f"engines = [{names}]", *_rounds_lines(here)]
     return lines
+
+
+def _range_line(part: str, found: Sequence[Foretold]) -> str:
+    low, high = _between(found)
+    return f"{part} = {{ low = {low:.3g}, high = {high:.3g} }}"
+
+
+def _rounds_lines(rounds: Sequence[Foretold]) -> list[str]:
+    losses = sum(measured < 1 < said for measured, said in (one.speed_ups for one in rounds))
+    return [_range_line("rounds", rounds), f"gains = {len(rounds)}", f"losses = {losses}"]
 
 
 def weights(rows: Sequence[Row]) -> NDArray[np.float64]:
@@ -212,8 +252,9 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     rows = rows_in(parser.parse_args().rows)
     measured = {(row.engine, class_of(row.device)) for row in rows if row.drafter is not None}
-    terms = fit(rows)
-    sure = sure_lines(list(unseen(rows)), list(foretold(kept_rows(), terms_by(terms))), CLASSES)
+    terms, kept = fit(rows), kept_rows()
+    own = list(unseen_rounds(rows, kept))
+    sure = sure_lines(list(unseen(rows)), foretold(kept, terms_by(terms)), own, CLASSES)
     TABLE.write_text(written(terms, sure, measured), encoding="utf-8")
     print(TABLE.read_text(encoding="utf-8"), end="")
 
