@@ -658,7 +658,8 @@ def _cell(sweep: Sweep, chain: str, batch: int) -> str:
         return "- "
     speed_up = comparison.speed_up(row)
     best = next(one for one in comparison.rows if one.policy == sweep.best(batch))
-    mark = BEST if row is best else " " if told_apart(comparison, best, row) else TIED
+    apart = told_apart(comparison, best, row) and not any(_too_few(comparison))
+    mark = BEST if row is best else " " if apart else TIED
     if speed_up is None:
         return f"{comparison.output_tokens_per_s(row):,.1f} tokens/s{mark}"
     return f"{speed_up:.2f}x{mark}"

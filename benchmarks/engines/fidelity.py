@@ -15,8 +15,8 @@ from statistics import median
 from paceline.sim.cost.engines import EngineTerms, Residuals, engines
 
 from ..shared.report import parser_of
-from .fit import unseen
-from .rows import MARGIN, Predicted, Row, kept_rows, predicted, rows_in
+from .fit import unseen, unseen_rounds
+from .rows import MARGIN, Predicted, Row, predicted, kept_rows, rows_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 BEGIN, END = "<!-- made by `make fidelity WRITE=--write` -->", "<!-- end -->"
@@ -97,23 +97,26 @@ def batches_table(found: Iterable[Predicted]) -> list[str]:
     return markdown(["engine", "model", "drafter", "K", "rows at a time", "measured", "predicted", "error"], rows)
 
 
-def range_of(row: Row) -> Residuals:
-    """The range of a row."""
-    sure = terms_of(row).sure(row.target)
+def range_of(row: Row, *, elsewhere: bool = False) -> Residuals:
+    """The range of a row; `elsewhere`: as of an engine of which no rounds were measured there."""
+    terms = terms_of(row)
+    if elsewhere:
+        terms = next(each[row.device] for each in engines().values() if not each[row.device].rounds_measured)
+    sure = terms.sure(row.target)
     return sure.rounds if row.drafted else sure.plain
 
 
-def ranges_table(apart: Sequence[Predicted], kept: Sequence[Predicted]) -> list[str]:
+def ranges_table(apart: Sequence[Predicted], kept: Sequence[Predicted], own: Sequence[Predicted]) -> list[str]:
     """The share of rows inside the printed range of their group."""
     groups: dict[Group, list[bool]] = defaultdict(list)
-    for source, found in (("not seen", apart), ("typed off", kept)):
+    for source, found in (("model not seen", apart), ("typed off", kept), ("source not seen", own)):
         for one in found:
             row = one.row
-            ends = range_of(row)
+            ends = range_of(row, elsewhere=found is apart)
             weights = "" if row.target.quantised is None else f", {row.target.quantised.format}"
             of = f"{terms_of(row).sure(row.target).of}{weights}"
             shape = "chains" if row.wide == 1 else "trees"
-            what = f"rounds, {shape}" if row.drafted else "a token"
+            what = f"rounds of {row.engine}, {shape}" if row.drafted else "a token"
             groups[of, what, str(ends), source].append(ends.low <= one.factor <= ends.high)
     rows = [[*names, str(len(found)), f"{sum(found) / len(found):.0%}"] for names, found in sorted(groups.items())]
     return markdown(["group", "what", "range", "rows are", "rows", "inside"], rows)
@@ -140,7 +143,7 @@ def lengths(found: Iterable[Predicted]) -> list[Group]:
 def page(rows: Sequence[Row]) -> list[str]:
     """The tables of the page."""
     fitted, apart, kept = predicted(rows, terms_of), list(unseen(rows)), kept_rows()
-    kept_fitted = predicted(kept, terms_of)
+    kept_fitted, own = predicted(kept, terms_of), list(unseen_rounds(rows, kept))
     by_source = {"bare": by_group(predicted(rows, bare)), "terms": by_group(fitted), "unseen": by_group(apart)}
     of_kept = {"bare": by_group(predicted(kept, bare)), "terms": by_group(kept_fitted), "unseen": {}}
     found = lengths([*fitted, *kept_fitted])
@@ -163,7 +166,7 @@ def page(rows: Sequence[Row]) -> list[str]:
         *batches_table(kept_fitted),
         "### Ranges",
         "",
-        *ranges_table(apart, kept_fitted),
+        *ranges_table(apart, kept_fitted, own),
         "### The best draft length",
         "",
         f"Of {len(found)} settings with several lengths of chains, the predicted one is the best or loses at most 3% "

@@ -3,7 +3,9 @@
 Few terms for all rows: shares of peak and seconds per layer are shared by all engines; seconds of an all-reduce, a row,
 a layer of experts and a round belong to an engine. Those of a round are fitted to measured gains, all others to
 seconds. Rows are weighted so that each group (engine, model, format, device) counts the same. The uncertainty of the
-terms comes from unseen rows: each engine's rows of a model are predicted by a fit to all others.
+terms comes from unseen rows: each engine's rows of a model are predicted by a fit to all others. For an engine with
+rounds in several sources, that of its rounds comes from fits that leave out one model in one source and see the kept
+rows.
 
 python -m benchmarks.engines.fit ROWS     (ROWS: the folder engine_rows; writes the table)
 """
@@ -35,6 +37,7 @@ CHOICES = 3
 CLOSE = 0.05  # larger errors weigh less than their square (soft L1), so that a few odd rows do not dominate
 FULL = 12  # rows of a group with full weight
 TAIL = 0.05  # share of the rows on either side of the range of residuals
+ENOUGH = 10  # rows of rounds for a range of engines whose own were measured
 
 Place = tuple[str, str, str]  # engine and class of devices, "" if all share it, and the field
 Terms = dict[Place, float]
@@ -128,6 +131,29 @@ def unseen(rows: Sequence[Row]) -> Iterator[Predicted]:
         yield from predicted(apart, terms_by(others))
 
 
+def source_of(row: Row) -> tuple[str, str, str]:
+    """The rows that a fit leaves out together: those of an engine, a source and a model."""
+    return row.engine, row.source, row.target.name
+
+
+def sources_of_rounds(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
+    """Sources of engines whose rounds a fit without one source still sees, in dense chains of another source."""
+    told = dict.fromkeys((source_of(row), row.wide == 1 and row.target.experts is None) for row in rows if row.drafted)
+    fitted = Counter(engine for (engine, *_), chains in told if chains)
+    return list(dict.fromkeys(source for source, _ in told if fitted[source[0]] > 1))
+
+
+def unseen_rounds(rows: Sequence[Row], kept: Sequence[Row]) -> Iterator[Predicted]:
+    """Rounds of `rows`, predicted by fits to other rounds of their engine, without their model and source.
+
+    The fits see `kept` too, which may hold all other rounds of an engine.
+    """
+    for source in sources_of_rounds([*rows, *kept]):
+        apart = [row for row in rows if row.drafted and source_of(row) == source]
+        if apart:
+            yield from predicted(apart, terms_by(fit([row for row in (*rows, *kept) if source_of(row) != source])))
+
+
 GROUPS = {"dense": "dense models", "mixture": "mixtures of experts"}
 
 
@@ -137,16 +163,20 @@ def group_of_target(row: Row) -> str:
 
 
 def sure_lines(
-    found: Sequence[Predicted], kept: Sequence[Predicted], classes: Mapping[str, Collection[str]]
+    found: Sequence[Predicted],
+    kept: Sequence[Predicted],
+    own: Sequence[Predicted],
+    classes: Mapping[str, Collection[str]],
 ) -> list[str]:
     """Ranges of seconds by group of targets and class of devices (`classes`: devices by name of class), as tables.
 
-    `found` are rows predicted by fits that had not seen their model, `kept` others that no fit has seen.
+    `found` are rows predicted by fits without their model, `kept` others, predicted by terms that were not fitted to
+    them. `own` are those of `unseen_rounds`: with `kept` they give the range of rounds of their engines.
     """
     lines = []
+    measured = [one for one in (*own, *kept) if one.row.engine in {other.row.engine for other in own}]
     for group, name in GROUPS.items():
         rounds = [one for one in (*kept, *found) if one.row.drafted and group_of_target(one.row) == group]
-        judged = [one.speed_ups for one in rounds]
         named = {kind: f"{name} on {kind.capitalize()}" if len(classes) > 1 else name for kind in classes}
         of_rounds = " and ".join(
             named[kind] for kind, devices in classes.items() if any(one.row.device in devices for one in rounds)
@@ -160,11 +190,22 @@ def sure_lines(
             if not plain:
                 continue
             lines += ["", f"[sure.{group}.{kind}]", f'of = "{named[kind]}"', f'of_rounds = "{of_rounds}"']
-            for part, of in (("plain", plain), ("rounds", rounds)):
-                low, high = _between(of)
-                lines += [f"{part} = {{ low = {low:.3g}, high = {high:.3g} }}"]
-            lines += [f"gains = {len(judged)}", f"losses = {sum(measured < 1 < said for measured, said in judged)}"]
+            lines += [_range_line("plain", plain), *_rounds_lines(rounds)]
+            here = [one for one in measured if group_of_target(one.row) == group and one.row.device in devices]
+            if len(here) >= ENOUGH:
+                names = ", ".join(f'"{engine}"' for engine in dict.fromkeys(one.row.engine for one in here))
+                lines += ["", f"[sure.{group}.{kind}.own]", f"engines = [{names}]", *_rounds_lines(here)]
     return lines
+
+
+def _range_line(part: str, found: Sequence[Predicted]) -> str:
+    low, high = _between(found)
+    return f"{part} = {{ low = {low:.3g}, high = {high:.3g} }}"
+
+
+def _rounds_lines(rounds: Sequence[Predicted]) -> list[str]:
+    losses = sum(measured < 1 < said for measured, said in (one.speed_ups for one in rounds))
+    return [_range_line("rounds", rounds), f"gains = {len(rounds)}", f"losses = {losses}"]
 
 
 def weights(rows: Sequence[Row]) -> NDArray[np.float64]:
@@ -212,8 +253,9 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     rows = rows_in(parser.parse_args().rows)
     measured = {(row.engine, class_of(row.device)) for row in rows if row.drafter is not None}
-    terms = fit(rows)
-    sure = sure_lines(list(unseen(rows)), list(predicted(kept_rows(), terms_by(terms))), CLASSES)
+    terms, kept = fit(rows), kept_rows()
+    own = list(unseen_rounds(rows, kept))
+    sure = sure_lines(list(unseen(rows)), predicted(kept, terms_by(terms)), own, CLASSES)
     TABLE.write_text(written(terms, sure, measured), encoding="utf-8")
     print(TABLE.read_text(encoding="utf-8"), end="")
 

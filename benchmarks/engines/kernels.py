@@ -29,8 +29,8 @@ from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
 from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
-from .fit import CLOSE, sure_lines, weights
-from .rows import DEVICES, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
+from .fit import CLOSE, source_of, sources_of_rounds, sure_lines, weights
+from .rows import DEVICES, Predicted, Row, predicted, predicted_s, kept_rows, plain_step_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
 # Share of the time of a row of the target's forward that choosing a drafted token takes, from rounds of eight rows.
@@ -157,6 +157,14 @@ def unseen(found: Sequence[Kernels]) -> Iterator[Predicted]:
         yield from (one.at(beside[engine]) for one in found if (one.row.engine, one.row.target.name) == (engine, model))
 
 
+def unseen_rounds(found: Sequence[Kernels], kept: Sequence[Kernels]) -> Iterator[Predicted]:
+    """Rounds of `found`, predicted by fits to other rounds of their engine and `kept`, without their model and source."""
+    for source in sources_of_rounds(one.row for one in (*found, *kept)):
+        beside = fit([one for one in (*found, *kept) if source_of(one.row) != source])
+        rounds = (one for one in found if one.row.drafted and source_of(one.row) == source)
+        yield from (one.at(beside[one.row.engine]) for one in rounds)
+
+
 def tables(by_kernels: Sequence[Predicted], apart: Iterable[Predicted]) -> list[str]:
     """A line per group: peaks, terms, kernels, and kernels by a fit that has not seen the model (`apart`)."""
     known = [one.row for one in by_kernels]
@@ -204,8 +212,9 @@ def main() -> None:
     refused: dict[str, int] = {}
     found = list(costs.said(rows_in(given.rows), refused))
     beside, apart = fit(found), list(unseen(found))
-    kept = [one.at(beside[one.row.engine]) for one in costs.said(kept_rows(), refused)]
-    figures = written(beside, sure_lines(apart, kept, {"all": tuple(FOLDERS)}))
+    typed = list(costs.said(kept_rows(), refused))
+    kept, own = [one.at(beside[one.row.engine]) for one in typed], list(unseen_rounds(found, typed))
+    figures = written(beside, sure_lines(apart, kept, own, {"all": tuple(FOLDERS)}))
     lines = tables([*(one.at(beside[one.row.engine]) for one in found), *kept], [*apart, *kept])
     print("\n".join([*lines, *(f"{number} rows without: {why}" for why, number in refused.items()), "", figures]))
     if given.write:

@@ -22,7 +22,7 @@ OFTEN = 0.1  # share of measured gains with the wrong sign above which a remark 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """Factors between which nine in ten measured rows lay, over the prediction of a fit without their model."""
+    """Factors between which nine in ten measured rows lay, over the predictions of fits that had not seen them."""
 
     low: float  # in [0, 1]; above 0 for plain steps
     high: float  # >= 1
@@ -41,7 +41,9 @@ class Sure:
     """How sure the seconds of a group of targets are."""
 
     of: str  # the group, in words
-    of_rounds: str  # the group whose rounds were measured, by any engine
+    of_rounds: str  # the group whose rounds were measured
+    # whose rounds these are, predicted without their source; (): rounds of any engine, predicted without their model
+    engines: tuple[str, ...] = ()
     plain: Residuals  # of the target's own steps
     rounds: Residuals  # of an engine's seconds of a round outside forwards
     gains: int  # measured gains of speculation, >= 0
@@ -49,10 +51,10 @@ class Sure:
 
     def words(self) -> tuple[str, ...]:
         """What readers of the seconds must know, a line each."""
-        whose = "" if self.of_rounds == self.of else f"of {self.of_rounds} "
+        new = f"new sources, {' and '.join(self.engines)}" if self.engines else "new to the fit"
         measured = (
-            f"of {self.of} that it had not seen, nine in ten measurements were {self.plain} times what it predicted, "
-            f"and what a round {whose}adds {self.rounds} times"
+            f"of {self.of}, nine in ten measurements were {self.plain} times a token's (new models), "
+            f"{self.rounds} times what rounds add ({new})"
         )
         if self.losses <= OFTEN * self.gains:
             return (measured,)
@@ -93,12 +95,16 @@ class EngineTerms:
 
     def notes(self, target: ModelInfo) -> tuple[str, ...]:
         """What readers of its seconds must know."""
-        measured, *lost = self.sure(target).words()
-        notes = [f"seconds as {self.name} {self.version} takes them, by a fit; {measured}", *lost]
+        sure = self.sure(target)
+        measured, *lost = sure.words()
+        notes = [f"seconds fitted to {self.name} {self.version}; {measured}", *lost]
         if self.given:
             notes.append(f"shares of peak as given ({self.given}); ranges are still those of {self.name}'s own fit")
         if not self.rounds_measured:
-            notes.append(f"no rounds of {self.name} were measured on such a device: they are taken from elsewhere")
+            whose = "" if sure.of_rounds == sure.of else f", of {sure.of_rounds}"
+            notes.append(
+                f"no rounds of {self.name} were measured on such a device: they are taken from elsewhere{whose}"
+            )
         return tuple(notes)
 
     def plain_times(self, factor: float) -> "EngineTerms":
@@ -149,15 +155,15 @@ def with_shares(terms: EngineTerms, efficiency: Mapping[str, float]) -> EngineTe
 def engines() -> Mapping[str, Mapping[str, EngineTerms]]:
     """The terms of every engine, by its name and the device's."""
     table = tomllib.loads(files(__package__).joinpath("engines.toml").read_text(encoding="utf-8"))
-    sure = sure_of(table["sure"])
     found = {}
     for name, own in table["engines"].items():
         measured = own.pop("rounds_measured")
+        sure = {kind: sure_of(table["sure"], name if kind in measured else "") for kind in table["classes"]}
         by_class = {
             kind: EngineTerms(
                 name=name,
-                dense=for_class(sure["dense"], kind),
-                mixture=for_class(sure["mixture"], kind),
+                dense=for_class(sure[kind]["dense"], kind),
+                mixture=for_class(sure[kind]["mixture"], kind),
                 **table["shared"],
                 **{key: figure[kind] if isinstance(figure, dict) else figure for key, figure in own.items()},
                 width_s=there["width_s"],
@@ -176,15 +182,20 @@ def for_class(sure: Mapping[str, Sure], kind: str) -> Sure:
     return sure.get(kind) or next(iter(sure.values()))
 
 
-def sure_of(table: Mapping[str, Any]) -> dict[str, dict[str, Sure]]:
-    """By group of targets and class of devices, how sure seconds are."""
-    return {
-        group: {
-            kind: Sure(**one | {part: Residuals(**one[part]) for part in ("plain", "rounds")})
-            for kind, one in by_class.items()
-        }
-        for group, by_class in table.items()
-    }
+def sure_of(table: Mapping[str, Any], engine: str) -> dict[str, dict[str, Sure]]:
+    """By group of targets and class of devices, how sure seconds are; of rounds, those of the engine's kind.
+
+    `engine` has a range for rounds of engines that were measured if it is one of them.
+    """
+    return {group: {kind: _sure(one, engine) for kind, one in by_class.items()} for group, by_class in table.items()}
+
+
+def _sure(table: Mapping[str, Any], engine: str) -> Sure:
+    own = table.get("own", {})
+    read = {name: figure for name, figure in table.items() if name != "own"}
+    if engine in own.get("engines", ()):
+        read |= own | {"engines": tuple(own["engines"])}
+    return Sure(**read | {part: Residuals(**read[part]) for part in ("plain", "rounds")})
 
 
 def engine_terms(engine: str | None, device: str, *, source: str | None = None) -> EngineTerms | None:

@@ -331,8 +331,7 @@ class KernelCost(ShapedCost):
         measured, *lost = self._sure.words()
         notes = (
             *self._remarks,
-            f"kernels of {engine} {', '.join(self._tables.versions)}; rows, rounds, small kernels and gaps by a fit; "
-            f"{measured}",
+            f"kernels of {engine} {', '.join(self._tables.versions)}, the rest by a fit; {measured}",
             *lost,
         )
         if self._device not in engines()[engine]:
@@ -407,7 +406,7 @@ def beside_kernels(engine: str) -> BesideKernels:
     """For an engine with terms."""
     held = tomllib.loads(files(__package__).joinpath("kernels.toml").read_text(encoding="utf-8"))
     own: dict[str, Any] = held["engines"][engine]
-    layer_s, sure = own.pop("layer_s"), sure_of(held["sure"])
+    layer_s, sure = own.pop("layer_s"), sure_of(held["sure"], engine)
     terms = replace(next(iter(engines()[engine].values())), **own)
     dense, mixture = (for_class(sure[group], "all") for group in ("dense", "mixture"))
     return BesideKernels(layer_s=layer_s, terms=terms, dense=dense, mixture=mixture)

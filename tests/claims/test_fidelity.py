@@ -1,14 +1,18 @@
 """What docs/fidelity.md says of the terms of engines, against the measured rows where they lie beside the checkout."""
 
+import tomllib
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.benchmarks.engines import fit
 from paceline.benchmarks.engines.fidelity import by_group, lengths, range_of, terms_of, written_medians
-from paceline.benchmarks.engines.rows import MARGIN, Row, decoding, kept_rows, marked, predicted, rows_in
+from paceline.benchmarks.engines.fit import sources_of_rounds
+from paceline.benchmarks.engines.rows import MARGIN, Predicted, Row, decoding, predicted, kept_rows, marked, rows_in
 from paceline.traces.shapes import presets
 
 from ..traces.test_real_data import DATA
@@ -79,6 +83,39 @@ def row(requests, held, prompt, seconds):
         seconds=seconds,
         source="s",
     )
+
+
+def a_round(source, *, engine="e", model="m", wide=1, steps=2):
+    """A row of a round of one group."""
+    target = presets()["llama-3-8b"].info(model)
+    plain = replace(row(1, 500, 0, 0.007), engine=engine, source=source, target=target)
+    return replace(plain, drafter=target, drafted=steps, judged=steps, wide=wide, plain_s=0.007, seconds=0.01)
+
+
+def test_rounds_are_left_out_by_source_where_others_tell_of_their_engine(monkeypatch):
+    """A fit sees nothing of the source and model that is left out, plain rows neither, and all of the kept rows."""
+    alone, tree = a_round("s", engine="alone"), a_round("t", engine="alone", wide=3)  # trees tell a fit nothing
+    rows, kept = [row(1, 500, 0, 0.007), a_round("s"), a_round("s", model="other"), alone, tree], [a_round("k")]
+    assert sources_of_rounds([*rows, *kept]) == [("e", "s", "m"), ("e", "s", "other"), ("e", "k", "m")]
+    seen = []
+    monkeypatch.setattr(fit, "fit", lambda others: seen.append(others))
+    monkeypatch.setattr(fit, "terms_by", lambda _: None)
+    monkeypatch.setattr(fit, "predicted", lambda apart, _: apart)
+    assert list(fit.unseen_rounds(rows, kept)) == rows[1:3]
+    assert seen == [[rows[2], alone, tree, *kept], [rows[0], rows[1], alone, tree, *kept]]
+
+
+@pytest.mark.parametrize(("number", "engines"), [(fit.ENOUGH - 2, None), (fit.ENOUGH - 1, ["e"])])
+def test_few_rounds_make_no_range_of_their_engines(number, engines):
+    """Kept rows count where rows of the fit tell of their engine as well; those of other engines do not."""
+    own = [Predicted(a_round("s", steps=1 + step), 0.01, 0.007, 0.005) for step in range(number)]
+    kept = [Predicted(a_round("k", engine=engine), 0.01, 0.007, 0.005) for engine in ("e", "other")]
+    plain = Predicted(row(1, 500, 0, 0.007), 0.007, 0.007, 0.0)
+    lines = fit.sure_lines([plain, *own], kept, own, {"hopper": ("h100-sxm",)})
+    sure = tomllib.loads("\n".join(lines))["sure"]["dense"]["hopper"]
+    assert sure.get("own", {}).get("engines") == engines
+    assert sure["gains"] == number + 2
+    assert engines is None or sure["own"]["gains"] == number + 1
 
 
 LOADS = st.tuples(st.sampled_from([1, 4, 16]), st.sampled_from([500, 900]), st.sampled_from([0, 300]))

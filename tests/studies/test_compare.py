@@ -266,6 +266,14 @@ def test_a_sweep_says_how_much_of_its_chains_was_modelled():
     assert any(remark.endswith(f"({least['policy']})") for remark in beyond.tables()[0].remarks)
 
 
+def test_of_too_few_requests_a_sweep_tells_no_chain_from_the_fastest(recording):
+    """Four requests make no interval: the slowest chain may be the fastest of others."""
+    found = sweep(recording, "draft:1..6/target", seeds=1)
+    cells = [row[1][-1] for row in found.tables()[0].rows]
+    assert sorted(cells) == ["*", *"~~~~~"]
+    assert "4 requests cannot tell for certain" in found.lines()[0]
+
+
 def figures(found):
     told = {"seeds", "orders", "of_best", "of_best_ci"}
     return {row["policy"]: {name: row[name] for name in row if name not in told} for row in found.to_dicts()}

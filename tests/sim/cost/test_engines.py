@@ -145,10 +145,11 @@ def test_members_on_several_devices_are_at_the_same_end():
 
 def test_what_a_reader_has_to_know():
     (said,) = cost_of().notes()
-    assert "half 1" in said
-    assert "of dense models on Hopper that it had not seen" in said
-    assert "0.50 to 2.00 times" in said
-    assert "0.50 to 3.00 times" in said
+    assert "seconds fitted to half 1; of dense models on Hopper, nine in ten" in said
+    assert "0.50 to 2.00 times a token's (new models)" in said
+    assert "0.50 to 3.00 times what rounds add (new to the fit)" in said
+    measured = replace(HALF, dense=replace(HALF.dense, engines=("half", "other")))
+    assert cost_of(measured).notes()[0].endswith("times what rounds add (new sources, half and other)")
 
 
 def test_a_mixture_has_ranges_of_its_own_and_gains_that_were_losses_are_told():
@@ -156,13 +157,16 @@ def test_a_mixture_has_ranges_of_its_own_and_gains_that_were_losses_are_told():
     mixture = MODEL.model_copy(update={"experts": experts})
     cost = cost_of(replace(HALF, rounds_measured=False), DRAFT, mixture)
     said, lost, elsewhere, *_ = cost.notes()
-    assert "of mixtures of experts on Hopper that it had not seen" in said
+    assert "of mixtures of experts on Hopper, nine in ten" in said
     assert "0.25 to 4.00 times" in said
     assert lost == (
         "gains of mixtures of experts on Hopper are predicted too high: 2 of 10 that were measured are losses where a "
         "gain is predicted"
     )
     assert elsewhere == "no rounds of half were measured on such a device: they are taken from elsewhere"
+    blackwell = replace(HALF.mixture, of="mixtures of experts on Blackwell")
+    *_, elsewhere, _ = cost_of(replace(HALF, rounds_measured=False, mixture=blackwell), DRAFT, mixture).notes()
+    assert elsewhere.endswith("they are taken from elsewhere, of mixtures of experts on Hopper")
     low, high = cost.ends()
     verified = [seconds(each, 4, held=5) - seconds(each, 1, held=8) for each in (low, cost, high)]
     added = verified[1] - 1e-3  # experts that four tokens touch beyond those of one
@@ -284,6 +288,18 @@ def test_the_table_is_whole():
                 assert sure.plain.low > 0
                 assert all(0 <= each.low <= 1 <= each.high for each in (sure.plain, sure.rounds))
                 assert 0 <= sure.losses <= sure.gains
+
+
+def test_engines_whose_rounds_were_measured_have_a_range_of_their_own():
+    """Only where they were: on Hopper, of the group of targets that was measured."""
+    dense = {(name, device): engines()[name][device].dense for name in engines() for device in ("h100", "h200", "b200")}
+    own = {place for place, sure in dense.items() if sure.engines}
+    assert own == {(name, device) for name in ("vllm", "sglang") for device in ("h100", "h200")}
+    assert len({dense[place].rounds.bounds for place in own}) == 1
+    assert len({sure.rounds.bounds for place, sure in dense.items() if place not in own}) == 1
+    assert dense["vllm", "h100"].rounds.high < dense["trtllm", "h100"].rounds.high
+    mixtures = {name: engines()[name]["h100"].mixture.engines for name in engines()}
+    assert mixtures == {"vllm": (), "sglang": ("sglang",), "trtllm": ()}
 
 
 FILE = '[[replicas]]\ndevice = "{device}"\n{engine}\n[devices.mine]\nlike = "h200"\nmemory_bytes = 200e9\n'
