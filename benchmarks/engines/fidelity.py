@@ -16,7 +16,7 @@ from paceline.sim.cost.engines import EngineTerms, Residuals, engines
 
 from ..shared.report import parser_of
 from .fit import unseen, unseen_rounds
-from .rows import MARGIN, Predicted, Row, predicted, kept_rows, rows_in
+from .rows import MARGIN, Predicted, Row, kept_rows, predicted, rows_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 BEGIN, END = "<!-- made by `make fidelity WRITE=--write` -->", "<!-- end -->"

@@ -30,7 +30,7 @@ from scipy.optimize import least_squares
 from ..shared.report import parser_of
 from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
 from .fit import CLOSE, source_of, sources_of_rounds, sure_lines, weights
-from .rows import DEVICES, Predicted, Row, predicted, predicted_s, kept_rows, plain_step_s, rows_in
+from .rows import DEVICES, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
 # Share of the time of a row of the target's forward that choosing a drafted token takes, from rounds of eight rows.
@@ -158,7 +158,7 @@ def unseen(found: Sequence[Kernels]) -> Iterator[Predicted]:
 
 
 def unseen_rounds(found: Sequence[Kernels], kept: Sequence[Kernels]) -> Iterator[Predicted]:
-    """Rounds of `found`, predicted by fits to other rounds of their engine and `kept`, without their model and source."""
+    """Rounds of `found` by fits to other rounds of their engine and `kept`, without their model and source."""
     for source in sources_of_rounds(one.row for one in (*found, *kept)):
         beside = fit([one for one in (*found, *kept) if source_of(one.row) != source])
         rounds = (one for one in found if one.row.drafted and source_of(one.row) == source)

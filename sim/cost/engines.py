@@ -53,8 +53,8 @@ class Sure:
         """What readers of the seconds must know, a line each."""
         new = f"new sources, {' and '.join(self.engines)}" if self.engines else "new to the fit"
         measured = (
-            f"of {self.of}, nine in ten measurements were {self.plain} times a token's (new models), "
-            f"{self.rounds} times what rounds add ({new})"
+            f"of {self.of}, nine in ten rows took {self.plain} times the predicted seconds of a token (new models), "
+            f"{self.rounds} times those that rounds add ({new})"
         )
         if self.losses <= OFTEN * self.gains:
             return (measured,)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paceline.benchmarks.engines import fit
 from paceline.benchmarks.engines.fidelity import by_group, lengths, range_of, terms_of, written_medians
 from paceline.benchmarks.engines.fit import sources_of_rounds
-from paceline.benchmarks.engines.rows import MARGIN, Predicted, Row, decoding, predicted, kept_rows, marked, rows_in
+from paceline.benchmarks.engines.rows import MARGIN, Predicted, Row, decoding, kept_rows, marked, predicted, rows_in
 from paceline.traces.shapes import presets
 
 from ..traces.test_real_data import DATA
@@ -34,12 +34,12 @@ def middles(found, wanted):
     return median(median(abs(one.error) for one in group) for group in groups.values())
 
 
-def test_plain_decoding_is_foretold(fitted):
+def test_plain_decoding_is_predicted(fitted):
     assert middles(fitted, lambda row: not row.drafted and row.target.experts is None) <= 0.07
     assert middles(fitted, lambda row: not row.drafted and row.target.experts is not None) <= 0.15
 
 
-def test_speed_ups_of_chains_are_foretold(fitted):
+def test_speed_ups_of_chains_are_predicted(fitted):
     dense = [one for one in fitted if one.row.drafted and one.row.wide == 1 and one.row.target.experts is None]
     by_engine = defaultdict(list)
     for one in dense:
@@ -52,7 +52,7 @@ def test_speed_ups_of_chains_are_foretold(fitted):
     } == {"sglang": True, "vllm": True}
 
 
-def test_the_best_draft_length_is_foretold(fitted):
+def test_the_best_draft_length_is_predicted(fitted):
     found = lengths([*fitted, *predicted(kept_rows(), terms_of)])
     regrets = [float(row[-1].rstrip("%")) for row in found]
     assert len(regrets) >= 15
