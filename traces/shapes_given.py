@@ -149,6 +149,13 @@ class _Config:
             raise self._error("model_type", "must be that of a dense decoder, of a drafter", kind)
         return self._dflash(decoder, name) if self.kind == "dflash" else self._eagle(decoder, name)
 
+    def check_reads(self, target: ModelInfo) -> None:
+        """Raise TraceFormatError where it is a drafter that reads states of another width than `target` has."""
+        key = "target_hidden_size" if self._get("target_hidden_size") is not None else "hidden_size"
+        if self.kind and self._count(key) != target.hidden_size:
+            rule = f"must be the {target.hidden_size} of {target.name}, whose states it reads"
+            raise self._error(key, rule, self._count(key))
+
     def whole(self, *, in_parallel: bool = False) -> DecoderShape:
         """A model that is no drafter made for a target; see `read_hub_decoder`."""
         if not in_parallel:
@@ -397,6 +404,9 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
     if base is None and target not in names:
         base = presets().get(model_called(target) or "")
     shapes = (*listed, *(each.preset(base) for each in named))
+    whole = next((shape for shape in shapes if shape.name == target), base and base.info(target))
+    for each in texts_of if whole is not None else ():
+        each.check_reads(whole)
     if any(shape.name == target and shape.draft_block is not None for shape in shapes):
         raise ArgumentError(f"`models` must give {target} no block: it is the target, and drafts nothing")
     return shapes
@@ -458,6 +468,11 @@ class _Given:
                 f"`models` {self.name}={self.source} must be without @: it is a drafter of its own kind"
             )
         return read_hub_config(Path(self.source), self.name)
+
+    def check_reads(self, target: ModelInfo) -> None:
+        """Raise TraceFormatError for the config of a drafter that reads states of another width than the target's."""
+        if self.is_file:
+            _config(Path(self.source)).check_reads(target)
 
     def decoder(self) -> DecoderShape | None:
         """What it is made of; None of a head, and of what nobody knows."""

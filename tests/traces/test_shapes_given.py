@@ -187,6 +187,19 @@ def test_a_config_that_says_too_little_or_what_is_not_known(tmp_path, base, chan
     refused(tmp_path, {**base, **change}, told)
 
 
+@pytest.mark.parametrize("said", [MEDUSA, EAGLE3, DFLASH])
+def test_a_drafter_made_for_a_target_of_another_width_is_refused(tmp_path, said):
+    file = written(tmp_path, said)
+    for models in ([f"d={file}"], ["llama-3.1-8b", f"d={file}"]):
+        assert given_shapes(models, "target")[0].name == "d"
+    with pytest.raises(
+        TraceFormatError, match="hidden_size: must be the 3072 of target, whose states it reads, got 4096"
+    ):
+        given_shapes(["llama-3.2-3b", f"d={file}"], "target")
+    with pytest.raises(TraceFormatError, match="hidden_size: must be the 5120 of Qwen3-14B, whose states it reads"):
+        given_shapes([f"d={file}"], "Qwen3-14B")
+
+
 def test_a_file_that_is_no_config(tmp_path):
     refused(tmp_path, "{", "must be JSON")
     refused(tmp_path, "[]", "must be an object, got 'a list'")
