@@ -80,6 +80,8 @@ class NamedKind(Generic[Named]):
             return self._in(self._load_file(Path(path)), attribute)
         if ":" in name:
             module, _, attribute = name.partition(":")
+            if "=" in attribute and module in self.names():
+                raise ValueError(f"options come after a comma, as in {module},{attribute}")
             return self._in(_import(module), attribute)
         own = self.own()
         if name in own:

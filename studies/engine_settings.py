@@ -308,7 +308,7 @@ def _check_tree(decision: Decision, engine: str, known: EngineRules) -> None:
 
 def _check_version(given: str | None, decision: Decision, engine: str, known: EngineRules) -> list[str]:
     """Notes on a version that differs from ours; raises ArgumentError where its names may mean something else."""
-    if given is None or given == known.version:
+    if given is None or given.removeprefix("v") == known.version:
         return []
     if not sets_schedules(engine, given) and len(decision.schedule) > 1:
         raise ArgumentError(

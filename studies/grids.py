@@ -199,6 +199,9 @@ def _check_axes(path: Path, file: GridFile, own: Iterable[str], *, serves: bool)
     for key, needed in (("policies", not serves), ("clusters", serves), ("seeds", True)):
         if needed and not getattr(file, key):
             raise GridFileError(path, key, f"must name one at least in {world}", [])
+    for key in sorted(file.model_fields_set - {"options"}):
+        if not getattr(file, key):
+            raise GridFileError(path, key, "must name one at least, or be left out", [])
     for key in GridFile.model_fields:
         twice = repeated(getattr(file, key)) if key != "options" else []
         if twice:

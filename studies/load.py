@@ -598,6 +598,8 @@ def describe_workload(
     elif lengths_from is not None:
         raise ArgumentError(f"`lengths_from` must be left out: no lengths of {str(workload)!r} are drawn")
     opened = with_options(workload, asked, recording)
+    if asked.seed and not opened.about.drawn:
+        raise ArgumentError(f"`seed` must be left out: nothing of {str(workload)!r} is drawn")
     watch = partial(tracked, stage="reading", unit="arrivals", total=opened.about.num_arrivals)
     return WorkloadDescription(summary=summary_of(opened, watch=watch))
 

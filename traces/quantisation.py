@@ -7,6 +7,7 @@ their modules. Letter: L layers.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fnmatch import translate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,6 +140,13 @@ MOST_LAYERS = 10_000  # with modules by name
 _UNITS: dict[tuple[int, str], Arithmetic] = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "fp4"}
 _CACHES = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4"}
 _SEVERAL = "weights of several kinds are not known"
+# Keys by which some method or other leaves modules as they are.
+_SKIPPING = (
+    *("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules", "dynamic"),
+    "modules_in_block_to_quantize",
+)
+_CLOSE = 0.85  # by difflib: a letter or two of such a key
+_SAYS_QUANTISED = re.compile("quanti[sz]|^quant_")
 _PACKED = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "nvfp4-pack-quantized")
 
 
@@ -201,6 +209,10 @@ def _sections(file: Path, content: Mapping[str, Any]) -> Iterator["_Section"]:
         if said is None or (name == "quantization_config" and said == mlx):  # MLX writes its section twice
             continue
         yield _Section(file, name, _object(file, name, said), method)
+    for name, said in keys.items():
+        if _SAYS_QUANTISED.search(name) and name not in QUANTISED_KEYS and isinstance(said, dict):
+            known = ", ".join(QUANTISED_KEYS)
+            raise TraceFormatError(file, name, f"must be one of {known}, where it says what is quantised", "an object")
     if file.name != CONFIG:
         return
     for beside, method in QUANTISED_FILES.items():
@@ -225,6 +237,7 @@ class _Section:
         self.name = name
         self.keys = keys
         self._method = method
+        self._read = set[str]()  # keys that its method knows, of those that leave modules out
 
     def said(self) -> _Said:
         method = self.keys.get("quant_method", self._method or None)
@@ -233,7 +246,18 @@ class _Section:
             known = known_are(method, _METHODS)
             rule = f"must be a known one ({known}); of other weights give the shape itself in FILE.json"
             raise self.error("quant_method", rule, method)
-        return reader(self)
+        said = reader(self)
+        self._refuse_other_skips()
+        return said
+
+    def _refuse_other_skips(self) -> None:
+        """Refuse keys that leave modules out by a name that is not this method's."""
+        for key, found in self.keys.items():
+            near = get_close_matches(key, _SKIPPING, n=1, cutoff=_CLOSE)
+            if near and found and key not in self._read:
+                own = [name for name in _SKIPPING if name in self._read]
+                rule = f"must be {' or '.join(own)}" if own else "must be absent, it is not known what it leaves out"
+                raise self.error(key, rule, found)
 
     def error(self, key: str, rule: str, found: object) -> TraceFormatError:
         shown = "nothing" if found is None else kind_of_json(found) if isinstance(found, dict) else found
@@ -264,6 +288,7 @@ class _Section:
 
     def names(self, *keys: str) -> tuple[tuple[str, ...], str]:
         """(names of modules, their key), of the first key that exists."""
+        self._read.update(keys)
         key = next((key for key in keys if self.keys.get(key) is not None), keys[0])
         found = [] if self.keys.get(key) is None else self.keys[key]
         if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):

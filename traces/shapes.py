@@ -302,9 +302,10 @@ _HEADS = (
 )
 # Other words of names: training or release of the same shape, in a width that presets have.
 _WORDS = re.compile(
-    r"instruct|chat|it|pt|base|hf|thinking|coder|math|meta|sglang|speculator|head|draft|drafter|target|vanilla|"
+    r"instruct|chat|it|pt|base|hf|thinking|coder|math|meta|sglang|draft|drafter|target|vanilla|"
     r"temp|float16|bfloat16|fp16|bf16|v?\d\.\d|v\d|2[3-9](?:0[1-9]|1[0-2])|latest"
 )
+_OF_HEADS = ("speculator", "head")  # and these of a head whose kind it says
 _PARTS = re.compile(r"[-_ :/+]+|(?<!\d)\.|\.(?!\d)")
 _COPIES = re.compile(r"(?<![a-z])(?:n[-_]?gram|lookup|suffix|pld)(?![a-z])")
 _COPY_WORDS = re.compile(r"prompt|decoding|cpu|gpu|simple|mod|map|cache|tree|array|k|k4v|\d+|")
@@ -404,7 +405,8 @@ def _read(text: str) -> _Read | None:
     elif family is not None or size is not None or head is None:
         return None
     words = [word for word in _PARTS.split(rest) if word]
-    return _Read(model, head) if all(_WORDS.fullmatch(word) for word in words) else None
+    known = all(_WORDS.fullmatch(word) or (head and word in _OF_HEADS) for word in words)
+    return _Read(model, head) if known else None
 
 
 def _without(text: str, *matches: re.Match[str]) -> str:

@@ -1,8 +1,10 @@
 """Shapes of models that a user gives: a list of them in a file, a preset, or a Hugging Face `config.json`."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -42,16 +44,17 @@ class _Family(NamedTuple):
     bias_key: str = "attention_bias"  # of the config for that; "" for none
     output_bias: bool = True  # whether the same key is for attention's output too
     mlp_bias_key: str = ""  # of the config for biases of feed-forward parts; "" for none
+    head_size: int | None = None  # by default; None: hidden size over heads
 
 
 _TYPES: dict[str, _Family] = {
     "llama": _Family(mlp_bias_key="mlp_bias"),
     "mistral": _Family(bias_key=""),
     "qwen2": _Family(bias=True, bias_key="", output_bias=False),
-    "qwen3": _Family(head_norms=2),
-    "gemma": _Family(),
-    "gemma2": _Family(norms=4),
-    "gemma3_text": _Family(norms=4, head_norms=2),
+    "qwen3": _Family(head_norms=2, head_size=128),
+    "gemma": _Family(head_size=256),
+    "gemma2": _Family(norms=4, head_size=256),
+    "gemma3_text": _Family(norms=4, head_norms=2, head_size=256),
     "mixtral": _Family(bias_key=""),
     "qwen2_moe": _Family(bias=True, bias_key="qkv_bias", output_bias=False),
     "qwen3_moe": _Family(head_norms=2),
@@ -87,6 +90,14 @@ _PARALLEL = ("pard_token", "pard_token_id", "ptd_token_id", "parallel_drafting")
 _OF_DRAFTERS = ("dflash_config", "eagle_config", "draft_vocab_size", "medusa_num_heads", "speculators_model_type")
 _LEAST_TARGET = 1024  # hidden size: heads are published for models of at least this one
 _TIED = {"gemma", "gemma2", "gemma3_text"}  # by default
+# Keys that a config may leave out. One that is nearly so called is refused: it may be meant.
+_OPTIONAL = (
+    *("num_key_value_heads", "head_dim", "tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias"),
+    *("draft_vocab_size", "target_hidden_size"),
+)
+_FEATURES = "eagle_aux_hidden_state_layer_ids"  # within eagle_config
+_CLOSE = 0.85  # by difflib: a letter or two of such a key
+_OTHER_KV_HEADS = re.compile(r"n_head_kv|n(um)?_kv_heads|num_query_groups|multi_query_group_num")
 MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, fit 64 bits
 _KNOWN = (*(name for names in _DECODERS.values() for name in names), *_DRAFTERS)
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -138,6 +149,13 @@ class _Config:
             raise self._error("model_type", "must be that of a dense decoder, of a drafter", kind)
         return self._dflash(decoder, name) if self.kind == "dflash" else self._eagle(decoder, name)
 
+    def check_reads(self, target: ModelInfo) -> None:
+        """Raise TraceFormatError where it is a drafter that reads states of another width than `target` has."""
+        key = "target_hidden_size" if self._get("target_hidden_size") is not None else "hidden_size"
+        if self.kind and self._count(key) != target.hidden_size:
+            rule = f"must be the {target.hidden_size} of {target.name}, whose states it reads"
+            raise self._error(key, rule, self._count(key))
+
     def whole(self, *, in_parallel: bool = False) -> DecoderShape:
         """A model that is not a drafter for a target; see `read_hub_decoder`."""
         if not in_parallel:
@@ -185,7 +203,10 @@ class _Config:
             assert head is not None  # it is dense
             return head
         said = self._get("eagle_config")
-        features = self._list(said, "eagle_aux_hidden_state_layer_ids") if isinstance(said, dict) else []
+        keys: dict[str, Any] = said if isinstance(said, dict) else {}
+        features = self._list(keys, _FEATURES)
+        for near in () if _FEATURES in keys else get_close_matches(_FEATURES, keys, n=1, cutoff=_CLOSE):
+            raise self._error(f"eagle_config.{near}", f"must be {_FEATURES}, which is left out", keys[near])
         drafted = decoder.vocabulary if self._get("draft_vocab_size") is None else self._count("draft_vocab_size")
         joined = self._count("target_hidden_size", otherwise=decoder.hidden)
         width = (len(features) or EAGLE3_FEATURES) * joined
@@ -228,16 +249,15 @@ class _Config:
         if self._get("per_layer_config"):
             raise self._error("per_layer_config", "must be absent, layers that differ have no shape in common", "one")
         family = _TYPES[kind]
+        self._refuse_near()
         bias = self._flag(family.bias_key, otherwise=family.bias) if family.bias_key else family.bias
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
-        if self._keys.get("head_dim") is None and hidden % heads:
-            raise self._error("hidden_size", f"must be a multiple of num_attention_heads, {heads}", hidden)
         decoder = DecoderShape(
             hidden=hidden,
             layers=self._count("num_hidden_layers"),
             heads=heads,
-            kv_heads=self._count("num_key_value_heads", otherwise=heads),
-            head_size=self._count("head_dim", otherwise=hidden // heads),
+            kv_heads=self._kv_heads(kind, heads),
+            head_size=self._head_size(family, hidden, heads),
             intermediate=self._count("intermediate_size"),
             vocabulary=self._count("vocab_size"),
             tied=self._flag("tie_word_embeddings", otherwise=kind in _TIED),
@@ -252,6 +272,30 @@ class _Config:
         if decoder.parameters > MOST_PARAMETERS:
             raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", decoder.parameters)
         return decoder
+
+    def _refuse_near(self) -> None:
+        """Refuse keys that may stand for one that is left out."""
+        for key in (key for key in _OPTIONAL if self._get(key) is None):
+            given = [name for name, found in self._own.items() if found is not None]
+            other = [name for name in given if key == "num_key_value_heads" and _OTHER_KV_HEADS.fullmatch(name)]
+            for name in [*get_close_matches(key, given, n=1, cutoff=_CLOSE), *other]:
+                raise self._error(name, f"must be {key}, which is left out", self._own[name])
+
+    def _kv_heads(self, kind: str, heads: int) -> int:
+        """Of keys and values: as many as of queries where the config says null, or where Llama's says nothing."""
+        if "num_key_value_heads" not in self._own and kind != "llama":
+            raise self._error("num_key_value_heads", f"must be there, of model_type {kind}", None)
+        found = self._count("num_key_value_heads", otherwise=heads)
+        if heads % found:
+            raise self._error("num_key_value_heads", f"must divide num_attention_heads, {heads}", found)
+        return found
+
+    def _head_size(self, family: _Family, hidden: int, heads: int) -> int:
+        if "head_dim" not in self._own and family.head_size is not None:
+            return family.head_size
+        if self._own.get("head_dim") is None and hidden % heads:
+            raise self._error("hidden_size", f"must be a multiple of num_attention_heads, {heads}", hidden)
+        return self._count("head_dim", otherwise=hidden // heads)
 
     def _mixture(self, kind: str) -> Mixture | None:
         """None where every layer is dense."""
@@ -288,13 +332,21 @@ class _Config:
         found = self._get(key)
         if not isinstance(found, str) or found not in WIDTHS:
             raise self._error(key, f"must be one of {', '.join(WIDTHS)}", found)
+        older = (self._keys if key in self._keys else self._whole).get("torch_dtype")
+        if older not in (None, found):
+            raise self._error("torch_dtype", f"must be {key}, {found}", older)
         return found
+
+    @property
+    def _own(self) -> Mapping[str, Any]:
+        """The keys of its layers; drafters' may stand beside them."""
+        return {**self._whole, **self._keys} if self.kind else self._keys
 
     def _get(self, key: str) -> object:
         return self._keys.get(key, self._whole.get(key))
 
     def _count(self, key: str, *, otherwise: int | None = None) -> int:
-        found = self._get(key) if self.kind else self._keys.get(key)  # drafters' keys may be next to their layer's
+        found = self._own.get(key)
         found = otherwise if found is None else found
         if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST:
             raise self._error(key, f"must be a whole number in [1, {MOST}]", found)
@@ -351,7 +403,13 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
     base = next((each.decoder() for each in texts_of if each.name == target), None)
     if base is None and target not in names:
         base = presets().get(model_called(target) or "")
-    return (*listed, *(each.preset(base) for each in named))
+    shapes = (*listed, *(each.preset(base) for each in named))
+    whole = next((shape for shape in shapes if shape.name == target), base and base.info(target))
+    for each in texts_of if whole is not None else ():
+        each.check_reads(whole)
+    if any(shape.name == target and shape.draft_block is not None for shape in shapes):
+        raise ArgumentError(f"`models` must give {target} no block: it is the target, and drafts nothing")
+    return shapes
 
 
 def given_decoders(texts: Sequence[str], target: str) -> dict[str, DecoderShape]:
@@ -410,6 +468,11 @@ class _Given:
                 f"`models` {self.name}={self.source} must be without @: it is a drafter of its own kind"
             )
         return read_hub_config(Path(self.source), self.name)
+
+    def check_reads(self, target: ModelInfo) -> None:
+        """Raise TraceFormatError for the config of a drafter that reads states of another width than the target's."""
+        if self.is_file:
+            _config(Path(self.source)).check_reads(target)
 
     def decoder(self) -> DecoderShape | None:
         """Its decoder; None for a head, or where unknown."""

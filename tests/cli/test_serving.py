@@ -92,6 +92,13 @@ TWICE = "--slo ttft is given twice"
 FEW = "constant:rate=1,requests=3"
 
 
+def test_a_seed_of_a_file_that_is_read_as_it_is_is_refused(tmp_path):
+    load = tmp_path / "load.jsonl"
+    load.write_text('{"arrives_s": 0.5, "prompt_tokens": 4, "output_tokens": 3}\n')
+    assert refused("workload", load, "--seed", "7") == f"--seed must be left out: nothing of '{load}' is drawn"
+    assert "drawn, seed 7" in done("workload", "poisson:rate=1,requests=3,prompt=1,output=1", "--seed", "7")
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

@@ -225,6 +225,7 @@ REFUSED = [
     ("chain,stop=x,spec=draft:4/target", "unknown option 'stop'; known are spec"),
     ("draft:4", "it must end in the target, target, without a window"),
     ("draft:4/target,window=3", "a bare chain takes no options"),
+    ("adaptive:most=8", "options come after a comma, as in adaptive,most=8"),
     ("draft/target", "'draft' needs a window"),
     ("specdec++,head=nowhere.json", "head nowhere.json: cannot be read: No such file or directory"),
     ("no_such_file.py:Mine", "no file no_such_file.py"),

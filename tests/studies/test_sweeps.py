@@ -159,6 +159,7 @@ def test_a_cell_is_one_call_of_simulate(folder):
         ("seeds = [0, 1]", "seeds = [0, 0]", "seeds must name each once, got 0"),
         ("seeds = [0, 1]", "seeds = [0.5]", "seeds[0] input should be a valid integer, got 0.5"),
         ("seeds = [0, 1]", "seeds = []", "seeds must name one at least"),
+        ("seeds =", "devices = []\nseeds =", "devices must name one at least, or be left out"),
         ("windows = [5, 6]", "", "windows must go with a `:*` of a chain"),
         ("seeds =", "rates = [1.0]\nseeds =", "rates does not apply to a grid without workloads"),
         ("seeds =", "clusters = ['h100']\nseeds =", "clusters does not apply to a grid without workloads"),

@@ -165,7 +165,7 @@ UNKNOWN = {
              "deepseek-ai/dspark_qwen3_8b_block7 Qwen3-8B-Domino peagle P-EAGLE Qwen3-8B-P-EAGLE eagle3.1 "
              "eagle-3.5-qwen3-8b eagle4 Qwen3-8B-eagle3-hass deepseek_mtp qwen3_next_mtp PARD-Qwen3-0.6B "
              "Qwen3-0.6B-FP8 Qwen3-Embedding-0.6B Qwen3-8B-ngram-embedding suffix-llama Qwen3-8B-Instruct "
-             "AngelSlim/Qwen3-4B_eagle3",
+             "AngelSlim/Qwen3-4B_eagle3 Qwen3-4B-speculator Qwen3-4B-head",
     "Meta-Llama-3-8B-Instruct": "HASS-LLaMA3-Instruct-8B ibm-ai-platform/llama3-8b-accelerator",
     "Llama-2-13b-chat-hf": "llama-13b-accelerator",
     LLAMA_8B: "p-eagle3-llama-3.1-8b amd/PARD-Llama-3.2-1B Llama-3.2-1B-pruned Llama-3.3-70B-Instruct "

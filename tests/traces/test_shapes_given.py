@@ -14,6 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 GATED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
 MODEL_TYPES = (*GATED, "mixtral", "qwen2_moe", "qwen3_moe")
+KNOWN_AS = {kind: f"{kind.removesuffix('_text').title().replace('_Moe', 'Moe')}ForCausalLM" for kind in MODEL_TYPES}
 MOST = 2**31 - 1
 
 
@@ -99,6 +100,22 @@ def test_biases_that_a_config_gives_and_what_it_leaves_out(tmp_path):
     assert plain.parameters - tied.parameters == 128_256 * 4096
 
 
+@pytest.mark.parametrize("kind", MODEL_TYPES)
+@pytest.mark.parametrize("named", ["num_key_value_heads", "head_dim"])
+def test_a_size_that_a_config_leaves_out_is_what_transformers_takes(tmp_path, kind, named):
+    """Or it is refused: no other size stands in for it."""
+    sizes = {"hidden_size": 512, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 128}
+    sizes |= {"num_hidden_layers": 4, "intermediate_size": 64}
+    whole = CONFIG_MAPPING[kind](**{key: value for key, value in sizes.items() if key != named})
+    said = whole.to_dict() | sizes | {"architectures": [KNOWN_AS[kind]], "dtype": "bfloat16"}
+    del said[named]
+    if named == "num_key_value_heads" and kind != "llama":
+        refused(tmp_path, said, f"num_key_value_heads: must be there, of model_type {kind}, got 'nothing'")
+        return
+    size = getattr(whole, "head_dim", None) or 512 // 16
+    assert shape(tmp_path, said).kv_bytes_per_token == 4 * 2 * whole.num_key_value_heads * size * 2
+
+
 def test_layers_without_experts(tmp_path):
     """Six layers, of which the second and the fourth have experts, as transformers counts the model's parameters."""
     some = {**QWEN_MOE, "num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [1, 1, 7]}
@@ -126,6 +143,12 @@ def test_layers_without_experts(tmp_path):
         (LLAMA, {"num_local_experts": 8}, "num_local_experts: must be absent, mixtures of experts are mixtral, "),
         (LLAMA, {"num_hidden_layers": MOST, "vocab_size": MOST, "hidden_size": 2**30}, "config: must be of at most"),
         (LLAMA, {"architectures": "Llama"}, "architectures: must be a list, got 'Llama'"),
+        (LLAMA, {"torch_dtype": "bfloat16", "dtype": "float32"}, "torch_dtype: must be dtype, float32, got 'bfloat16'"),
+        (LLAMA, {"num_key_value_heads": 7}, "num_key_value_heads: must divide num_attention_heads, 32, got 7"),
+        (LLAMA, {"num_key_value_heads": None, "num_kv_heads": 8}, "num_kv_heads: must be num_key_value_heads, which"),
+        (LLAMA, {"num_key_value_heads": None, "num_key_value_head": 8}, "value_head: must be num_key_value_heads"),
+        (LLAMA, {"tie_word_embeddings": None, "tie_word_embedding": True}, "embedding: must be tie_word_embeddings"),
+        (QWEN, {"head_dim": None, "hidden_size": 4097}, "hidden_size: must be a multiple of num_attention_heads, 32"),
         (LLAMA, {"per_layer_config": {"1": {"head_dim": 64}}}, "per_layer_config: must be absent, layers that differ"),
         (QWEN_MOE, {"num_experts": None}, "num_experts: must be a whole number .*got 'nothing'"),
         (QWEN_MOE, {"num_local_experts": 64}, "num_local_experts: must be num_experts, 128, got 64"),
@@ -146,6 +169,8 @@ def test_layers_without_experts(tmp_path):
         (LLAMA, {"num_hidden_layers": 1}, "num_hidden_layers: must be 2 or more: of one layer are EAGLE heads"),
         (LLAMA, {"parallel_drafting": True}, "parallel_drafting: must be absent: it drafts in parallel"),
         (EAGLE3, {"num_hidden_layers": 4}, "num_hidden_layers: must be 1, of an EAGLE head, got 4"),
+        (EAGLE3, {"draft_vocab_size": None, "draft_vocabulary_size": 8}, "vocabulary_size: must be draft_vocab_size"),
+        (EAGLE3, {"eagle_config": {"eagle_aux_hidden_state_layers": [1]}}, "layers: must be eagle_aux_hidden_state_"),
         (EAGLE3, {"ptd_token_id": 5}, "ptd_token_id: must be absent: heads that draft in parallel are not known"),
         (EAGLE3, {"quantization_config": {"quant_method": "fp8"}}, "quantization_config: must be absent of drafters"),
         (QWEN_MOE, {"architectures": ["LlamaForCausalLMEagle3"]}, "model_type: must be that of a dense decoder"),
@@ -162,6 +187,19 @@ def test_a_config_that_says_too_little_or_what_is_not_known(tmp_path, base, chan
     refused(tmp_path, {**base, **change}, told)
 
 
+@pytest.mark.parametrize("said", [MEDUSA, EAGLE3, DFLASH])
+def test_a_drafter_made_for_a_target_of_another_width_is_refused(tmp_path, said):
+    file = written(tmp_path, said)
+    for models in ([f"d={file}"], ["llama-3.1-8b", f"d={file}"]):
+        assert given_shapes(models, "target")[0].name == "d"
+    with pytest.raises(
+        TraceFormatError, match="hidden_size: must be the 3072 of target, whose states it reads, got 4096"
+    ):
+        given_shapes(["llama-3.2-3b", f"d={file}"], "target")
+    with pytest.raises(TraceFormatError, match="hidden_size: must be the 5120 of Qwen3-14B, whose states it reads"):
+        given_shapes([f"d={file}"], "Qwen3-14B")
+
+
 def test_a_file_that_is_no_config(tmp_path):
     refused(tmp_path, "{", "must be JSON")
     refused(tmp_path, "[]", "must be an object, got 'a list'")
@@ -176,7 +214,8 @@ def test_a_file_that_is_no_config(tmp_path):
 @pytest.mark.parametrize(("layers", "named"), [(1, {}), (4, {"architectures": []})])
 def test_a_config_without_architectures_may_be_a_drafters(tmp_path, kind, named, layers):
     """As `save_pretrained` of transformers' config writes it, without a model."""
-    saved = CONFIG_MAPPING[kind](num_hidden_layers=layers, hidden_size=512, num_attention_heads=8).to_dict()
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8}
+    saved = CONFIG_MAPPING[kind](num_hidden_layers=layers, hidden_size=512, **heads).to_dict()
     saved = {key: value for key, value in saved.items() if key != "architectures"} | {"dtype": "bfloat16"}
     with pytest.raises(TraceFormatError, match="architectures: must be there, or it is not known whether") as told:
         read_hub_config(written(tmp_path, saved | named), "target")
@@ -282,6 +321,7 @@ def test_shapes_are_given_in_several_forms(tmp_path):
         ),
         (["draft=mtp-qwen-3-30b-a3b"], "`models` draft=mtp-qwen-3-30b-a3b must be a config.json or FILE.json"),
         (["draft=eagle3"], "`models` draft=eagle3 must name the model it is a head of, as in eagle3-llama-3.1-8b"),
+        (["llama-3.1-8b@block=4"], "`models` must give target no block: it is the target, and drafts nothing"),
         (["llama-3.1-8b", "target=qwen-3-8b"], "`models` must give each member one shape, got 'target' twice"),
     ],
 )
@@ -398,6 +438,12 @@ def test_a_module_that_mlx_writes_otherwise_is_refused(tmp_path, module):
     )
 
 
+def test_what_is_said_under_another_key(tmp_path):
+    for key in ("quant_config", "quantize_config", "quantisation_config"):
+        refused(tmp_path, {**LLAMA, key: {"bits": 4}}, f"{key}: must be one of quantization_config, quantization, ")
+    assert shape(tmp_path, {**LLAMA, "use_cache_quantization": False}) == shape(tmp_path, LLAMA)
+
+
 @pytest.mark.parametrize(
     ("beside", "said", "form"),
     [
@@ -450,6 +496,9 @@ def test_a_mixture_has_all_experts_in_it_or_none(tmp_path):
         ({"quant_method": ["fp8"]}, r"quant_method: must be a known one .known are fp8, .*got \['fp8'\]"),
         ({"quant_method": "mxfp4"}, "quant_method: must be a known one .*got 'mxfp4'"),
         ([], "quantization_config: must be an object, got 'a list'"),
+        (FP8 | {"ignore": ["lm_head"]}, "ignore: must be modules_to_not_convert or ignored_layers, got .'lm_head'"),
+        (GPTQ | {"modules_to_not_convert": ["lm_head"]}, "must be absent, it is not known what it leaves out"),
+        (AWQ | {"modules_to_not_convrt": ["x"]}, "modules_to_not_convrt: must be modules_to_not_convert, got"),
         (FP8 | {"fmt": "e5m2"}, "quantization_config.fmt: must be one of e4m3, got 'e5m2'"),
         (FP8 | {"weight_block_size": [128]}, "weight_block_size: must be two whole numbers"),
         (FP8 | {"expert_dtype": "fp4"}, "expert_dtype: must be one of fp8, got 'fp4'"),

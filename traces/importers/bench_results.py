@@ -43,6 +43,7 @@ from .responses import (
     usage_of,
     within,
 )
+from .server_logs import depth_of, drafts_chains
 from .totals import (
     StatedLog,
     counted_request,
@@ -52,6 +53,7 @@ from .totals import (
     lengths_of_benchmark,
     note_short_drafts,
     of_histogram,
+    settled_window,
 )
 
 _TITLE = re.compile(r"\s*=+ *Serving Benchmark Result *=+\s*")
@@ -145,9 +147,19 @@ _MEAN = "accept_length"
 def _read_sglang_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     log = StatedLog(files, ongoing)
     run = result_of(ongoing, log.path)
-    window = ongoing.drafters.window_of(log.name, run)
+    server = within(run, "server_info")
+    settings = _settings(server)
+    depth, chains = depth_of(server or run, settings), drafts_chains(settings)
+    window = settled_window(ongoing, log.name, run, None, depth, chains=chains)
     hazards = hazards_of_mean(run, _MEAN, run.rate(_MEAN, most=1e6), window)
     yield from log.requests(lengths_of_benchmark(run), hazards, window=window)
+
+
+def _settings(server: Fields | None) -> dict[str, str]:
+    """Those of speculation, of the server's own that stand in newer results."""
+    found = {} if server is None else server.values
+    names = ("algorithm", "num_steps", "eagle_topk", "num_draft_tokens", "adaptive")
+    return {name: str(found[f"speculative_{name}"]) for name in names if f"speculative_{name}" in found}
 
 
 SGLANG_BENCH = Format(
@@ -158,12 +170,16 @@ SGLANG_BENCH = Format(
 )
 
 
+_COUNTS = frozenset({key for key in _KEYS.values() if key.startswith("spec_decode_")} | {_RATES})
 _CUT_SHARE = 0.01  # of tokens: counters are read while the server counts
 
 
 def _read_vllm_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     log = StatedLog(files, ongoing)
     run = result_of(ongoing, log.path)
+    for key in run.values:
+        if key.startswith("spec_decode_") and key not in _COUNTS:
+            raise run.error(key, f"must be one of {', '.join(sorted(_COUNTS))}", run.values[key])
     hazards = hazards_of_rates(run, _RATES, run.rates(_RATES, most=1.0))
     lengths = lengths_of_benchmark(run)
     drafts, accepted = (
@@ -174,7 +190,7 @@ def _read_vllm_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[Rounds
     if drafts and "spec_decode_draft_tokens" in run:
         drafted = run.count("spec_decode_draft_tokens", least=0)
         note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=len(hazards))
-    drafting = drafting_share(ongoing, lengths, drafts, accepted)
+    drafting = drafting_share(ongoing, lengths, drafts, accepted, len(hazards))
     yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
 
 
@@ -200,7 +216,9 @@ VLLM_BENCH = Format(
     **described("vllm-bench"),
     read=_read_vllm_bench,
     sees=having(_RATES),
-    sees_line=partial(prints, "Acceptance length"),
+    sees_line=lambda line: any(
+        prints(label, line) for label in ("Acceptance length", "Acceptance rate (%)", "Position 0")
+    ),
 )
 
 

@@ -125,6 +125,10 @@ _UNSTATED = (
     "that no step kept whole"
 )
 _BY_STEP = "spec_proposed_drafts_histogram"
+_MEAN_LENGTH = "spec_accept_length"
+_SHARES = (_MEAN_LENGTH, "spec_accept_rate", "spec_num_correct_drafts", "spec_accept_token_num")
+_ROUNDED = 0.01  # of a mean: versions print it with two decimals or all
+_PLAIN_STEPS = "steps drafted nothing: answers have more tokens than the steps that are counted give"
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
 
 
@@ -195,11 +199,33 @@ def _parse_sglang(proposed: _Proposed, file: Responses, line: Fields) -> RoundsR
     steps = meta.count(_STEPS, least=0, default=0)
     if steps:
         counted = _counted(file.ongoing, file.drafter(), meta, tokens, steps, proposed)
+        _check_mean(meta, counted)
+        _note_plain_steps(file, counted)
         return counted_request(file, counting, meta, request_id, counted)
+    for key in (*_HISTOGRAMS, *_DRAFTED, *_SHARES):
+        told = meta.values.get(key)
+        if any(told) if isinstance(told, list) else told:
+            raise meta.error(key, f"must stand beside {_STEPS}, the steps that it is of", told)
     prompt_tokens = counting.count("prompt_tokens", least=0, default=0)
     return RoundsRequest(
         request_id=request_id, prompt_tokens=prompt_tokens, num_tokens={TARGET_ALONE: tokens}, rounds={}
     )
+
+
+def _check_mean(meta: Fields, counted: Counted) -> None:
+    """Refuse a mean of another number of tokens than the steps gave or the answer has, which its end may cut."""
+    if _MEAN_LENGTH not in meta:
+        return
+    told, steps, given = meta.rate(_MEAN_LENGTH, most=1e6), counted.num_steps, counted.num_steps + counted.num_accepted
+    least, most = min(counted.num_tokens, given) - 1, max(counted.num_tokens, given) + 1
+    if told and not least * (1 - _ROUNDED) <= told * steps <= most * (1 + _ROUNDED):
+        rule = f"must be about {counted.num_tokens / steps:.4g}, {counted.num_tokens} tokens by {steps} steps"
+        raise meta.error(_MEAN_LENGTH, rule, told)
+
+
+def _note_plain_steps(file: Responses, counted: Counted) -> None:
+    """Note steps beyond those that a log counts, which verified nothing."""
+    file.ongoing.findings.note(_PLAIN_STEPS, max(counted.num_emitted - counted.num_steps - counted.num_accepted, 0))
 
 
 def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int, proposed: _Proposed) -> Counted:
@@ -260,6 +286,7 @@ def _parse_trtllm(file: Responses, line: Fields) -> RoundsRequest | None:
     statistics = within(choice, "speculative_decoding")
     file.ongoing.findings.note(_AS_LONG, completion_tokens(line) is None)
     counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
+    _note_plain_steps(file, counted)
     file.ongoing.findings.forms.add("request means" if statistics is None else "histograms")
     return counted_request(file, usage_of(line), statistics or choice, request_id, counted)
 

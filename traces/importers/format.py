@@ -54,6 +54,11 @@ class Format(BaseModel):
     sees_line: Callable[[str], bool] = _never  # whether a line could be of such a file; of a format of JSON none is
 
     @property
+    def is_text(self) -> bool:
+        """Whether its files may be other than JSON."""
+        return self.sees_line is not _never
+
+    @property
     def notes(self) -> tuple[str, str]:
         """What readers of the recording must know."""
         return f"Exact: {self.exact}", f"Unknown: {self.unknown}"

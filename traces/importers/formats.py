@@ -198,7 +198,8 @@ def unreadable(path: Path, error: TraceFormatError) -> TraceFormatError:
     if JSON_BEGINS.match(start):
         return _refusal(error.path, error.rule, error.value, field="JSON")
     text = head.decode("utf-8", errors="replace")
-    return _refusal(path, _nearest(text, re.findall(r"[\w:]{4,}", text)[:_MOST_WORDS]), " ".join(text.split()))
+    rule = _nearest(text, re.findall(r"[\w:]{4,}", text)[:_MOST_WORDS], [known for known in FORMATS if known.is_text])
+    return _refusal(path, rule, " ".join(text.split()))
 
 
 def keys_of(first: Fields) -> str:
@@ -206,9 +207,9 @@ def keys_of(first: Fields) -> str:
     return f"keys {', '.join(sorted(first.values)) or 'none'}"
 
 
-def _nearest(text: str, words: list[str]) -> str:
+def _nearest(text: str, words: list[str], formats: Sequence[Format] = FORMATS) -> str:
     """The rule that a file breaks, by the format with which it shares most words."""
-    scores = {known.name: _score(known, text) for known in FORMATS}
+    scores = {known.name: _score(known, text) for known in formats}
     name = max(scores, key=lambda name: scores[name])
     if not scores[name]:
         return f"must be a known one, and resembles none; {_SERVER}"

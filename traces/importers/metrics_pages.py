@@ -202,8 +202,7 @@ class Engine:
     place: str = "position"
     verified: str = ""  # steps of the target that verified a draft
     length: str = ""  # gauge of tokens per step, the target's own included
-    # gauges of the tokens drafted in a step, each with the number that it counts in addition
-    depths: tuple[tuple[str, int], ...] = ()
+    depth: str = ""  # gauge of the tokens on the deepest path of a draft, not of a whole tree
     requests: str = ""  # answers, and tokens of them and of their prompts
     tokens: str = ""
     prompts: str = ""
@@ -213,8 +212,8 @@ class Engine:
     def names(self) -> frozenset[str]:
         """All of them."""
         named = (self.drafts, self.drafted, self.accepted, self.accepted_by_place, self.drafted_by_place)
-        others = (self.verified, self.length, self.requests, self.tokens, self.prompts)
-        return frozenset({*named, *others, *(name for name, _ in self.depths)} - {""})
+        others = (self.verified, self.length, self.depth, self.requests, self.tokens, self.prompts)
+        return frozenset({*named, *others} - {""})
 
     @property
     def of_speculation(self) -> frozenset[str]:
@@ -262,7 +261,7 @@ SGLANG = Engine(
     near="sglang:spec_",
     verified="sglang:spec_verify_calls",
     length="sglang:spec_accept_length",
-    depths=(("sglang:spec_num_steps", 0), ("sglang:spec_num_draft_tokens", 1)),
+    depth="sglang:spec_num_steps",
     requests="sglang:num_requests",
     tokens="sglang:generation_tokens",
     prompts="sglang:prompt_tokens",
@@ -356,15 +355,13 @@ class Speculation:
 
     @property
     def depth(self) -> int | None:
-        """Tokens drafted in a step by present gauges, None where there are none or they differ."""
-        for name, more in self._engine.depths:
-            gauges = self._scrapes.gauges(name)
-            if gauges and gauges[0].value > MOST_WINDOW:
-                raise TraceFormatError(gauges[0].place, name, f"must be at most {MOST_WINDOW}", gauges[0].value)
-            values = {one.value for one in gauges}
-            if len(values) == 1 and (depth := round(values.pop()) - more) >= 1:
-                return depth
-        return None
+        """Tokens on the deepest path of a draft by present gauges, None where there are none or they differ."""
+        name = self._engine.depth
+        gauges = self._scrapes.gauges(name) if name else []
+        if gauges and gauges[0].value > MOST_WINDOW:
+            raise TraceFormatError(gauges[0].place, name, f"must be at most {MOST_WINDOW}", gauges[0].value)
+        values = {one.value for one in gauges}
+        return (round(values.pop()) or None) if len(values) == 1 else None
 
 
 def _gauges(values: Sequence[str]) -> str:
@@ -380,6 +377,7 @@ _UNANSWERED = (
     "{:,} requests were aborted or failed: they are no answers, but their tokens count among those of the others"
 )
 _GAUGE = "the mean is a gauge of {}, of the server's last interval only"
+_OTHER_DEPTH = "{} is {}, the window is {} as stated"
 _CUT_SHARE = 0.01  # of accepted tokens that positions may lack: servers count while pages are made
 
 
@@ -403,10 +401,12 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         rates = _rates(ongoing, fields, engine, found, near)
         if rates is not None:
             hazards = hazards_of_rates(fields, f"{engine.accepted_by_place}_total", rates)
-            drafting = drafting_share(ongoing, lengths, found.drafts, found.accepted)
+            drafting = drafting_share(ongoing, lengths, found.drafts, found.accepted, len(hazards))
             yield from log.requests(lengths, hazards, window=len(hazards), drafting=drafting)
             return
-        window = ongoing.drafters.window_of(log.name, fields, found.depth)
+        window, depth = ongoing.drafters.window_of(log.name, fields, found.depth), found.depth
+        if depth not in (None, window):
+            ongoing.findings.remark(_OTHER_DEPTH.format(engine.depth, depth, window))
         key, length = _mean(ongoing, fields, engine, found, near, window)
         ongoing.findings.forms.add("mean")
         yield from log.requests(lengths, hazards_of_mean(fields, key, length, window), window=window)
@@ -431,7 +431,10 @@ def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation,
         if not drafted.any():
             return None
         # Drafts without a token at a position do not count there.
-        had = np.flatnonzero(drafted)
+        had, told = np.flatnonzero(drafted), found.total(engine.accepted)
+        if told is not None and abs(float(kept.sum()) - told) > _CUT_SHARE * told:
+            rule = f"must add up to the {told:g} of {engine.accepted}_total"
+            raise fields.error(f"{engine.accepted_by_place}_total", rule, float(kept.sum()))
         padded = np.pad(kept, (0, max(len(drafted) - len(kept), 0)))
         over = np.flatnonzero(padded > (1 + _CUT_SHARE) * np.pad(drafted, (0, len(padded) - len(drafted))))
         if len(over):
@@ -468,6 +471,8 @@ def _mean(
     length = found.counted_length
     if length is not None:
         return f"{engine.tokens}_total", length
+    if found.total(engine.verified) == 0:
+        raise fields.error(f"{engine.verified}_total", "must count a verification", 0)
     drafted, accepted = found.drafted, found.accepted
     if drafted and accepted is not None:  # assumes that each step drafted the whole window
         return f"{engine.accepted}_total", 1.0 + window * accepted / drafted

@@ -495,6 +495,9 @@ def _rounds(file: Responses, metrics: Fields, request_id: str, name: str, after_
     """The listed steps, and the plain ones that follow from the tokens of the answer."""
     accepted, drafted = metrics.counts(ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
     check_drafted(metrics, accepted, drafted)
+    most, window = int(drafted.max(initial=0)), metrics.known_count("num_spec_tokens", least=1)
+    if window is not None and window < most:
+        raise metrics.error("num_spec_tokens", f"must be at least the {most} that a step of {_DRAFTED} has", window)
     check_steps(metrics, accepted, drafted)
     num_plain = max(after_first - int(accepted.sum()) - len(accepted), 0)
     file.ongoing.findings.note(_UNLISTED if len(accepted) else _ALONE, num_plain)

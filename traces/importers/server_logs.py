@@ -31,7 +31,7 @@ it counts for the positions that drafts of both depths have, that of the line be
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -334,10 +334,13 @@ _SGLANG_ROUNDING = 0.005  # lengths and rates are printed with two decimals
 _BATCH, _LENGTH = "Decode batch", "accept len"
 _SHOWN = 160
 _SGLANG_NUMBER = r"([0-9]{1,9}\.[0-9]{1,9})(?![0-9.])"
+_SGLANG_OTHER = re.compile(r"\bacc(?:ept\w*)?\b|draft|\bspec")
 _RUNNING = re.compile(r"#running-req: ?([0-9]{1,9})\b")
 _LENGTHS = re.compile(rf"(?<!block )accept len: {_SGLANG_NUMBER}")
 _SGLANG_RATES = re.compile(rf"accept rate: {_SGLANG_NUMBER}")
-_SETTING = re.compile(r"speculative_(algorithm|num_steps|eagle_topk|num_draft_tokens|adaptive)='?([A-Za-z0-9_]{1,40})")
+_SETTING = re.compile(
+    r"""speculative_(algorithm|num_steps|eagle_topk|num_draft_tokens|adaptive)["']?\s?[=:]\s?["']?([A-Za-z0-9_]{1,40})"""
+)
 _TREE_ALGORITHMS = ("NGRAM",)  # draft tokens are those of a tree, without a stated depth
 
 
@@ -371,9 +374,11 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
     weight = sum(line.running for line in lines)
     if not weight:
         raise fields.error("#running-req", "must be at least 1 in some line", 0)
-    if settings.get("adaptive") == "True":
-        raise fields.error("speculative_adaptive", "must be off: a mean over changing depths fits no window", "True")
-    window = settled_window(ongoing, log.name, fields, _proposed(fields, lines), _depth(settings))
+    depth, proposed, chains = depth_of(fields, settings), _proposed(fields, lines), drafts_chains(settings)
+    if chains and proposed is not None and depth is not None and depth not in proposed:
+        rule = f"must fit chains of {depth} tokens, as server_args has it (speculative_num_steps)"
+        raise fields.error("accept rate", rule, f"rates of {', '.join(map(str, sorted(proposed)))} proposed tokens")
+    window = settled_window(ongoing, log.name, fields, proposed, depth, chains=chains)
     mean = sum(line.length * line.running for line in lines) / weight
     yield from log.requests(None, hazards_of_mean(fields, _LENGTH, mean, window), window=window)
 
@@ -386,7 +391,7 @@ def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]
     if "cap len" in rest:
         rule = "must not be there: drafts were cut before they were checked, so that lengths tell no agreement"
         raise TraceFormatError(place, "cap len", rule, told)
-    if re.search("accept|draft", rest) or (length is None) != (_LENGTH not in text):
+    if _SGLANG_OTHER.search(rest) or (length is None) != (_LENGTH not in text):
         raise TraceFormatError(place, _LENGTH, "must be of the form accept len: L, accept rate: A", told)
     if length is None:
         if first:
@@ -421,8 +426,19 @@ def _fits(kept: float, rate: float, proposed: int) -> bool:
     return abs(kept - rate * proposed) <= _SGLANG_ROUNDING * (1 + proposed) + 1e-9
 
 
-def _depth(settings: dict[str, str]) -> int | None:
-    """Depth of the deepest path that the server drafts, by its settings; None where they lack it."""
+def drafts_chains(settings: Mapping[str, str]) -> bool:
+    """Whether the settings of a server of SGLang, as `depth_of` takes them, say that no draft is a tree."""
+    return settings.get("eagle_topk") == "1" and settings.get("algorithm") not in _TREE_ALGORITHMS
+
+
+def depth_of(fields: Fields, settings: Mapping[str, str]) -> int | None:
+    """Depth of the deepest path that a server of SGLang drafts, by its settings; None where they lack it.
+
+    Settings are texts by name without `speculative_`; raises TraceFormatError for depths that adapt.
+    """
+    if settings.get("adaptive", "").lower() == "true":
+        rule = "must be off: a mean over changing depths fits no window"
+        raise fields.error("speculative_adaptive", rule, settings["adaptive"])
     counts = {key: int(text) for key, text in settings.items() if text.isdigit() and len(text) < 5}
     if settings.get("algorithm") in _TREE_ALGORITHMS:
         return None
@@ -541,6 +557,15 @@ TRTLLM_ITERATIONS = Format(
 
 
 _LINE, _RATES_WORDS = "SpecDecoding metrics:", "Per-position acceptance rate"
+_LINE_BEFORE_V1 = "Speculative metrics: Draft acceptance rate:"
+# What a line has beside the figures that are read: throughputs, and what is computed from those.
+_FIELD = re.compile(r"([A-Z][A-Za-z -]{2,60}):")
+_FIELDS = frozenset(
+    {
+        *("Mean acceptance length", "Accepted throughput", "Drafted throughput", "Accepted", "Drafted", _RATES_WORDS),
+        *("Avg Draft acceptance rate", "Draft acceptance rate", "Current speculative depth"),
+    }
+)
 _OTHER_LINE = "Avg generation throughput:"  # of every server's log
 _VLLM_ROUNDING = 0.0005  # most rounding error of vLLM's rates, printed with three decimals
 _COUNTS = re.compile(r"Accepted: ([0-9]{1,15}) tokens, Drafted: ([0-9]{1,15}) tokens")
@@ -606,6 +631,9 @@ def _remark(ongoing: Ongoing, lines: Sequence[_VllmLine]) -> None:
 def _lines(path: Path) -> Iterator[_VllmLine]:
     before: int | None = None
     for number, line in text_lines(path):
+        if _LINE_BEFORE_V1 in line:
+            rule = "must be of vLLM 1 (`SpecDecoding metrics:`): version 0 prints a share of tokens alone, no positions"
+            raise TraceFormatError(f"{path}: line {number}", "Speculative metrics", rule, line.strip()[-80:])
         if _LINE not in line:
             continue
         try:
@@ -627,6 +655,10 @@ def _line_of(place: str, line: str, before: int | None) -> _VllmLine | None:
     )  # fmt: skip
     if counts is None:
         raise TraceFormatError(place, _LINE, "must have Accepted: A tokens, Drafted: D tokens", told)
+    for name in _FIELD.findall(line.partition(_LINE)[2]):
+        if name not in _FIELDS:
+            rule = f"must be a known figure of `{_LINE}`: what it says of drafts is not known"
+            raise TraceFormatError(place, name, rule, told)
     accepted, drafted = int(counts[1]), int(counts[2])
     if not drafted:
         return None

@@ -296,6 +296,8 @@ def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) 
 
 _ROUNDED = 0.0006  # logs round rates to three decimals, so that equal ones may seem to rise
 _PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted tokens have it: drawn as often"
+_BEYOND = "steps that drafted give {:,} tokens, the answers have {:,}: the server counted other requests, too"
+_BEYOND_SHARE = 0.01  # of tokens that counters may miss: they are read while the server counts
 _TREE = "steps were proposed more tokens than chains of {} have: trees, of which the deepest path counts"
 _SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a rejection may be an end"
 
@@ -357,11 +359,19 @@ def hazards_of_mean(fields: Fields, key: str, length: float, window: int) -> tup
     return (constant_hazard(length - 1, np.array([window])),)
 
 
-def drafting_share(ongoing: Ongoing, lengths: Lengths | None, drafts: float | None, accepted: float | None) -> float:
-    """Share of the steps after the prefill that drafted, 1 where the log does not say; noted if below 1."""
+def drafting_share(
+    ongoing: Ongoing, lengths: Lengths | None, drafts: float | None, accepted: float | None, window: int
+) -> float:
+    """Share of the steps after the prefill that drafted, 1 where the log does not say; noted if below 1.
+
+    Also notes steps that give more tokens than the answers have; `window` may cut the last step of each answer.
+    """
     if lengths is None or not drafts or accepted is None:
         return 1.0
-    plain = sum(tokens - 1 for _, tokens in lengths if tokens) - accepted - drafts
+    answered = [tokens - 1 for _, tokens in lengths if tokens]
+    plain = sum(answered) - accepted - drafts
+    if -plain > window * len(answered) + _BEYOND_SHARE * sum(answered):
+        ongoing.findings.remark(_BEYOND.format(round(accepted + drafts), sum(answered)))
     if plain <= 0:
         return 1.0
     note_plain(ongoing, plain / (plain + drafts))
@@ -374,17 +384,26 @@ def note_plain(ongoing: Ongoing, share: float) -> None:
 
 
 def settled_window(
-    ongoing: Ongoing, name: str, fields: Fields, proposed: frozenset[int] | None, depth: int | None
+    ongoing: Ongoing,
+    name: str,
+    fields: Fields,
+    proposed: frozenset[int] | None,
+    depth: int | None,
+    *,
+    chains: bool = False,
 ) -> int:
     """Tokens on the deepest path of a draft, by the user or else the log; a tree is noted.
 
     `proposed` are possible numbers of tokens proposed in a step, by the log's rates, and `depth` is that of its
-    settings or counts; None: unknown.
+    settings or counts; None: unknown. With `chains` every draft is a chain of that depth.
     """
     if depth is None and proposed is not None and len(proposed) == 1:
         (depth,) = proposed
     most = depth if proposed is None else max(proposed)
     window = ongoing.drafters.window_of(name, fields, depth)
+    if chains and depth is not None and window != depth:
+        rule = f"must be the {depth} tokens of a chain, as the server's settings have it (`windows`)"
+        raise fields.error("window", rule, window)
     if most is not None and window > most:
         raise fields.error("window", f"must be at most the {most} tokens that a step proposed (`windows`)", window)
     if (proposed is not None and window not in proposed) or (depth is not None and window < depth):

@@ -146,10 +146,10 @@ def test_members_on_several_devices_are_at_the_same_end():
 def test_what_a_reader_has_to_know():
     (said,) = cost_of().notes()
     assert "seconds fitted to half 1; of dense models on Hopper, nine in ten" in said
-    assert "0.50 to 2.00 times a token's (new models)" in said
-    assert "0.50 to 3.00 times what rounds add (new to the fit)" in said
+    assert "0.50 to 2.00 times the predicted seconds of a token (new models)" in said
+    assert "0.50 to 3.00 times those that rounds add (new to the fit)" in said
     measured = replace(HALF, dense=replace(HALF.dense, engines=("half", "other")))
-    assert cost_of(measured).notes()[0].endswith("times what rounds add (new sources, half and other)")
+    assert cost_of(measured).notes()[0].endswith("times those that rounds add (new sources, half and other)")
 
 
 def test_a_mixture_has_ranges_of_its_own_and_gains_that_were_losses_are_told():
