@@ -404,9 +404,10 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
     if base is None and target not in names:
         base = presets().get(model_called(target) or "")
     shapes = (*listed, *(each.preset(base) for each in named))
-    whole = next((shape for shape in shapes if shape.name == target), base and base.info(target))
-    for each in texts_of if whole is not None else ():
-        each.check_reads(whole)
+    whole = next((shape for shape in shapes if shape.name == target), None if base is None else base.info(target))
+    if whole is not None:
+        for each in texts_of:
+            each.check_reads(whole)
     if any(shape.name == target and shape.draft_block is not None for shape in shapes):
         raise ArgumentError(f"`models` must give {target} no block: it is the target, and drafts nothing")
     return shapes
