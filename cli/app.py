@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from inspect import cleandoc
@@ -80,7 +80,7 @@ Function = Callable[..., None]
 
 
 class CommandByName(TyperCommand):
-    """A command or group that is built when it is called; until then it has only a name and a purpose.
+    """A command or group that is built when it is first called; until then it has only a name and a purpose.
 
     Args:
         name: as it is typed.
@@ -90,7 +90,7 @@ class CommandByName(TyperCommand):
 
     def __init__(self, name: str, make: Callable[[], Any], purpose: Callable[[], str]) -> None:
         super().__init__(name, rich_markup_mode=None)
-        self.make = make
+        self.make = cache(make)
         self._purpose = purpose
 
     def make_context(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - as typer's own, whose types are private
@@ -270,8 +270,9 @@ def paceline(
     check_command(context.invoked_subcommand)
 
 
+@cache
 def command() -> Callable[..., object]:
-    """The whole command line as one callable, with completion for shells."""
+    """The whole command line as one callable, with completion for shells; one for all calls of a process."""
     completion_init()
     app = typer.Typer(
         name="paceline",

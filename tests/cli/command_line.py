@@ -1,6 +1,5 @@
 """Runs `paceline` in this process, as its own main does."""
 
-import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -10,8 +9,7 @@ from unittest.mock import patch
 from paceline.cli.app import command
 from paceline.cli.errors import run_command
 
-# What a slow machine is told of a command that takes more than ten seconds.
-PROGRESS = re.compile(r"^paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left.*)?\n", re.MULTILINE)
+from ..progress import without_progress
 
 
 @dataclass
@@ -29,7 +27,7 @@ def paceline(*args) -> Ran:
     argv = ["paceline", *map(str, args)]
     with patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
         code = run_command(command())
-    return Ran(code, out.getvalue(), PROGRESS.sub("", err.getvalue()), err.getvalue())
+    return Ran(code, out.getvalue(), without_progress(err.getvalue()), err.getvalue())
 
 
 def with_own(usual, options) -> tuple:

@@ -1,12 +1,7 @@
 """Help: every command stands in one section, every option in one panel, whatever is added."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from paceline.cli.app import COMMANDS, EXPERIMENT, GROUPS
+from paceline.cli.app import COMMANDS, EXPERIMENT, GROUPS, command
 from paceline.cli.panels import HEADINGS, SECTIONS
 
 from .command_line import done
@@ -38,14 +33,11 @@ def test_short_commands_have_none():
     ("typed", "found"),
     [("paceline comp", "compare"), ("paceline policy sh", "show"), ("paceline compare --find", "--find-rate")],
 )
-def test_shells_complete(typed, found):
+def test_shells_complete(typed, found, monkeypatch, capsys):
     """As bash asks for it, after eval "$(_PACELINE_COMPLETE=source_bash paceline)"."""
     asked = {"_PACELINE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
-    ran = subprocess.run(
-        [Path(sys.executable).with_name("paceline")],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **asked},
-    )
-    assert found in ran.stdout.split()
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        command()(args=[], prog_name="paceline")
+    assert found in capsys.readouterr().out.split()

@@ -190,10 +190,6 @@ def test_figures_for_programs_and_another_file_in_another_folder(pool, tmp_path)
     ("options", "told"),
     [
         (("--share", 0), "share must be in (0, 1), got 0"),
-        (("--share", 0.1), "leave out at least one of 4 layers and keep one, got 0.1, which rounds to 0"),
-        (("--share", 0.9), "leave out at least one of 4 layers and keep one, got 0.9, which rounds to 4"),
-        (("--share", 0.5, "--share", 0.45), "must leave out another number of layers than slim50 (2 of 4), got 0.45"),
-        (("--random-trials", 0), "random_trials must be 1 to trials (4), got 0"),
         (("--out", "pool"), "--out must name a file, got the folder pool"),
         (("--out", "nowhere/slim.toml"), "--out nowhere/slim.toml: no folder nowhere"),
         (("--out", "other.toml"), "--out other.toml: exists already, and is not the pool file"),

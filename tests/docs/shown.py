@@ -31,6 +31,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..progress import without_progress
 from .cells import Cells
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,8 +50,6 @@ LONG = re.compile(
     r"|paceline (tune|serve|proxy|sweep|collect|best|recommend|whatif|report)\b|--rate 2[05],|concurrency=16"
     r"|compare --by-tag \\|--policy via-sd|--regret|specrouter,stop=|--batch 8 --policy my_policy"
 )
-# On a slow machine only.
-PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left.*)?")
 OUTPUT_OF_CELL = "```\n\n```text\n"  # what stands between a cell and what it shows
 CAT = re.compile(r"cat ([\w.-]+)")
 OWN = ".venv/bin/paceline"
@@ -181,7 +180,7 @@ class Page:
                     check=False,
                 )
             printed.seek(0)
-            lines = [line.rstrip() for line in printed.read().splitlines() if not PROGRESS.fullmatch(line)]
+            lines = [line.rstrip() for line in without_progress(printed.read()).splitlines()]
         return "".join(f"{line}\n" for line in lines)
 
 

@@ -38,6 +38,8 @@ import paceline
 import pyarrow.parquet as pq
 from paceline.reports.page import PAGE
 
+from ..progress import without_progress
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGES = HERE / "pages"
@@ -79,10 +81,6 @@ class Masks:
         r"_s$|_s_(mean|p\d+)$|_per_s|seconds|speed|share_of_|policy_share|^(mean|p\d\d|median|worst|spread|least|most|sd)$"
     )
     MEASURED_COLUMNS = re.compile(r"(_s|_ps|_seconds|times_plain|log_prob|entropy|gap|tvd.*)$")
-    # On a slow machine only.
-    PROGRESS = re.compile(
-        r"^paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left.*)?\n", re.MULTILINE
-    )
 
     def __init__(self, folder: Path, *, measured: bool) -> None:
         self.measured = measured
@@ -96,7 +94,7 @@ class Masks:
 
     def text(self, text: str) -> str:
         """The text with masks."""
-        text = re.sub(r"of [\d.,]+ GB$", "of MEMORY", self.PROGRESS.sub("", self.line(text)), flags=re.MULTILINE)
+        text = re.sub(r"of [\d.,]+ GB$", "of MEMORY", without_progress(self.line(text)), flags=re.MULTILINE)
         text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
         if self.measured:
             text = re.sub(r"; \d+ requests? slower than the target alone", "", text)

@@ -34,13 +34,7 @@ def test_policies_are_ranked_and_results_are_kept(work):
     assert len(list((work / "cells").rglob("*.json"))) == 4
 
 
-def test_what_a_policy_lacks_is_told_by_name_and_counted(monkeypatch):
-    def lacks(stage, cell, spec, seed):
-        if spec.name == "two-level":
-            raise ValueError("it needs what is not there")
-        return play(stage, cell, spec, seed)
-
-    monkeypatch.setattr(arena_run, "play", lacks)
+def test_what_a_policy_lacks_is_told_by_name_and_counted(lacking):
     ran = paceline("arena", *ONE, "--policy", "two-level", "--policy", "plain")
     assert ran.code == 0
     assert "two-level is left out of 1 run: it needs what is not there" in ran.out

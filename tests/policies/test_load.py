@@ -124,7 +124,7 @@ def fixed_s(tables, cost, *texts, batch=1):
 
 @pytest.mark.parametrize(("rate", "draft_s"), [(0.9, 0.05), (0.2, 0.6)])
 def test_it_converges_to_the_best_window(rate, draft_s):
-    tables, cost = recording(rate, requests=20), flat(draft=draft_s, target=1.0)
+    tables, cost = recording(rate, requests=16), flat(draft=draft_s, target=1.0)
     policy = Autotune(tables.pool)
     taken = seconds_of(replayed(tables, cost, policy))
     windows = [1, 2, 4, 8]
@@ -155,7 +155,7 @@ def test_it_follows_a_change():
 
 
 def test_what_was_learnt_is_priced_at_the_size_of_the_batch():
-    tables, cost = recording(0.8, requests=128, tokens=48), compute_bound(draft_s=0.1)
+    tables, cost = recording(0.8, requests=96, tokens=32), compute_bound(draft_s=0.1)
     policy = Autotune(tables.pool)
     means = []
     for batch in (1, 64, 1):

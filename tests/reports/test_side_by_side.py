@@ -51,9 +51,9 @@ def test_quantiles_of_students_t(degrees):
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10])
 def test_95_of_100_intervals_hold_the_mean_of_normal_draws(count):
-    draws = np.random.default_rng(count).normal(5.0, 2.0, size=(4000, count))
+    draws = np.random.default_rng(count).normal(5.0, 2.0, size=(2000, count))
     held = [low <= 5.0 <= high for low, high in (mean_interval(values).bounds for values in draws.tolist())]
-    assert abs(np.mean(held) - 0.95) < 4 * sqrt(0.95 * 0.05 / 4000)
+    assert abs(np.mean(held) - 0.95) < 4 * sqrt(0.95 * 0.05 / 2000)
 
 
 @given(
@@ -117,10 +117,10 @@ def test_policies_are_compared_on_the_same_requests():
 def test_intervals_hold_what_they_promise(count, num_tags, least, fixed_mix):
     """Samples of a population of which all is known; tags differ in what is gained, and come as each reading says.
 
-    A share of 300 is off by chance: two standard errors below what is promised are allowed. Of 2,000 samples of 40
+    A share of 150 is off by chance: two standard errors below what is promised are allowed. Of 2,000 samples of 40
     requests with eight tags as they come 93.3% held.
     """
-    rng, runs, held = np.random.default_rng(count + num_tags), 300, 0
+    rng, runs, held = np.random.default_rng(count + num_tags), 150, 0
     true = 1 / np.mean(1 / (1.0 + 0.3 * np.arange(num_tags)))  # the other policy's tokens and seconds know no tags
     for _ in range(runs):
         place = np.arange(count) % num_tags if fixed_mix else rng.integers(num_tags, size=count)
@@ -177,7 +177,7 @@ def test_how_many_requests_would_do():
 @pytest.mark.one_in(4)
 def test_turns_of_a_session_know_no_more_than_the_session():
     """Of 40 sessions of five turns that gain alike. Drawn one by one, requests promise what few intervals hold."""
-    rng, runs, held = np.random.default_rng(7), 150, {"sessions": 0, "requests": 0}
+    rng, runs, held = np.random.default_rng(7), 100, {"sessions": 0, "requests": 0}
     for run in range(runs):
         gain = np.repeat(rng.lognormal(0.0, 0.4, 40), 5)
         alone = rng.uniform(5, 20, 200)

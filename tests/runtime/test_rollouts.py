@@ -103,7 +103,7 @@ def test_outputs_say_which_members_attend_row_by_row(tiny_pool):
         Memory(shared_attention="often")
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rollouts=st.lists(st.integers(0, 15), min_size=1, max_size=3, unique=True).map(
         lambda depths: "/".join(f"2@{depth}" for depth in sorted(depths))

@@ -60,13 +60,14 @@ def test_answers_are_those_of_run_with_the_template_applied(talking):
     asked = [*zip(cycle(QUESTIONS), ASKED, strict=False)]
     with ThreadPoolExecutor(8) as pool:
         whole = [pool.submit(chat, client, text, **fields) for text, fields in asked]
-        streams = [pool.submit(chat, client, text, stream=True, **fields) for text, fields in asked]
+        streams = [pool.submit(chat, client, text, stream=True, **fields) for text, fields in asked[::2]]
         found = [
             [(choice["message"]["content"], choice["finish_reason"]) for choice in one.result().body["choices"]]
             for one in whole
         ]
         parts = [streamed(one.result()) for one in streams]
-    assert found == parts == [run_texts(models, text, fields) for text, fields in asked]
+    assert found == [run_texts(models, text, fields) for text, fields in asked]
+    assert parts == found[::2]
 
 
 def test_a_chat_is_its_template_as_a_prompt(talking):

@@ -96,10 +96,10 @@ def all_of(url, seeds, at_a_time=40, **fields):
     return asyncio.run(run())
 
 
-def test_a_thousand_answers_pass_byte_for_byte_and_are_all_recorded(tmp_path):
+def test_hundreds_of_answers_pass_byte_for_byte_and_are_all_recorded(tmp_path):
     folder = tmp_path / "traffic"
     with upstream() as server, proxied(server, folder, every_s=0.5) as proxy:
-        found = all_of(proxy.url, range(1000))
+        found = all_of(proxy.url, range(400))
     kinds = {}
     for seed, (status, headers, data, broke) in enumerate(found):
         kind, plan = plan_of(seed)
@@ -109,19 +109,19 @@ def test_a_thousand_answers_pass_byte_for_byte_and_are_all_recorded(tmp_path):
         assert broke == plan.breaks
         assert {name: headers[name.lower()] for name in plan.headers} == plan.headers
         assert "date" not in headers
-    assert min(map(len, kinds.values())) > 50
+    assert min(map(len, kinds.values())) > 20
     run = read_observed(folder / "observed")
     assert len(list((folder / "observed").iterdir())) > 1
-    assert len(run.requests) == 1000
+    assert len(run.requests) == 400
     by_seed = {json.loads(body)["seed"] for method, _, _, body in server.seen if method == "POST"}
-    assert by_seed == set(range(1000))
+    assert by_seed == set(range(400))
     assert len(run.failed) == len(kinds["breaks"]) + len(kinds["error"]) + len(kinds["bytes"])
     # A stream that breaks after its [DONE] has told all of it.
     assert len(run.finished) == len(kinds["stream"]) + len(kinds["json"])
-    assert sum("had begun" in one.failed for one in run.failed) > 20
+    assert sum("had begun" in one.failed for one in run.failed) > 8
     told = json.loads((folder / "proxy.json").read_text())
-    assert told["requests_recorded"] == 1000
-    assert told["chunks_held_s"]["count"] > 2_000
+    assert told["requests_recorded"] == 400
+    assert told["chunks_held_s"]["count"] > 800
 
 
 def page(drafts, drafted, *accepted):

@@ -194,8 +194,9 @@ def test_a_run_that_is_cut_ends_there(folder):
     }
 
 
-@pytest.mark.parametrize("policy", ["draft:4/target", "pearl", "pipespec", "early-commit"])
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize(
+    ("policy", "batch"), [("draft:4/target", 1), ("pearl", 4), ("pipespec", 1), ("early-commit", 4)]
+)
 def test_a_replay_is_a_sound_file(folder, policy, batch):
     paceline.compare(paceline.open_recording(), [policy], batch=batch, log="logged", seeds=1)
     (run,) = Path("logged").iterdir()

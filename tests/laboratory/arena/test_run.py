@@ -264,18 +264,6 @@ def test_an_interrupt_before_all_recordings_are_there_leaves_a_run_that_is_not_w
     assert not cut.is_whole
 
 
-@pytest.fixture
-def lacking(monkeypatch):
-    """Every recording lacks what `two-level` needs."""
-
-    def lacks(stage, cell, spec, seed):
-        if spec.name == "two-level":
-            raise ValueError("it needs what is not there")
-        return play(stage, cell, spec, seed)
-
-    monkeypatch.setattr(arena_run, "play", lacks)
-
-
 def test_what_a_recording_lacks_is_left_out_by_name(no_search, lacking, asked):
     away = ArenaCell(recording="away", ladder="flat", load="batch-1")
     nowhere, untrained = (away._replace(recording=name) for name in ("nowhere", "untrained"))

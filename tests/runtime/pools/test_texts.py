@@ -70,7 +70,7 @@ def window_pool(request, tmp_path_factory, tiny_pool):
     sorted(pairs([*FAMILIES], WINDOW_POLICIES, [1, 3], ["slots", "mask"])),
     indirect=["window_pool"],
 )
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(6)
 def test_windows_run_as_generate_does(window_pool, policy, batch, cache):
     pool, answers = window_pool
     assert ran(pool, policy, batch=batch, memory=Memory(cache=cache), debug=True) == answers
@@ -206,6 +206,12 @@ def chain(pool):
     return ran(pool, "draft:3/target", PROMPT, num_tokens=16, forward="modules")
 
 
+@pytest.fixture(scope="module")
+def unchanged(llama_pool):
+    """What the pool writes as it is."""
+    return chain(ModelPool.load(llama_pool))
+
+
 def test_the_list_of_options_holds_every_one_once():
     """A new version of transformers may bring some."""
     known = {option for option in vars(GenerationConfig()) if not option.startswith("_")}
@@ -225,7 +231,7 @@ def test_an_option_that_is_let_through_changes_no_text(folder, option):
 
 @pytest.mark.parametrize("option", sorted(OFF_IN_FILES))
 @pytest.mark.one_in(7)
-def test_another_option_is_refused_by_name_and_may_be_ignored_or_left_off(folder, llama_pool, option):
+def test_another_option_is_refused_by_name_and_may_be_ignored_or_left_off(folder, unchanged, option):
     said = {"eos_token_id": EOS, option: VALUES[option]}
     say(folder, said | {"do_sample": option == "num_return_sequences"})  # several need chance
     told = rf"generation_config\.json: {option} must be left at .*ignore_generation_options = \[\"{option}\"\]"
@@ -233,8 +239,7 @@ def test_another_option_is_refused_by_name_and_may_be_ignored_or_left_off(folder
         ModelPool.load(folder)
     assert str(caught.value) in check_pool(folder).problems
     say(folder, said | {"do_sample": option == "num_return_sequences"}, ignored=(option,))
-    assert check_pool(folder).works
-    assert chain(ModelPool.load(folder)) == chain(ModelPool.load(llama_pool))
+    assert chain(ModelPool.load(folder)) == unchanged
     for off in (None, *OFF_IN_FILES[option]):
         say(folder, said | {option: off})
         assert check_pool(folder).works
@@ -334,7 +339,8 @@ def test_padded_texts_are_those_of_generate(padded, policy, forward):
 def test_padded_coupled_texts_are_the_targets(padded):
     pool, _ = padded
     alone = ran(pool, "plain", sampling=COUPLED)
-    for policy in POLICIES[1:] + TREES:
+    table = [rows for rows, _ in TABLES].index(pool.member("draft").model.config.vocab_size)
+    for policy in (POLICIES[1:] + TREES)[table::3]:  # each policy with one of the tables
         assert ran(pool, policy, sampling=COUPLED) == alone
 
 

@@ -234,11 +234,10 @@ def test_a_device_like_an_a100_has_its_batches(written):
         ("{}.{} = 1\n[[replicas]]\n", ""),
     ],
 )
-@pytest.mark.one_in(3)
 def test_a_name_of_any_length_is_refused_at_once(tmp_path, text, told):
-    """A name of 2 million letters took hours, as their square."""
+    """A name of 200,000 letters took minutes, as their square."""
     path = tmp_path / "long.toml"
-    path.write_text(text.replace("{}", "x" * 2_000_000))
+    path.write_text(text.replace("{}", "x" * 200_000))
     with pytest.raises(ClusterFileError) as error:
         read_cluster_file(path)
     assert str(error.value).startswith(f"{path}: {told}")
