@@ -346,7 +346,7 @@ def test_options_reach_the_cost():
     assert seconds(cost, 10**6, model="target") > META.costs["cpu"]["target"].seconds[-1]
     told, engine = make_cost("h200", SHAPED).notes()
     assert "`cost` timed `on` h200" in told
-    assert engine.startswith("seconds as vllm")
+    assert engine.startswith("seconds fitted to vllm")
     made, same = make_cost("h100", RECORDING).notes()  # measured on a processor of which no sheet knows
     assert made.startswith("synthetic is made")
     assert same == engine
