@@ -270,9 +270,8 @@ def paceline(
     check_command(context.invoked_subcommand)
 
 
-@cache
 def command() -> Callable[..., object]:
-    """The whole command line as one callable, with completion for shells; one for all calls of a process."""
+    """The whole command line as one callable, with completion for shells."""
     completion_init()
     app = typer.Typer(
         name="paceline",

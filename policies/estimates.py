@@ -47,7 +47,7 @@ def counts_seconds(reward: str, costs: str | None) -> bool:
 
 
 class MemberSeconds:
-    """Seconds that a draft and a verification cost a request, by member.
+    """Costs of a draft and a verification to a request, by member: seconds, or the unit of `stated`.
 
     Args:
         pool: the members.

@@ -20,7 +20,7 @@ class TagShare:
 
     requests: int  # of this tag that finished
     output_tokens: int  # tokens they emitted
-    duration_s: float  # seconds of the requests of this tag, failed ones included, > 0
+    duration_s: float  # share of the run's seconds of the requests of this tag, failed ones included, > 0
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -98,7 +98,7 @@ def request_seconds(log: RunLog) -> NDArray[np.float64]:
 
     The requests of an operation share its seconds evenly, whatever each was fed: in a batch one forward serves all.
     Parts of an `Overlap` that ran at the same time count once (`added_seconds`). The rest of the run, such as deciding,
-    is divided by the number of decided steps. At batch 1 that is the time a request ran.
+    is divided in proportion to decided steps. At batch 1 that is the time a request ran.
     """
     steps, ops, requests = log.steps, log.ops, log.requests
     num_requests = len(requests["request_id"])

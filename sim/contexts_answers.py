@@ -28,7 +28,7 @@ from .recorded import Replayed, UnrecordedContextError, recorded_rule
 def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_]) -> NDArray[np.int32]:
     distance = np.zeros(len(parent), dtype=np.int32)
     astray = np.flatnonzero(~on_trunk)
-    above: NDArray[np.integer[Any]] = astray  # of each of these, an ancestor
+    above: NDArray[np.integer[Any]] = astray  # of each of these, the context `distance` tokens before it
     while len(astray):
         distance[astray] += 1
         above = parent[above]

@@ -291,7 +291,7 @@ def check_runnable(policy: Policy, name: str, *, forced: bool, tags: Iterable[st
     `forced`: a recording decides what is accepted, and holds no text but the target's. `tags` are the requests'.
 
     Raises:
-        ArgumentError: it sees ahead, names a tag that no request has, or is declared lossy, on a forced pool.
+        ArgumentError: it sees ahead, names a tag that no request has, or is declared lossy on a forced pool.
     """
     refuse_oracle(policy, name)
     about = about_of(policy)

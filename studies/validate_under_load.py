@@ -394,8 +394,7 @@ def _check_cluster(cluster: Cluster) -> None:
         for member, limits in replica.limits.kv.items():
             if limits.prefix_cache:
                 raise ValueError(
-                    f"{where}: prefix_cache must be false, since real models keep no prefix cache, got true for "
-                    f"{member}"
+                    f"{where}: prefix_cache must be false, since models have none in this check, got true for {member}"
                 )
 
 

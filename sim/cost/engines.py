@@ -78,7 +78,7 @@ class EngineTerms:
     row_s: float  # per row of the target's forward
     draft_step_s: float  # per forward of a member that drafts
     draft_row_s: float  # per row of it: its token is chosen, and judged later
-    wide_s: float  # per forward of the target with more than one token in a row: a verification, a prompt's chunk
+    wide_s: float  # per forward of the target that feeds a row several tokens: a verification, a prompt's chunk
     rounds_measured: bool  # on such a device; else rounds are the mean of other engines', or as on other devices
     dense: Sure  # of targets without experts
     mixture: Sure  # of mixtures of experts

@@ -225,7 +225,7 @@ class _Terms:
     launch_s: float  # of launches and of starting all-reduces
     reduced_s: float  # of all-reduces' bytes for a new token
     row_s: float  # per row
-    wide_s: float  # per forward with more than one token in a row
+    wide_s: float  # per forward that feeds a row several tokens
 
     def beside_s(self, num_rows: int, new_tokens: int) -> float:
         """Of all outside arithmetic and memory traffic."""

@@ -295,7 +295,12 @@ class PrefillReplica(Replica):
 
 
 def check_roles(replicas: Iterable[ReplicaSpec], transfer: Transfer | None) -> None:
-    """Raise ArgumentError if no replica decodes, none prefills, or there is no link between them."""
+    """Check roles and the link between them.
+
+    Raises:
+        ArgumentError: one of the roles prefill and decode without the other, a `transfer` without prefill or the
+            reverse, offload where replicas decode for others, or replicas that hand over and are not simulated.
+    """
     specs = list(replicas)
     found = Counter(spec.role for spec in specs)
     for one, other in ((Role.prefill, Role.decode), (Role.decode, Role.prefill)):

@@ -60,7 +60,7 @@ class EngineWorld(Protocol):
         ...
 
     def preempt(self, session: Session) -> None:
-        """Preempt a request: it left the batch with empty caches, may come back, and is then not opened again."""
+        """The request left the batch, preempted or handed over; it may come back, and is not opened again then."""
         ...
 
     def draft(self, level: int, rows: Sequence[ServedRequest], fed: Fed = None) -> RanRows:

@@ -3,13 +3,16 @@
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
 from unittest.mock import patch
 
-from paceline.cli.app import command
+from paceline.cli import app
 from paceline.cli.errors import run_command
 
 from ..progress import without_progress
+
+command = cache(app.command)  # one for all tests of a process
 
 
 @dataclass

@@ -92,7 +92,7 @@ def test_a_command_that_is_misspelt_is_told_of_those_there_are():
 @pytest.mark.parametrize("words", [["arena"], ["experiment", "list"], ["pool", "train", "x"]])
 def test_commands_of_the_laboratory_say_what_to_install_where_it_is_missing(monkeypatch, words):
     monkeypatch.setattr(app, "entry_points", lambda **_: ())
-    monkeypatch.setattr(command_line, "command", command.__wrapped__)  # as other tests may have made them
+    monkeypatch.setattr(command_line, "command", app.command)  # as other tests may have made them
     assert "  arena  " in done("--help")
     name = " ".join(words[:2]) if words[0] == "pool" else words[0]
     assert refused(*words).startswith(f"`paceline {name}` needs paceline-laboratory, in paceline's checkout: ")

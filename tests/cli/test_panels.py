@@ -1,7 +1,10 @@
 """Help: every command stands in one section, every option in one panel, whatever is added."""
 
+import sys
+
 import pytest
-from paceline.cli.app import COMMANDS, EXPERIMENT, GROUPS, command
+from paceline.__main__ import main
+from paceline.cli.app import COMMANDS, EXPERIMENT, GROUPS
 from paceline.cli.panels import HEADINGS, SECTIONS
 
 from .command_line import done
@@ -38,6 +41,7 @@ def test_shells_complete(typed, found, monkeypatch, capsys):
     asked = {"_PACELINE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     for name, value in asked.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["paceline"])
     with pytest.raises(SystemExit):
-        command()(args=[], prog_name="paceline")
+        main()
     assert found in capsys.readouterr().out.split()

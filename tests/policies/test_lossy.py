@@ -23,8 +23,6 @@ from ..sim.serving.engine.served_runs import pico
 from ..tiny_models import random_prompts, tiny_pool_of_four
 from .making import POOL, blocks_of, flat, replayed, watched
 
-pytestmark = pytest.mark.usefixtures("half_of_the_requests")
-
 TEXTS = """
 via-sd via-sd,draft=mid,tokens=1,accept=1.0,escalate=0.99 via-sd,draft=ngram,slim=draft,escalate=0 via-sd,guard=0.2
 via-sd,budget=20 via-sd,budget=1000,guard=1.0,tokens=9 cascade cascade,draft=ngram,eps=1.0 cascade,rule=chow,eps=0.5

@@ -34,8 +34,6 @@ from ..sim.tries.small_traces import replay, request_of, trace_of
 from ..sim.tries.test_lossy import VIEWS
 from .making import seen_of
 
-pytestmark = pytest.mark.usefixtures("half_of_the_requests")
-
 ANY_POOL = """
 two-level banditspec banditspec,kind=exp3 hedgespec cas-spec polybasic goodput slo,loaded=1 autotune,trial=2
 off-under-load,at=2 guarded,policy=two-level per-turn,policy=two-level per-tag,default=two-level

@@ -27,8 +27,6 @@ from ..decoding.script import run as run_one
 from ..sim.serving.engine.served_runs import LineCost, Run, limits, limits_of, pico, workloads
 from .making import TextSeen, built_by_check, done
 
-pytestmark = pytest.mark.usefixtures("half_of_the_requests")
-
 OPTIONS = """
 stop=window form=filter select=batch similarity=simscore every=1,explore=1,probe=0,hysteresis=0.0 most=1
 without=lookups+optimism without=answers without=copies store=32 without=ease+evidence

@@ -117,10 +117,10 @@ def test_policies_are_compared_on_the_same_requests():
 def test_intervals_hold_what_they_promise(count, num_tags, least, fixed_mix):
     """Samples of a population of which all is known; tags differ in what is gained, and come as each reading says.
 
-    A share of 150 is off by chance: two standard errors below what is promised are allowed. Of 2,000 samples of 40
+    A share of 300 is off by chance: two standard errors below what is promised are allowed. Of 2,000 samples of 40
     requests with eight tags as they come 93.3% held.
     """
-    rng, runs, held = np.random.default_rng(count + num_tags), 150, 0
+    rng, runs, held = np.random.default_rng(count + num_tags), 300, 0
     true = 1 / np.mean(1 / (1.0 + 0.3 * np.arange(num_tags)))  # the other policy's tokens and seconds know no tags
     for _ in range(runs):
         place = np.arange(count) % num_tags if fixed_mix else rng.integers(num_tags, size=count)

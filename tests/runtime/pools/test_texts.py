@@ -256,6 +256,7 @@ def test_options_of_an_instruct_model(folder, tmp_path):
     with pytest.raises(PoolFileError, match="min_length must be left at 0"):
         ModelPool.load(folder)
     say(folder, options, ignored=("repetition_penalty",))
+    assert check_pool(folder).works
     pool = ModelPool.load(folder)
     assert chain(pool) == stock(pool, folder, PROMPT, num_tokens=16, repetition_penalty=1.0)
     assert chain(pool) != stock(pool, folder, PROMPT, num_tokens=16, repetition_penalty=1.3)  # what it is refused for
