@@ -45,7 +45,8 @@ def test_one_has_no_plural():
     assert [counted(count, "policy", "policies") for count in (1, 3)] == ["1 policy", "3 policies"]
 
 
-EXTRAS = ("runtime", "figures", "search")
+EXTRAS = ("runtime", "parallel", "gguf", "figures", "search")
+BRING_TORCH = EXTRAS[:3]
 INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"
 
 
@@ -53,6 +54,7 @@ INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"
 def checkout(monkeypatch, tmp_path):
     """A folder that reads as this package's checkout, on Linux without a GPU, with its Python's pip on the path."""
     (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "constraints.txt").write_text("")
     monkeypatch.setattr(installing, "ROOT", tmp_path)
     monkeypatch.setattr(installing, "GPU_SIGNS", ())
     monkeypatch.setattr(sys, "platform", "linux")
@@ -67,20 +69,26 @@ def put_on_path(monkeypatch, **programs):
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_a_checkout_is_installed_from_its_folder_and_a_wheel_by_name(checkout, monkeypatch, extra):
-    end = INDEX if extra == "runtime" else ""
-    assert install_hint(extra) == f"pip install --editable '.[{extra}]'{end}"
+    here, there, end = ("", "", "")
+    if extra in BRING_TORCH:
+        here, there, end = (" --constraint ./constraints.txt", f" --constraint {checkout}/constraints.txt", INDEX)
+    assert install_hint(extra) == f"pip install --editable '.[{extra}]'{here}{end}"
     (checkout / "a folder").mkdir()
     monkeypatch.chdir(checkout / "a folder")
-    assert install_hint(extra) == f"pip install --editable '{checkout}[{extra}]'{end}"
-    (checkout / "pyproject.toml").unlink()
+    assert install_hint(extra) == f"pip install --editable '{checkout}[{extra}]'{there}{end}"
+    for file in ("pyproject.toml", "constraints.txt"):
+        (checkout / file).unlink()
     assert install_hint(extra) == f"pip install 'paceline[{extra}]'{end}"
 
 
 def test_the_laboratory_is_a_folder_of_the_checkout(checkout, monkeypatch):
-    assert install_hint(LABORATORY) == f"pip install --editable ./laboratory{INDEX}"
+    ours = "constraints.txt"
+    assert install_hint(LABORATORY) == f"pip install --editable ./laboratory --constraint ./{ours}{INDEX}"
     monkeypatch.chdir(checkout.parent)
-    assert install_hint(LABORATORY) == f"pip install --editable {checkout}/laboratory{INDEX}"
-    (checkout / "pyproject.toml").unlink()
+    there = f"{checkout}/laboratory --constraint {checkout}/{ours}"
+    assert install_hint(LABORATORY) == f"pip install --editable {there}{INDEX}"
+    for file in ("pyproject.toml", ours):
+        (checkout / file).unlink()
     assert install_hint(LABORATORY) == f"pip install --editable ./laboratory{INDEX}"
 
 
