@@ -242,8 +242,10 @@ def _shown(file: str, line: int) -> str:
 ROOT = Path(__file__).parents[1]
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NEEDS_TORCH = "runtime"
+CONSTRAINTS = "constraints.txt"  # of pip; only checkouts have them
 LABORATORY = "laboratory"  # a package of its own, in a folder of the checkout
-# Of that extra, best known first; which one an import misses first is chance.
+BRING_TORCH = (NEEDS_TORCH, "parallel", "gguf", LABORATORY)
+# Modules of `NEEDS_TORCH`, best known first; which one an import misses first is chance.
 KNOWN_BY = ("torch", "transformers", "tokenizers")
 # What drivers of NVIDIA (also below Windows) and AMD leave behind.
 GPU_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -275,10 +277,13 @@ def install_hint(extra: str) -> str:
     """The command that installs an extra of pyproject.toml, or `LABORATORY`, which only checkouts have.
 
     Where the extra brings torch and no GPU is found, the command names the index of CPU builds: on Linux the default
-    ones are several gigabytes of CUDA.
+    ones are several gigabytes of CUDA. pip takes the newest of both indexes, so that in a checkout the command names
+    its constraints too, for one version: of it the CPU build counts as newer.
     """
     command = f"{_pip()} install {_requirement(extra)}"
-    if extra in (NEEDS_TORCH, LABORATORY) and sys.platform == "linux" and not _has_gpu():
+    if extra in BRING_TORCH and sys.platform == "linux" and not _has_gpu():
+        if (ROOT / CONSTRAINTS).is_file():
+            command += f" --constraint {_in_checkout(f'./{CONSTRAINTS}')}"
         command += f" --extra-index-url {CPU_INDEX}"
     return command
 
@@ -295,8 +300,13 @@ def _pip() -> str:
 def _requirement(extra: str) -> str:
     if not (ROOT / "pyproject.toml").is_file():
         return f"--editable ./{extra}" if extra == LABORATORY else f"'paceline[{extra}]'"
-    folder = "." if Path.cwd() == ROOT.resolve() else str(ROOT.resolve())
-    return f"--editable {shlex.quote(f'{folder}/{extra}' if extra == LABORATORY else f'{folder}[{extra}]')}"
+    return f"--editable {_in_checkout(f'./{extra}' if extra == LABORATORY else f'.[{extra}]')}"
+
+
+def _in_checkout(path: str) -> str:
+    """A path that begins at the checkout, as a word for a shell."""
+    root = ROOT.resolve()
+    return shlex.quote(path if Path.cwd() == root else f"{root}{path.removeprefix('.')}")
 
 
 def _has_gpu() -> bool:

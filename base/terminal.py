@@ -186,8 +186,8 @@ class Progress:
         """Count `count` more units as done."""
         self.advance_to(self._done + count)
 
-    def advance_to(self, done: float, note: str | None = None) -> None:
-        """Set the units done in all, earlier ones included; `note`, if not None, is shown from now on.
+    def advance_to(self, done: float, note: str | None = None, total: int | None = None) -> None:
+        """Set the units done in all, earlier ones included; `note` and `total`, if not None, are shown from now on.
 
         A part of a unit counts in the time left; whole units are shown.
         """
@@ -195,8 +195,10 @@ class Progress:
             self._done, self._advanced_at_s = done, time.monotonic()
         if note is not None:
             self._note = note
+        if total is not None:
+            self.total = total
         if isinstance(self._teller, Bars):
-            self._teller.update(self._teller.task_ids[0], completed=done)
+            self._teller.update(self._teller.task_ids[0], completed=done, total=self.total)
 
     def note(self, words: str) -> None:
         """Show what is being done; the count stays."""
@@ -236,7 +238,9 @@ class Progress:
         now_s = time.monotonic()
         pace_s, left = (self._advanced_at_s - self._started_at_s) / newly_done, self.total - self._done
         left_s = pace_s * left - (now_s - self._advanced_at_s)
-        # A unit that takes longer than others did is assumed to be nearly done.
+        if left <= 1 and left_s < 0:
+            return ""  # the last unit takes longer than others did: how long is not known
+        # An earlier one that does is assumed to be nearly done.
         overdue_s = (now_s - self._started_at_s) / (newly_done + 1) * max(0, left - 1)
         left_s = max(left_s, overdue_s)
         of_stage, at_most = " of this stage" * self._of_several, ", or less" * self._at_most

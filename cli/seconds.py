@@ -160,7 +160,7 @@ _RecordedTraceOption = Annotated[
     typer.Option(
         callback=named_recording,
         help="A .trace folder of this pool and these prompts, or the one that a forced pool follows; with --observed "
-        "the recording that acceptance is drawn from, by default the shipped one.",
+        "the recording that acceptance is drawn from, by default the rounds of the run.",
     ),
 ]
 _CostOption = Annotated[

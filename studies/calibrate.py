@@ -61,6 +61,7 @@ _APART = 1e-3  # share of a term's effect, squared, that the others must leave u
 # By which a term is moved for a derivative, relative to itself plus its value if it alone explained all seconds: much
 # at first, while requests are in other steps than observed; in the end so little that no request changes steps.
 _MOVED: Final = (0.3, 0.03, 1e-5)
+_GROWN: Final = _MOVED[:2]  # with one term more
 _POLISH: Final = (0.1, 0.01, 1e-3, 1e-5)  # of the terms that are kept
 _TUNED = 1.345 * 1.4826  # times the median size of errors: beyond it an error weighs less than its square
 _LEAST_ERROR = 1e-5  # that is distinguished from none
@@ -171,8 +172,8 @@ def calibrate(
         ArgumentError: fewer observed times than terms.
     """
     fit = _Fit(runs, [replayer_of(run) for run in runs])
-    with Progress("calibrating", fit.most_searches, unit="searches", at_most=True) as progress:
-        fit.on_searched = progress.advance
+    with Progress("calibrating", fit.most, unit="runs of the simulator", at_most=True) as progress:
+        fit.on_run = lambda: progress.advance_to(fit.tried, total=fit.most)
         found = fit.fitted()
     return replace(found, target=target)
 
@@ -206,16 +207,19 @@ class _Fit:
         self._num_times = int(self._timed.sum())
         self._begin, self._alone = _begin(runs), _alone(runs)
         self._more = [term for term in MORE if term.member == TARGET or len(self._lengths) > 1]
+        self._core = [term for term in CORE if self._lengths or term.member == TARGET]
         self.tried = 0
-        self.on_searched: Callable[[], None] = lambda: None
+        self.most = self._most_in_all()  # runs of the simulator, by what is known so far
+        self.on_run: Callable[[], None] = lambda: None
 
-    @property
-    def most_searches(self) -> int:
-        """Most searches: the first and the last, and two for each further term, each time that one is added."""
-        return 2 + len(self._more) * (len(self._more) + 1)
+    def _most_in_all(self) -> int:
+        """Runs if no search ends early: the first, two for each further term each time that one is added, the last."""
+        core, more = len(self._core), len(self._more)
+        grown = sum(2 * (more - added) * _most_runs(core + added + 1, _GROWN) for added in range(more))
+        return _most_runs(core, _MOVED) + grown + _most_runs(core + more, _POLISH)
 
     def fitted(self) -> FittedSeconds:
-        terms = [term for term in CORE if self._lengths or term.member == TARGET]
+        terms = self._core
         if self._num_times < len(terms):
             raise ArgumentError(
                 f"`calibrate` has {counted(self._num_times, 'observed time')} for {len(terms)} terms "
@@ -233,6 +237,7 @@ class _Fit:
             best = min(needed, key=lambda term: tried[term].found.misfit)
             terms, found = [*terms, best], tried[best].found
             left.remove(best)
+        self.most = self.tried + _most_runs(len(terms), _POLISH)
         found = self._searched(terms, found.values, _POLISH)
         fitted = []
         for place, (width, other) in enumerate(self._sureness(terms, found)):
@@ -264,9 +269,7 @@ class _Fit:
         halved = found.values.copy()
         halved[terms.index(self._explained_by(term))] /= 2
         begins = (np.append(found.values, 0.0), np.append(halved, self._alone[term] / 2))
-        better = min(
-            (self._searched(grown, begin, _MOVED[:2]) for begin in begins), key=lambda one: self._loss(one.errors)
-        )
+        better = min((self._searched(grown, begin, _GROWN) for begin in begins), key=lambda one: self._loss(one.errors))
         width, other = self._sureness(grown, better)[-1]
         share = float(better.values[-1] * np.abs(better.slopes[:, -1]).mean())
         is_needed = share > width and better.misfit < found.misfit * (1 - _BETTER)
@@ -278,6 +281,7 @@ class _Fit:
 
     def _searched(self, terms: Sequence[Term], begin: Floats, moves: Sequence[float]) -> _Found:
         """The best result of full steps: the misfit may have to rise where requests change steps."""
+        latest = self.tried + _most_runs(len(terms), moves)
         best, least = begin, self._errors(terms, begin)
         for moved in moves:
             values, errors = best, least
@@ -291,7 +295,7 @@ class _Fit:
                 if np.abs(values - before).sum() <= _STOPS * np.abs(values).sum():
                     break
         found = self._at(terms, best, least)
-        self.on_searched()
+        self.most -= latest - self.tried
         return found
 
     def _at(self, terms: Sequence[Term], values: Floats, errors: Floats, moved: float = _MOVED[-1]) -> _Found:
@@ -311,6 +315,7 @@ class _Fit:
         for run, replayer in zip(self._runs, self._replayers, strict=True):
             simulated.append(simulated_ps(run.requests, replayer.priced(cost).served(run.requests)).ravel())
         self.tried += 1
+        self.on_run()
         both = np.maximum(np.concatenate(simulated), 1.0)[self._timed] / self._observed[self._timed]
         errors: Floats = np.log(both)
         return errors
@@ -357,6 +362,11 @@ class _Fit:
             width = _SIGMAS * float(np.sqrt(max(0.0, spread[place, place])))
             sure.append((width if told[place] and left > _APART else float("inf"), other))
         return sure
+
+
+def _most_runs(terms: int, moves: Sequence[float]) -> int:
+    """Runs of the simulator in a search, if no step is the last of its moves: a step has one for each term, and one."""
+    return 1 + len(moves) * _MOST_STEPS * (terms + 1) + terms
 
 
 def _solved(found: _Found, weights: Floats) -> Floats:

@@ -45,7 +45,8 @@ def test_one_has_no_plural():
     assert [counted(count, "policy", "policies") for count in (1, 3)] == ["1 policy", "3 policies"]
 
 
-EXTRAS = ("runtime", "figures", "search")
+EXTRAS = ("runtime", "parallel", "gguf", "figures", "search")
+BRING_TORCH = EXTRAS[:3]
 INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"
 
 
@@ -53,6 +54,7 @@ INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"
 def checkout(monkeypatch, tmp_path):
     """A folder that reads as this package's checkout, on Linux without a GPU, with its Python's pip on the path."""
     (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "constraints.txt").write_text("")
     monkeypatch.setattr(installing, "ROOT", tmp_path)
     monkeypatch.setattr(installing, "GPU_SIGNS", ())
     monkeypatch.setattr(sys, "platform", "linux")
@@ -67,20 +69,26 @@ def put_on_path(monkeypatch, **programs):
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_a_checkout_is_installed_from_its_folder_and_a_wheel_by_name(checkout, monkeypatch, extra):
-    end = INDEX if extra == "runtime" else ""
-    assert install_hint(extra) == f"pip install --editable '.[{extra}]'{end}"
+    here, there, end = ("", "", "")
+    if extra in BRING_TORCH:
+        here, there, end = (" --constraint ./constraints.txt", f" --constraint {checkout}/constraints.txt", INDEX)
+    assert install_hint(extra) == f"pip install --editable '.[{extra}]'{here}{end}"
     (checkout / "a folder").mkdir()
     monkeypatch.chdir(checkout / "a folder")
-    assert install_hint(extra) == f"pip install --editable '{checkout}[{extra}]'{end}"
-    (checkout / "pyproject.toml").unlink()
+    assert install_hint(extra) == f"pip install --editable '{checkout}[{extra}]'{there}{end}"
+    for file in ("pyproject.toml", "constraints.txt"):
+        (checkout / file).unlink()
     assert install_hint(extra) == f"pip install 'paceline[{extra}]'{end}"
 
 
 def test_the_laboratory_is_a_folder_of_the_checkout(checkout, monkeypatch):
-    assert install_hint(LABORATORY) == f"pip install --editable ./laboratory{INDEX}"
+    ours = "constraints.txt"
+    assert install_hint(LABORATORY) == f"pip install --editable ./laboratory --constraint ./{ours}{INDEX}"
     monkeypatch.chdir(checkout.parent)
-    assert install_hint(LABORATORY) == f"pip install --editable {checkout}/laboratory{INDEX}"
-    (checkout / "pyproject.toml").unlink()
+    there = f"{checkout}/laboratory --constraint {checkout}/{ours}"
+    assert install_hint(LABORATORY) == f"pip install --editable {there}{INDEX}"
+    for file in ("pyproject.toml", ours):
+        (checkout / file).unlink()
     assert install_hint(LABORATORY) == f"pip install --editable ./laboratory{INDEX}"
 
 
@@ -227,6 +235,7 @@ def test_where_nobody_reads_it_goes_on(often):
         ({"total": 12, "told_after": 5}, 6, 30, "x: 6 of 12, 30 s, about 30 s left"),
         ({"total": 12, "done": 8, "told_after": 5}, 10, 30, "x: 10 of 12, 30 s"),
         ({"total": 12, "done": 8}, 8, 30, "x: 8 of 12, 30 s"),
+        ({"total": 12}, 11.5, 46, "x: 11 of 12, 46 s, about 2 s left"),
         ({"total": 12}, 12, 7300, "x: 12 of 12, 2.0 h"),
         ({"unit": "requests"}, 1200, 20, "x: 1,200 requests, 20 s"),
         ({}, 0, 10, "x: 10 s"),
@@ -237,6 +246,23 @@ def test_a_line_says_how_far_and_how_long_to_go(often, options, done, taken_s, l
     progress.advance_to(done)
     progress._started_at_s -= taken_s
     assert progress.line == line
+
+
+def test_a_last_unit_that_takes_longer_than_others_has_no_time_left(often):
+    """How long it still takes is not known, so that no promise of 0 s stands for minutes; an earlier one is over."""
+    for done, told in ((11, ""), (10, ", about 14 s left")):
+        progress = Progress("x", 12)
+        progress.advance_to(done)
+        progress._started_at_s -= 150
+        progress._advanced_at_s -= 40
+        assert progress.line == f"x: {done} of 12, 2 min{told}"
+
+
+def test_a_total_may_change(often):
+    progress = Progress("x", 12, at_most=True)
+    progress._started_at_s -= 30
+    progress.advance_to(6, total=8)
+    assert progress.line == "x: 6 of at most 8, 30 s, about 10 s left, or less"
 
 
 def test_a_note_stands_in_the_line(often):

@@ -24,8 +24,9 @@ from paceline.sim.cost.base import DraftTerms
 from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
 from paceline.sim.serving.charges import ServingCharges
 from paceline.sim.serving.cluster import open_cluster
+from paceline.studies import calibrate
 from paceline.studies import validate_under_load as served_worlds
-from paceline.studies.observed_runs import Drafts, Replayable, ReplayedRequests, drafts_of
+from paceline.studies.observed_runs import Drafts, Replayable, ReplayedRequests, drafts_of, replayable
 from paceline.studies.record import record
 from paceline.studies.serving import simulate
 from paceline.studies.setting import named_policy
@@ -438,6 +439,35 @@ def test_terms_of_target_and_drafter_are_found_in_runs_with_and_without_drafts(d
     assert [cell["simulated"] for cell in again["cells"]] == pytest.approx(
         [cell["simulated"] for cell in found["cells"]], rel=1e-6
     )
+
+
+class LinearServer:
+    """Serves in no time: each term of the cost adds to each time, which is then off by chance."""
+
+    def __init__(self, spread):
+        self.rng, self.spread = np.random.default_rng(1), spread
+
+    def priced(self, figures):
+        self.seconds = sum(seconds for terms in figures.values() for seconds in terms.values())
+        return self
+
+    def served(self, requests):
+        return self.seconds * self.rng.lognormal(0, self.spread, (len(requests.requests), 2)) * PS_PER_S
+
+
+@pytest.mark.parametrize("spread", [0, 1e-3, 0.3])
+def test_progress_never_promises_fewer_runs_of_the_simulator_than_are_left(drafting_runs, monkeypatch, spread):
+    monkeypatch.setattr(calibrate, "simulated_ps", lambda requests, served: served)
+    monkeypatch.setattr(calibrate, "_cost_of", lambda name, figures, target: figures)
+    runs = [replayable(drafting_runs / name) for name in ("p", "c")]
+    fit, seen = calibrate._Fit(runs, [LinearServer(spread) for _ in runs]), []
+    fit.on_run = lambda: seen.append((fit.tried, fit.most))
+    before = fit.most
+    found = fit.fitted()
+    assert [tried for tried, _ in seen] == list(range(1, found.tried + 1))
+    assert min(most for _, most in seen) >= found.tried
+    assert [most for _, most in seen] == sorted((most for _, most in seen), reverse=True)
+    assert seen[0][1] == before > seen[-1][1]
 
 
 def off_by(spread, seed):
