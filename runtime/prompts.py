@@ -157,7 +157,9 @@ def _right_one(path: Path, number: int, fields: dict[str, Any]) -> dict[str, Any
 
 def _text(path: Path, number: int, fields: dict[str, Any], key: str, *, blank: bool = False) -> str:
     """A string that is not empty; only a prompt may be blank, since a line break can be continued."""
-    value = fields.get(key)
+    if key not in fields:
+        raise TraceFormatError(path, f"line {number}", f"must have the key {key}", ", ".join(fields))
+    value = fields[key]
     if not isinstance(value, str) or not value:
         raise TraceFormatError(path, f"line {number}, {key}", "must be a string that is not empty", value)
     if not blank and not value.strip():

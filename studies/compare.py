@@ -39,7 +39,6 @@ from .setting import (
     Setting,
     named_policies,
     named_policy,
-    remarks_on,
     setting_of,
 )
 
@@ -255,7 +254,7 @@ def swept(
             progress.advance_to(done_before + number * each)
     told = {
         "batch": list(batches),
-        "remarks": _once(remark for batch in batches for remark in remarks_on(setting.recording, batch=batch)),
+        "remarks": setting.remarks(*batches),
         "cost_notes": _once(note for one in comparisons.values() for note in one.meta["cost_notes"]),
         "left_out": [
             f"batch {batch:,}: {reason}" for batch, one in comparisons.items() for reason in one.meta["left_out"]

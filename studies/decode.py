@@ -327,7 +327,7 @@ def _judged(found: Decoded, models: ModelPool, requests: Sequence[Prompt], alone
 # Rounds in which each policy answers.
 REPEATS = 3
 INTERVAL_CELL = "95%"
-INTERVAL = "95%: interval of the mean of that over {} and rounds"
+INTERVAL = "over {}: median of the rounds' ratios; 95%: interval of the ratio of mean speeds over {} and rounds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -380,7 +380,8 @@ class DecodedByPolicy(Pictured):
         quality = quality_table([summary for _, summary in known if summary is not None])
         rounds = f"; medians of {counted(self.num_rounds, 'round')}" if self.num_rounds > 1 else ""
         title = f"{counted(self.runs[0].num_requests, 'prompt')}, each policy in turn{rounds}"
-        remarks = [INTERVAL.format(self._resampled.units)] if any(INTERVAL_CELL in row for row in rows) else []
+        said = INTERVAL.format(self.runs[0].log.meta["policy"], self._resampled.units)
+        remarks = [said] if any(INTERVAL_CELL in row for row in rows) else []
         return [table(rows, title=title, remarks=remarks), *([] if quality is None else [quality])]
 
     def sections(self) -> Sequence[Section]:

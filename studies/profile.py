@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from ..base.errors import ArgumentError, check_least, check_within, counted
 from ..base.files import pool_path, processor
+from ..base.terminal import in_words
 from ..decoding.pool import Pool
 from ..policies.by_name import PolicySpec
 from ..policies.chain_text import default_policies
@@ -38,6 +40,7 @@ from ..traces.contexts.trie import TrieRequest
 from ..traces.meta import Sampling
 from ..traces.profile import (
     ENDING,
+    MOST_SPREAD,
     BesideForwards,
     DecideSeconds,
     Profile,
@@ -51,11 +54,11 @@ from .agree import synthetic_cost
 from .decode import load_models
 from .profile_check import (
     MOST_DRIFT,
-    MOST_SPREAD,
     check_runnable,
     device_name,
     journal_of,
     kept_for_another,
+    left_of,
     watched_chains,
 )
 
@@ -209,7 +212,7 @@ class Profiled(Printed):
         meta = self.profile.meta
         lines = [f"left out, as memory is short: {words}" for words in meta.left_out]
         lines.append(f"drift while measuring: {meta.drift:.1%}")
-        unsteady = ", ".join(one.name for one in meta.members if self._spread(one) > MOST_SPREAD)
+        unsteady = ", ".join(self.profile.unsteady())
         if unsteady:
             lines.append(
                 f"seconds of {unsteady} vary by more than {MOST_SPREAD:.0%} from one time to the next (spread): "
@@ -220,10 +223,6 @@ class Profiled(Printed):
             lines.append(self.floor)
         lines.append(f"{self.out} written; --cost {found_by} uses it")
         return lines
-
-    def _spread(self, member: ProfiledMember) -> float:
-        spreads = sorted(shape.spread for shape in self.profile.of(member.name))
-        return spreads[len(spreads) // 2]
 
     def _member_row(self, member: ProfiledMember) -> dict[str, str]:
         shapes = {shape[1:4]: shape for shape in self.profile.of(member.name)}
@@ -236,7 +235,7 @@ class Profiled(Printed):
             f"ms, {rows} x {new}": f"{shapes[min(shapes)].seconds * 1e3:.3f}",
             f"ms, {most} x {new}": f"{shapes[(most, *min(shapes)[1:])].seconds * 1e3:.3f}",
             "ms, widest": f"{shapes[widest].seconds * 1e3:.2f} ({widest[0]} x {widest[1]})",
-            "spread": f"{self._spread(member):.1%}",
+            "spread": f"{self.profile.spread(member.name):.1%}",
             "after 10 ms": f"+{forwards_of(self.profile, member).reload_s(rows * new, 0.01) * 1e3:.3f}",
             "smooth error": "-" if error is None else f"{error:.1%}",
         }
@@ -273,11 +272,11 @@ def profile(
         threads: CPU threads of torch, if a pool is loaded.
         debug: first say how models run.
         chat: render prompts as questions of a dialogue, by the chat template of the tokenizer; not with a forced pool.
-        restart: measure everything, even what an interrupted profile measured within the last hour.
+        restart: measure everything, even what an interrupted or refused profile measured within the last hour.
 
     Raises:
         ValueError: prompts or a policy that cannot be used, fewer repeats, or a machine whose seconds drift by
-            more; nothing is written then.
+            more; no profile is written then, but what was measured is kept for an hour.
     """
     _check_arguments(out, repeats, most_drift)
     models = load_models(pool, threads=threads, debug=debug, chat=chat)
@@ -307,8 +306,11 @@ def profile(
     return Profiled(profile=made, out=path, floor=_floor(models, made))
 
 
+_MOST_DRIFT_GIVEN = 10
+
+
 def _check_arguments(out: Path | str | None, repeats: int, most_drift: float) -> None:
-    check_within("`most_drift`", most_drift, "[0, 10]")
+    check_within("`most_drift`", most_drift, f"[0, {_MOST_DRIFT_GIVEN}]")
     check_least("`repeats`", repeats, 3)
     if out is not None and Path(out).suffix != ENDING:
         raise ArgumentError(f"`out` must end in {ENDING}, by which a cost is known for a profile, got {str(out)!r}")
@@ -323,13 +325,20 @@ def _floor(models: LoadedMembers, made: Profile) -> str | None:
 
 
 def _refuse_drift(drift: float, most_drift: float, journal: Journal) -> None:
-    """Raise ArgumentError if seconds drifted too much, and discard the journal."""
-    if drift > most_drift:
-        journal.forget()
-        raise ArgumentError(
-            f"seconds must drift by `most_drift` {most_drift:.0%} at most while they are measured, got {drift:.0%}: "
-            "something else keeps this machine busy; try again when it is quiet"
+    """Raise ArgumentError if seconds drifted too much; the journal keeps them for a larger `most_drift`."""
+    if drift <= most_drift:
+        return
+    journal.refuse(drift)
+    left_s, enough = left_of(journal), ceil(drift * 10) / 10
+    way_out = ""
+    if left_s > 0 and enough <= _MOST_DRIFT_GIVEN:
+        way_out = (
+            f"; `most_drift` {enough:.1f} accepts it, and within {in_words(left_s)} continues with what is measured"
         )
+    raise ArgumentError(
+        f"seconds must drift by `most_drift` {most_drift:g} ({most_drift:.0%}) at most while they are measured, got "
+        f"{drift:.0%}: something else keeps this machine busy; try again when it is quiet{way_out}"
+    )
 
 
 def _operation_row(name: str, beside: BesideForwards) -> dict[str, str]:

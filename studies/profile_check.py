@@ -4,7 +4,7 @@ Some of its forwards are measured again, and its conditions are compared. Also: 
 studied, whether an interrupted profile can continue, and chains that run every member in all its parts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -38,8 +38,6 @@ from .decode import load_models
 
 # Most drift of seconds during a measurement; beyond it the machine is not steady.
 MOST_DRIFT = 0.1
-# Spread of a member's forwards, the median over shapes, above which other work keeps the machine busy all the time.
-MOST_SPREAD = 0.25
 
 # A change of seconds by less than this share is not reported.
 LEAST_CHANGE = 0.02
@@ -82,6 +80,10 @@ class Freshness:
         """Whether every member takes as long as in the profile, after times away too."""
         return all(pace.fits for pace in (*self.members.values(), *self.after_away.values()))
 
+    def _is_told(self, name: str) -> bool:
+        paces = (paces.get(name) for paces in (self.members, self.after_away))
+        return all(pace is None or pace.limit <= MOST_LIMIT for pace in paces)
+
     @property
     def line(self) -> str:
         """The verdict, with its figures."""
@@ -89,10 +91,16 @@ class Freshness:
         told = [(f"{name}'s forwards", pace) for name, pace in self.members.items()]
         told += [(f"{name}'s forwards after times away", pace) for name, pace in self.after_away.items()]
         if self.fits:
-            settled, away = (_range(paces) for paces in (self.members, self.after_away))
-            fits = f"the profile fits: forwards take {settled} times, after times away {away} times {ago}"
-            unsteady = ", ".join(whose for whose, pace in told if pace.limit > MOST_LIMIT)
-            return f"{fits}; it cannot be told of {unsteady}, whose seconds varied as much" if unsteady else fits
+            steady = [name for name in self.members if self._is_told(name)]
+            take = ""
+            if steady:
+                settled, away = (_range(paces, steady) for paces in (self.members, self.after_away))
+                take = f": forwards take {settled} times, after times away {away} times {ago}"
+            unsteady = ", ".join(name for name in self.members if name not in steady)
+            if not unsteady:
+                return f"the profile fits{take}"
+            fit = f"; {', '.join(steady)} {'fits' if len(steady) == 1 else 'fit'}{take}" if steady else ""
+            return f"whether the profile fits cannot be told of {unsteady}, whose seconds varied too much{fit}"
         off = sorted((pace.ratio, whose) for whose, pace in told if not pace.fits)
         words = [f"{whose} take {ratio:.2f} times" for ratio, whose in reversed(off)]
         return f"the profile no longer fits: {', '.join(words)} {ago}; profile again"
@@ -106,15 +114,15 @@ class Freshness:
         return {"age_s": self.age_s, "fits": self.fits, "members": members, "after_away": after_away}
 
 
-def _range(paces: Mapping[str, MemberPace]) -> str:
-    ratios = [pace.ratio for pace in paces.values()]
+def _range(paces: Mapping[str, MemberPace], names: Collection[str]) -> str:
+    ratios = [pace.ratio for name, pace in paces.items() if name in names]
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
-def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
+def measure_freshness(profile: Profile, models: LoadedMembers, runs: Collection[str] | None = None) -> Freshness:
     """Measure a few forwards of every profiled member again, for about eight seconds, half of it after times away.
 
-    `profile` must be of these models, without any of `mismatches`.
+    `profile` must be of these models, without any of `mismatches`. `runs` are the members that count; None: all.
     """
     forwards = {
         member.name: models.forward(level, "auto", share_weights=True)
@@ -131,10 +139,14 @@ def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
         longest=models.context_tokens,
     )
     drift = profile.meta.drift
+
+    def counts(name: str) -> bool:
+        return runs is None or name in runs
+
     return Freshness(
         age_s=age_s,
-        members={name: _pace(pairs, drift) for name, pairs in again.items()},
-        after_away={name: _pace(pairs, drift) for name, pairs in again_after_away.items()},
+        members={name: _pace(pairs, drift) for name, pairs in again.items() if counts(name)},
+        after_away={name: _pace(pairs, drift) for name, pairs in again_after_away.items() if counts(name)},
     )
 
 
@@ -312,10 +324,11 @@ def journal_of(
     most_drift: float,
     restart: bool,
 ) -> Journal:
-    """The journal of a profile, with an interrupted one's measurements; prints whether they are used.
+    """The journal of a profile, with the measurements of one that was interrupted or refused; prints if they are used.
 
-    A journal is started again with `restart`, if it is older than an hour, or if seconds have changed since by more
-    than the share `most_drift` and their usual variation (`MemberPace`). `forwards` are the models', by member.
+    A journal is started again with `restart`, if it is older than an hour, if its profile was refused for a drift above
+    `most_drift`, or if seconds have changed since by more than that share and their usual variation (`MemberPace`).
+    `forwards` are the models', by member.
     """
     about = _about(models, forwards, grid)
     digest = sha256(dumps(about, sort_keys=True).encode()).hexdigest()[:12]
@@ -324,13 +337,21 @@ def journal_of(
         return journal
     age_s = (datetime.now(UTC) - journal.begun_at).total_seconds()
     why_not = _why_not(journal, forwards, age_s, most_drift)
+    groups = f"{counted(len(journal), 'group')} of shapes"
+    which = "an interrupted" if journal.refused_drift is None else "a refused"
     if why_not:
-        tell(f"an interrupted profile begins again: {why_not}")
+        tell(f"{which} profile begins again, and its {groups} are measured again: {why_not}")
         journal.forget()
     else:
-        groups = f"{len(journal)} groups of shapes"
-        tell(f"an interrupted profile continues: {groups} of the last {in_words(age_s)} (--restart forgets them)")
+        tell(f"{which} profile continues: {groups} of the last {in_words(age_s)} (--restart forgets them)")
     return journal
+
+
+def left_of(journal: Journal) -> float:
+    """Seconds for which the same command still continues with the journal's measurements; 0 if there are none."""
+    if journal.begun_at is None:
+        return 0.0
+    return max(0.0, MOST_AGE_S - (datetime.now(UTC) - journal.begun_at).total_seconds())
 
 
 @contextmanager
@@ -339,11 +360,12 @@ def kept_for_another(journal: Journal) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if journal.begun_at is not None:
-            left_s = MOST_AGE_S - (datetime.now(UTC) - journal.begun_at).total_seconds()
-            if left_s > 0:
-                kept = counted(len(journal), "group")
-                tell(f"{kept} of shapes kept: the same command within {in_words(left_s)} continues")
+        if left_s := left_of(journal):
+            kept = counted(len(journal), "group")
+            tell(
+                f"{kept} of shapes kept: the same command within {in_words(left_s)} continues, unless the machine has "
+                "become slower or faster"
+            )
         raise
 
 
@@ -351,6 +373,8 @@ def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: floa
     """Why earlier measurements cannot be continued; empty if they can."""
     if not 0 <= age_s <= MOST_AGE_S:
         return f"it is {in_words(age_s)} old"
+    if journal.refused_drift is not None and journal.refused_drift > most_drift:
+        return f"its seconds drifted by {journal.refused_drift:.0%}, and {_allowed(most_drift)} allows less"
     # The first round warms up.
     shapes = [
         MeasuredForward(*key, *median_and_spread(seconds[1:] or seconds)) for key, seconds in journal.seconds().items()
@@ -361,10 +385,18 @@ def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: floa
         for name, pairs in measure_again(forwards, shapes).items()
     }
     off = [(name, pace) for name, pace in paces.items() if not pace.fits]
-    return ", ".join(
-        f"{name}'s forwards take {pace.ratio:.2f} times as long as then, and may differ by {pace.limit:.0%}"
+    if not off:
+        return ""
+    words = [
+        f"{name}'s forwards take {pace.ratio:.2f} times as long as then ({1 / (1 + pace.limit):.2f} to "
+        f"{1 + pace.limit:.2f} would continue)"
         for name, pace in off
-    )
+    ]
+    return f"{', '.join(words)}; a larger one than {_allowed(most_drift)} allows more"
+
+
+def _allowed(most_drift: float) -> str:
+    return f"--most-drift {most_drift:g} ({most_drift:.0%})"
 
 
 def _about(models: ModelPool | ForcedPool, forwards: Mapping[str, ModelForward], grid: ShapeGrid) -> dict[str, object]:

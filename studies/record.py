@@ -17,10 +17,10 @@ from ..runtime.recording import recorder
 from ..sim.cost.measured import HERE
 from ..traces.contexts.recording import TrieRecording
 from ..traces.meta import GREEDY, MOST, NAME_PATTERN, Closure, ProfileTaken, TreeClosure, check_title
-from ..traces.profile import Profile
+from ..traces.profile import MOST_SPREAD, Profile
 from .decode import load_pool
 from .options import NO_PROFILE, ClosureKind, RecordOptions, checked, takes
-from .profile_check import MOST_DRIFT, MOST_SPREAD, fitting_profile, measure_freshness
+from .profile_check import MOST_DRIFT, fitting_profile, measure_freshness
 
 # Users who only want the contexts need not wait for it.
 MEASURING = "measuring seconds (--no-costs leaves them out)"

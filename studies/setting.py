@@ -20,6 +20,7 @@ from ..policies.combined import OnlyLossless
 from ..sim.contexts import TrieTables
 from ..sim.cost.base import CostModel
 from ..sim.cost.by_name import OnDevice, default_cost, make_cost, measured_on_device
+from ..sim.cost.measured import is_profiled_here
 from ..sim.cost.what_if import MappedBy
 from ..sim.recorded import placement_of
 from ..sim.replay_tables import ReplayTables, in_order, is_ready, tables_of
@@ -246,6 +247,14 @@ def remarks_on(recording: Recording, *, batch: int) -> list[str]:
     return [*batch_remarks(batch, len(recording.requests), of="recording"), *recording.about.remarks]
 
 
+def _assumed_device(recording: Recording) -> str:
+    """A remark on the seconds of a recording of a pool without any, where no cost was given."""
+    taken = f"the recording holds no seconds, so these are those of device {default_cost(recording)}"
+    if is_profiled_here(recording):
+        return f"{taken}; `cost` here takes this machine's, of its newest profile of these models"
+    return f"{taken}; for this machine's run paceline profile, then give `cost` here"
+
+
 def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
     """A remark if there are fewer requests than `batch`; `of` names what they are of."""
     if batch <= num_requests:
@@ -312,6 +321,13 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         """The name as given, or the default."""
         return default_cost(self.recording) if self.cost is None else str(self.cost)
 
+    def remarks(self, *batches: int) -> list[str]:
+        """Remarks on the recording, its replay at these batches and an assumed device, each once."""
+        about = self.recording.about
+        assumed = self.cost is None and not (about.costs or self.models) and about.kind == "recorded"
+        found = [remark for batch in batches for remark in remarks_on(self.recording, batch=batch)]
+        return [*dict.fromkeys(found), *([_assumed_device(self.recording)] if assumed else [])]
+
     def priced(self, reading: MappedBy = MappedBy.device) -> CostModel:
         """The cost model; `reading` is for a measurement mapped to another device."""
         source = self.recording
@@ -361,7 +377,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
             "source": about.source,
             "trust": about.trust,
             "notes": list(about.notes),
-            "remarks": remarks_on(recording, batch=self.batch),
+            "remarks": self.remarks(self.batch),
             "sampling": about.sampling,
             "sessions": 0 if len(units) == len(recording.requests) else len(units),
             "cost": first.cost.name,

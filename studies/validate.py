@@ -4,7 +4,7 @@ Prompts are decoded by models, or a recording's decisions are forced on models o
 recording of these models, which the simulator replays. Each cell is unique: no policy is compared with itself.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -14,6 +14,7 @@ from ..base.errors import ArgumentError, counted, repeated
 from ..base.terminal import Progress, quiet, tell, tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.seen import Start
+from ..policies.about import members_run_by
 from ..policies.chain_text import default_policies
 from ..reports.tables import Grid, Printed
 from ..reports.validation import (
@@ -75,12 +76,25 @@ class CheckedCost:
     remarks: tuple[str, ...] = ()  # remarks on its seconds, a line each
 
 
+def members_that_run(policies: Iterable[Policy]) -> frozenset[str] | None:
+    """The members that these built policies may run; None: any."""
+    runs = [members_run_by(policy) for policy in policies]
+    return None if None in runs else frozenset[str]().union(*filter(None, runs))
+
+
 def checked_cost(
-    name: str, recording: TrieRecording, models: LoadedMembers, *, threads: int, allow_foreign: bool
+    name: str,
+    recording: TrieRecording,
+    models: LoadedMembers,
+    *,
+    threads: int,
+    allow_foreign: bool,
+    runs: Collection[str] | None = None,
 ) -> CheckedCost:
     """A cost by name, as for `make_cost`; checks whether its profile fits, by measuring some again, and what changed.
 
     `models` will run, with `threads` threads; `allow_foreign` accepts a profile that cannot hold here, labelled.
+    Whether it fits is asked of the members `runs`; None: of all.
 
     Raises:
         ValueError: no such cost, or a profile that cannot hold here.
@@ -93,7 +107,7 @@ def checked_cost(
         _refuse_foreign(cost, models, threads)
     foreign = [f"FOREIGN profile: {words}" for words in mismatches(cost.profile, models)]
     remarks = [*foreign, *remarks_on_profile(cost.profile.meta, models, recording.meta.sampling.mode)]
-    freshness = measure_freshness(cost.profile, models)
+    freshness = measure_freshness(cost.profile, models, runs)
     for line in (freshness.line, *remarks):
         tell(line)
     return CheckedCost(cost=cost, freshness=freshness, remarks=tuple(remarks))
@@ -378,10 +392,9 @@ def validate(
     measured = measured_runs(pool, prompts, recording, threads=threads, debug=debug, chat=chat)
     models, trace = measured.models, measured.recording
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
-    for policy in named:
-        measured.build(policy)
+    runs_of = members_that_run([measured.build(policy) for policy in named])
     parts = _parts(trace, tags, requests)
-    priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile)
+    priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile, runs=runs_of)
     jobs = [_Job(measured, part, priced.cost, policy, batch) for part in parts for batch in batches for policy in named]
     cells = _cells(jobs, runs)
     meta = {

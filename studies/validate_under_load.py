@@ -58,7 +58,7 @@ from .decode import is_forced, load_pool
 from .load import rising_rates
 from .serving import recorder_of, shares_of
 from .setting import NamedPolicy, PoliciesGiven, named_policies
-from .validate import CheckedCost, DecodedRuns, checked_cost
+from .validate import CheckedCost, DecodedRuns, checked_cost, members_that_run
 
 # Tokens of prompt and answer by recorded request.
 Lengths = Mapping[str, tuple[int, int]]
@@ -516,7 +516,8 @@ def validate_under_load(
     opened = [with_options(workload, WorkloadOptions(rate=rate, limit=limit, seed=seed), trace) for rate in asked]
     served_on = open_cluster(cluster, trace)
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
-    priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile)
+    runs_of = members_that_run([policy.build(loaded_pool(models)) for policy in named])
+    priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile, runs=runs_of)
     worlds = ServedWorlds(models, trace, served_on, priced.cost, seed=seed)
     for policy in named:
         worlds.build(policy)

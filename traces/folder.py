@@ -127,8 +127,10 @@ def check_folder(path: Path) -> None:
     if path.exists():
         raise _log_instead(path)
     named = ", ".join(sorted(shipped_names("recordings", ".trace")))
-    found = "a link that leads nowhere" if path.is_symlink() else str(path)
-    raise TraceFormatError(path, "trace", f"must be a .trace folder, or the name of a shipped one ({named})", found)
+    rule = f"must be a .trace folder, or the name of a shipped one ({named})"
+    if path.is_symlink():
+        raise TraceFormatError(path, "trace", rule, "a link that leads nowhere")
+    raise TraceFormatError(path, "trace", f"no such folder; {rule}", str(path))
 
 
 def _log_instead(path: Path) -> TraceFormatError:

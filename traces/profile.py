@@ -332,6 +332,8 @@ class ProfileMeta(Record):
 
 
 ENDING = ".profile"
+# Spread of a member's forwards, the median over shapes, above which other work keeps the machine busy all the time.
+MOST_SPREAD = 0.25
 _KEY = b"paceline"
 
 
@@ -375,6 +377,16 @@ class Profile:
     def of(self, member: str) -> tuple[MeasuredForward, ...]:
         """The shapes of one member."""
         return tuple(shape for shape in self.shapes if shape.member == member)
+
+    def spread(self, member: str) -> float:
+        """The spread of one member's forwards, the median over shapes."""
+        spreads = sorted(shape.spread for shape in self.of(member))
+        return spreads[len(spreads) // 2]
+
+    def unsteady(self) -> dict[str, float]:
+        """The spread of each member whose seconds cannot be trusted: above `MOST_SPREAD`."""
+        spreads = {member.name: self.spread(member.name) for member in self.meta.members}
+        return {name: spread for name, spread in spreads.items() if spread > MOST_SPREAD}
 
 
 def write_profile(profile: Profile, path: Path) -> None:

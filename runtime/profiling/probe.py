@@ -53,8 +53,11 @@ class Journal:
     """Seconds by round and group of shapes; mutated by `note` and `forget`.
 
     Only a cache: a file that cannot be read is started again, and a failed write is ignored. A file with another
-    `about` (what is measured, and how) is started again too, and any file without `resume`. The attribute `begun_at` is
-    when the first known group was measured; None if there is none.
+    `about` (what is measured, and how) is started again too, and any file without `resume`.
+
+    Attributes:
+        begun_at: when the first known group was measured; None if there is none.
+        refused_drift: drift of all groups, for which a profile of them was refused; None: it was not.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any], *, resume: bool = True) -> None:
@@ -63,6 +66,7 @@ class Journal:
         self._known: dict[tuple[int, Group], dict[ShapeKey, float]] = {}
         self._can_grow = False
         self.begun_at: datetime | None = None
+        self.refused_drift: float | None = None
         if resume:
             self._read()
 
@@ -91,17 +95,24 @@ class Journal:
                 found.setdefault(key, []).append(value)
         return found
 
+    def refuse(self, drift: float) -> None:
+        """Note that a profile of the known groups was refused for their drift."""
+        self.refused_drift = drift
+        with suppress(OSError):
+            self._begin()
+
     def forget(self) -> None:
         """Forget everything, and remove the file."""
         self._known.clear()
-        self.begun_at, self._can_grow = None, False
+        self.begun_at, self.refused_drift, self._can_grow = None, None, False
         with suppress(OSError):
             self._path.unlink()
 
     def _begin(self) -> None:
         """Write a file of what is known: the first one, or without a line that an interrupt cut short."""
         self.begun_at = self.begun_at or datetime.now(UTC)
-        header = json.dumps({"about": self._about, "begun_at": self.begun_at.isoformat()})
+        refused = {} if self.refused_drift is None else {"refused_drift": self.refused_drift}
+        header = json.dumps({"about": self._about, "begun_at": self.begun_at.isoformat(), **refused})
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lines = [_line_of(number, group, seconds) for (number, group), seconds in self._known.items()]
         write_whole(self._path, "".join([header + "\n", *lines]))
@@ -115,6 +126,7 @@ class Journal:
             if first["about"] != self._about:
                 return
             begun_at = datetime.fromisoformat(first["begun_at"])
+            refused_drift = float(first["refused_drift"]) if "refused_drift" in first else None
         except (OSError, ValueError, KeyError, TypeError):
             return
         whole = lines[:-1]
@@ -126,7 +138,7 @@ class Journal:
             self._known[number, group] = seconds
         self._can_grow = lines[-1:] == [b""] and len(self._known) == len(whole)
         if self._known:
-            self.begun_at = begun_at
+            self.begun_at, self.refused_drift = begun_at, refused_drift
 
 
 def _line_of(number: int, group: Group, seconds: Mapping[ShapeKey, float]) -> str:

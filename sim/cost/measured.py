@@ -109,6 +109,14 @@ class ProfiledCost(CostModel):
         when = f"{meta.measured_at:%Y-%m-%d %H:%M} UTC"
         forced = f", of forced pool {meta.pool}" if meta.forced else ""
         notes = [f"seconds measured on {meta.hardware}, with {meta.sampling} sampling, at {when}{forced}"]
+        unsteady = {name: spread for name, spread in self.profile.unsteady().items() if name in self._members}
+        if unsteady:
+            least, most = (f"{worst(unsteady.values()):.0%}" for worst in (min, max))
+            by = most if least == most else f"{least} to {most}"
+            notes.append(
+                f"seconds of {', '.join(unsteady)} varied by {by} between repeats of this profile (spread): do not "
+                "choose between policies that differ by less"
+            )
         if beyond:
             notes.append(f"shapes beyond the profile's, by its smooth model (median error): {', '.join(beyond)}")
         if self._unmeasured:
@@ -201,6 +209,16 @@ def _fitting(
             continue
         if threads in (None, said.threads):
             return
+
+
+def is_profiled_here(recording: Recording) -> bool:
+    """Whether this machine has a profile of a recording's models; never of an imported log's."""
+    meta = by_form(recording, tries=lambda tries: tries.meta, rounds=lambda _: None)
+    if meta is None:
+        return False
+    models = {model.name: (model.parameters, model.dtype) for model in meta.models}
+    headers = (said for _, said in profiles_here(processor()) if isinstance(said, ProfileMeta))
+    return any(not differences(said, models) for said in headers)
 
 
 def _foreign(profile: Profile, models: Models) -> list[str]:

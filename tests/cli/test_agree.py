@@ -221,7 +221,7 @@ def test_a_policy_may_name_the_tag_of_a_request_that_is_left_out():
         (("--reach", "9"), "--closure, --reach and --run belong to a recording made now; --trace has its own"),
         (
             ("--trace", "missing.trace"),
-            "missing.trace: trace: must be a .trace folder, or the name of a shipped one (",
+            "missing.trace: trace: no such folder; must be a .trace folder, or the name of a shipped one (",
         ),
     ],
 )

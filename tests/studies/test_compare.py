@@ -9,6 +9,7 @@ from statistics import fmean
 import pyarrow as pa
 import pytest
 from paceline.base.errors import ArgumentError
+from paceline.base.files import FOLDER_VARIABLE, processor
 from paceline.policies import Draft, PolicySpec, Verify
 from paceline.policies.oracles import OracleChain
 from paceline.policies.windows import Adaptive
@@ -19,8 +20,10 @@ from paceline.sim.recorded import recorded_pool
 from paceline.studies.compare import PolicyRuns, compare, regret_in, sweep
 from paceline.studies.setting import Setting, named_policy, open_recording
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, write_trace
+from paceline.traces.profile import write_profile
 from paceline.traces.recording import reordered
 
+from ..profiles.profiles import made_profile
 from ..sim.cost.shapes import META
 from ..sim.cost.timed_recordings import recording_of, request_of
 
@@ -40,6 +43,38 @@ def folder(recording, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     write_trace(recording, tmp_path / "small.trace")
     return "small.trace"
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "profiled", "told"),
+    [
+        ({}, {}, False, "; for this machine's run paceline profile, then give `cost` here"),
+        ({}, {}, True, "; `cost` here takes this machine's, of its newest profile of these models"),
+        ({}, {"cost": "h100"}, False, None),
+        ({"kind": "synthetic"}, {}, False, None),
+        ({"costs": None}, {}, False, None),
+    ],
+)
+def test_a_recording_without_seconds_says_whose_it_is_given(
+    recording, tmp_path, monkeypatch, changes, options, profiled, told
+):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    meta = recording.meta
+    costs = {"costs": meta.costs if "costs" in changes else {}}
+    bare = replace(recording, meta=meta.model_copy(update={"kind": "recorded", **changes, **costs}))
+    if profiled:
+        made = made_profile(names=MODELS, processor=processor())
+        members = tuple(
+            member.model_copy(update={"parameters": one.parameters, "dtype": one.dtype})
+            for member, one in zip(made.meta.members, meta.models, strict=True)
+        )
+        made = replace(made, meta=made.meta.model_copy(update={"members": members}))
+        write_profile(made, tmp_path / "profiles" / "a.profile")
+    assumed = "the recording holds no seconds, so these are those of device h100"
+    for found in (compare(bare, ["plain"], **options), sweep(bare, ["draft:1..2/target"], **options)):
+        assert [line for line in found.meta["remarks"] if line.startswith(assumed)] == (
+            [] if told is None else [assumed + told]
+        )
 
 
 class Mine:

@@ -263,10 +263,10 @@ def test_seconds_that_a_cost_does_not_know_are_refused_before_anything_is_run(ma
         validate(POOL, PROMPTS, tmp_path / "b.trace", ["draft:9/target"], cost="cpu", batches=(1,))
 
 
-def test_a_machine_that_drifts_is_refused_before_more_is_measured_and_nothing_is_kept(tmp_path, monkeypatch):
+def test_a_machine_that_drifts_is_refused_before_more_is_measured_and_no_profile_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.studies.profile.measure_members", None)
     grid = ShapeGrid(rows=(1,), new_tokens=(1, 2), context_tokens=(0,))
-    with pytest.raises(ArgumentError, match=r"seconds must drift by `most_drift` 0% at most"):
+    with pytest.raises(ArgumentError, match=r"seconds must drift by `most_drift` 0 \(0%\) at most"):
         profile(POOL, PROMPTS, out=tmp_path / "a.profile", grid=grid, repeats=3, most_drift=0.0)
     assert not list(tmp_path.iterdir())
 
@@ -486,12 +486,25 @@ def test_only_members_that_changed_are_named_the_worst_first():
 
 
 def test_seconds_that_varied_too_much_say_nothing():
-    steady, wild = MemberPace(ratio=1.01, limit=0.1), MemberPace(ratio=1.01, limit=7.0)
+    steady, wild = MemberPace(ratio=1.01, limit=0.1), MemberPace(ratio=1.02, limit=7.0)
     assert [pace.verdict for pace in (steady, wild, MemberPace(ratio=9.0, limit=7.0))] == ["yes", "cannot tell", "no"]
-    line = Freshness(age_s=60.0, members={"a": steady, "b": wild}, after_away={"a": wild}).line
-    told = "it cannot be told of b's forwards, a's forwards after times away, whose seconds varied as much"
-    assert line.startswith("the profile fits: ")
-    assert line.endswith(f"; {told}")
+    one = Freshness(age_s=60.0, members={"a": steady, "b": wild, "c": steady}, after_away={"c": wild, "a": steady})
+    assert one.line == (
+        "whether the profile fits cannot be told of b, c, whose seconds varied too much; a fits: forwards take 1.01 to "
+        "1.01 times, after times away 1.01 to 1.01 times as long as 60 s ago"
+    )
+    none = Freshness(age_s=60.0, members={"a": wild}, after_away={"a": steady})
+    assert none.line == "whether the profile fits cannot be told of a, whose seconds varied too much"
+
+
+def test_a_profile_is_asked_only_whether_the_members_that_run_still_fit(made):
+    keys = [
+        validate(POOL, PROMPTS, made.trace, asked, cost=str(made.out), batches=(1,), tags=["a"], requests=1, runs=1)
+        .to_json()["freshness"]["members"]
+        .keys()
+        for asked in (["plain"], ["plain", "mid:2/target"], ["adaptive"])
+    ]
+    assert keys == [{"target"}, {"mid", "target"}, {"draft", "target"}]
 
 
 @pytest.mark.parametrize(("spread", "told"), [(0.2, 0), (0.3, 1)])
@@ -588,7 +601,7 @@ def test_a_recording_takes_its_seconds_from_a_profile(made, tmp_path, capsys):
         record(POOL, [" ".join(["t1"] * 70)], tmp_path / "long.trace", max_new_tokens=8, profile="here")
     assert not (tmp_path / "long.trace").exists()
     trace = record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8, profile="here")
-    assert "paceline: the profile " in capsys.readouterr().err
+    assert " the profile " in capsys.readouterr().err
     taken = read_trace(tmp_path / "a.trace").meta.profile
     assert (taken.file, taken.sha256) == (made.out.name, sha256(made.out.read_bytes()).hexdigest())
     assert (taken.hardware, taken.measured_at) == (here.meta.hardware, here.meta.measured_at)
@@ -797,15 +810,61 @@ def test_an_interrupt_says_what_the_same_command_does_then(interrupted, monkeypa
         profile(POOL, PROMPTS, **GIVEN)
     told = capsys.readouterr().err
     assert "continues: 10 groups" in told
-    assert f"{NUM_GROUPS} groups of shapes kept: the same command within 20 min continues" in told
+    assert f"{NUM_GROUPS} groups of shapes kept: the same command within 20 min continues, unless the machine" in told
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, beside):
+    """The error of a profile whose seconds grew round by round; groups timed from here on are counted."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    timed = []
+
+    def times(*group):
+        number = len(timed) // NUM_GROUPS  # four members in each of a round's groups
+        timed.append(group)
+        return {key: (1 + 0.1 * number) * seconds for key, seconds in group_times(*group).items()}
+
+    monkeypatch.setattr(forward_shapes, "_time_group", times)
+    with pytest.raises(ArgumentError) as raised:
+        profile(POOL, PROMPTS, **GIVEN | {"most_drift": 0.1})
+    timed.clear()
+    same_again(monkeypatch)
+    return str(raised.value), timed
+
+
+def test_a_refused_profile_continues_with_a_larger_drift_which_the_error_names(refused, capsys):
+    error, timed = refused
+    assert "by `most_drift` 0.1 (10%) at most while they are measured, got 18%: " in error
+    assert error.endswith("; `most_drift` 0.2 accepts it, and within 60 min continues with what is measured")
+    made = profile(POOL, PROMPTS, **GIVEN | {"most_drift": 0.2}).profile
+    assert not timed
+    assert made.meta.drift == pytest.approx(1.3 / 1.1 - 1)  # of all rounds
+    assert f"a refused profile continues: {NUM_GROUPS} groups of shapes" in capsys.readouterr().err
+
+
+def test_a_refused_profile_begins_again_with_the_same_drift(refused, capsys):
+    _, timed = refused
+    with pytest.raises(ArgumentError, match="got "):
+        profile(POOL, PROMPTS, **GIVEN | {"most_drift": 0.1})
+    assert len(timed) == 4 * NUM_GROUPS
+    told = "its seconds drifted by 18%, and --most-drift 0.1 (10%) allows less"
+    assert f"a refused profile begins again, and its {NUM_GROUPS} groups of shapes are measured again: {told}" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     ("ratio", "older_s", "options", "says"),
     [
-        (1.2, 0, {"most_drift": 0.1}, "'s forwards take 1.20 times as long as then"),
+        (
+            1.2,
+            0,
+            {"most_drift": 0.1},
+            "target's forwards take 1.20 times as long as then (0.91 to 1.10 would continue); a larger one than "
+            "--most-drift 0.1 (10%) allows more",
+        ),
         (0.5, 0, {"most_drift": 0.1}, "'s forwards take 0.50 times as long as then"),
-        (1.0, 3700, {}, "an interrupted profile begins again: it is 62 min old"),
+        (1.0, 3700, {}, "begins again, and its 10 groups of shapes are measured again: it is 62 min old"),
         (1.0, 0, {"restart": True}, ""),
         (1.0, 0, {"grid": replace(SMALL, context_tokens=(0, 21))}, ""),
     ],

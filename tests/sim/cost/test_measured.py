@@ -52,6 +52,22 @@ def test_forwards_are_those_of_the_profile():
         ProfiledCost(matching(), "a.profile", ["draft", "mid"])
 
 
+@pytest.mark.parametrize(
+    ("of_draft", "of_target", "told"),
+    [
+        (0.2, 0.25, None),
+        (0.3, 0.25, "seconds of draft varied by 30% between repeats of this profile (spread): "),
+        (0.3, 0.37, "seconds of draft, target varied by 30% to 37% between repeats of this profile (spread): "),
+    ],
+)
+def test_seconds_that_varied_are_not_to_be_chosen_by(of_draft, of_target, told):
+    spreads = {"draft": of_draft, "target": of_target}
+    quiet = matching()
+    shapes = tuple(shape._replace(spread=spreads[shape.member]) for shape in quiet.shapes)
+    notes = cost_of(type(quiet)(meta=quiet.meta, shapes=shapes)).notes()
+    assert notes[1:] == (() if told is None else (f"{told}do not choose between policies that differ by less",))
+
+
 def test_every_operation_and_every_step_is_charged_for():
     tables = TrieTables(make_trace(SyntheticSpec(models=NAMES, requests=3, tokens=20)))
     cost, policy = cost_of(), make_policy("draft:4/target", tables.pool)
