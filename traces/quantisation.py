@@ -287,13 +287,16 @@ class _Section:
         return found
 
     def names(self, *keys: str) -> tuple[tuple[str, ...], str]:
-        """(names of modules, their key), of the first key that exists."""
+        """(names of modules, their key), of the first key that exists; raises for a later one with other names."""
         self._read.update(keys)
-        key = next((key for key in keys if self.keys.get(key) is not None), keys[0])
-        found = [] if self.keys.get(key) is None else self.keys[key]
-        if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
-            raise self.error(key, "must be a list of names", found)
-        return tuple(found), key
+        given = [key for key in keys if self.keys.get(key) is not None]
+        for key in given:
+            found = self.keys[key]
+            if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
+                raise self.error(key, "must be a list of names", found)
+            if set(found) != set(self.keys[given[0]]):
+                raise self.error(key, f"must hold the names of {given[0]}", found)
+        return (tuple(self.keys[given[0]]), given[0]) if given else ((), keys[0])
 
     def part(self, key: str) -> "_Section":
         """An object within it; raises TraceFormatError where there is none."""

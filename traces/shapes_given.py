@@ -153,7 +153,7 @@ class _Config:
         """Raise TraceFormatError where it is a drafter that reads states of another width than `target` has."""
         key = "target_hidden_size" if self._get("target_hidden_size") is not None else "hidden_size"
         if self.kind and self._count(key) != target.hidden_size:
-            rule = f"must be the {target.hidden_size} of {target.name}, whose states it reads"
+            rule = f"must be the {target.hidden_size} of {target.name}: a head reads the target's states, no other's"
             raise self._error(key, rule, self._count(key))
 
     def whole(self, *, in_parallel: bool = False) -> DecoderShape:
@@ -330,12 +330,13 @@ class _Config:
     def _dtype(self) -> str:
         key = "dtype" if self._get("dtype") is not None else "torch_dtype"
         found = self._get(key)
-        if not isinstance(found, str) or found not in WIDTHS:
+        dtype = _without_torch(found)
+        if not isinstance(dtype, str) or dtype not in WIDTHS:
             raise self._error(key, f"must be one of {', '.join(WIDTHS)}", found)
         older = (self._keys if key in self._keys else self._whole).get("torch_dtype")
-        if older not in (None, found):
-            raise self._error("torch_dtype", f"must be {key}, {found}", older)
-        return found
+        if _without_torch(older) not in (None, dtype):
+            raise self._error("torch_dtype", f"must be {key}, {dtype}", older)
+        return dtype
 
     @property
     def _own(self) -> Mapping[str, Any]:
@@ -368,6 +369,11 @@ class _Config:
 
     def _error(self, key: str, rule: str, found: object) -> TraceFormatError:
         return TraceFormatError(self._path, key, rule, "nothing" if found is None else found)
+
+
+def _without_torch(dtype: object) -> object:
+    """`bfloat16` of `torch.bfloat16`, as some configs have it."""
+    return dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
 
 
 def _unknown(name: object, known: Iterable[str]) -> str:

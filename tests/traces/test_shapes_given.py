@@ -100,6 +100,13 @@ def test_biases_that_a_config_gives_and_what_it_leaves_out(tmp_path):
     assert plain.parameters - tied.parameters == 128_256 * 4096
 
 
+def test_a_dtype_may_be_called_as_torch_prints_it(tmp_path):
+    for more in ({"torch_dtype": "torch.bfloat16"}, {"dtype": "bfloat16", "torch_dtype": "torch.bfloat16"}):
+        assert shape(tmp_path, LLAMA | more).dtype == "bfloat16"
+    differing = LLAMA | {"dtype": "float32", "torch_dtype": "torch.bfloat16"}
+    refused(tmp_path, differing, "torch_dtype: must be dtype, float32, got 'torch.bfloat16'")
+
+
 @pytest.mark.parametrize("kind", MODEL_TYPES)
 @pytest.mark.parametrize("named", ["num_key_value_heads", "head_dim"])
 def test_a_size_that_a_config_leaves_out_is_what_transformers_takes(tmp_path, kind, named):
@@ -193,11 +200,14 @@ def test_a_drafter_made_for_a_target_of_another_width_is_refused(tmp_path, said)
     for models in ([f"d={file}"], ["llama-3.1-8b", f"d={file}"]):
         assert given_shapes(models, "target")[0].name == "d"
     with pytest.raises(
-        TraceFormatError, match="hidden_size: must be the 3072 of target, whose states it reads, got 4096"
+        TraceFormatError,
+        match="hidden_size: must be the 3072 of target: a head reads the target's states, no other's, got",
     ):
         given_shapes(["llama-3.2-3b", f"d={file}"], "target")
-    with pytest.raises(TraceFormatError, match="hidden_size: must be the 5120 of Qwen3-14B, whose states it reads"):
+    with pytest.raises(TraceFormatError, match="hidden_size: must be the 5120 of Qwen3-14B: a head reads"):
         given_shapes([f"d={file}"], "Qwen3-14B")
+    with pytest.raises(TraceFormatError, match="hidden_size: must be the 8192 of target: a head reads"):
+        given_shapes(["llama-3.1-70b", "mid=llama-3.1-8b", f"d={file}"], "target")
 
 
 def test_a_file_that_is_no_config(tmp_path):
@@ -365,6 +375,8 @@ INT_8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
         (FP8, "fp8", MATRICES, 8 + 32 / 128**2, "fp8"),
         (FP8 | {"scale_fmt": "ue8m0"}, "fp8", MATRICES, 8 + 8 / 128**2, "fp8"),
         (FP8 | {"weight_block_size": None, "modules_to_not_convert": ["lm_head"]}, "fp8", MATRICES, 8, "fp8"),
+        (FP8 | {"weight_block_size": None, "modules_to_not_convert": ["lm_head"], "ignored_layers": ["lm_head"]}, "fp8",
+         MATRICES, 8, "fp8"),
         (FP8 | {"ignored_layers": ["model.layers.0", "model.layers.31.mlp"]}, "fp8",
          MATRICES - ATTENTION - 2 * FEED_FORWARD, 8 + 32 / 128**2, "fp8"),
         ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["self_attn"]}, "fp8",
@@ -497,6 +509,13 @@ def test_a_mixture_has_all_experts_in_it_or_none(tmp_path):
         ({"quant_method": "mxfp4"}, "quant_method: must be a known one .*got 'mxfp4'"),
         ([], "quantization_config: must be an object, got 'a list'"),
         (FP8 | {"ignore": ["lm_head"]}, "ignore: must be modules_to_not_convert or ignored_layers, got .'lm_head'"),
+        (
+            FP8 | {"modules_to_not_convert": ["lm_head"], "ignored_layers": ["lm_head", "model.layers.0.mlp"]},
+            "quantization_config.ignored_layers: must hold the names of modules_to_not_convert, got .'lm_head', 'model",
+        ),
+        (FP8 | {"modules_to_not_convert": [], "ignored_layers": ["lm_head"]}, "ignored_layers: must hold the names of"),
+        (MODELOPT | {"ignore": ["lm_head", "model.layers.0*"]}, "ignore: must hold the names of exclude_modules, got"),
+        (MODELOPT | {"ignore": "lm_head"}, "ignore: must be a list of names, got 'lm_head'"),
         (GPTQ | {"modules_to_not_convert": ["lm_head"]}, "must be absent, it is not known what it leaves out"),
         (AWQ | {"modules_to_not_convrt": ["x"]}, "modules_to_not_convrt: must be modules_to_not_convert, got"),
         (FP8 | {"fmt": "e5m2"}, "quantization_config.fmt: must be one of e4m3, got 'e5m2'"),

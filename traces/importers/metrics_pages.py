@@ -203,6 +203,7 @@ class Engine:
     verified: str = ""  # steps of the target that verified a draft
     length: str = ""  # gauge of tokens per step, the target's own included
     depth: str = ""  # gauge of the tokens on the deepest path of a draft, not of a whole tree
+    block: str = ""  # gauge of the tokens that a step verifies, of a chain, tree or block, the last one before it too
     requests: str = ""  # answers, and tokens of them and of their prompts
     tokens: str = ""
     prompts: str = ""
@@ -212,7 +213,7 @@ class Engine:
     def names(self) -> frozenset[str]:
         """All of them."""
         named = (self.drafts, self.drafted, self.accepted, self.accepted_by_place, self.drafted_by_place)
-        others = (self.verified, self.length, self.depth, self.requests, self.tokens, self.prompts)
+        others = (self.verified, self.length, self.depth, self.block, self.requests, self.tokens, self.prompts)
         return frozenset({*named, *others} - {""})
 
     @property
@@ -262,6 +263,7 @@ SGLANG = Engine(
     verified="sglang:spec_verify_calls",
     length="sglang:spec_accept_length",
     depth="sglang:spec_num_steps",
+    block="sglang:spec_num_draft_tokens",
     requests="sglang:num_requests",
     tokens="sglang:generation_tokens",
     prompts="sglang:prompt_tokens",
@@ -355,13 +357,19 @@ class Speculation:
 
     @property
     def depth(self) -> int | None:
-        """Tokens on the deepest path of a draft by present gauges, None where there are none or they differ."""
+        """Tokens on the deepest path of a draft by present gauges, None where there are none or they differ.
+
+        Nor does one step of more than a token say it: it may be a tree of depth 1, or a block (SGLang's DFLASH).
+        """
         name = self._engine.depth
         gauges = self._scrapes.gauges(name) if name else []
         if gauges and gauges[0].value > MOST_WINDOW:
             raise TraceFormatError(gauges[0].place, name, f"must be at most {MOST_WINDOW}", gauges[0].value)
         values = {one.value for one in gauges}
-        return (round(values.pop()) or None) if len(values) == 1 else None
+        at_once = max((one.value for one in self._scrapes.gauges(self._engine.block)), default=0.0) > 2
+        if len(values) != 1 or (values == {1.0} and at_once):
+            return None
+        return round(values.pop()) or None
 
 
 def _gauges(values: Sequence[str]) -> str:

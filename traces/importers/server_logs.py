@@ -376,7 +376,7 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
         raise fields.error("#running-req", "must be at least 1 in some line", 0)
     depth, proposed, chains = depth_of(fields, settings), _proposed(fields, lines), drafts_chains(settings)
     if chains and proposed is not None and depth is not None and depth not in proposed:
-        rule = f"must fit chains of {depth} tokens, as server_args has it (speculative_num_steps)"
+        rule = f"must fit chains of {depth} tokens, as server_args has it (speculative_num_draft_tokens less 1)"
         raise fields.error("accept rate", rule, f"rates of {', '.join(map(str, sorted(proposed)))} proposed tokens")
     window = settled_window(ongoing, log.name, fields, proposed, depth, chains=chains)
     mean = sum(line.length * line.running for line in lines) / weight
@@ -385,8 +385,9 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
 
 def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]:
     """Figures of a line; none where the server did not speculate."""
-    running, length, rate = _RUNNING.search(text), _LENGTHS.search(text), _SGLANG_RATES.search(text)
     told = text.strip()[-_SHOWN:]
+    text = text.partition(_BATCH)[2]  # before it may be names of any words
+    running, length, rate = _RUNNING.search(text), _LENGTHS.search(text), _SGLANG_RATES.search(text)
     rest = _SGLANG_RATES.sub("", _LENGTHS.sub("", text))
     if "cap len" in rest:
         rule = "must not be there: drafts were cut before they were checked, so that lengths tell no agreement"
@@ -655,10 +656,9 @@ def _line_of(place: str, line: str, before: int | None) -> _VllmLine | None:
     )  # fmt: skip
     if counts is None:
         raise TraceFormatError(place, _LINE, "must have Accepted: A tokens, Drafted: D tokens", told)
-    for name in _FIELD.findall(line.partition(_LINE)[2]):
-        if name not in _FIELDS:
-            rule = f"must be a known figure of `{_LINE}`: what it says of drafts is not known"
-            raise TraceFormatError(place, name, rule, told)
+    if (other := _other_figure(line.partition(_LINE)[2])) is not None:
+        rule = f"must be a known figure of `{_LINE}`: what it says of drafts is not known"
+        raise TraceFormatError(place, other, rule, told)
     accepted, drafted = int(counts[1]), int(counts[2])
     if not drafted:
         return None
@@ -675,6 +675,16 @@ def _line_of(place: str, line: str, before: int | None) -> _VllmLine | None:
         rule = f"must lie between 1 and the {len(found)} positions of a line that drafted"
         raise TraceFormatError(place, "Current speculative depth", rule, now)
     return _vllm_line(place, found, accepted, drafted, now, now if before is None else before)
+
+
+def _other_figure(figures: str) -> str | None:
+    """The first unknown figure; behind the last known one only after a comma, as others may add words to a line."""
+    found = list(_FIELD.finditer(figures))
+    last = max((one.start() for one in found if one[1] in _FIELDS), default=0)
+    other = next((one for one in found if one[1] not in _FIELDS), None)
+    if other is None or (other.start() > last and not figures[: other.start()].rstrip().endswith((",", ";"))):
+        return None
+    return other[1]
 
 
 def _check(place: str, line: str, rates: Sequence[str], accepted: int, drafted: int) -> None:
