@@ -283,10 +283,20 @@ PLAIN_KINDS = {bool: "true or false", int: "a whole number", float: "a number", 
 
 
 def options_of(maker: Callable[..., object], also: type | None = None) -> dict[str, inspect.Parameter]:
-    """The options that can be given as text: a constructor's parameters after the first, plain values or `also`."""
+    """The options that can be given as text: a constructor's parameters after the first, plain values or `also`.
+
+    One without a type has that of a plain default, else str.
+    """
     parameters = list(inspect.signature(maker).parameters.values())[1:]
-    named = [p for p in parameters if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
+    named = [_typed(p) for p in parameters if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
     return {parameter.name: parameter for parameter in named if kinds_of(maker, parameter, also)}
+
+
+def _typed(parameter: inspect.Parameter) -> inspect.Parameter:
+    if parameter.annotation is not parameter.empty:
+        return parameter
+    kind = type(parameter.default)
+    return parameter.replace(annotation=kind if kind in PLAIN_KINDS else str)
 
 
 def any_key_of(maker: Callable[..., object], also: type | None) -> str | None:
@@ -339,10 +349,8 @@ def _read_part(key: str, text: str, read_part: Callable[[str], Part]) -> Part:
 
 
 def kinds_of(maker: Callable[..., object], parameter: inspect.Parameter, also: type | None = None) -> tuple[type, ...]:
-    """Of a parameter's type such as `int | None`, the kinds a text can be turned into; str where it has no type."""
+    """Of a parameter's type such as `int | None`, the kinds a text can be turned into."""
     hint = parameter.annotation
-    if hint is inspect.Parameter.empty:
-        return (str,)
     if isinstance(hint, str):
         names = getattr(maker.__init__ if inspect.isclass(maker) else maker, "__globals__", {})
         try:

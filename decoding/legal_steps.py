@@ -39,7 +39,8 @@ def check_step(session: Session, step: Step) -> int:
         return _check_tree(session, step)
     if isinstance(step, Overlap):
         return _check_overlap(session, step)
-    raise ValueError("not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap")
+    nothing = "got None, " if step is None else ""
+    raise ValueError(f"{nothing}not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap")
 
 
 def _check_draft(session: Session, step: Draft) -> int:

@@ -46,7 +46,10 @@ def _check_method(rule: object, name: str, *arguments: str) -> None:
 
 
 class PolicyError(Exception):
-    """A policy raised, broke the contract or made no progress; the message names policy, request and step."""
+    """A policy raised, broke the contract or made no progress.
+
+    The message names policy, request and, if there is one, step.
+    """
 
     def __init__(self, policy: str, request_id: str, step: object, reason: str) -> None:
         # All four are args, since SimPy builds the error of a process again from its args.
@@ -57,7 +60,8 @@ class PolicyError(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"policy {self.policy}, request {self.request_id}, step {said(self.step)}: {self.reason}"
+        step = "" if self.step is None else f", step {said(self.step)}"
+        return f"policy {self.policy}, request {self.request_id}{step}: {self.reason}"
 
 
 class UnknownHereError(ValueError):

@@ -78,16 +78,22 @@ class Rows:
         return numbers
 
     def grid(self, *remarks: str, lines: Iterable[int] = ()) -> Grid:
-        """The table as shown, numbers right-aligned, text left-aligned; remarks below, `lines` after these rows."""
-        numbers = [not any(isinstance(row[place], str) for row in self.rows) for place in range(len(self.columns))]
+        """The table as shown, numbers right-aligned, text left-aligned; remarks below, `lines` after these rows.
+
+        A column after the first that is empty in all rows is left out.
+        """
+        values = {place: [row[place] for row in self.rows] for place in range(len(self.columns))}
+        filled = [
+            place for place, column in values.items() if not place or any(value not in (None, "") for value in column)
+        ]
+        numbers = [not any(isinstance(value, str) for value in values[place]) for place in filled]
         return Grid(
             title=self.title,
             columns=tuple(
-                Column(heading=head.words, number=number) for head, number in zip(self.columns, numbers, strict=True)
+                Column(heading=self.columns[place].words, number=number, whole=not place)
+                for place, number in zip(filled, numbers, strict=True)
             ),
-            rows=tuple(
-                tuple(head.text(value) for head, value in zip(self.columns, row, strict=True)) for row in self.rows
-            ),
+            rows=tuple(tuple(self.columns[place].text(row[place]) for place in filled) for row in self.rows),
             remarks=remarks,
             lines=frozenset(lines),
         )

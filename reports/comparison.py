@@ -247,10 +247,9 @@ def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:
     *below, target = (1e3 * more for more in _more_seconds(best, loser))
     name = loser.levels[place].name
     alone = all(more <= 0 for level, more in enumerate(below) if level != place)
-    takes = f"{name} takes {below[place]:.2f} ms a token more than in {best.policy}"
-    if not alone:
-        others = sum(more for more in below if more > 0)
-        takes = f"{name} and the others below the target take {others:.2f} ms a token more than in {best.policy}"
+    who = f"{name} takes" if alone else f"{name} and the others below the target take"
+    more_ms = below[place] if alone else sum(more for more in below if more > 0)
+    takes = f"{who} {more_ms:.2f} ms a token of the answer more than in {best.policy}"
     saves, calls = ("saves" if alone else "save"), f"{loser.target_calls_per_token:.3f}"
     if target < 0:
         return f"{takes} and {saves} the target {-target:.2f} ms"

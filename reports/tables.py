@@ -94,6 +94,7 @@ def _numeric(char: str) -> bool:
 
 
 MOST_LEAST = 24  # cells that a column of text reserves for a piece that should not be broken
+MOST_WHOLE = 40  # cells of a text that is not broken anywhere, if its column says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,7 @@ class Column:
 
     heading: str = ""  # words; broken between words if necessary. Empty: no heading
     number: bool = True  # whether its cells are right-aligned and never broken
+    whole: bool = False  # whether cells of up to `MOST_WHOLE` are not broken: rather is the table in parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +294,8 @@ def _least(grid: Grid) -> list[int]:
         heading, *cells = _texts(grid, place)
         if column.number:
             width = max(cell_len(cell) for cell in ("", *cells))
+        elif column.whole:
+            width = min(MOST_WHOLE, max(cell_len(cell) for cell in ("", *cells)))
         else:
             width = min(MOST_LEAST, max(longest_piece(cell) for cell in ("", *cells)))
         least.append(max(1, width, *(cell_len(word) for word in heading.split())))

@@ -7,6 +7,10 @@ The set of exceptions shrinks only: what keeps the rule again has to leave it.
 
 import ast
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
 from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -22,6 +26,7 @@ NAMES = {"paceline_laboratory": "laboratory", "paceline": ""}  # of the packages
 MOST_FILE_LINES = 900
 MOST_FUNCTION_LINES = 60  # without the docstring
 MOST_IGNORED_TYPES = 8
+TYPED = (".typing/paceline/my_policy.py", ".typing/paceline/policies/my_policy.py")  # as mypy sees them
 A_NUMBER = 1_000_000  # in an interval, in place of what is worked out
 RECORDINGS = {"TrieRecording", "RoundsRecording"}
 
@@ -31,9 +36,13 @@ LONG_FUNCTIONS = set()
 
 @cache
 def sources():
-    """Text of every Python file by its path from the root; hidden folders, as of an environment, are not entered."""
+    """Text of every Python file by its path from the root.
+
+    Hidden folders, as of an environment, are not entered; `my_policy.py` at the root is a user's.
+    """
     folders = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    files = [*ROOT.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    ours = [path for path in ROOT.glob("*.py") if not path.name.startswith("my_")]
+    files = [*ours, *(file for folder in folders for file in folder.rglob("*.py"))]
     places = sorted(file.relative_to(ROOT) for file in files)
     return {place: (ROOT / place).read_text(encoding="utf-8") for place in places if "build" not in place.parts}
 
@@ -56,6 +65,22 @@ def nodes():
 def module_name(path):
     """`policies/by_name.py` as `policies.by_name`, and the `__init__.py` of a folder as the folder."""
     return ".".join(path.with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+def test_a_policy_that_a_user_put_at_the_root_is_not_ours(tmp_path):
+    """Not for git, nor for ruff, with git or without, nor for mypy; files of this name elsewhere are."""
+    kept = tmp_path / "examples" / "my_policy.py"
+    kept.parent.mkdir()
+    for file in (tmp_path / "my_policy.py", kept):
+        file.write_text("import os\n", encoding="utf-8")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--show-files", "."]
+    listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
+    assert set(listed) == {str(kept), str(tmp_path / "pyproject.toml")}
+    assert "/my_*.py" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    left_out = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]["exclude"]
+    found = {path: any(re.search(one, path) for one in left_out) for path in TYPED}
+    assert found == {".typing/paceline/my_policy.py": True, ".typing/paceline/policies/my_policy.py": False}
 
 
 def test_files_are_short():

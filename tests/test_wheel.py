@@ -34,7 +34,9 @@ def is_left_out(folder, names):
 
 
 def is_hidden(name):
-    return name.startswith(".") or name == "__pycache__" or name.endswith(UNFINISHED)
+    """As git ignores it: of an environment, of a cache, unfinished, or a policy that a user put into the checkout."""
+    of_a_user = name.startswith("my_") and name.endswith(".py")
+    return of_a_user or name.startswith(".") or name == "__pycache__" or name.endswith(UNFINISHED)
 
 
 def built(source, folder):

@@ -348,7 +348,7 @@ ILLEGAL = {
         "only a model-free member copies what it is given, and draft is",
     ),
     "draft without room": ([Draft("draft", 12), Draft("draft", 1)], "no room to draft"),
-    "nothing": ([None], "not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
+    "nothing": ([None], "got None, not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
     "a text": (["target"], "not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
     "the class": ([Draft], "decide raised TypeError"),
     "empty window": ([lambda seen: Draft("draft", 0)], r"decide raised ValueError\('draft tokens must be >= 1, got 0'"),
@@ -362,10 +362,10 @@ ILLEGAL = {
 def test_an_illegal_step_is_named(case):
     steps, reason = ILLEGAL[case]
     last = steps[-1]
-    shown = "None" if callable(last) else str(last)
+    step = "" if last is None or callable(last) else f", step {last}"
     with pytest.raises(PolicyError, match=reason) as caught:
         run(Script(*steps), name="my-policy")
-    assert str(caught.value).startswith(f"policy my-policy, request r7, step {shown}: ")
+    assert str(caught.value).startswith(f"policy my-policy, request r7{step}: ")
 
 
 def test_an_exception_while_learning_names_the_step():

@@ -496,11 +496,12 @@ def test_every_form_shows_every_value_in_its_column(values):
     assert [head.words for head in rows.columns] == [f"c{place} (x)" for place in range(width)]
     assert list(rows.rows) == [tuple(row[:width]) for row in values]
     shown = rows.grid()
+    kept = [place for place in range(width) if not place or {row[place] for row in values} - {None, ""}]
     for cells, texts in zip(rows.rows, shown.rows, strict=True):
-        assert texts == tuple(head.text(value) for head, value in zip(rows.columns, cells, strict=True))
+        assert texts == tuple(rows.columns[place].text(cells[place]) for place in kept)
     lines = markdown_table(shown).splitlines()
     assert len(lines) == len(values) + 4
-    assert all(len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == width + 1 for line in lines[2:])
+    assert all(len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == len(kept) + 1 for line in lines[2:])
 
 
 def test_a_column_is_read_by_its_name():
@@ -509,6 +510,14 @@ def test_a_column_is_read_by_its_name():
     for name in ("who", "when"):
         with pytest.raises(ValueError, match=f"^table 'made': one column '{name}' must hold numbers"):
             rows.numbers(name)
+
+
+def test_a_column_that_is_empty_in_all_rows_is_not_shown():
+    rows = [[table_cell("name", name), table_cell("tune", None, "", 3), table_cell("n", 1)] for name in "ab"]
+    shown = table("", rows).grid()
+    assert [column.heading for column in shown.columns] == ["name", "n"]
+    assert shown.rows == (("a", "1"), ("b", "1"))
+    assert [column.number for column in shown.columns] == [False, True]
 
 
 def test_rows_of_other_columns_are_refused():

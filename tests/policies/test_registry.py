@@ -41,10 +41,10 @@ from paceline.policies import Verify
 
 
 class Mine:
-    def __init__(self, pool, *, window: int = 4, share: float = 0.5, loud: bool = False, name: str = "x"):
+    def __init__(self, pool, *, window: int = 4, share: float = 0.5, loud: bool = False, name: str = "x", n=8, to=None):
         if window < 1:
             raise ValueError(f"window must be >= 1, got {window}")
-        self.options = (window, share, loud, name)
+        self.options = (window, share, loud, name, n, to)
         self.step = Verify(pool.target)
 
     def decide(self, seen):
@@ -85,11 +85,11 @@ def test_texts_name_policies(text, kind):
 
 
 def test_a_file_and_a_module_take_options(mine, monkeypatch):
-    policy = make_policy(f"{mine}:Mine,window=2,share=1,loud=true,name=y", POOL)
-    assert policy.options == (2, 1.0, True, "y")
+    policy = make_policy(f"{mine}:Mine,window=2,share=1,loud=true,name=y,n=2,to=3", POOL)
+    assert policy.options == (2, 1.0, True, "y", 2, "3")  # without a type: of the default, else text
     assert check_policy(lambda pool: make_policy(f"{mine}:Mine", pool)).lossless
     monkeypatch.syspath_prepend(mine.parent)
-    assert make_policy("my_policy:Mine,loud=false", POOL).options == (4, 0.5, False, "x")
+    assert make_policy("my_policy:Mine,loud=false", POOL).options == (4, 0.5, False, "x", 8, None)
     monkeypatch.delitem(sys.modules, "my_policy")
 
 

@@ -685,7 +685,9 @@ def check_figures(line, comparison, loser, best):
     }
     saved = 1 - loser.target_calls_per_token / best.target_calls_per_token
     if found := re.search(
-        r"(\w+)( and the others below the target)? takes? ([\d.]+) ms a token more than in (\S+) and (.*)", line
+        r"(\w+)( and the others below the target)? takes? ([\d.]+) ms a token of the answer more than in (\S+) "
+        r"and (.*)",
+        line,
     ):
         member, others, taken, named, bought = found.groups()
         assert more[member] == max(seconds for name, seconds in more.items() if name != "target")

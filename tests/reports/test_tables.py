@@ -93,6 +93,19 @@ def test_what_a_screen_cannot_show_is_spelled(grid, width, encoding):
         assert text.count("+- 0.02") == sum(cell.count("±") for row in grid.rows for cell in row)
 
 
+def test_names_are_on_one_line_where_there_is_room():
+    name, place = "my_policy.py:ByTag,margin=3", "synth-ladder/flat/batch-1"
+    numbers = tuple(Column(heading=f"report: {number}") for number in range(9))
+    shown = {}
+    for whole in (False, True):
+        columns = (Column(heading="policy", number=False, whole=whole), Column(heading="where", number=False), *numbers)
+        grid = Grid(columns=columns, rows=((name, place, *["0.859"] * 9),))
+        texts = [printed(grid, width) for width in (160, 120, 100, 60)]
+        shown[whole] = [(len(parts_of(text)), text.count(name)) for text in texts]
+    assert shown[False] == [(1, 1), (1, 0), (2, 1), (3, 1)]
+    assert shown[True] == [(1, 1), (2, 2), (2, 2), (4, 4)]
+
+
 def test_lookalikes_and_escapes():
     assert shown_in("1 ± 2 × 3 µs … é", "ascii") == "1 +- 2 x 3 us ... \\xe9"
     assert shown_in("1 ± 2 × 3 µs … é", "latin-1") == "1 ± 2 × 3 µs ... é"

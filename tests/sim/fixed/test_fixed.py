@@ -351,7 +351,7 @@ def test_what_is_wrong_with_a_policy_names_its_request():
     tables = small()
     scenario = Scenario(tables=tables, cost=easy_cost(tables.trace))
     for decide, message in (
-        (lambda seen: seen.tag and Verify("target"), "policy it, request r0, step None: decide raised .*not at tag"),
+        (lambda seen: seen.tag and Verify("target"), "policy it, request r0: decide raised .*not at tag"),
         (lambda seen: Draft("draft", 1), "no room to draft"),
         (lambda seen: 1 / seen.num_pending, "decide raised ZeroDivisionError"),
         (lambda seen: Verify("draft"), "request r0, .*no progress|nothing left"),

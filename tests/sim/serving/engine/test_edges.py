@@ -208,7 +208,7 @@ class Silent:
 
 
 def test_a_policy_that_returns_no_step_is_named():
-    with pytest.raises(PolicyError, match="not a step: return a Draft"):
+    with pytest.raises(PolicyError, match="got None, not a step: return a Draft"):
         Run([Arrival("q", 0, 5, 5)], pico(), Silent).go()
 
 
