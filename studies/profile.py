@@ -333,7 +333,8 @@ def _refuse_drift(drift: float, most_drift: float, journal: Journal) -> None:
     way_out = ""
     if left_s > 0 and enough <= _MOST_DRIFT_GIVEN:
         way_out = (
-            f"; `most_drift` {enough:.1f} accepts it, and within {in_words(left_s)} continues with what is measured"
+            f"; `most_drift` {enough:.1f} accepts it, and within {in_words(left_s)} continues with what is measured, "
+            "unless the machine has become slower or faster"
         )
     raise ArgumentError(
         f"seconds must drift by `most_drift` {most_drift:g} ({most_drift:.0%}) at most while they are measured, got "
