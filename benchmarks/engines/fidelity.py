@@ -7,15 +7,16 @@ python -m benchmarks.engines.fidelity ROWS [--write] (ROWS: the folder engine_ro
 
 import re
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
-from paceline.sim.cost.engines import EngineTerms, Residuals, engines
+from paceline.sim.cost.engines import EngineTerms, Residuals, engines, for_class, sure_of
 
 from ..shared.report import parser_of
-from .fit import unseen, unseen_rounds
+from .fit import TABLE, class_of, group_of_target, sources_of_rounds, unseen, unseen_rounds
 from .rows import MARGIN, Predicted, Row, kept_rows, predicted, rows_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
@@ -99,25 +100,27 @@ def batches_table(found: Iterable[Predicted]) -> list[str]:
 
 def range_of(row: Row, *, elsewhere: bool = False) -> Residuals:
     """The range of a row; `elsewhere`: as of an engine of which no rounds were measured there."""
-    terms = terms_of(row)
+    sure = terms_of(row).sure(row.target)
     if elsewhere:
-        terms = next(each[row.device] for each in engines().values() if not each[row.device].rounds_measured)
-    sure = terms.sure(row.target)
+        table = tomllib.loads(TABLE.read_text(encoding="utf-8"))["sure"]
+        sure = for_class(sure_of(table, "")[group_of_target(row)], class_of(row.device))
     return sure.rounds if row.drafted else sure.plain
 
 
 def ranges_table(apart: Sequence[Predicted], kept: Sequence[Predicted], own: Sequence[Predicted]) -> list[str]:
     """The share of rows inside the printed range of their group."""
     groups: dict[Group, list[bool]] = defaultdict(list)
-    for source, found in (("model not seen", apart), ("typed off", kept), ("source not seen", own)):
+    by_source = sources_of_rounds(one.row for one in own)
+    for source, found in (("model not seen", apart), ("typed off", kept), ("", own)):
         for one in found:
             row = one.row
-            ends = range_of(row, elsewhere=found is apart)
+            ends = range_of(row, elsewhere=found is not own)
+            rows_are = source or ("source not seen" if by_source[row.engine] else "model not seen, source seen")
             weights = "" if row.target.quantised is None else f", {row.target.quantised.format}"
             of = f"{terms_of(row).sure(row.target).of}{weights}"
             shape = "chains" if row.wide == 1 else "trees"
             what = f"rounds of {row.engine}, {shape}" if row.drafted else "a token"
-            groups[of, what, str(ends), source].append(ends.low <= one.factor <= ends.high)
+            groups[of, what, str(ends), rows_are].append(ends.low <= one.factor <= ends.high)
     rows = [[*names, str(len(found)), f"{sum(found) / len(found):.0%}"] for names, found in sorted(groups.items())]
     return markdown(["group", "what", "range", "rows are", "rows", "inside"], rows)
 

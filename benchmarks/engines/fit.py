@@ -3,17 +3,18 @@
 Few terms for all rows: shares of peak and seconds per layer are shared by all engines; seconds of an all-reduce, a row,
 a layer of experts and a round belong to an engine. Those of a round are fitted to measured gains, all others to
 seconds. Rows are weighted so that each group (engine, model, format, device) counts the same. The uncertainty of the
-terms comes from unseen rows: each engine's rows of a model are predicted by a fit to all others. For an engine with
-rounds in several sources, that of its rounds comes from fits that leave out one model in one source and see the kept
-rows.
+terms comes from unseen rows: each engine's rows of a model are predicted by a fit to all others. That of rounds of an
+engine comes, where other rounds are left, from fits that see the kept rows and leave out one source or, where all are
+of one source, one model.
 
 python -m benchmarks.engines.fit ROWS     (ROWS: the folder engine_rows; writes the table)
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +38,11 @@ CHOICES = 3
 CLOSE = 0.05  # larger errors weigh less than their square (soft L1), so that a few odd rows do not dominate
 FULL = 12  # rows of a group with full weight
 TAIL = 0.05  # share of the rows on either side of the range of residuals
-ENOUGH = 10  # rows of rounds for a range of engines whose own were measured
+ENOUGH = 10  # rows of an engine's rounds, that a fit with others of them left out, for a range of its own
 
 Place = tuple[str, str, str]  # engine and class of devices, "" if all share it, and the field
 Terms = dict[Place, float]
+Known = TypeVar("Known")  # a row, or one with its seconds
 
 
 def class_of(device: str) -> str:
@@ -131,27 +133,43 @@ def unseen(rows: Sequence[Row]) -> Iterator[Predicted]:
         yield from predicted(apart, terms_by(others))
 
 
-def source_of(row: Row) -> tuple[str, str, str]:
-    """The rows that a fit leaves out together: those of an engine, a source and a model."""
-    return row.engine, row.source, row.target.name
+def sources_of_rounds(rows: Iterable[Row]) -> dict[str, bool]:
+    """Engines whose rounds a fit may see in part, by dense chains: of several sources, or (False) of models of one."""
+    models: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for row in rows:
+        if row.drafted and row.wide == 1 and row.target.experts is None:
+            models[row.engine].add((row.source, row.target.name.lower()))
+    sources = {engine: {source for source, _ in found} for engine, found in models.items()}
+    return {engine: len(sources[engine]) > 1 for engine, found in models.items() if len(found) > 1}
 
 
-def sources_of_rounds(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
-    """Sources of engines whose rounds a fit without one source still sees, in dense chains of another source."""
-    told = dict.fromkeys((source_of(row), row.wide == 1 and row.target.experts is None) for row in rows if row.drafted)
-    fitted = Counter(engine for (engine, *_), chains in told if chains)
-    return list(dict.fromkeys(source for source, _ in told if fitted[source[0]] > 1))
+def left_out(
+    fitted: Sequence[Known], kept: Sequence[Known], row_of: Callable[[Known], Row]
+) -> Iterator[tuple[list[Known], list[Known]]]:
+    """Rounds of dense models, source by source or model by model (`sources_of_rounds`), and what a fit to others sees.
+
+    That includes `kept`, which may hold all other rounds of an engine; where all that is left out is kept, the fit is
+    the one of the table.
+    """
+    by_source = sources_of_rounds(row_of(one) for one in (*fitted, *kept))
+
+    def part(one: Known) -> tuple[str, str, str]:
+        row = row_of(one)
+        return row.engine, row.source, "" if by_source.get(row.engine) else row.target.name.lower()
+
+    rounds: dict[tuple[str, str, str], list[Known]] = defaultdict(list)
+    for one in (*fitted, *kept):
+        if row_of(one).drafted and row_of(one).target.experts is None and row_of(one).engine in by_source:
+            rounds[part(one)].append(one)
+    for name, apart in rounds.items():
+        seen = any(part(one) == name for one in fitted)
+        yield apart, [one for one in (*fitted, *kept) if part(one) != name] if seen else [*fitted]
 
 
 def unseen_rounds(rows: Sequence[Row], kept: Sequence[Row]) -> Iterator[Predicted]:
-    """Rounds of `rows`, predicted by fits to other rounds of their engine, without their model and source.
-
-    The fits see `kept` too, which may hold all other rounds of an engine.
-    """
-    for source in sources_of_rounds([*rows, *kept]):
-        apart = [row for row in rows if row.drafted and source_of(row) == source]
-        if apart:
-            yield from predicted(apart, terms_by(fit([row for row in (*rows, *kept) if source_of(row) != source])))
+    """Rounds of dense models as predicted by fits that have not seen them, but others of their engine (`left_out`)."""
+    for apart, others in left_out(rows, kept, lambda row: row):
+        yield from predicted(apart, terms_by(fit(others)))
 
 
 GROUPS = {"dense": "dense models", "mixture": "mixtures of experts"}
@@ -171,12 +189,14 @@ def sure_lines(
     """Ranges of seconds by group of targets and class of devices (`classes`: devices by name of class), as tables.
 
     `found` are rows predicted by fits without their model, `kept` others, predicted by terms that were not fitted to
-    them. `own` are those of `unseen_rounds`: with `kept` they give the range of rounds of their engines.
+    them. `own` are those of `unseen_rounds`: engines with enough of them have one range, which holds that of each.
+    Engines without have the wider of it and that of all others.
     """
     lines = []
-    measured = [one for one in (*own, *kept) if one.row.engine in {other.row.engine for other in own}]
+    by_source = sources_of_rounds(one.row for one in own)
     for group, name in GROUPS.items():
         rounds = [one for one in (*kept, *found) if one.row.drafted and group_of_target(one.row) == group]
+        known = _by_engine(one for one in own if group_of_target(one.row) == group)
         named = {kind: f"{name} on {kind.capitalize()}" if len(classes) > 1 else name for kind in classes}
         of_rounds = " and ".join(
             named[kind] for kind, devices in classes.items() if any(one.row.device in devices for one in rounds)
@@ -190,22 +210,40 @@ def sure_lines(
             if not plain:
                 continue
             lines += ["", f"[sure.{group}.{kind}]", f'of = "{named[kind]}"', f'of_rounds = "{of_rounds}"']
-            lines += [_range_line("plain", plain), *_rounds_lines(rounds)]
-            here = [one for one in measured if group_of_target(one.row) == group and one.row.device in devices]
-            if len(here) >= ENOUGH:
-                names = ", ".join(f'"{engine}"' for engine in dict.fromkeys(one.row.engine for one in here))
-                lines += ["", f"[sure.{group}.{kind}.own]", f"engines = [{names}]", *_rounds_lines(here)]
+            lines += [_range_line("plain", plain), _range_line("rounds", rounds, *known.values())]
+            lines += _gains_lines(rounds)
+            here = _by_engine(one for each in known.values() for one in each if one.row.device in devices)
+            if here:
+                names = ", ".join(f'"{engine}"' for engine in here)
+                lines += ["", f"[sure.{group}.{kind}.own]", f"engines = [{names}]", f'new = "{_new(here, by_source)}"']
+                lines += [_range_line("rounds", *here.values())]
+                lines += _gains_lines([one for each in here.values() for one in each])
     return lines
 
 
-def _range_line(part: str, found: Sequence[Predicted]) -> str:
-    low, high = _between(found)
-    return f"{part} = {{ low = {low:.3g}, high = {high:.3g} }}"
+def _by_engine(own: Iterable[Predicted]) -> dict[str, list[Predicted]]:
+    """Rounds of each engine that has enough."""
+    found: dict[str, list[Predicted]] = defaultdict(list)
+    for one in own:
+        found[one.row.engine].append(one)
+    return {engine: found[engine] for engine in sorted(found) if len(found[engine]) >= ENOUGH}
 
 
-def _rounds_lines(rounds: Sequence[Predicted]) -> list[str]:
+def _new(engines: Iterable[str], by_source: Mapping[str, bool]) -> str:
+    """What of the rounds of engines fits have not seen, in words."""
+    of = (f"sources of {name}" if by_source[name] else f"models of {name}'s one source" for name in engines)
+    return ", ".join(f"new {each}" for each in of)
+
+
+def _range_line(part: str, *parts: Sequence[Predicted]) -> str:
+    """A range that holds those of all parts."""
+    ends = [_between(found) for found in parts]
+    return f"{part} = {{ low = {min(low for low, _ in ends):.3g}, high = {max(high for _, high in ends):.3g} }}"
+
+
+def _gains_lines(rounds: Sequence[Predicted]) -> list[str]:
     losses = sum(measured < 1 < said for measured, said in (one.speed_ups for one in rounds))
-    return [_range_line("rounds", rounds), f"gains = {len(rounds)}", f"losses = {losses}"]
+    return [f"gains = {len(rounds)}", f"losses = {losses}"]
 
 
 def weights(rows: Sequence[Row]) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
 from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
-from .fit import CLOSE, source_of, sources_of_rounds, sure_lines, weights
+from .fit import CLOSE, left_out, sure_lines, weights
 from .rows import DEVICES, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
@@ -67,7 +67,8 @@ class Kernels(NamedTuple):
         row, target = self.row, self.row.target
         layers = target.layers + (0 if row.drafter is None else row.drafted * row.drafter.layers)
         rounds_s = 0.0 if row.drafter is None else row.drafted * beside.draft_step_s + beside.wide_s
-        rows_s = row.drafted * row.num_rows * beside_kernels(row.engine).terms.draft_row_s  # in `seconds` already
+        terms = beside_kernels(row.engine, row.device).terms
+        rows_s = row.drafted * row.num_rows * terms.draft_row_s  # in `seconds` already
         seconds = self.seconds + beside.layer_s * layers
         return Predicted(row, seconds + rounds_s, self.plain_s + beside.layer_s * target.layers, seconds - rows_s)
 
@@ -106,10 +107,8 @@ class Costs:
                 why = f"{' '.join(row.group[1:])}: {error}"
                 refused[why] = refused.get(why, 0) + 1
                 continue
-            terms = beside_kernels(row.engine).terms
-            charged = Kernels(row, 0.0, 0.0).at(
-                Beside(beside_kernels(row.engine).layer_s, terms.draft_step_s, terms.wide_s)
-            )
+            beside = beside_kernels(row.engine, row.device)
+            charged = Kernels(row, 0.0, 0.0).at(Beside(beside.layer_s, beside.terms.draft_step_s, beside.terms.wide_s))
             yield Kernels(row, seconds - charged.seconds, plain_s - charged.plain_s)
 
 
@@ -158,11 +157,10 @@ def unseen(found: Sequence[Kernels]) -> Iterator[Predicted]:
 
 
 def unseen_rounds(found: Sequence[Kernels], kept: Sequence[Kernels]) -> Iterator[Predicted]:
-    """Rounds of `found` by fits to other rounds of their engine and `kept`, without their model and source."""
-    for source in sources_of_rounds(one.row for one in (*found, *kept)):
-        beside = fit([one for one in (*found, *kept) if source_of(one.row) != source])
-        rounds = (one for one in found if one.row.drafted and source_of(one.row) == source)
-        yield from (one.at(beside[one.row.engine]) for one in rounds)
+    """Rounds of dense models by fits that have not seen them, but others of their engine (see `left_out`)."""
+    for apart, others in left_out(found, kept, lambda one: one.row):
+        beside = fit(others)
+        yield from (one.at(beside[one.row.engine]) for one in apart)
 
 
 def tables(by_kernels: Sequence[Predicted], apart: Iterable[Predicted]) -> list[str]:

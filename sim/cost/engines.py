@@ -42,8 +42,7 @@ class Sure:
 
     of: str  # the group, in words
     of_rounds: str  # the group whose rounds were measured
-    # whose rounds these are, predicted without their source; (): rounds of any engine, predicted without their model
-    engines: tuple[str, ...] = ()
+    new: str = "new to the fit"  # what of the measured rounds fits had not seen, in words
     plain: Residuals  # of the target's own steps
     rounds: Residuals  # of an engine's seconds of a round outside forwards
     gains: int  # measured gains of speculation, >= 0
@@ -51,10 +50,9 @@ class Sure:
 
     def words(self) -> tuple[str, ...]:
         """What readers of the seconds must know, a line each."""
-        new = f"new sources, {' and '.join(self.engines)}" if self.engines else "new to the fit"
         measured = (
-            f"of {self.of}, nine in ten rows took {self.plain} times the predicted seconds of a token (new models), "
-            f"{self.rounds} times those that rounds add ({new})"
+            f"of {self.of}, nine in ten rows took {self.plain} times the predicted seconds of a token (models new to "
+            f"the engine), {self.rounds} times those that rounds add ({self.new})"
         )
         if self.losses <= OFTEN * self.gains:
             return (measured,)
@@ -100,12 +98,14 @@ class EngineTerms:
         notes = [f"seconds fitted to {self.name} {self.version}; {measured}", *lost]
         if self.given:
             notes.append(f"shares of peak as given ({self.given}); ranges are still those of {self.name}'s own fit")
-        if not self.rounds_measured:
-            whose = "" if sure.of_rounds == sure.of else f", of {sure.of_rounds}"
-            notes.append(
-                f"no rounds of {self.name} were measured on such a device: they are taken from elsewhere{whose}"
-            )
-        return tuple(notes)
+        return (*notes, *self.elsewhere(sure))
+
+    def elsewhere(self, sure: Sure) -> tuple[str, ...]:
+        """That no rounds were measured on such a device; () if they were."""
+        if self.rounds_measured:
+            return ()
+        whose = "" if sure.of_rounds == sure.of else f", of {sure.of_rounds}"
+        return (f"no rounds of {self.name} were measured on such a device: they are taken from elsewhere{whose}",)
 
     def plain_times(self, factor: float) -> "EngineTerms":
         """The same engine, with the target's plain steps and prompts `factor` times as long."""
@@ -183,9 +183,9 @@ def for_class(sure: Mapping[str, Sure], kind: str) -> Sure:
 
 
 def sure_of(table: Mapping[str, Any], engine: str) -> dict[str, dict[str, Sure]]:
-    """By group of targets and class of devices, how sure seconds are; of rounds, those of the engine's kind.
+    """By group of targets and class of devices, how sure seconds are.
 
-    `engine` has a range for rounds of engines that were measured if it is one of them.
+    Of rounds it is that of engines with rounds of their own if `engine` is one of them, else ("" too) the wide one.
     """
     return {group: {kind: _sure(one, engine) for kind, one in by_class.items()} for group, by_class in table.items()}
 
@@ -194,7 +194,7 @@ def _sure(table: Mapping[str, Any], engine: str) -> Sure:
     own = table.get("own", {})
     read = {name: figure for name, figure in table.items() if name != "own"}
     if engine in own.get("engines", ()):
-        read |= own | {"engines": tuple(own["engines"])}
+        read |= {name: figure for name, figure in own.items() if name != "engines"}
     return Sure(**read | {part: Residuals(**read[part]) for part in ("plain", "rounds")})
 
 

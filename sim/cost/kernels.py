@@ -295,7 +295,7 @@ class KernelCost(ShapedCost):
         split = "" if tensor_parallel == 1 else f" x{tensor_parallel} tensor parallel"
         self.name = f"kernels of {name}{split} ({tables.engine})"
         check_memory(self.name, device, tuple(models), tensor_parallel)
-        self._beside = beside_kernels(tables.engine)
+        self._beside = beside_kernels(tables.engine, name)
         self._sure = self._beside.mixture if models[-1].experts is not None else self._beside.dense
         self._tables, self._remarks, self._free = tables, remarks, frozenset(free)
         self._models, self._target = {each.name: each for each in models}, models[-1].name
@@ -336,6 +336,7 @@ class KernelCost(ShapedCost):
         )
         if self._device not in engines()[engine]:
             notes += (f"what tables lack was measured on {', '.join(engines()[engine])} alone, not on {self._device}",)
+        notes += self._beside.terms.elsewhere(self._sure)
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
         if self._mixtures:
@@ -393,7 +394,7 @@ class KernelCost(ShapedCost):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BesideKernels:
-    """An engine's seconds outside the kernels of tables; the same on all devices where it was measured."""
+    """An engine's seconds outside the kernels of tables, the same on all devices, and how sure they are there."""
 
     layer_s: float  # per layer of any member: small kernels, and gaps between kernels
     terms: EngineTerms  # per row and round; its shares of peak, layers and residuals are for rooflines
@@ -402,11 +403,13 @@ class BesideKernels:
 
 
 @cache
-def beside_kernels(engine: str) -> BesideKernels:
-    """For an engine with terms."""
+def beside_kernels(engine: str, device: str) -> BesideKernels:
+    """For an engine with terms on a device of the sheet; ranges are wide where no rounds of it were measured there."""
     held = tomllib.loads(files(__package__).joinpath("kernels.toml").read_text(encoding="utf-8"))
     own: dict[str, Any] = held["engines"][engine]
-    layer_s, sure = own.pop("layer_s"), sure_of(held["sure"], engine)
-    terms = replace(next(iter(engines()[engine].values())), **own)
+    by_device, layer_s = engines()[engine], own.pop("layer_s")
+    measured = device in by_device and by_device[device].rounds_measured
+    terms = replace(next(iter(by_device.values())), rounds_measured=measured, **own)
+    sure = sure_of(held["sure"], engine if measured else "")
     dense, mixture = (for_class(sure[group], "all") for group in ("dense", "mixture"))
     return BesideKernels(layer_s=layer_s, terms=terms, dense=dense, mixture=mixture)

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.benchmarks.engines import fit
+from paceline.benchmarks.engines import fidelity, fit
 from paceline.benchmarks.engines.fidelity import by_group, lengths, range_of, terms_of, written_medians
 from paceline.benchmarks.engines.fit import sources_of_rounds
 from paceline.benchmarks.engines.rows import MARGIN, Predicted, Row, decoding, kept_rows, marked, predicted, rows_in
@@ -92,30 +92,64 @@ def a_round(source, *, engine="e", model="m", wide=1, steps=2):
     return replace(plain, drafter=target, drafted=steps, judged=steps, wide=wide, plain_s=0.007, seconds=0.01)
 
 
-def test_rounds_are_left_out_by_source_where_others_tell_of_their_engine(monkeypatch):
-    """A fit sees nothing of the source and model that is left out, plain rows neither, and all of the kept rows."""
+def test_rounds_are_left_out_by_source_or_by_model_of_the_only_one(monkeypatch):
+    """A fit sees nothing of what is left out, plain rows neither, and all kept rows that are not; mixtures stay in."""
     alone, tree = a_round("s", engine="alone"), a_round("t", engine="alone", wide=3)  # trees tell a fit nothing
-    rows, kept = [row(1, 500, 0, 0.007), a_round("s"), a_round("s", model="other"), alone, tree], [a_round("k")]
-    assert sources_of_rounds([*rows, *kept]) == [("e", "s", "m"), ("e", "s", "other"), ("e", "k", "m")]
+    mixture = replace(a_round("k"), target=presets()["qwen-3-30b-a3b"].info("mixed"))
+    rows = [row(1, 500, 0, 0.007), a_round("s"), a_round("s", model="other"), alone, tree, a_round("v", engine="one")]
+    kept = [a_round("k"), mixture, a_round("v", engine="one", model="M"), a_round("v", engine="one", model="other")]
+    assert sources_of_rounds([*rows, *kept]) == {"e": True, "one": False}
     seen = []
     monkeypatch.setattr(fit, "fit", lambda others: seen.append(others))
     monkeypatch.setattr(fit, "terms_by", lambda _: None)
     monkeypatch.setattr(fit, "predicted", lambda apart, _: apart)
-    assert list(fit.unseen_rounds(rows, kept)) == rows[1:3]
-    assert seen == [[rows[2], alone, tree, *kept], [rows[0], rows[1], alone, tree, *kept]]
+    found = [rows[1], rows[2], rows[5], kept[2], kept[0], kept[3]]
+    assert list(fit.unseen_rounds(rows, kept)) == found
+    others = [[rows[3], rows[4], rows[5], *kept], [*rows[:5], kept[0], kept[1], kept[3]], rows, rows]
+    assert seen == others
 
 
-@pytest.mark.parametrize(("number", "engines"), [(fit.ENOUGH - 2, None), (fit.ENOUGH - 1, ["e"])])
-def test_few_rounds_make_no_range_of_their_engines(number, engines):
-    """Kept rows count where rows of the fit tell of their engine as well; those of other engines do not."""
-    own = [Predicted(a_round("s", steps=1 + step), 0.01, 0.007, 0.005) for step in range(number)]
-    kept = [Predicted(a_round("k", engine=engine), 0.01, 0.007, 0.005) for engine in ("e", "other")]
+def test_threads_of_one_author_are_one_source():
+    assert {one.source for one in kept_rows() if one.engine == "vllm"} == {"vllm issue 20780"}
+
+
+def guessed(source, off, **named):
+    """A round that took `off` times of what was predicted of its engine's own seconds."""
+    return Predicted(a_round(source, **named), 0.005 + 0.005 / off, 0.007, 0.005)
+
+
+def sure_of_rounds(own, kept, found=(), **classes):
     plain = Predicted(row(1, 500, 0, 0.007), 0.007, 0.007, 0.0)
-    lines = fit.sure_lines([plain, *own], kept, own, {"hopper": ("h100-sxm",)})
-    sure = tomllib.loads("\n".join(lines))["sure"]["dense"]["hopper"]
+    return tomllib.loads("\n".join(fit.sure_lines([plain, *found], kept, own, classes or {"hopper": ("h100-sxm",)})))
+
+
+@pytest.mark.parametrize(("number", "engines"), [(fit.ENOUGH - 1, None), (fit.ENOUGH, ["e"])])
+def test_few_rounds_make_no_range_of_their_engines(number, engines):
+    """Rows of another engine do not count for it."""
+    own = [guessed("s" if step else "t", 1.0) for step in range(number)] + [guessed("v", 1.0, engine="few")]
+    kept = [guessed("k", 1.0)]
+    sure = sure_of_rounds(own, kept)["sure"]["dense"]["hopper"]
     assert sure.get("own", {}).get("engines") == engines
-    assert sure["gains"] == number + 2
-    assert engines is None or sure["own"]["gains"] == number + 1
+    assert sure["gains"] == 1
+    assert engines is None or (sure["own"]["gains"], sure["own"]["new"]) == (number, "new sources of e")
+
+
+def test_no_range_of_rounds_is_narrower_than_an_engines_own():
+    """Neither where engines share one, however few rows one has of all, nor of engines without rounds."""
+    exact = [guessed("s" if step else "t", 1.0) for step in range(30 * fit.ENOUGH)]
+    one = [guessed("v", 2.0, engine="v", model="m" if step else "other") for step in range(fit.ENOUGH)]
+    sure = sure_of_rounds([*exact, *one], [guessed("k", 0.5)])["sure"]["dense"]["hopper"]
+    assert sure["own"]["rounds"] == {"low": 1.0, "high": 2.0}
+    assert sure["rounds"] == {"low": 0.5, "high": 2.0}
+    assert sure["own"]["new"] == "new sources of e, new models of v's one source"
+
+
+def test_the_wide_range_is_known_where_rounds_of_all_engines_are(monkeypatch):
+    one = a_round("s", engine="sglang")
+    wide = fidelity.engines()["trtllm"]["h100-sxm"].dense.rounds
+    measured = {name: by_device for name, by_device in fidelity.engines().items() if name != "trtllm"}
+    monkeypatch.setattr(fidelity, "engines", lambda: measured)
+    assert range_of(one, elsewhere=True) == wide != range_of(one)
 
 
 LOADS = st.tuples(st.sampled_from([1, 4, 16]), st.sampled_from([500, 900]), st.sampled_from([0, 300]))

@@ -30,7 +30,7 @@ SHAPE = DecoderShape(
     hidden=1024, layers=3, heads=16, kv_heads=8, head_size=128, intermediate=2048, vocabulary=65_536, dtype="bfloat16"
 )
 MIXED = replace(SHAPE, mixture=Mixture(experts=8, per_token=2, intermediate=512))
-BESIDE = beside_kernels("vllm")
+BESIDE = beside_kernels("vllm", "h100-sxm")
 VLLM, LAYER_S = BESIDE.terms, BESIDE.layer_s
 BYTE_S = 2 / device_sheet()["h100"].bytes_per_s
 
@@ -228,14 +228,31 @@ def test_trtllm_leaves_out_finding_scales(tmp_path):
 def test_the_table_is_whole():
     """Rows cost what they cost beside a roofline, rounds less."""
     for engine, by_device in engines().items():
-        beside = beside_kernels(engine)
         for device, terms in by_device.items():
+            beside = beside_kernels(engine, device)
             assert beside.terms.row_s == terms.row_s, device
             assert beside.terms.draft_row_s < terms.draft_row_s
-        assert 0 < beside.layer_s < 1e-4
-        for sure in (beside.dense, beside.mixture):
-            assert sure.plain.low > 0
-            assert all(0 <= each.low <= 1 <= each.high for each in (sure.plain, sure.rounds))
+            assert 0 < beside.layer_s < 1e-4
+            for sure in (beside.dense, beside.mixture):
+                assert sure.plain.low > 0
+                assert all(0 <= each.low <= 1 <= each.high for each in (sure.plain, sure.rounds))
+
+
+@pytest.mark.parametrize(("engine", "device"), [("vllm", "b200"), ("vllm", "a100-80gb"), ("trtllm", "h100-sxm")])
+def test_without_rounds_of_the_engine_on_the_device_the_range_is_wide(engine, device):
+    beside, own = beside_kernels(engine, device), BESIDE.dense
+    assert BESIDE.terms.rounds_measured
+    assert not beside.terms.rounds_measured
+    assert (beside.dense.new, own.new == beside.dense.new) == ("new to the fit", False)
+    assert beside.dense.rounds.low <= own.rounds.low
+    assert beside.dense.rounds.high >= own.rounds.high
+
+
+def test_an_engine_without_rounds_says_so_beside_kernels_too(tmp_path, folder):
+    told = "no rounds of trtllm were measured on such a device: they are taken from elsewhere"
+    path = made.folder(tmp_path, "trtllm", heads=(16, 8))
+    assert told in cost_of(path, SHAPE.info("m"), engine="trtllm").notes()
+    assert not any("no rounds" in note for note in cost_of(folder).notes())
 
 
 def test_the_ends_are_of_rounds_and_with_plain_steps_of_the_whole(folder):
