@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.errors import install_hint
 from paceline.base.files import shipped
+from paceline.cli import app
 from paceline.decoding.pool import Member, Pool
 from paceline.decoding.results import DRAFT, VERIFY
 from paceline.policies import Band, Commit, Draft, Verify, Vouched, make_policy
@@ -69,6 +70,7 @@ from paceline_laboratory.replays import chain as chain_of
 from paceline_laboratory.shared import Tally, add_drafts, pool_of
 from tokenizers import Tokenizer
 
+from ..cli import command_line
 from ..cli.command_line import done, paceline, refused
 from ..cli.untrained_pool import write_untrained_pool
 from ..reports.test_figures import panels
@@ -103,6 +105,7 @@ def known(monkeypatch):
     # First the one that takes the other's name: imported between the two it would keep the patch for good.
     for module in ("paceline_laboratory.commands", "paceline_laboratory.experiments.catalogue"):
         monkeypatch.setattr(f"{module}.experiments", lambda: entries)
+    monkeypatch.setattr(command_line, "command", app.command)  # as other tests may have made the commands of all others
     return entries
 
 

@@ -34,7 +34,9 @@ def test_a_recording_is_a_folder_or_the_name_of_a_shipped_one(tmp_path, monkeypa
     assert recording_path("pico") == Path("pico")  # what is here goes first
     assert recording_path(tmp_path / "pico") == tmp_path / "pico"
     shipped_ones = r"\(pico, pico-coupled, smollm2, smollm2-coupled\)"
-    with pytest.raises(TraceFormatError, match=f"nobody: trace: must be .* shipped one {shipped_ones}, got .nobody"):
+    with pytest.raises(
+        TraceFormatError, match=f"nobody: trace: no such folder; must be .* shipped one {shipped_ones}, got .nobody"
+    ):
         paceline.open_recording("nobody")
 
 

@@ -127,7 +127,7 @@ def test_a_recording_is_kept_by_where_it_lies_and_when_it_was_written(folder, mo
     assert names() == ("other", "other")
     monkeypatch.chdir(folder)
     shutil.rmtree(folder / "small.trace")
-    with pytest.raises(TraceFormatError, match=r"small\.trace: trace: must be a \.trace folder"):
+    with pytest.raises(TraceFormatError, match=r"small\.trace: trace: no such folder; must be a \.trace folder"):
         kept_tables("small.trace")
 
 

@@ -30,8 +30,9 @@ def test_submodels_and_what_is_served_otherwise():
     assert (whole.layers, some.layers) == (32, 17)
     layer = (whole.parameters - some.parameters) / 15
     assert layer == sum(each.outputs * each.inputs for each in whole.matrices if each.in_layers)
-    for text in ("t=llama-3.1-8b@fp8,kv=fp8", "t=llama-3.1-8b@block=4", "t=llama-3.1-8b@int4"):
-        (shape,) = given_shapes([text], "t")
+    forms = {"fp8,kv=fp8": "t", "block=4": "another", "int4": "t"}  # a target has no block
+    for form, target in forms.items():
+        (shape,) = given_shapes([f"t=llama-3.1-8b@{form}"], target)
         assert parts_of(shape).matrices == whole.matrices
     assert parts_of(given_shapes(["t=llama-3.1-8b@kv=fp8"], "t")[0]).kv_dtype == "fp8"
 
