@@ -80,7 +80,7 @@ class Freshness:
         """Whether every member takes as long as in the profile, after times away too."""
         return all(pace.fits for pace in (*self.members.values(), *self.after_away.values()))
 
-    def _is_told(self, name: str) -> bool:
+    def _is_steady(self, name: str) -> bool:
         paces = (paces.get(name) for paces in (self.members, self.after_away))
         return all(pace is None or pace.limit <= MOST_LIMIT for pace in paces)
 
@@ -91,7 +91,7 @@ class Freshness:
         told = [(f"{name}'s forwards", pace) for name, pace in self.members.items()]
         told += [(f"{name}'s forwards after times away", pace) for name, pace in self.after_away.items()]
         if self.fits:
-            steady = [name for name in self.members if self._is_told(name)]
+            steady = [name for name in self.members if self._is_steady(name)]
             take = ""
             if steady:
                 settled, away = (_range(paces, steady) for paces in (self.members, self.after_away))
