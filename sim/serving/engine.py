@@ -15,7 +15,7 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
-from ...decoding.results import DRAFT, VERIFY
+from ...decoding.results import DRAFT, VERIFY, made
 from ...policies.about import decides_by_pending, members_run_by, runs_target_alone
 from ...runs.operations import READ, RanRow
 from ...runs.serving import CYCLES, STEP_BY_STEP
@@ -199,42 +199,44 @@ class Replica:
             UnrecordedContextError: strict, and a decision is not recorded.
             CostRangeError: an operation outside the range of the cost model.
         """
-        flights, asked, target, decides = self._flights, self._asked, self._target, self._decides
-        next_op = asked.next_op
+        flights, scheduler = self._flights, self._scheduler
         while True:
             if flights is not None and (flights.is_under_way or self._goes_round()):
                 now_ps = self._flown(flights, now_ps, until_ps)
                 if flights.going is not None:
                     self._told, self.end_ps = False, flights.going.end_ps
                     return self.end_ps
-            start_ps, end_ps = now_ps, None
-            while end_ps is None:
-                op, self._kept = self._kept, None
-                if op is None:
-                    op = next_op(start_ps / PS_PER_S)
-                    if decides:
-                        start_ps += self._decided_ps(start_ps)
-                if asked.committed and self._has_ended(start_ps):
-                    self._kept, until_ps = op, 0 if self._told else until_ps
-                    end_ps = self._goes(
-                        target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps, now_ps, until_ps
-                    )
-                    break
-                if self._told:
-                    until_ps = 0  # ended requests, or waited-for tokens, may bring others
-                level, drafts, rows = op or (target, VERIFIES, [])
-                if level == target:
-                    end_ps = self._step(rows, now_ps, start_ps, until_ps)
-                    break
-                end_ps = self._below(level, drafts, rows, now_ps, start_ps, until_ps)
-            if end_ps is None:
-                self._told = False
-                return None
-            if self._going is not None:
-                self._note_moved(now_ps)
-                self.end_ps, self._told = end_ps, False
-                return end_ps
-            now_ps = end_ps
+            going = self._next(now_ps)
+            if scheduler.has_moved and going is not None:
+                scheduler.has_moved = False
+                self._books.note_state(now_ps)
+            # After the end of a request, or tokens that others waited for, others may arrive.
+            if going is None or going.end_ps >= until_ps or self._told:
+                self._going, self._told = going, False
+                if going is None:
+                    return None
+                self.end_ps = going.end_ps
+                return self.end_ps
+            now_ps = self._carry_out(going)
+
+    def _next(self, now_ps: int) -> Going | None:
+        """Choose the next operation; None: there is nothing to run."""
+        asked, target, start_ps = self._asked, self._target, now_ps
+        while True:
+            op, self._kept = self._kept, None
+            if op is None:
+                op = asked.next_op(start_ps / PS_PER_S)
+                if self._decides:
+                    start_ps += self._decided_ps(start_ps)
+            if asked.committed and self._has_ended(start_ps):
+                self._kept = op
+                return Going(target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps)
+            level, drafts, rows = op or (target, VERIFIES, [])
+            if level == target:
+                return self._step(rows, now_ps, start_ps)
+            going = self._below(level, drafts, rows, now_ps, start_ps)
+            if going is not None:
+                return going
 
     def _goes_round(self) -> bool:
         """Whether all decoding requests are at the start of a round, and nothing else comes first."""
@@ -265,11 +267,6 @@ class Replica:
         each_s = self._asked.each_s
         return round((self._asked.load.now_s - start_ps / PS_PER_S) / each_s) * to_ps(each_s) if each_s else 0
 
-    def _note_moved(self, now_ps: int) -> None:
-        if self._scheduler.has_moved:
-            self._scheduler.has_moved = False
-            self._books.note_state(now_ps)
-
     def commit(self) -> None:
         """Apply the planned operation to requests, policy, caches and the recorder."""
         if self._flights is not None and self._flights.going is not None:
@@ -280,30 +277,17 @@ class Replica:
         going, self._going = self._going, None
         assert going is not None
         if self._operations is None:
-            self._goes(*going, going.end_ps, inf)
+            self._carry_out(going)
             return
         rows = ran_rows(going)
-        self._goes(*going, going.end_ps, inf)
+        self._carry_out(going)
         if going.num_forwards or going.rows:
             self._note_ran(going, rows)
 
-    def _goes(
-        self, level: int, drafts: bool, rows: list[ServedRequest], results: Sequence[Any], num_ending: int,
-        chunks: Sequence[ServedRequest], num_forwards: int, new_tokens: int, duration_s: float, free_share: float,
-        start_ps: int, end_ps: int, now_ps: int, until_ps: float,
-    ) -> int:  # fmt: skip
-        """Carry out an operation that ends before `until_ps`, or keep one that ends later; returns its end.
-
-        The other arguments are the fields of `Going`, in their order, and when it was planned.
-        """
-        if end_ps >= until_ps:
-            self._going = Going(
-                level, drafts, rows, results, num_ending, chunks, num_forwards, new_tokens, duration_s, free_share,
-                start_ps, end_ps,
-            )  # fmt: skip
-            return end_ps
-        if self._scheduler.has_moved:
-            self._note_moved(now_ps)
+    def _carry_out(self, going: Going) -> int:
+        """Apply an operation at its end, which is returned."""
+        (level, drafts, rows, results, num_ending, chunks,
+         num_forwards, new_tokens, duration_s, free_share, start_ps, end_ps) = going  # fmt: skip
         asked, books, num_rows = self._asked, self._books, len(rows)
         load = asked.load
         if num_forwards:
@@ -399,10 +383,8 @@ class Replica:
         self._asked.committed = []
         return bool(self._asked.finished)
 
-    def _below(
-        self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float
-    ) -> int | None:
-        """Run an operation of a member below the target, as `_goes`; None: no request is left in it."""
+    def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
+        """An operation of a member below the target; None: no request is left in it."""
         target, keeps, new_tokens, held_tokens = self._target, self._keeps[level], 0, 0
         short: list[ServedRequest] = []
         for request in rows:
@@ -434,12 +416,10 @@ class Replica:
             duration_ps += caught_up[0]
             num_forwards += caught_up[1]
             new_tokens += caught_up[2]
-        memory = self._memory
-        return self._goes(
+        return made(Going, (
             level, drafts, rows, results, 0, (), num_forwards, new_tokens, duration_ps / PS_PER_S,
-            memory.free_share if memory.has_changed else memory.counted_share, start_ps, start_ps + duration_ps,
-            now_ps, until_ps,
-        )  # fmt: skip
+            self._memory.free_share, start_ps, start_ps + duration_ps,
+        ))  # fmt: skip
 
     def _catch_up(self, level: int, drafts: bool, rows: list[ServedRequest]) -> tuple[int, int, int]:
         """Run forwards of at most the budget's tokens until the rest to feed is within the budget.
@@ -472,8 +452,8 @@ class Replica:
             total -= budget - left
         return duration_ps, num_forwards, new_tokens
 
-    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float) -> int | None:
-        """Run a step of the target, as `_goes`; None: it has no request."""
+    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
+        """A step of the target; None: it has no request."""
         level = self._target
         rows, ending, chunks, fed = self._scheduler.step(rows, now_ps)
         if ending or chunks:
@@ -489,10 +469,10 @@ class Replica:
         memory, end_ps = self._memory, start_ps + duration_ps
         if memory.host is not None:
             end_ps += memory.host.take_load_ps(start_ps)
-        return self._goes(
+        return made(Going, (
             level, VERIFIES, rows, judged, len(ending), chunks, num_forwards, new_tokens, duration_ps / PS_PER_S,
-            memory.free_share if memory.has_changed else memory.counted_share, start_ps, end_ps, now_ps, until_ps,
-        )  # fmt: skip
+            memory.free_share, start_ps, end_ps,
+        ))  # fmt: skip
 
     def _read(
         self, rows: list[ServedRequest], results: Sequence[Any], num_ending: int, chunks: Sequence[ServedRequest],
