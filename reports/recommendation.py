@@ -1,6 +1,6 @@
 """A decision about speculation: the draft length at each number of running requests, its gain, and its uncertainty."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, takewhile
 from typing import Any, Self
@@ -93,6 +93,10 @@ class AtBatch:
         return next(one for one in self.candidates if one.draft_tokens == self.chosen)
 
 
+def _numbers(batches: Iterable[AtBatch]) -> str:
+    return ", ".join(f"{each.batch:,}" for each in batches)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Recommendation(Recommended):
     """Draft lengths by running requests; prints as `paceline recommend` does."""
@@ -155,8 +159,10 @@ class Recommendation(Recommended):
     def _open(self) -> list[str]:
         if self.bare:
             return [f"no setting is named: {BARE}", *self.advice]
-        unsettled = [f"{each.batch:,}" for each in self.batches if each.open_between]
-        why = f": at {', '.join(unsettled)} running, K cannot be told from none" if unsettled else ""
+        unsettled = [each for each in self.batches if each.open_between]
+        why = f": at {_numbers(unsettled)} running, K cannot be told from none" if unsettled else ""
+        if alone := [each for each in unsettled if not each.chosen]:
+            why += f"; the target alone came out best at {_numbers(alone)}"
         told = [each.batch for each in takewhile(lambda each: not each.open_between, self.batches)]
         fewer = f"if your server runs at most {told[-1]:,} at a time, ask for those alone, with --batch" if told else ""
         return [f"no setting is named{why}", *self.advice, *([fewer] if fewer and unsettled else [])]

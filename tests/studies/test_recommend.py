@@ -88,7 +88,9 @@ def test_where_drafting_cannot_be_told_from_none_no_setting_is_named(made, cost,
     assert at.open_between
     assert not at.open_by_cost
     assert (found.setting, found.advice) == (None, ("record more requests: these do not tell drafting from none",))
-    assert next(iter(found.lines())) == "no setting is named: at 1 running, K cannot be told from none"
+    assert next(iter(found.lines())) == (
+        "no setting is named: at 1 running, K cannot be told from none; the target alone came out best at 1"
+    )
     assert found.to_json()["setting"] is None
 
 
