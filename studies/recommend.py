@@ -30,9 +30,10 @@ from .tune import sampled, split_recording
 
 LONGEST, USUAL = 32, 8  # largest K tried: at most, and by default
 MEASURE = (
-    "measure your server: paceline observe URL --prompts FILE --workload SPEC --out plain; with the drafter on, the same "
-    "with --drafter D --out drafts, and again at twice the rate with --out busier; then paceline validate --observed "
-    "busier --calibrate plain --calibrate drafts --cluster CLUSTER --write-cost FILE.json, and give --cost FILE.json here"
+    "measure your server: paceline observe URL --prompts FILE --workload SPEC --out plain; with the drafter on, the "
+    "same with --drafter D --out drafts, and again at twice the rate with --out busier; then paceline validate "
+    "--observed busier --calibrate plain --calibrate drafts --cluster CLUSTER --write-cost FILE.json, and give --cost "
+    "FILE.json here"
 )
 
 
