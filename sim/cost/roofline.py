@@ -244,7 +244,8 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
     if peak is None or model.weights_bytes is None:
         hint = "" if model.dtype in WIDTHS else f"; of quantised weights it is one of {', '.join(WIDTHS)} as well"
         raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}{hint}")
-    width, experts = WIDTHS[model.dtype], model.experts
+    width, experts, quantised = WIDTHS[model.dtype], model.experts, model.quantised
+    expert_width = width if quantised is None or not quantised.experts else quantised.bytes_per_parameter
     flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices
     per_byte_s, reduce_s, narrow = 0.0, 0.0, 1.0
     if num_devices > 1:
@@ -261,7 +262,7 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
         attended_s=4.0 * model.layers * model.hidden_size / flops_per_s,
         weights_s=model.weights_bytes / bytes_per_s,
         experts=experts,
-        expert_s=0.0 if experts is None else experts.layers * experts.parameters * _expert_width(model) / bytes_per_s,
+        expert_s=0.0 if experts is None else experts.layers * experts.parameters * expert_width / bytes_per_s,
         held_s=model.kv_bytes_per_token / bytes_per_s,
         launch_s=launch_s,
         reduced_s=model.layers * REDUCES * model.hidden_size * width * per_byte_s,
@@ -282,11 +283,6 @@ def _multiplied(device: Device, model: ModelInfo, peak: float, narrow: float) ->
     idle = experts.all_parameters - experts.active_parameters if experts is not None and quantised.experts else 0
     quick = quantised.parameters - idle
     return model.active_parameters - quick + quick * peak / (fast * narrow)
-
-
-def _expert_width(model: ModelInfo) -> float:
-    quantised = model.quantised
-    return WIDTHS[model.dtype] if quantised is None or not quantised.experts else quantised.bytes_per_parameter
 
 
 def _weights_note(device: Device, model: ModelInfo) -> str:
