@@ -340,6 +340,8 @@ _SPECULATION = re.compile(rb"""["']?speculative_config["']?\s*[:=]\s*(?:Speculat
 
 _VLLM_VERSION = re.compile(rb"(?:LLM engine \(v|API server version v?)([0-9]{1,9}(?:\.[0-9a-z]{1,12}){1,4})")
 
+_OF_LOG = "{} has the shape of the drafter that the log names in its first lines"
+
 Watch = Callable[[Iterable[RoundsRequest]], Iterable[RoundsRequest]]
 
 
@@ -422,7 +424,7 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
             models=options.models if own is None else (*options.models, own),
             served_model=served_model(files),
             software={} if (version := _engine_version(source, files)) is None else {"vllm": version},
-            notes=(*source.notes, *ongoing.notes(), *([] if own is None else [_named_by_log(own)])),
+            notes=(*source.notes, *ongoing.notes(), *([] if own is None else [_OF_LOG.format(own.name)])),
             ngram=options.lookup or LOOKUP,
         )
     except ValidationError as error:
@@ -457,10 +459,6 @@ def _engine_version(source: Format, files: Sequence[Path]) -> str | None:
     lines = (text for path in files if path.is_file() for _, text in islice(lines_of(path), MOST_LINES))
     found = {version for text in lines for version in _VLLM_VERSION.findall(text[:MOST_CHARACTERS])}
     return found.pop().decode() if len(found) == 1 else None
-
-
-def _named_by_log(shape: ModelInfo) -> str:
-    return f"{shape.name} has the shape of the drafter that the log names in its first lines"
 
 
 def _drafter_shape(files: Sequence[Path], drafters: Sequence[DrafterInfo], options: ImportOptions) -> ModelInfo | None:

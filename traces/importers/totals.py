@@ -441,7 +441,14 @@ class StatedLog:
         """
         stated = StatedAcceptance(hazards=hazards, drafting=drafting)
         self._ongoing.drafters.state(self.name, self.fields, stated, window)
-        lengths = self._stated_lengths() if lengths is None else lengths
+        if lengths is None:
+            load = self._ongoing.options.load
+            if load is None:
+                rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
+                raise self.fields.error("requests", rule, "nothing")
+            self._ongoing.findings.mattered.add("load")
+            tokens = (load.requests * load.output_tokens, load.requests * load.prompt_tokens)
+            lengths = even_lengths(self.fields, load.requests, *tokens)
         empty = sum(1 for _, tokens in lengths if not tokens)
         if empty == len(lengths):
             raise self.fields.error("requests", "must hold an answer of at least one token", empty)
@@ -450,15 +457,6 @@ class StatedLog:
             if output:
                 request_id, num_tokens = f"{stem(self.path)}/{number}", {self.name: output}
                 yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
-
-    def _stated_lengths(self) -> Lengths:
-        load = self._ongoing.options.load
-        if load is None:
-            rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
-            raise self.fields.error("requests", rule, "nothing")
-        self._ongoing.findings.mattered.add("load")
-        requests = load.requests
-        return even_lengths(self.fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
 
 
 def _even(total: int, parts: int) -> list[int]:
@@ -562,7 +560,7 @@ def _falling(values: NDArray[np.float64]) -> NDArray[np.float64]:
             mean, size = (mean * size + other * others) / (size + others), size + others
         blocks.append((mean, size))
     level = np.repeat(np.array([mean for mean, _ in blocks], np.float64), [size for _, size in blocks])
-    return np.minimum(np.maximum(level, 0.0), 1.0)
+    return np.clip(level, 0.0, 1.0)
 
 
 def _of_file(path: Path) -> dict[str, Curve]:
@@ -710,14 +708,13 @@ class KeptTokens:
         drafters = list(drafters)
         if self._any_request and not drafters:
             return [_NO_DRAFTS]
-        return [words for one in drafters if (words := self._of(one))]
-
-    def _of(self, drafter: DrafterInfo) -> str:
-        if drafter.stated is not None:
-            return _ALL_KEPT.format(drafter.name, "") if min(drafter.stated.hazards) >= _WHOLE else ""
-        kept = self._kept.get(drafter.name, _Kept())
-        whole = kept.most if drafter.window is None else drafter.window
-        refused = kept.any_refused or (kept.least is not None and kept.least < whole)
-        if refused or not kept.tokens:
-            return ""
-        return _ALL_KEPT.format(drafter.name, f" ({kept.tokens:,} tokens)")
+        found = []
+        for drafter in drafters:
+            kept = self._kept.get(drafter.name, _Kept())
+            whole = kept.most if drafter.window is None else drafter.window
+            refused = kept.any_refused or (kept.least is not None and kept.least < whole)
+            if drafter.stated is not None:
+                found += [_ALL_KEPT.format(drafter.name, "")] if min(drafter.stated.hazards) >= _WHOLE else []
+            elif kept.tokens and not refused:
+                found.append(_ALL_KEPT.format(drafter.name, f" ({kept.tokens:,} tokens)"))
+        return found
