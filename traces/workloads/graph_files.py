@@ -48,7 +48,7 @@ def _runs_of_prompt(row: Row, before: Runs, *, unit: int, offset: int) -> tuple[
     kept = row.tokens("reuse_prev")
     if kept > length(before):
         raise row.error("reuse_prev", f"must be at most the blocks of the prompt before, {length(before)}", kept)
-    new = _given_runs(row, "new_runs", offset)
+    new = _given_runs(row, offset)
     blocks = row.tokens("n_blocks")
     if kept + length(new) != blocks:
         raise row.error("n_blocks", f"must be those of reuse_prev and new_runs, {kept + length(new)}", blocks)
@@ -87,10 +87,10 @@ def _common(before: Runs, ids: Sequence[int], offset: int) -> int:
     return count
 
 
-def _given_runs(row: Row, key: str, offset: int) -> Runs:
+def _given_runs(row: Row, offset: int) -> Runs:
     """Runs as in a file, `[[first, last], ...]`."""
     runs: list[tuple[int, int]] = []
-    value = row.values[key]
+    key, value = "new_runs", row.values["new_runs"]
     for place, run in enumerate(value if isinstance(value, list) else [value]):
         sound = isinstance(run, list) and len(run) == 2 and all(whole(end, 0, MOST_ID) for end in run)
         if not sound or run[0] > run[1]:

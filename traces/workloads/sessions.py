@@ -7,7 +7,7 @@ answer.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from .arrival import Arrival
 
@@ -41,10 +41,7 @@ class TurnsLeft:
     tag: str = ""  # of its requests
     slo: str = ""  # of its requests
 
-    @property
-    def depths(self) -> tuple[int, ...]:
-        """See `Turns`: a turn waits for the end of the one before."""
-        return ()
+    depths: ClassVar[tuple[int, ...]] = ()  # see `Turns`: a turn waits for the end of the one before
 
     def reached(self, depth: int, at_ps: int) -> tuple[Arrival, ...]:
         """See `Turns`."""
@@ -63,16 +60,8 @@ class TurnsLeft:
         turn = self.turns[self.place]
         blocks = turn.blocks(self.blocks)
         left = replace(self, place=self.place + 1, blocks=blocks) if self.place + 1 < len(self.turns) else None
-        return Arrival(
-            turn.request_id,
-            ended_ps + turn.wait_ps,
-            turn.prompt_tokens,
-            turn.output_tokens,
-            self.tag,
-            blocks,
-            left,
-            self.slo,
-        )
+        at_ps, tokens = ended_ps + turn.wait_ps, (turn.prompt_tokens, turn.output_tokens)
+        return Arrival(turn.request_id, at_ps, *tokens, self.tag, blocks, left, self.slo)
 
 
 def runs_of(ids: Iterable[int]) -> Runs:
@@ -207,8 +196,11 @@ class _Going:
 
     def arrival(self, number: int, arrives_ps: int) -> Arrival:
         node = self.graph.nodes[number]
-        turn = node.turn
-        blocks = turn.blocks(self._kept(node))
+        turn, kept = node.turn, tuple[int, ...]()
+        if node.keeps is not None:
+            self.keepers[node.keeps] -= 1
+            kept = self.blocks[node.keeps] if self.keepers[node.keeps] else self.blocks.pop(node.keeps)
+        blocks = turn.blocks(kept)
         if self.keepers[number]:
             self.blocks[number] = blocks
         ends = Waits(number) in self.following or number in self.depths
@@ -223,12 +215,6 @@ class _Going:
             self.graph.slo,
             node.answer,
         )
-
-    def _kept(self, node: Node) -> tuple[int, ...]:
-        if node.keeps is None:
-            return ()
-        self.keepers[node.keeps] -= 1
-        return self.blocks[node.keeps] if self.keepers[node.keeps] else self.blocks.pop(node.keeps)
 
 
 class NodeTurns:
