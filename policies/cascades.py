@@ -307,17 +307,11 @@ def seconds_per_token(rates: Sequence[float], draft_s: _Floats, verify_s: _Float
     if len(rates) == 1:
         return np.asarray(lowest_s / handed)
     judged_tokens = np.maximum(handed[:, None], np.arange(1.0, most + 1.0))  # m, [W, W]
-    of_target = _tokens(rates[1], judged_tokens)  # L_1
+    rate = rates[1]  # L_1 = 1 + a + ... + a^m for any m >= 0, by its closed form
+    of_target = judged_tokens + 1.0 if rate == 1.0 else (1.0 - rate ** (judged_tokens + 1.0)) / (1.0 - rate)
     of_middle = of_target * handed[:, None] / judged_tokens  # L_2
     target_s = verify_s[1, np.rint(judged_tokens).astype(int)]  # over m tokens and the position of its own
     return np.asarray(target_s / of_target + lowest_s[:, None] / of_middle)
-
-
-def _tokens(rate: float, judged_tokens: _Floats) -> _Floats:
-    """1 + a + ... + a^m for any m >= 0, by its closed form."""
-    if rate == 1.0:
-        return judged_tokens + 1.0
-    return np.asarray((1.0 - rate ** (judged_tokens + 1.0)) / (1.0 - rate))
 
 
 WARMUP_WINDOW = 4

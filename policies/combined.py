@@ -67,18 +67,15 @@ def _about(parts: Sequence[Policy]) -> About | None:
         raise ValueError("an oracle cannot be part of another policy")
     if len(known) < len(abouts):
         return None
+    papers = dict.fromkeys(about.paper for about in known)
     return About(
-        paper="; ".join(paper for paper in dict.fromkeys(about.paper for about in known) if _is_named(paper)),
+        paper="; ".join(paper for paper in papers if paper and not paper.startswith(OWN)),
         lossless=all(about.lossless for about in known),
         members="; ".join(dict.fromkeys(about.members for about in known)),
         observes=frozenset().union(*(about.observes for about in known)),
         works_ahead=any(about.works_ahead for about in known),
         runs=_runs(parts),
     )
-
-
-def _is_named(paper: str) -> bool:
-    return bool(paper) and not paper.startswith(OWN)
 
 
 def _runs(parts: Sequence[Policy]) -> frozenset[str] | None:

@@ -146,7 +146,10 @@ def _parse(text: str, pool: Pool) -> dict[str, float]:
     for part in text.split("/"):
         name, _, cost = part.partition(":")
         pool.level(name)
-        seconds = _number(cost)
+        try:
+            seconds = float(cost)
+        except ValueError:
+            seconds = nan
         if not (isfinite(seconds) and seconds > 0):
             raise ValueError(f"costs must read member:number with numbers > 0, as in draft:1/target:10, got {part!r}")
         if name in costs:
@@ -158,13 +161,6 @@ def _parse(text: str, pool: Pool) -> dict[str, float]:
     if missing:
         raise ValueError(f"costs must name every model of the pool, {', '.join(missing)} is missing in {text!r}")
     return costs
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return nan
 
 
 DRAFTS_MEMORY = 64  # drafts that a line by window reaches back
@@ -276,8 +272,11 @@ class PerformanceProfiler:
 
     def _read_all(self, first: float, widths: int, num_rows: int, held: int = 0) -> Floats:
         """`[L, widths]` seconds from `first` new tokens a row on; the same array as long as no member moved."""
-        if self._moved:
-            self._settle_moved()
+        for level in self._moved:
+            self._versions[level] += 1
+            for cell in self._cells[level].values():
+                cell.read, cell.read_held = cell.mean, cell.held
+        self._moved.clear()
         found = self._read.get((num_rows, first, widths, held))
         if found is None:
             found = _Table(len(self._cells), widths)
@@ -289,13 +288,6 @@ class PerformanceProfiler:
         if found.versions != versions:
             self._fill(found, versions, num_rows, first, held)
         return found.seconds
-
-    def _settle_moved(self) -> None:
-        for level in self._moved:
-            self._versions[level] += 1
-            for cell in self._cells[level].values():
-                cell.read, cell.read_held = cell.mean, cell.held
-        self._moved.clear()
 
     def _fill(self, table: "_Table", versions: list[int], num_rows: int, first: float, held: int) -> None:
         # The reference has most cells of all members that take any time; the largest among equals.

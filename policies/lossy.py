@@ -176,15 +176,11 @@ class EarlyCommit(DraftedBlocks):
 
     def judge(self, seen: Observation, last: Outcome) -> Step:
         """Commit the block where the drafter is sure throughout."""
-        asked = self._asked(seen.num_emitted, seen.remaining)
+        thirds = 3 * seen.num_emitted // (seen.num_emitted + seen.remaining)  # of the budget
+        asked = (self._high, self._middle, self._low)[thirds]
         pending = seen.pending
         sure = all(token.signal.gap >= asked for token in pending)
         return Commit(len(pending)) if sure else self._verify
-
-    def _asked(self, num_emitted: int, remaining: int) -> float:
-        """The threshold at this progress, in thirds of the budget."""
-        thirds = 3 * num_emitted // (num_emitted + remaining)
-        return (self._high, self._middle, self._low)[thirds]
 
 
 class EntropyPatch(DraftedBlocks):
@@ -217,14 +213,10 @@ class EntropyPatch(DraftedBlocks):
     def judge(self, seen: Observation, last: Outcome) -> Step:
         """Commit the inside of the patch, have its boundary judged."""
         num_pending = seen.num_pending
-        if not self._ends_in_boundary(seen, last.num_drafted):
+        ended_early = last.num_drafted < self._draft.tokens and seen.room > 0  # which only a boundary does
+        if not (ended_early or seen.pending[-1].signal.entropy > self._theta):
             return Commit(num_pending)
         return Commit(num_pending - 1) if num_pending > 1 else self._verify
-
-    def _ends_in_boundary(self, seen: Observation, num_drafted: int) -> bool:
-        if num_drafted < self._draft.tokens and seen.room:
-            return True  # nothing else ends a draft early
-        return seen.pending[-1].signal.entropy > self._theta
 
 
 class EquilibriumDecoding(DraftedBlocks):
@@ -419,7 +411,8 @@ class ViaSD(DraftedBlocks):
     def judge(self, seen: Observation, last: Outcome) -> Step:
         """Slim pass, then commit or the full pass."""
         if last.step.__class__ is Draft:
-            return self._verify if self._is_degenerate(seen) else self._routes[self._route()]
+            strict = min(self.strictness / STRICTEST, 1.0)
+            return self._verify if self._is_degenerate(seen) else self._routes[round(strict * STRICTNESS_STEPS)]
         if self._budget is not None and self._budget.is_due():
             # The target judges what the slim verifier endorses, too; escalated tokens do not count.
             self._checked[seen.request_id] = [token.judge == self._slim for token in seen.pending]
@@ -438,11 +431,6 @@ class ViaSD(DraftedBlocks):
         found = refused is not None and endorsed[refused]
         if any(endorsed):
             self._budget.note_check(sum(endorsed), sum(endorsed[:end]), int(found))
-
-    def _route(self) -> int:
-        if self._budget is None:
-            return 0
-        return round(min(self._budget.strictness / STRICTEST, 1.0) * STRICTNESS_STEPS)
 
     def _is_degenerate(self, seen: Observation) -> bool:
         if self._guard is None:

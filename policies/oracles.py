@@ -336,7 +336,11 @@ def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequen
     while queue:
         _, state = heappop(queue)
         if state[0] >= len(rounds):
-            return PlannedRounds(_path(came, state), spent[state])
+            path, total_s = dict[int, Round](), spent[state]
+            while state in came:
+                state, choice = came[state]
+                path[state[0]] = choice
+            return PlannedRounds(path, total_s)
         if state in visited:
             continue
         visited.add(state)
@@ -426,14 +430,6 @@ def _distinct(offered: Sequence[Round]) -> list[Round]:
     return list(best.values())
 
 
-def _path(came: dict[State, tuple[State, Round]], state: State) -> dict[int, Round]:
-    rounds: dict[int, Round] = {}
-    while state in came:
-        state, choice = came[state]
-        rounds[state[0]] = choice
-    return rounds
-
-
 WINDOWS = "[1, 1,000]"  # tokens; far beyond what is recorded, since every window shorter than the longest is tried too
 # Windows below the last one, in chains of three and more members.
 LOWER_WINDOWS = (1, 2, 3, 4, 6, 8)
@@ -461,7 +457,10 @@ class Oracle(ABC):
     def foresee(self, foresight: Foresight) -> dict[str, float]:
         """Plan every request, before the first step; returns the seconds of each at batch 1."""
         self._running.clear()
-        self._plans = {name: self._planned(foresight, name) for name in foresight.request_ids}
+        self._plans = {}
+        for name in foresight.request_ids:
+            offered = [self.rounds(foresight, name, position) for position in range(foresight.num_tokens(name))]
+            self._plans[name] = least_seconds(foresight, name, offered)
         return {name: plan.seconds for name, plan in self._plans.items()}
 
     def decide(self, seen: Observation) -> Step:
@@ -482,11 +481,6 @@ class Oracle(ABC):
         """End a round that has committed."""
         if outcome.num_emitted:
             self._running.pop(outcome.request_id, None)
-
-    def _planned(self, foresight: Foresight, request_id: str) -> PlannedRounds:
-        positions = range(foresight.num_tokens(request_id))
-        offered = [self.rounds(foresight, request_id, position) for position in positions]
-        return least_seconds(foresight, request_id, offered)
 
 
 class OracleWindow(Oracle):

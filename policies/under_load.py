@@ -370,7 +370,9 @@ class OffUnderLoad(MadeOf):
         """The step of the policy for the load at which the round began."""
         policy, last = self._playing.get(seen.request_id), seen.last
         if policy is None or (not seen.num_pending and (last is None or last.num_emitted)):
-            policy = self._playing[seen.request_id] = self._policy_at(seen.load.num_running)
+            running = seen.load.num_running
+            policy = next(part for first, part in reversed(self.steps) if running >= first)
+            self._playing[seen.request_id] = policy
         return policy.decide(seen)
 
     def learn(self, outcome: Outcome) -> None:
@@ -378,9 +380,6 @@ class OffUnderLoad(MadeOf):
         self._playing[outcome.request_id].learn(outcome)
         if outcome.done:
             del self._playing[outcome.request_id]
-
-    def _policy_at(self, num_running: int) -> Policy:
-        return next(policy for first, policy in reversed(self.steps) if num_running >= first)
 
 
 def _parse(table: str) -> list[tuple[int, int]]:
@@ -438,16 +437,13 @@ class Slo(DraftedBlocks):
 
     def block(self, seen: Observation) -> Step:
         """A draft of what its urgency leaves of the request's window, or plain decoding."""
-        return self.block_of(self._urged(seen, self._schedule.window(seen.request_id)))
+        window, load, due_s = self._schedule.window(seen.request_id), seen.load, seen.deadline_s
+        if due_s is not None and load.num_running >= self._loaded:
+            soon_s = self._margin * sum(load.duration_s[level] for level in self._levels)
+            slack_s = due_s - load.now_s
+            window = window if slack_s <= soon_s else int(window * soon_s / slack_s)
+        return self.block_of(window)
 
     def learn(self, outcome: Outcome) -> None:
         """Move the request's window after each verification that judged something."""
         self._schedule.note(outcome)
-
-    def _urged(self, seen: Observation, window: int) -> int:
-        load, due_s = seen.load, seen.deadline_s
-        if due_s is None or load.num_running < self._loaded:
-            return window
-        soon_s = self._margin * sum(load.duration_s[level] for level in self._levels)
-        slack_s = due_s - load.now_s
-        return window if slack_s <= soon_s else int(window * soon_s / slack_s)

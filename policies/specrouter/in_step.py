@@ -114,7 +114,10 @@ class InStep(Selector):
         choice.chain, choice.figures = self._mixed(self._found(choice, figures), figures), figures
         choice.num_rows, choice.rounds = num_rows, 0
         choice.plans.clear()
-        self._fade(choice, num_rows)
+        faded = self._options.explores * num_rows  # rounds after which evidence against trying a pair again halves
+        if faded and choice.total - self._faded_at >= faded:
+            self._faded_at = choice.total
+            knowledge.agreement.fade()
         self._mix.clear()
         rows = min(self._constants.trial_rows, num_rows)
         self._trial = self._worth_trying(choice.chain, figures, rows) if self._options.explores else None
@@ -133,13 +136,6 @@ class InStep(Selector):
             return present
         self._counters.switches += 1
         return found
-
-    def _fade(self, choice: Choice, num_rows: int) -> None:
-        """Every `explore` rounds of every request, halve the evidence against trying a pair again."""
-        rounds = self._options.explores * num_rows
-        if rounds and choice.total - self._faded_at >= rounds:
-            self._faded_at = choice.total
-            self._knowledge.agreement.fade()
 
     def _tried(self, tag: str, chain: FoundChain) -> Plan:
         figures = self._choices[None].figures

@@ -264,7 +264,12 @@ class Selector(ABC):
             if trial is not None:
                 self._counters.trials += 1
                 return trial
-        return self._plan_of(choice, tag)
+        plan = choice.plans.get(tag)
+        if plan is None:
+            assert choice.chain is not None
+            assert choice.figures is not None
+            plan = choice.plans[tag] = self._planned(tag, choice.chain, choice.figures)
+        return plan
 
     def note_round(self, tag: str) -> None:
         """The target committed for a request of this tag."""
@@ -298,14 +303,6 @@ class Selector(ABC):
 
     def _key(self, tag: str) -> str | None:
         return None if self.shared else tag
-
-    def _plan_of(self, choice: Choice, tag: str) -> Plan:
-        plan = choice.plans.get(tag)
-        if plan is None:
-            assert choice.chain is not None
-            assert choice.figures is not None
-            plan = choice.plans[tag] = self._planned(tag, choice.chain, choice.figures)
-        return plan
 
     def _search(self, figures: SearchFigures) -> FoundChain:
         return best_chain(figures, members=self._knowledge.models(), judges=self._judges, form=self._form)
