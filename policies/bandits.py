@@ -37,7 +37,6 @@ class BanditSpec:
     """Which chain to play each round, by UCB or EXP3.
 
     Args:
-        pool: the members.
         kind: `ucb` or `exp3`.
         arms: chains, separated by `@`, as `target@draft:4/target`; default the target alone, every drafter with
             window 4, the smallest model under each larger one, and prompt lookup.

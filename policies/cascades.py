@@ -170,7 +170,6 @@ class Polybasic:
     later one of them after each choice; otherwise a pair that began badly would keep its rate for good.
 
     Args:
-        pool: the members.
         most: longest window of either level, 1 to 64.
         warmup: rounds of each chain before the first choice, 1 to 1,000,000.
         every: rounds between two choices, 1 to 1,000,000.
@@ -327,7 +326,6 @@ class CasSpec:
     """Drafts of several members after and below each other, as long as each piece is expected to pay.
 
     Args:
-        pool: the members.
         most: most tokens drafted ahead of the target, 1 to 1,000; a member that judges them may add one.
         every: rounds between two estimates, 1 to 1,000,000; the paper has 20.
         recent: share of the recent rate in a new estimate, above 0 to 1; the paper has 0.3.

@@ -92,7 +92,6 @@ class Guarded(MadeOf):
     `per-tag,default=guarded(policy=...)` there is one for each tag.
 
     Args:
-        pool: the members.
         policy: asked where it is not set aside. It learns from its own steps only, so it does not see the
             end of a request that ends while it is set aside.
         margin: least gain, seconds per token of plain decoding over those of the policy less 1, > -1.
@@ -221,7 +220,6 @@ class PerTag(MadeOf):
     `per-tag,default=draft:4/target,code=mid:3/target`.
 
     Args:
-        pool: the members.
         default: for tags that are not named.
         tags: policy by tag.
     """
@@ -261,7 +259,6 @@ class PerTurn(MadeOf):
     a request that ends under the other one.
 
     Args:
-        pool: the members.
         policy: begins every request.
         then: ends the requests in which it fell below; default the target alone.
         by: `speed`, tokens per second in parts of what the target alone would write (by the line of `MemberSeconds`, so

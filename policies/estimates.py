@@ -50,7 +50,6 @@ class MemberSeconds:
     """Costs of a draft and a verification to a request, by member: seconds, or the unit of `stated`.
 
     Args:
-        pool: the members.
         stated: costs in any unit, > 0, as `draft:1/mid:3/target:10`, of every member with weights (others cost nothing
             unless named); None measures.
         memory: steps that an average reaches back, >= 1.
@@ -173,7 +172,6 @@ class PerformanceProfiler:
     """Seconds of forwards. Mutated by `note`. Letters: L members, K widths.
 
     Args:
-        pool: the members.
         costs: of a forward by member, as for `MemberSeconds`, at every width; None measures. ValueError if bad.
         memory: forwards that a cell's mean reaches back, >= 1.
         moved: share by which a mean moves before tables are read again, > 0.
@@ -577,7 +575,6 @@ class WorkPrices:
     """Prices work by measured operations. Mutated by `see` and `end`.
 
     Args:
-        pool: the members.
         below: names of members below the target that may run; each first reads what its cache lacks.
         costs: of forwards, as for `MemberSeconds`, in place of measured ones; then reading costs nothing.
     """

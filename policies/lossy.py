@@ -53,7 +53,6 @@ class SpeculativeCascade(DraftedBlocks):
     """Two levels; the target judges drafts by a deferral rule.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model, for other rules than token the smallest that has probabilities.
         tokens: block, >= 1.
         rule: chow, diff, opt or token; see `rules.Deferral`.
@@ -144,7 +143,6 @@ class EarlyCommit(DraftedBlocks):
     """Two levels; a draft that is sure throughout is not judged.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         tokens: block, >= 1.
         high: gap of probabilities asked in the first third of the budget, 0 to 1.
@@ -187,7 +185,6 @@ class EntropyPatch(DraftedBlocks):
     """Two levels; the target judges boundaries only.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         theta: entropy, nats, above which a token is a boundary, >= 0.
         most: longest patch, >= 1.
@@ -223,7 +220,6 @@ class EquilibriumDecoding(DraftedBlocks):
     """Two levels; a drafted token is kept where both models' equilibrium prefers it to the target's own.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         tokens: block, >= 1.
         generator: lambda, 0.01 to 100: how strongly the drafter is held to its own probabilities.
@@ -258,7 +254,6 @@ class EnsembleVerification(DraftedBlocks):
     """Two levels; drafts are judged by a mixture of the target and the drafter.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         tokens: block, >= 1.
         weight: of the target in the mixture, in (0, 1); `assistant_ensemble_weight` of transformers.
@@ -278,7 +273,6 @@ class PyramidSD(DraftedBlocks):
     """Three levels: drafts are judged by the qualifier, what it keeps by the target.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         qualifier: between drafter and target; default the largest below the target.
         tokens: drafted before the qualifier judges, >= 1.
@@ -332,7 +326,6 @@ class TypicalAcceptance(DraftedBlocks):
     """Two levels; the target keeps what is plausible to it.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         tokens: block, 1 to 1,000,000.
         eps: probability above which a token is kept whatever the entropy, above 0 to 1.
@@ -360,7 +353,6 @@ class ViaSD(DraftedBlocks):
     """Draft a block, let the slim verifier route its tokens, and ask the target for the escalated ones.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         slim: the slim verifier, between drafter and target; default the largest below the target.
         tokens: block, >= 1.

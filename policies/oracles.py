@@ -199,7 +199,6 @@ class Foresight:
     """The future of every request, which only a recording holds.
 
     Args:
-        pool: the members.
         foreseen: what the recording shows.
         forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held; inf for a forward larger
             than known.
@@ -439,9 +438,6 @@ class Oracle(ABC):
     """A policy that sees ahead.
 
     Plans are made for batch 1 and without seconds for decisions; a larger batch follows the same plans.
-
-    Args:
-        pool: the members.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -487,7 +483,6 @@ class OracleWindow(Oracle):
     """The window of each round that makes the answer cheapest, seen in the recording.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         most: longest window, 1 to 1,000; the target alone is always among the choices.
 
@@ -521,7 +516,6 @@ class OracleChain(Oracle):
     members in which the last window is any up to `most` and those before it are 1, 2, 3, 4, 6 or 8, up to `most`.
 
     Args:
-        pool: the members.
         most: longest window, 1 to 1,000.
         levels: most members of a chain, >= 2. Planning takes several times as long with each.
 

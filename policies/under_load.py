@@ -66,7 +66,6 @@ class Autotune:
     """One chain for all running requests, the one that brought most tokens per second; chosen every turn of the batch.
 
     Args:
-        pool: the members.
         arms: chains, separated by `@`, windows also as ranges, as `target@draft:1..8/target`, at most 64; default the
             target alone and the smallest model with windows 1 to 8.
         explore: probability that the first round of a turn plays an arm at random, 0 to 1.
@@ -205,7 +204,6 @@ class Goodput(DraftedBlocks):
     is best, by one request, since all of them would have to be read to the drafter first.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model. Prompt lookup counts as free.
         start: window as long as seconds are not known, 1 to `most`.
         most: longest window, 1 to 1,000.
@@ -280,7 +278,11 @@ class Goodput(DraftedBlocks):
     def _choose(self, load: ServerLoad) -> int:
         """Set the window of the turn; returns that of the request that begins it."""
         most = self._draft.tokens
-        self._note_draft(load)
+        fed, draft_s = load.new_tokens[self._drafter], load.duration_s[self._drafter]
+        # The latest draft of the turn before is noted unless much else was read in it.
+        if self._asked and draft_s and fed <= (self._asked + 2) * load.num_running and (fed, draft_s) != self._latest:
+            self._latest = fed, draft_s
+            self._drafts.note(load.num_running, self._asked, draft_s)
         seconds = self._profiler.table(most + 1, num_rows=load.num_running, held_tokens=load.context_tokens)
         drafts_s = np.zeros(most + 1) if self._free else self._drafts.of(load.num_running, most)
         if drafts_s is not None and np.isfinite(seconds[self._target, 0]):
@@ -303,13 +305,6 @@ class Goodput(DraftedBlocks):
         self.window = self._asked = self.best - 1 if below else self.best + 1
         return self.window
 
-    def _note_draft(self, load: ServerLoad) -> None:
-        """Note the latest draft of the turn before, unless much else was read in it."""
-        fed, seconds = load.new_tokens[self._drafter], load.duration_s[self._drafter]
-        if self._asked and seconds and fed <= (self._asked + 2) * load.num_running and (fed, seconds) != self._latest:
-            self._latest = fed, seconds
-            self._drafts.note(load.num_running, self._asked, seconds)
-
 
 WINDOW = 4  # tokens drafted if neither a policy nor a table is given
 AT = 32  # default: running requests from which on the target decodes alone
@@ -322,7 +317,6 @@ class OffUnderLoad(MadeOf):
     only, so it does not see the end of a request that ends under another one.
 
     Args:
-        pool: the members.
         policy: below the threshold; default a chain of `draft` with window 4 and the target.
         at: running requests from which on the target decodes alone, >= 1; default 32.
         table: window of `draft` by running requests, in place of both, as `1:5/16:2/64:0`: 5 tokens from 1 request on,
@@ -401,7 +395,6 @@ class Slo(DraftedBlocks):
     slack: nothing says that it may wait.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         loaded: running requests from which on a batch is loaded, >= 1.
         margin: rounds before its next token is due in which a request is urgent, > 0.

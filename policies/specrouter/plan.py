@@ -121,7 +121,10 @@ class Planner:
                 longest = min(longest, window) if in_step else window
                 most_doubt = most_doubt if in_step else doubts
             draft = self.draft(lowest, longest, stop)
-            fixed = self._fixed_chain(chain) if self._fixed and not in_step else None
+            if self._fixed and not in_step:
+                fixed = self._chains.get(chain)
+                if fixed is None:
+                    fixed = self._chains[chain] = Chain(self._pool, self.notation(chain))
         return Plan(
             chain=chain,
             verifies=self._above(chain),
@@ -166,12 +169,6 @@ class Planner:
         if stop is None:
             stop = self._stops[key] = SurvivalBelow(chance=key[0], hazard=key[1], of_doubt=key[2])
         return longest, stop
-
-    def _fixed_chain(self, chain: FoundChain) -> Chain:
-        found = self._chains.get(chain)
-        if found is None:
-            found = self._chains[chain] = Chain(self._pool, self.notation(chain))
-        return found
 
     def _hazards(self, tag: str, chain: FoundChain, index: int) -> dict[str, Hazard]:
         """By drafter, for the tokens that a level holds."""

@@ -258,7 +258,6 @@ class SpecRouter:
     """Chains and windows chosen by running estimates.
 
     Args:
-        pool: the members.
         every: rounds of a tag, or of every request in step, between two selections, >= 1.
         most: longest window, 1 to 1,000.
         form: "nested" or "filter" prediction, by which members are found; windows are those of the nested one. None:

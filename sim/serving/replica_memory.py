@@ -21,7 +21,6 @@ class ReplicaMemory:
     it holds only its prefix hit until it first runs, so that requests which do not draft take none of its blocks.
 
     Args:
-        pool: the members.
         limits: of the replica.
         unit_tokens: of the workload's blocks.
         runs: names of members that run; None: all.

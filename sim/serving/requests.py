@@ -120,7 +120,6 @@ class ServedRequest(Session):
     """One request while it is served.
 
     Args:
-        pool: the members.
         arrival: the request of the workload.
         serial: of the request in its run.
         answers: of the recording.
