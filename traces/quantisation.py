@@ -52,7 +52,12 @@ def quantised_weights(
     layers = [_layer(decoder, index) for index in range(decoder.layers)]
     # One table counts for both where output and embedding share it.
     sizes = {TABLE: decoder.table_parameters, OUTPUT: 0 if decoder.tied else decoder.table_parameters}
-    skips = _skipped(skipped, [*(name for layer in layers for name in layer), *sizes])
+    names, skips = [*(name for layer in layers for name in layer), *sizes], set[str]()
+    for pattern in skipped:
+        matched = {name for name in names if _matches(pattern, name)}
+        if not matched and not _ELSEWHERE.search(pattern.lower()):
+            raise UnknownModuleError(f"must name modules of a decoder, as {OUTPUT} or model.layers.0.mlp", pattern)
+        skips |= matched
     by_layer = [
         sum(size for name, size in layer.items() if name not in skips and ".experts." not in name) for layer in layers
     ]
@@ -87,17 +92,6 @@ def _layer(decoder: DecoderShape, index: int) -> dict[str, int]:
     found |= {f"{start}.mlp.gate": 0, f"{start}.block_sparse_moe.gate": 0, f"{start}.mlp.shared_expert_gate": 0}
     if mixture.shared:
         found |= {f"{start}.mlp.shared_expert.{name}": hidden * mixture.shared for name in _GATED}
-    return found
-
-
-def _skipped(patterns: Sequence[str], names: Sequence[str]) -> set[str]:
-    """Names of modules that patterns match; raises UnknownModuleError for one that matches none."""
-    found = set[str]()
-    for pattern in patterns:
-        matched = {name for name in names if _matches(pattern, name)}
-        if not matched and not _ELSEWHERE.search(pattern.lower()):
-            raise UnknownModuleError(f"must name modules of a decoder, as {OUTPUT} or model.layers.0.mlp", pattern)
-        found |= matched
     return found
 
 

@@ -120,19 +120,16 @@ class StoredNodes:
     def _read(self, number: int) -> tuple[Trie, ...]:
         first, end = self._batches[number]
         rows = self._requests[first:end]
-        codes = from_table(self._table(self._row[first], self._row[end]), self._meta)
+        start, stop, parts = self._row[first], self._row[end], []
+        for group, (begins, after) in enumerate(pairwise(self._group_rows)):
+            if begins < stop and start < after:
+                skipped = max(start - begins, 0)
+                parts.append(self._group(group).slice(skipped, min(stop, after) - begins - skipped))
+        codes = from_table(pa.concat_tables(parts).combine_chunks(), self._meta)
         if not self._checked[number]:
             check_nodes(codes, rows, self._meta, self._path, first_request=first, first_row=self._row[first])
             self._checked[number] = True
         return tries(codes, [row.num_nodes for row in rows])
-
-    def _table(self, start: int, end: int) -> pa.Table:
-        parts = []
-        for group, (first, after) in enumerate(pairwise(self._group_rows)):
-            if first < end and start < after:
-                begins = max(start, first)
-                parts.append(self._group(group).slice(begins - first, min(end, after) - begins))
-        return pa.concat_tables(parts).combine_chunks()
 
     def _group(self, group: int) -> pa.Table:
         if self._last_group[0] != group:
