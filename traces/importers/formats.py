@@ -155,8 +155,13 @@ def unlike(first: Fields) -> TraceFormatError:
     if error := first.values.get("error"):
         rule = f"must be a log of a server: it is an error of a server; {_SERVER}"
         return _refusal(first.place, rule, message_of(error, _MOST_SHOWN))
-    if _is_of_stream(first.values):
-        return _refusal(first.place, f"must be a log of a server: it is {_ended_how(first.values)}", keys_of(first))
+    choices = list(_choices(first.values))
+    kinds = ("chat.completion.chunk", "text_completion")
+    if "usage" not in first and (any("delta" in one for one in choices) or first.values.get("object") in kinds):
+        how = "that was cut, without a finish_reason and usage; save the stream to its end"
+        if any(one.get("finish_reason") for one in choices):
+            how = "without its last chunk, of usage; ask for stream_options.include_usage"
+        return _refusal(first.place, f"must be a log of a server: it is a streamed response {how}", keys_of(first))
     names = frozenset(first.values)
     for kind in _OBJECTS:
         if names.issuperset(kind.signs):
@@ -165,19 +170,6 @@ def unlike(first: Fields) -> TraceFormatError:
             )
     words = list(_words(first.values))
     return _refusal(first.place, _nearest(" ".join(f'"{word}"' for word in words), words), keys_of(first))
-
-
-def _is_of_stream(values: Mapping[str, Any]) -> bool:
-    """Whether an object is the result of a stream of chat or text completions without counts."""
-    kind = values.get("object")
-    of_chat = any("delta" in choice for choice in _choices(values))
-    return "usage" not in values and (of_chat or kind in ("chat.completion.chunk", "text_completion"))
-
-
-def _ended_how(values: Mapping[str, Any]) -> str:
-    if any(choice.get("finish_reason") for choice in _choices(values)):
-        return "a streamed response without its last chunk, of usage; ask for stream_options.include_usage"
-    return "a streamed response that was cut, without a finish_reason and usage; save the stream to its end"
 
 
 def _choices(values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -290,7 +282,13 @@ def _detected(files: Sequence[Path], formats: Sequence[Format]) -> Format:
     pairing = [known for known in formats if any(map(known.sees, objects.values()))]
     for path, first in objects.items():
         if not any(known.sees_beside(first) for known in pairing):
-            seen[path] = _format_of(first, formats)
+            fitting = [known for known in formats if known.sees(first)]
+            if not fitting:
+                raise unlike(first)
+            if len(fitting) > 1:
+                rule = f"must be named, the file could be {' or '.join(known.name for known in fitting)}"
+                raise first.error("format", rule, keys_of(first))
+            seen[path] = fitting[0]
     found = next(iter(seen.values()))
     for path, other in seen.items():
         if other is not found:
@@ -317,16 +315,6 @@ def _telling(path: Path, formats: Sequence[Format]) -> Format | Fields:
         return next((other for other in islice(found, _MOST_PLAIN) if not is_plain(other)), first)
     except TraceFormatError:  # the reader raises it again, or skips it
         return first
-
-
-def _format_of(first: Fields, formats: Sequence[Format]) -> Format:
-    fitting = [known for known in formats if known.sees(first)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not fitting:
-        raise unlike(first)
-    rule = f"must be named, the file could be {' or '.join(known.name for known in fitting)}"
-    raise first.error("format", rule, keys_of(first))
 
 
 MOST_LINES = 64

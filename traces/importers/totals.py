@@ -266,17 +266,12 @@ def _check_histograms(fields: Fields, counted: Counted, window: int) -> None:
         raise fields.error(drafted_key, rule, int(counted.drafted_histogram.sum()))
     # For any number of tokens, at least as many steps drafted it as kept it.
     longest = max(len(counted.histogram), len(counted.drafted_histogram))
-    kept, drafted = (_at_least(one, longest) for one in (counted.histogram, counted.drafted_histogram))
+    both = (np.pad(one, (0, longest - len(one))) for one in (counted.histogram, counted.drafted_histogram))
+    kept, drafted = (np.cumsum(one[::-1])[::-1] for one in both)  # steps of 0 tokens or more, 1 or more, ...
     if np.any(kept > drafted):
         count = int(np.argmax(kept > drafted))
         rule = f"must hold the {kept[count]} steps of {key} that kept {count} tokens or more"
         raise fields.error(drafted_key, rule, int(drafted[count]))
-
-
-def _at_least(histogram: Ints, length: int) -> Ints:
-    """`[length]` counts of 0 or more, 1 or more, ..."""
-    padded = np.pad(histogram, (0, length - len(histogram)))
-    return np.cumsum(padded[::-1])[::-1]
 
 
 def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) -> tuple[Ints, Ints]:
