@@ -94,7 +94,12 @@ def fit_depths(counts: DepthCounts) -> DepthFit:
     if len(seen) < 2:  # one request shows no spread
         return DepthFit(alpha=alpha, sigma=0.0, beta=beta, spread=spread)
     fitted = seen[:: -(-len(seen) // MOST_FITTED)]
-    alpha[mixed], sigma = _maximise(agreed[fitted], refused[fitted], alpha[mixed])
+    some_agreed, some_refused, sigma = agreed[fitted], refused[fitted], _FIRST_SIGMA
+    for _ in range(_STEPS):
+        share, before = _shares(some_agreed, some_refused, alpha[mixed], sigma), sigma
+        alpha[mixed], sigma = _step(some_agreed.T @ share, some_refused.T @ share, alpha[mixed], sigma)
+        if abs(sigma - before) < _STEADY * before:
+            break
     share = _shares(agreed, refused, alpha[mixed], sigma)
     mean = share @ _GRID
     beta, spread = sigma * mean, sigma * np.sqrt(np.maximum(share @ _GRID**2 - mean**2, 0.0))
@@ -105,18 +110,6 @@ def stated_depths(hazards: Floats, num_requests: int) -> DepthFit:
     """A fit from `[D]` stated hazards, the same for all requests."""
     alike = np.zeros(num_requests)
     return DepthFit(alpha=_logit(hazards, 1.0 - hazards), sigma=0.0, beta=alike, spread=alike)
-
-
-def _maximise(agreed: Floats, refused: Floats, alpha: Floats) -> tuple[Floats, float]:
-    """(alpha, sigma) of most likelihood."""
-    sigma = _FIRST_SIGMA
-    for _ in range(_STEPS):
-        share = _shares(agreed, refused, alpha, sigma)
-        before = sigma
-        alpha, sigma = _step(agreed.T @ share, refused.T @ share, alpha, sigma)
-        if abs(sigma - before) < _STEADY * before:
-            break
-    return alpha, sigma
 
 
 def _shares(agreed: Floats, refused: Floats, alpha: Floats, sigma: float) -> Floats:

@@ -465,17 +465,13 @@ class RoundAnswers:
             refused = wanted - kept
             tokens = state.trunk[position : position + kept] + [state.refused] * refused
             places = [ON_TRUNK] * kept + [OFF_TRUNK] * refused
-            found = self._keep(state, key, made(Drafted, (tokens, places, num_modelled, None)))
-        return found
-
-    def _keep(self, state: RequestRounds, key: tuple[int, int, int, int, int, bool], found: Drafted) -> Drafted:
-        """Cache a draft, unless the cache is full."""
-        self._num_kept += 1
-        if self._num_kept > MOST_KEPT:
-            for fresh in self._fresh.values():
-                fresh.drafts.clear()
-            self._num_kept = 0
-        state.drafts[key] = found
+            found = made(Drafted, (tokens, places, num_modelled, None))
+            self._num_kept += 1
+            if self._num_kept > MOST_KEPT:
+                for fresh in self._fresh.values():
+                    fresh.drafts.clear()
+                self._num_kept = 0
+            state.drafts[key] = found
         return found
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:

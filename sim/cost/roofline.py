@@ -249,7 +249,12 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
     flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices
     per_byte_s, reduce_s, narrow = 0.0, 0.0, 1.0
     if num_devices > 1:
-        per_byte_s, reduce_s = _all_reduce(device, num_devices, engine)
+        if device.link_bytes_per_s is None:
+            raise ValueError(f"cost {device.name}: no link to split models over, got tensor_parallel {num_devices}")
+        per_byte_s = 2 * (num_devices - 1) / num_devices / device.link_bytes_per_s
+        reduce_s = device.link_latency_s
+        if engine is not None:
+            per_byte_s, reduce_s = per_byte_s / engine.link, engine.reduce_s * log2(num_devices)
     layer_s = device.layer_launch_s if engine is None else engine.width_s * model.hidden_size
     launch_s = model.layers * (layer_s + REDUCES * reduce_s)
     if engine is not None:
@@ -293,16 +298,6 @@ def _weights_note(device: Device, model: ModelInfo) -> str:
         return f"{share}, multiplied in {quantised.arithmetic}"
     why = "" if quantised.arithmetic is None else f", as {device.name} has no {quantised.arithmetic} units"
     return f"{share}, dequantised and multiplied in {model.dtype}{why}"
-
-
-def _all_reduce(device: Device, num_devices: int, engine: EngineTerms | None) -> tuple[float, float]:
-    """Seconds of one all-reduce over two devices or more: (per byte, at any size)."""
-    if device.link_bytes_per_s is None:
-        raise ValueError(f"cost {device.name}: no link to split models over, got tensor_parallel {num_devices}")
-    per_byte_s = 2 * (num_devices - 1) / num_devices / device.link_bytes_per_s
-    if engine is None:
-        return per_byte_s, device.link_latency_s
-    return per_byte_s / engine.link, engine.reduce_s * log2(num_devices)
 
 
 def check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:

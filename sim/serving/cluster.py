@@ -391,7 +391,12 @@ class _Group:
             if name is None or (name in self.devices and name not in self.recording.about.costs):
                 return self._rooflines(name, placement)
             split = self.table.tensor_parallel if name.startswith(KERNELS) else 1  # other costs are not split
-            return make_cost(self._located(name), self.recording, engine=self.table.engine, tensor_parallel=split)
+            beside = Path(self.path).parent  # of the cluster file, from which paths count
+            if name.startswith(KERNELS):
+                called = f"{KERNELS}{beside / name.removeprefix(KERNELS)}"
+            else:
+                called = str(beside / name) if name.endswith(FILE_ENDINGS) else name
+            return make_cost(called, self.recording, engine=self.table.engine, tensor_parallel=split)
         except ClusterFileError:
             raise
         except ValueError as error:
@@ -431,12 +436,6 @@ class _Group:
             return engine_terms(engine, self.likes.get(device, device), source=source)
         except ArgumentError as error:
             self._refuse("engine", f"cannot be taken: {error}", engine, told=True)
-
-    def _located(self, name: str) -> str:
-        """The name of a cost; of a file, its path."""
-        if name.startswith(KERNELS):
-            return f"{KERNELS}{Path(self.path).parent / name.removeprefix(KERNELS)}"
-        return str(Path(self.path).parent / name) if name.endswith(FILE_ENDINGS) else name
 
     def _runs(self) -> frozenset[str] | None:
         """The members that the table's policy runs; None: any. Raises for a policy that cannot be built."""

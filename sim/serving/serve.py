@@ -191,7 +191,11 @@ class _Run:
             with paused_collector():
                 stopped = self._stopped_by(horizon_ps)
         except BaseException as error:
-            stopped = self._failed_by(error)
+            if isinstance(error, WrongArrivalError) or (isinstance(error, ValueError) and self._arrivals.is_broken):
+                self._running.catch_up()  # all is served up to the instant of a row that cannot be read
+                stopped = BROKEN
+            else:
+                stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
             raise
         finally:
             ended_ps = max(self._moment.now_ps, *(replica.noted_ps for replica in self._replicas))
@@ -209,13 +213,6 @@ class _Run:
             stopped=stopped,
             paths=tuple(replica.path for replica in self._replicas),
         )
-
-    def _failed_by(self, error: BaseException) -> str:
-        """Why an error stopped the run; for a row of the workload, all is served up to its instant first."""
-        if isinstance(error, WrongArrivalError) or (isinstance(error, ValueError) and self._arrivals.is_broken):
-            self._running.catch_up()
-            return BROKEN
-        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
 
     def _stopped_by(self, horizon_ps: int | None) -> str:
         """Run; returns what stopped it before all requests had ended, "" for nothing."""
