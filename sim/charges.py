@@ -352,7 +352,7 @@ class RoundCharges(Charges):
     def _verify(self, state: "RequestRounds", session: Session, level: int) -> list[Forward]:
         if not session.emitted and not session.tokens:
             methods = (TARGET_ALONE, *state.request.rounds)  # the least of all counts, 0 if none was measured
-            starts_s = (seconds for method in methods if (seconds := self._start_s(state.request, method)))
+            starts_s = (start_s for method in methods if (start_s := self._start_s(state.request, method)))
             if started_s := min(starts_s, default=0.0):
                 state.started_s = started_s
                 return [(1, session.num_prompt, 1, started_s)]

@@ -473,11 +473,11 @@ def derived_submodels(
     known |= found
     for shape in given:  # a recorded submodel must not be larger than its model
         model = next((own.submodel_of for own in recorded if own.name == shape.name), None)
-        whole = None if model is None else known.get(model)
-        if whole is not None and (shape.layers > whole.layers or shape.parameters > whole.parameters):
+        most = None if model is None else known.get(model)
+        if most is not None and (shape.layers > most.layers or shape.parameters > most.parameters):
             raise ArgumentError(
                 f"`models` must give {shape.name}, a submodel of {model}, no more layers and parameters than {model} "
-                f"has ({whole.layers} and {whole.parameters:,}), got {shape.layers} and {shape.parameters:,}"
+                f"has ({most.layers} and {most.parameters:,}), got {shape.layers} and {shape.parameters:,}"
             )
     return tuple(derived.values())
 

@@ -187,7 +187,10 @@ class PricedAsCost(CostModel):
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`: each member's model, then the costs' notes, each once."""
         same = [f"{member} is priced as {price.model} on {price.cost.name}" for member, price in self._prices.items()]
-        return (*same, *dict.fromkeys(note for price in self._prices.values() for note in price.cost.notes()))
+        return (*same, *self._notes())
+
+    def _notes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(note for price in self._prices.values() for note in price.cost.notes()))
 
     def _price(self, model: str) -> tuple[CostModel, str]:
         price = self._prices.get(model)
