@@ -398,8 +398,7 @@ class PrefixAffinity:
     Args:
         setting: of the router.
         least_share: of the prompt that must be cached, in (0, 1].
-        by: load, see `LeastLoaded`.
-        count_sent: see `LeastLoaded`.
+        by, count_sent: see `LeastLoaded`.
     """
 
     reads_prefixes = True
@@ -430,8 +429,7 @@ class TwoChoices:
 
     Args:
         setting: of the router.
-        by: load, see `LeastLoaded`.
-        count_sent: see `LeastLoaded`.
+        by, count_sent: see `LeastLoaded`.
     """
 
     def __init__(self, setting: RouterSetting, *, by: str = "requests", count_sent: bool = True) -> None:
