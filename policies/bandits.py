@@ -37,7 +37,6 @@ class BanditSpec:
     """Which chain to play each round, by UCB or EXP3.
 
     Args:
-        pool: the members.
         kind: `ucb` or `exp3`.
         arms: chains, separated by `@`, as `target@draft:4/target`; default the target alone, every drafter with
             window 4, the smallest model under each larger one, and prompt lookup.
@@ -75,7 +74,10 @@ class BanditSpec:
         if kind == "ucb" and seed is not None:
             raise ValueError(f"seed is for kind=exp3, since ucb draws nothing, got {seed}")
         explore = EXPLORE[kind] if explore is None else explore
-        _check_explore(kind, explore)
+        if kind == "ucb" and not 0.0 <= explore < inf:
+            raise ValueError(f"explore must be >= 0 and finite with kind=ucb, got {explore!r}")
+        if kind == "exp3" and not 0.0 < explore <= 1.0:
+            raise ValueError(f"explore must be in (0, 1] with kind=exp3, got {explore!r}")
         chains = [Chain(pool, text) for text in (default_arms(pool) if arms is None else arms.split("@"))]
         self.arms = tuple(str(chain.spec) for chain in chains)
         say_runs(self, [name for chain in chains for name in chain.spec.members])
@@ -95,7 +97,8 @@ class BanditSpec:
         """The next step of the round's chain; the learner picks one where a round begins."""
         arm = self._playing.get(seen.request_id)
         if arm is None:
-            arm = self._playing[seen.request_id] = self._pick()
+            arm = self._playing[seen.request_id] = self._learner.pick()
+            self.plays[arm] += 1
         return self._chains[arm].decide(seen)
 
     def learn(self, outcome: Outcome) -> None:
@@ -109,11 +112,6 @@ class BanditSpec:
         arm = self._playing.pop(request_id)
         self._learner.reward(arm, outcome.num_emitted, seconds if self._per_second else 1.0)
 
-    def _pick(self) -> int:
-        arm = self._learner.pick()
-        self.plays[arm] += 1
-        return arm
-
 
 def default_arms(pool: Pool) -> list[str]:
     """Typical chains of one, two and three levels for any pool."""
@@ -123,13 +121,6 @@ def default_arms(pool: Pool) -> list[str]:
     if pool.members[0].model_free:
         arms.append(f"{pool.names[0]}:6/{pool.target}")
     return arms
-
-
-def _check_explore(kind: str, explore: float) -> None:
-    if kind == "ucb" and not 0.0 <= explore < float("inf"):
-        raise ValueError(f"explore must be >= 0 and finite with kind=ucb, got {explore!r}")
-    if kind == "exp3" and not 0.0 < explore <= 1.0:
-        raise ValueError(f"explore must be in (0, 1] with kind=exp3, got {explore!r}")
 
 
 class Ucb:
@@ -246,7 +237,11 @@ class HedgeSpec:
         check_least("every", every, 2)
         self._per_second = counts_seconds(reward, costs)
         below = pool.members[:-1]
-        _check_drafters(pool)
+        if not below:
+            raise ValueError("policy hedgespec needs a drafter below the target")
+        for mute in (member.name for member in below if member.drafts_only):
+            rule = f"scores drafters by a forward over text of others, and {mute} only drafts"
+            raise ValueError(f"policy hedgespec {rule}")
         self.drafters = tuple(member.name for member in below)
         self.most_pending = window + len(below)
         self._levels = {name: level for level, name in enumerate(self.drafters)}
@@ -358,16 +353,6 @@ class _Evaluation:
     written: list[tuple[int, list[int]]] = field(default_factory=list)  # by drafter's level, what it endorsed
 
 
-def _check_drafters(pool: Pool) -> None:
-    if len(pool.members) < 2:
-        raise ValueError("policy hedgespec needs a drafter below the target")
-    for member in pool.members[:-1]:
-        if member.drafts_only:
-            raise ValueError(
-                f"policy hedgespec scores drafters by a forward over text of others, and {member.name} only drafts"
-            )
-
-
 class NormalHedge:
     """A choice among N >= 1 experts, all of whose gains are given, without a parameter to tune.
 
@@ -389,21 +374,13 @@ class NormalHedge:
         if max(halves) <= 0.0:
             self.chances = [1.0 / count] * count
             return
-        scale = _scale(halves)
         top = max(halves)
+        low, high = top / (1.0 + log(count)), top  # the largest term alone bounds c from both sides
+        for _ in range(HALVINGS):
+            middle = 0.5 * (low + high)
+            above = sum(exp(half / middle) for half in halves) > e * count
+            low, high = (middle, high) if above else (low, middle)
+        scale = high
         weights = [half**0.5 * exp((half - top) / scale) for half in halves]
         total = sum(weights)
         self.chances = [weight / total for weight in weights]
-
-
-def _scale(halves: list[float]) -> float:
-    """c, by halving: the largest term alone bounds it from both sides."""
-    high = max(halves)
-    low = high / (1.0 + log(len(halves)))
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        if sum(exp(half / middle) for half in halves) > e * len(halves):
-            low = middle
-        else:
-            high = middle
-    return high

@@ -170,7 +170,6 @@ class Polybasic:
     later one of them after each choice; otherwise a pair that began badly would keep its rate for good.
 
     Args:
-        pool: the members.
         most: longest window of either level, 1 to 64.
         warmup: rounds of each chain before the first choice, 1 to 1,000,000.
         every: rounds between two choices, 1 to 1,000,000.
@@ -307,17 +306,11 @@ def seconds_per_token(rates: Sequence[float], draft_s: _Floats, verify_s: _Float
     if len(rates) == 1:
         return np.asarray(lowest_s / handed)
     judged_tokens = np.maximum(handed[:, None], np.arange(1.0, most + 1.0))  # m, [W, W]
-    of_target = _tokens(rates[1], judged_tokens)  # L_1
+    rate = rates[1]  # L_1 = 1 + a + ... + a^m for any m >= 0, by its closed form
+    of_target = judged_tokens + 1.0 if rate == 1.0 else (1.0 - rate ** (judged_tokens + 1.0)) / (1.0 - rate)
     of_middle = of_target * handed[:, None] / judged_tokens  # L_2
     target_s = verify_s[1, np.rint(judged_tokens).astype(int)]  # over m tokens and the position of its own
     return np.asarray(target_s / of_target + lowest_s[:, None] / of_middle)
-
-
-def _tokens(rate: float, judged_tokens: _Floats) -> _Floats:
-    """1 + a + ... + a^m for any m >= 0, by its closed form."""
-    if rate == 1.0:
-        return judged_tokens + 1.0
-    return np.asarray((1.0 - rate ** (judged_tokens + 1.0)) / (1.0 - rate))
 
 
 WARMUP_WINDOW = 4
@@ -333,7 +326,6 @@ class CasSpec:
     """Drafts of several members after and below each other, as long as each piece is expected to pay.
 
     Args:
-        pool: the members.
         most: most tokens drafted ahead of the target, 1 to 1,000; a member that judges them may add one.
         every: rounds between two estimates, 1 to 1,000,000; the paper has 20.
         recent: share of the recent rate in a new estimate, above 0 to 1; the paper has 0.3.

@@ -48,7 +48,6 @@ class ToyWorld:
     """Members that agree with the target the more often the larger they are.
 
     Args:
-        pool: the members.
         seed: chooses another set of models.
         ends: chance, 0 to 1, that the target ends the text at a token.
         refuse: called for every row before it runs; returns that it fails or is deferred, or None to run it.
@@ -199,7 +198,9 @@ class ToyWorld:
             same = token == self.next_token(level, context)
             tvd.append(0.1 if same else 0.9)
             judge = session.judges[first + index]
-            says = ruling(step.rule, self._facts(level, context, same=same, tvd=tvd[-1], judge=judge))
+            # Synthetic probabilities; any token but the verifier's own has at most the largest one.
+            target_prob = 0.9 if same else 0.9 * self._unit(context, 70 + level)
+            says = ruling(step.rule, Facts(same, 0.5, target_prob, 0.9, 1.0, tvd[-1], judge, 0.6, 0.2))
             if says is Ruling.refuse:
                 break
             if says is Ruling.escalate:
@@ -208,11 +209,6 @@ class ToyWorld:
         num_accepted = len(context) - session.num_prompt - len(session.emitted) - first
         own_token = self.next_token(level, context)
         return Judged(num_accepted, own_token, 0, tuple(tvd), escalated=tuple(escalated))
-
-    def _facts(self, level: int, context: list[int], *, same: bool, tvd: float, judge: int) -> Facts:
-        """Synthetic probabilities; any token but the verifier's own has at most the largest one."""
-        target_prob = 0.9 if same else 0.9 * self._unit(context, 70 + level)
-        return Facts(same, 0.5, target_prob, 0.9, 1.0, tvd, judge, 0.6, 0.2)
 
     def _unit(self, context: list[int], salt: int) -> float:
         data = struct.pack(f"<{len(context) + 2}q", self._seed, salt, *context)

@@ -67,18 +67,15 @@ def _about(parts: Sequence[Policy]) -> About | None:
         raise ValueError("an oracle cannot be part of another policy")
     if len(known) < len(abouts):
         return None
+    papers = dict.fromkeys(about.paper for about in known)
     return About(
-        paper="; ".join(paper for paper in dict.fromkeys(about.paper for about in known) if _is_named(paper)),
+        paper="; ".join(paper for paper in papers if paper and not paper.startswith(OWN)),
         lossless=all(about.lossless for about in known),
         members="; ".join(dict.fromkeys(about.members for about in known)),
         observes=frozenset().union(*(about.observes for about in known)),
         works_ahead=any(about.works_ahead for about in known),
         runs=_runs(parts),
     )
-
-
-def _is_named(paper: str) -> bool:
-    return bool(paper) and not paper.startswith(OWN)
 
 
 def _runs(parts: Sequence[Policy]) -> frozenset[str] | None:
@@ -95,7 +92,6 @@ class Guarded(MadeOf):
     `per-tag,default=guarded(policy=...)` there is one for each tag.
 
     Args:
-        pool: the members.
         policy: asked where it is not set aside. It learns from its own steps only, so it does not see the
             end of a request that ends while it is set aside.
         margin: least gain, seconds per token of plain decoding over those of the policy less 1, > -1.
@@ -224,7 +220,6 @@ class PerTag(MadeOf):
     `per-tag,default=draft:4/target,code=mid:3/target`.
 
     Args:
-        pool: the members.
         default: for tags that are not named.
         tags: policy by tag.
     """
@@ -264,7 +259,6 @@ class PerTurn(MadeOf):
     a request that ends under the other one.
 
     Args:
-        pool: the members.
         policy: begins every request.
         then: ends the requests in which it fell below; default the target alone.
         by: `speed`, tokens per second in parts of what the target alone would write (by the line of `MemberSeconds`, so

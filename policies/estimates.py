@@ -50,7 +50,6 @@ class MemberSeconds:
     """Costs of a draft and a verification to a request, by member: seconds, or the unit of `stated`.
 
     Args:
-        pool: the members.
         stated: costs in any unit, > 0, as `draft:1/mid:3/target:10`, of every member with weights (others cost nothing
             unless named); None measures.
         memory: steps that an average reaches back, >= 1.
@@ -146,7 +145,10 @@ def _parse(text: str, pool: Pool) -> dict[str, float]:
     for part in text.split("/"):
         name, _, cost = part.partition(":")
         pool.level(name)
-        seconds = _number(cost)
+        try:
+            seconds = float(cost)
+        except ValueError:
+            seconds = nan
         if not (isfinite(seconds) and seconds > 0):
             raise ValueError(f"costs must read member:number with numbers > 0, as in draft:1/target:10, got {part!r}")
         if name in costs:
@@ -160,13 +162,6 @@ def _parse(text: str, pool: Pool) -> dict[str, float]:
     return costs
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return nan
-
-
 DRAFTS_MEMORY = 64  # drafts that a line by window reaches back
 SLOPE_MEMORY = 256  # forwards that the slope over held tokens reaches back
 ALIKE = 1e-3  # least difference of two sums of squares to count as two directions: against rounding, not tuned
@@ -177,7 +172,6 @@ class PerformanceProfiler:
     """Seconds of forwards. Mutated by `note`. Letters: L members, K widths.
 
     Args:
-        pool: the members.
         costs: of a forward by member, as for `MemberSeconds`, at every width; None measures. ValueError if bad.
         memory: forwards that a cell's mean reaches back, >= 1.
         moved: share by which a mean moves before tables are read again, > 0.
@@ -276,8 +270,11 @@ class PerformanceProfiler:
 
     def _read_all(self, first: float, widths: int, num_rows: int, held: int = 0) -> Floats:
         """`[L, widths]` seconds from `first` new tokens a row on; the same array as long as no member moved."""
-        if self._moved:
-            self._settle_moved()
+        for level in self._moved:
+            self._versions[level] += 1
+            for cell in self._cells[level].values():
+                cell.read, cell.read_held = cell.mean, cell.held
+        self._moved.clear()
         found = self._read.get((num_rows, first, widths, held))
         if found is None:
             found = _Table(len(self._cells), widths)
@@ -289,13 +286,6 @@ class PerformanceProfiler:
         if found.versions != versions:
             self._fill(found, versions, num_rows, first, held)
         return found.seconds
-
-    def _settle_moved(self) -> None:
-        for level in self._moved:
-            self._versions[level] += 1
-            for cell in self._cells[level].values():
-                cell.read, cell.read_held = cell.mean, cell.held
-        self._moved.clear()
 
     def _fill(self, table: "_Table", versions: list[int], num_rows: int, first: float, held: int) -> None:
         # The reference has most cells of all members that take any time; the largest among equals.
@@ -585,7 +575,6 @@ class WorkPrices:
     """Prices work by measured operations. Mutated by `see` and `end`.
 
     Args:
-        pool: the members.
         below: names of members below the target that may run; each first reads what its cache lacks.
         costs: of forwards, as for `MemberSeconds`, in place of measured ones; then reading costs nothing.
     """

@@ -43,7 +43,6 @@ class Chain:
     """A fixed chain with fixed windows.
 
     Args:
-        pool: the members.
         spec: the chain in notation.
         stop: ends the lowest level's drafts early; None drafts whole windows.
 
@@ -101,7 +100,6 @@ class HiSpec(Chain):
     """Three levels: each draft is judged by a verifier that costs little, what it gathers by the target.
 
     Args:
-        pool: the members.
         draft: the drafter, an early exit in the paper; default the smallest model.
         middle: the intermediate verifier, a later exit in the paper; default the smallest above the drafter.
         tokens: drafted before the intermediate verifier judges, 1 to 1,000,000.
@@ -193,7 +191,6 @@ class Confident(FixedBlocks):
     """Draft until the drafter's probability falls below a threshold, then verify.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         below: probability that ends a draft, 0 to 1; the token is kept in the draft.
         most: longest draft, >= 1.
@@ -220,7 +217,6 @@ class Svip(FixedBlocks):
     """Two levels; a draft ends at the first token whose entropy bound on acceptance is too low.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         h: largest square root of the entropy in nats, > 0.
         most: longest draft, >= 1.
@@ -241,7 +237,6 @@ class ViaSDLossless(DraftedBlocks):
     """Draft a block, let the slim verifier cut it, let the target judge what is left.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         slim: the slim verifier, between drafter and target; default the largest below the target.
         tokens: block, >= 1.

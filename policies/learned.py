@@ -82,20 +82,16 @@ def fit_of(chances: Floats, happened: Bools) -> Fit:
     order = np.argsort(chances, kind="stable")
     bins = [part for part in np.array_split(order, BINS) if len(part)]
     errors = [abs(float(chances[part].mean() - happened[part].mean())) * len(part) for part in bins]
-    return Fit(
-        num_rows=len(chances),
-        share=float(happened.mean()),
-        auc=_auc(chances, happened),
-        calibration_error=sum(errors) / len(chances),
-    )
-
-
-def _auc(chances: Floats, happened: Bools) -> float:
     _, place, counts = np.unique(chances, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - counts + (counts + 1) / 2)[place]
     positive = int(happened.sum())
     above = ranks[happened].sum() - positive * (positive + 1) / 2
-    return float(above / (positive * (len(chances) - positive)))
+    return Fit(
+        num_rows=len(chances),
+        share=float(happened.mean()),
+        auc=float(above / (positive * (len(chances) - positive))),
+        calibration_error=sum(errors) / len(chances),
+    )
 
 
 FORMAT = "paceline-acceptance-head"

@@ -53,7 +53,6 @@ class SpeculativeCascade(DraftedBlocks):
     """Two levels; the target judges drafts by a deferral rule.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model, for other rules than token the smallest that has probabilities.
         tokens: block, >= 1.
         rule: chow, diff, opt or token; see `rules.Deferral`.
@@ -144,7 +143,6 @@ class EarlyCommit(DraftedBlocks):
     """Two levels; a draft that is sure throughout is not judged.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         tokens: block, >= 1.
         high: gap of probabilities asked in the first third of the budget, 0 to 1.
@@ -176,22 +174,17 @@ class EarlyCommit(DraftedBlocks):
 
     def judge(self, seen: Observation, last: Outcome) -> Step:
         """Commit the block where the drafter is sure throughout."""
-        asked = self._asked(seen.num_emitted, seen.remaining)
+        thirds = 3 * seen.num_emitted // (seen.num_emitted + seen.remaining)  # of the budget
+        asked = (self._high, self._middle, self._low)[thirds]
         pending = seen.pending
         sure = all(token.signal.gap >= asked for token in pending)
         return Commit(len(pending)) if sure else self._verify
-
-    def _asked(self, num_emitted: int, remaining: int) -> float:
-        """The threshold at this progress, in thirds of the budget."""
-        thirds = 3 * num_emitted // (num_emitted + remaining)
-        return (self._high, self._middle, self._low)[thirds]
 
 
 class EntropyPatch(DraftedBlocks):
     """Two levels; the target judges boundaries only.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         theta: entropy, nats, above which a token is a boundary, >= 0.
         most: longest patch, >= 1.
@@ -217,21 +210,16 @@ class EntropyPatch(DraftedBlocks):
     def judge(self, seen: Observation, last: Outcome) -> Step:
         """Commit the inside of the patch, have its boundary judged."""
         num_pending = seen.num_pending
-        if not self._ends_in_boundary(seen, last.num_drafted):
+        ended_early = last.num_drafted < self._draft.tokens and seen.room > 0  # which only a boundary does
+        if not (ended_early or seen.pending[-1].signal.entropy > self._theta):
             return Commit(num_pending)
         return Commit(num_pending - 1) if num_pending > 1 else self._verify
-
-    def _ends_in_boundary(self, seen: Observation, num_drafted: int) -> bool:
-        if num_drafted < self._draft.tokens and seen.room:
-            return True  # nothing else ends a draft early
-        return seen.pending[-1].signal.entropy > self._theta
 
 
 class EquilibriumDecoding(DraftedBlocks):
     """Two levels; a drafted token is kept where both models' equilibrium prefers it to the target's own.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         tokens: block, >= 1.
         generator: lambda, 0.01 to 100: how strongly the drafter is held to its own probabilities.
@@ -266,7 +254,6 @@ class EnsembleVerification(DraftedBlocks):
     """Two levels; drafts are judged by a mixture of the target and the drafter.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         tokens: block, >= 1.
         weight: of the target in the mixture, in (0, 1); `assistant_ensemble_weight` of transformers.
@@ -286,7 +273,6 @@ class PyramidSD(DraftedBlocks):
     """Three levels: drafts are judged by the qualifier, what it keeps by the target.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model that has probabilities.
         qualifier: between drafter and target; default the largest below the target.
         tokens: drafted before the qualifier judges, >= 1.
@@ -340,7 +326,6 @@ class TypicalAcceptance(DraftedBlocks):
     """Two levels; the target keeps what is plausible to it.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         tokens: block, 1 to 1,000,000.
         eps: probability above which a token is kept whatever the entropy, above 0 to 1.
@@ -368,7 +353,6 @@ class ViaSD(DraftedBlocks):
     """Draft a block, let the slim verifier route its tokens, and ask the target for the escalated ones.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         slim: the slim verifier, between drafter and target; default the largest below the target.
         tokens: block, >= 1.
@@ -419,7 +403,8 @@ class ViaSD(DraftedBlocks):
     def judge(self, seen: Observation, last: Outcome) -> Step:
         """Slim pass, then commit or the full pass."""
         if last.step.__class__ is Draft:
-            return self._verify if self._is_degenerate(seen) else self._routes[self._route()]
+            strict = min(self.strictness / STRICTEST, 1.0)
+            return self._verify if self._is_degenerate(seen) else self._routes[round(strict * STRICTNESS_STEPS)]
         if self._budget is not None and self._budget.is_due():
             # The target judges what the slim verifier endorses, too; escalated tokens do not count.
             self._checked[seen.request_id] = [token.judge == self._slim for token in seen.pending]
@@ -438,11 +423,6 @@ class ViaSD(DraftedBlocks):
         found = refused is not None and endorsed[refused]
         if any(endorsed):
             self._budget.note_check(sum(endorsed), sum(endorsed[:end]), int(found))
-
-    def _route(self) -> int:
-        if self._budget is None:
-            return 0
-        return round(min(self._budget.strictness / STRICTEST, 1.0) * STRICTNESS_STEPS)
 
     def _is_degenerate(self, seen: Observation) -> bool:
         if self._guard is None:

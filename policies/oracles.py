@@ -199,7 +199,6 @@ class Foresight:
     """The future of every request, which only a recording holds.
 
     Args:
-        pool: the members.
         foreseen: what the recording shows.
         forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held; inf for a forward larger
             than known.
@@ -336,7 +335,11 @@ def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequen
     while queue:
         _, state = heappop(queue)
         if state[0] >= len(rounds):
-            return PlannedRounds(_path(came, state), spent[state])
+            path, total_s = dict[int, Round](), spent[state]
+            while state in came:
+                state, choice = came[state]
+                path[state[0]] = choice
+            return PlannedRounds(path, total_s)
         if state in visited:
             continue
         visited.add(state)
@@ -426,14 +429,6 @@ def _distinct(offered: Sequence[Round]) -> list[Round]:
     return list(best.values())
 
 
-def _path(came: dict[State, tuple[State, Round]], state: State) -> dict[int, Round]:
-    rounds: dict[int, Round] = {}
-    while state in came:
-        state, choice = came[state]
-        rounds[state[0]] = choice
-    return rounds
-
-
 WINDOWS = "[1, 1,000]"  # tokens; far beyond what is recorded, since every window shorter than the longest is tried too
 # Windows below the last one, in chains of three and more members.
 LOWER_WINDOWS = (1, 2, 3, 4, 6, 8)
@@ -443,9 +438,6 @@ class Oracle(ABC):
     """A policy that sees ahead.
 
     Plans are made for batch 1 and without seconds for decisions; a larger batch follows the same plans.
-
-    Args:
-        pool: the members.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -461,7 +453,10 @@ class Oracle(ABC):
     def foresee(self, foresight: Foresight) -> dict[str, float]:
         """Plan every request, before the first step; returns the seconds of each at batch 1."""
         self._running.clear()
-        self._plans = {name: self._planned(foresight, name) for name in foresight.request_ids}
+        self._plans = {}
+        for name in foresight.request_ids:
+            offered = [self.rounds(foresight, name, position) for position in range(foresight.num_tokens(name))]
+            self._plans[name] = least_seconds(foresight, name, offered)
         return {name: plan.seconds for name, plan in self._plans.items()}
 
     def decide(self, seen: Observation) -> Step:
@@ -483,17 +478,11 @@ class Oracle(ABC):
         if outcome.num_emitted:
             self._running.pop(outcome.request_id, None)
 
-    def _planned(self, foresight: Foresight, request_id: str) -> PlannedRounds:
-        positions = range(foresight.num_tokens(request_id))
-        offered = [self.rounds(foresight, request_id, position) for position in positions]
-        return least_seconds(foresight, request_id, offered)
-
 
 class OracleWindow(Oracle):
     """The window of each round that makes the answer cheapest, seen in the recording.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         most: longest window, 1 to 1,000; the target alone is always among the choices.
 
@@ -527,7 +516,6 @@ class OracleChain(Oracle):
     members in which the last window is any up to `most` and those before it are 1, 2, 3, 4, 6 or 8, up to `most`.
 
     Args:
-        pool: the members.
         most: longest window, 1 to 1,000.
         levels: most members of a chain, >= 2. Planning takes several times as long with each.
 

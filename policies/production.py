@@ -73,7 +73,6 @@ class SglangAdaptive(DraftedBlocks):
     """A draft length by the size of the batch and by what stayed, as SGLang moves it.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         ladder: lengths by running requests, as `1:1+3+7/8:0+1+3/32:0+1/64:0`: 1, 3 or 7 tokens from 1 request on, none,
             1 or 3 from 8 on. It begins at 1 and goes up; a length of 0 drafts nothing.
@@ -153,7 +152,6 @@ class TrtllmGate(DraftedBlocks):
     """A fixed draft length until too little of it stays, then the target alone for good.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         window: tokens of a draft, 1 to 256.
         rounds: of a batch, that the mean reaches back; nothing is switched off before there are as many.

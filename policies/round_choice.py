@@ -53,7 +53,6 @@ class RoundChoice:
     A round ends where the target commits. A policy of yours inherits it, or calls it.
 
     Args:
-        pool: the members.
         chains: K >= 1 in notation, such as "draft:4/target"; "target" is the target alone.
         choose: of `RoundHistory.numbers`, the index of a chain.
 

@@ -272,7 +272,14 @@ class RequestTexts:
         """The text of a request, extended by what was committed since the last call."""
         text = self._open.get(seen.request_id)
         if text is None:
-            text = self._open[seen.request_id] = IndexedText(self._index_of(seen.prompt))
+            index = self._prompts.pop(seen.prompt, None)
+            if index is None:
+                index = SuffixAutomaton()
+                index.extend(seen.prompt)
+                if len(self._prompts) >= MOST_PROMPTS:
+                    del self._prompts[next(iter(self._prompts))]
+            self._prompts[seen.prompt] = index  # the newest one
+            text = self._open[seen.request_id] = IndexedText(index.copy())
             if self._earlier is not None:
                 self._earlier.follow(text.match, seen.prompt)
         new = seen.emitted_from(len(text.answer))
@@ -280,16 +287,6 @@ class RequestTexts:
         if self._earlier is not None:
             self._earlier.follow(text.match, new)
         return text
-
-    def _index_of(self, prompt: tuple[int, ...]) -> SuffixAutomaton:
-        found = self._prompts.pop(prompt, None)
-        if found is None:
-            found = SuffixAutomaton()
-            found.extend(prompt)
-            if len(self._prompts) >= MOST_PROMPTS:
-                del self._prompts[next(iter(self._prompts))]
-        self._prompts[prompt] = found
-        return found.copy()
 
     def elsewhere(self, text: IndexedText) -> Iterator[Place]:
         """Where a text that was just read ends in earlier answers, older ones first."""

@@ -43,7 +43,6 @@ class Pearl:
     """Two levels, both always running.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         window: tokens written ahead in each step, 1 to 1,000,000; None: as many as take the target's time. The other
             options are about the choice of these.
@@ -131,7 +130,6 @@ class Dsi(Pearl):
     """Two levels; the least lookahead with which one target keeps up.
 
     Args:
-        pool: the members.
         draft, window, start, most, memory, costs: as of `pearl`.
     """
 
@@ -146,7 +144,6 @@ class PipeSpec:
     """The drafter, members between, and the target, all running in each step.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         middle: the one member between; None takes all that can verify.
         window: tokens that the drafter writes in each step, 1 to 1,000,000.
@@ -187,7 +184,6 @@ class DraftedTrees(ABC):
     """Draft a tree and judge it in turns; where a token at most has room, the target decodes alone.
 
     Args:
-        pool: the members.
         policy: its name, for errors.
         draft: the drafter; None is the smallest model.
         through: a member that judges the tree before the target does; None is the target at once.
@@ -226,7 +222,6 @@ class TreeDynamic(DraftedTrees):
     defaults are smaller.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model with probabilities.
         beams: nodes of a layer that grow on, and children of each, 1 to 32.
         depth: layers, >= 1.
@@ -256,7 +251,6 @@ class TreeByRanks(DraftedTrees):
     """Trees by ranks: widths by depth as in SpecInfer, or paths as a search over shapes finds them (Sequoia, Medusa).
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model with probabilities.
         shape: `4x2x1`, children by depth, or paths of ranks `0+0.0+1`.
         through: a member between the two that judges first; default none.

@@ -66,7 +66,6 @@ class Autotune:
     """One chain for all running requests, the one that brought most tokens per second; chosen every turn of the batch.
 
     Args:
-        pool: the members.
         arms: chains, separated by `@`, windows also as ranges, as `target@draft:1..8/target`, at most 64; default the
             target alone and the smallest model with windows 1 to 8.
         explore: probability that the first round of a turn plays an arm at random, 0 to 1.
@@ -205,7 +204,6 @@ class Goodput(DraftedBlocks):
     is best, by one request, since all of them would have to be read to the drafter first.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model. Prompt lookup counts as free.
         start: window as long as seconds are not known, 1 to `most`.
         most: longest window, 1 to 1,000.
@@ -280,7 +278,11 @@ class Goodput(DraftedBlocks):
     def _choose(self, load: ServerLoad) -> int:
         """Set the window of the turn; returns that of the request that begins it."""
         most = self._draft.tokens
-        self._note_draft(load)
+        fed, draft_s = load.new_tokens[self._drafter], load.duration_s[self._drafter]
+        # The latest draft of the turn before is noted unless much else was read in it.
+        if self._asked and draft_s and fed <= (self._asked + 2) * load.num_running and (fed, draft_s) != self._latest:
+            self._latest = fed, draft_s
+            self._drafts.note(load.num_running, self._asked, draft_s)
         seconds = self._profiler.table(most + 1, num_rows=load.num_running, held_tokens=load.context_tokens)
         drafts_s = np.zeros(most + 1) if self._free else self._drafts.of(load.num_running, most)
         if drafts_s is not None and np.isfinite(seconds[self._target, 0]):
@@ -303,13 +305,6 @@ class Goodput(DraftedBlocks):
         self.window = self._asked = self.best - 1 if below else self.best + 1
         return self.window
 
-    def _note_draft(self, load: ServerLoad) -> None:
-        """Note the latest draft of the turn before, unless much else was read in it."""
-        fed, seconds = load.new_tokens[self._drafter], load.duration_s[self._drafter]
-        if self._asked and seconds and fed <= (self._asked + 2) * load.num_running and (fed, seconds) != self._latest:
-            self._latest = fed, seconds
-            self._drafts.note(load.num_running, self._asked, seconds)
-
 
 WINDOW = 4  # tokens drafted if neither a policy nor a table is given
 AT = 32  # default: running requests from which on the target decodes alone
@@ -322,7 +317,6 @@ class OffUnderLoad(MadeOf):
     only, so it does not see the end of a request that ends under another one.
 
     Args:
-        pool: the members.
         policy: below the threshold; default a chain of `draft` with window 4 and the target.
         at: running requests from which on the target decodes alone, >= 1; default 32.
         table: window of `draft` by running requests, in place of both, as `1:5/16:2/64:0`: 5 tokens from 1 request on,
@@ -370,7 +364,9 @@ class OffUnderLoad(MadeOf):
         """The step of the policy for the load at which the round began."""
         policy, last = self._playing.get(seen.request_id), seen.last
         if policy is None or (not seen.num_pending and (last is None or last.num_emitted)):
-            policy = self._playing[seen.request_id] = self._policy_at(seen.load.num_running)
+            running = seen.load.num_running
+            policy = next(part for first, part in reversed(self.steps) if running >= first)
+            self._playing[seen.request_id] = policy
         return policy.decide(seen)
 
     def learn(self, outcome: Outcome) -> None:
@@ -378,9 +374,6 @@ class OffUnderLoad(MadeOf):
         self._playing[outcome.request_id].learn(outcome)
         if outcome.done:
             del self._playing[outcome.request_id]
-
-    def _policy_at(self, num_running: int) -> Policy:
-        return next(policy for first, policy in reversed(self.steps) if num_running >= first)
 
 
 def _parse(table: str) -> list[tuple[int, int]]:
@@ -402,7 +395,6 @@ class Slo(DraftedBlocks):
     slack: nothing says that it may wait.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         loaded: running requests from which on a batch is loaded, >= 1.
         margin: rounds before its next token is due in which a request is urgent, > 0.
@@ -438,16 +430,13 @@ class Slo(DraftedBlocks):
 
     def block(self, seen: Observation) -> Step:
         """A draft of what its urgency leaves of the request's window, or plain decoding."""
-        return self.block_of(self._urged(seen, self._schedule.window(seen.request_id)))
+        window, load, due_s = self._schedule.window(seen.request_id), seen.load, seen.deadline_s
+        if due_s is not None and load.num_running >= self._loaded:
+            soon_s = self._margin * sum(load.duration_s[level] for level in self._levels)
+            slack_s = due_s - load.now_s
+            window = window if slack_s <= soon_s else int(window * soon_s / slack_s)
+        return self.block_of(window)
 
     def learn(self, outcome: Outcome) -> None:
         """Move the request's window after each verification that judged something."""
         self._schedule.note(outcome)
-
-    def _urged(self, seen: Observation, window: int) -> int:
-        load, due_s = seen.load, seen.deadline_s
-        if due_s is None or load.num_running < self._loaded:
-            return window
-        soon_s = self._margin * sum(load.duration_s[level] for level in self._levels)
-        slack_s = due_s - load.now_s
-        return window if slack_s <= soon_s else int(window * soon_s / slack_s)

@@ -44,7 +44,6 @@ class Consensus(DraftedBlocks):
     """Draft while the drafters agree, then let the target judge.
 
     Args:
-        pool: the members.
         voters: two drafters or more from smallest to largest, separated by `@`, as `draft@mid`; all except the first
             must be able to verify. Default the smallest model and the smallest verifier above it.
         tokens: drafted between two votes, 1 to `most`.
@@ -59,7 +58,11 @@ class Consensus(DraftedBlocks):
     def __init__(self, pool: Pool, *, voters: str | None = None, tokens: int = 4, most: int = 12) -> None:
         check_within("most", most, ONE_STEP)
         check_within("tokens", tokens, f"[1, most={most}]")
-        names = _default_voters(pool) if voters is None else _named_voters(pool, voters)
+        if voters is None:
+            smallest = smallest_model(pool)
+            names: tuple[str, ...] = (smallest, next_verifier(pool, None, smallest, "consensus"))
+        else:
+            names = _named_voters(pool, voters)
         super().__init__(Draft(names[0], tokens), Verify(pool.target), others=names)
         self._votes = dict(zip(names, (*map(Verify, names[1:]), None), strict=True))
         self._drafts = {name: Draft(name, tokens) for name in names}
@@ -81,11 +84,6 @@ class Consensus(DraftedBlocks):
         return self._draft if continues else self._verify
 
 
-def _default_voters(pool: Pool) -> tuple[str, ...]:
-    smallest = smallest_model(pool)
-    return smallest, next_verifier(pool, None, smallest, "consensus")
-
-
 def _named_voters(pool: Pool, text: str) -> tuple[str, ...]:
     names = tuple(text.split("@"))
     levels = [pool.level(name) for name in names]
@@ -104,7 +102,6 @@ class AdaEDL(DraftedBlocks):
     """Two levels; a draft ends where an entropy bound on acceptance falls below a threshold that adapts.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         gamma: of the bound 1 - sqrt(gamma H), H in nats, > 0.
         threshold: lambda at the start, 0 to 1.
@@ -170,7 +167,6 @@ class Adaptive(DraftedBlocks):
     """Window +`up` after full acceptance, -`down` otherwise.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         start: first window of a request, 1 to `most`.
         up: added after a round in which every drafted token stayed, >= 0.
@@ -204,7 +200,6 @@ class TwoLevel(DraftedBlocks):
     Where window 0 is best the target decodes alone, and one round in `every` drafts a token to hear of acceptance.
 
     Args:
-        pool: the members.
         draft: the drafter; default the smallest model.
         start: window of the first rounds, 1 to `most`.
         most: longest window, 1 to 1,000,000.

@@ -351,8 +351,9 @@ class RoundCharges(Charges):
 
     def _verify(self, state: "RequestRounds", session: Session, level: int) -> list[Forward]:
         if not session.emitted and not session.tokens:
-            started_s = self._least_start_s(state.request)
-            if started_s:
+            methods = (TARGET_ALONE, *state.request.rounds)  # the least of all counts, 0 if none was measured
+            starts_s = (start_s for method in methods if (start_s := self._start_s(state.request, method)))
+            if started_s := min(starts_s, default=0.0):
                 state.started_s = started_s
                 return [(1, session.num_prompt, 1, started_s)]
         forwards = self._prefill(state, session, TARGET_ALONE)
@@ -404,11 +405,6 @@ class RoundCharges(Charges):
             return seconds
         own = self._cost.round_s(request.request_id, 0, TARGET_ALONE)
         return 0.0 if own is None else seconds + own[1]
-
-    def _least_start_s(self, request: RoundsRequest) -> float:
-        """The least of all methods; 0 if none was measured."""
-        methods = (TARGET_ALONE, *request.rounds)
-        return min((seconds for method in methods if (seconds := self._start_s(request, method))), default=0.0)
 
     def _longest(self, request: RoundsRequest, drafter: str) -> int:
         """Most tokens that the drafter drafts in a round: its window, else the most drafted or accepted here."""

@@ -338,16 +338,12 @@ class TablesByRequest:
         if tables is None:
             record = self.trace.requests[self._places[request_id]]
             tables = self._running[request_id] = RequestTables(record, self.trace.meta, self.num_free, self._integers)
-        self._keep(request_id, tables)
-        return tables
-
-    def _keep(self, request_id: str, tables: RequestTables) -> None:
-        """Keep tables, and drop the least recently used ones."""
         self._kept[request_id] = tables
         self._kept_nodes += tables.num_nodes
         while self._kept_nodes > MOST_KEPT_NODES and len(self._kept) > 1:
             _, gone = self._kept.popitem(last=False)
             self._kept_nodes -= gone.num_nodes
+        return tables
 
 
 class Voice:
@@ -453,14 +449,8 @@ def recorded_facts(
 ) -> Facts:
     """The facts of the pending token of `session` at `index` for a verifier.
 
-    Args:
-        session: whose token it is.
-        verifier: level.
-        drafter: of the token; None for a model-free one, which has no probabilities.
-        index: among the pending tokens.
-        node: its context, recorded.
-        same: whether the verifier writes this token.
-        tvd: distance of the two distributions at the context.
+    `drafter` is None for a model-free one, which has no probabilities; `node` is the token's context, recorded; `same`:
+    the verifier writes this token; `tvd` is the distance of the two distributions there.
     """
     child = session.places[index]
     own_child = verifier.child(node)

@@ -149,20 +149,16 @@ def count_depths(told: ToldRounds, num_requests: int) -> DepthCounts:
     From the deepest depth on at which, with all deeper ones, at least 500 decisions were seen (a rate is then known to
     about 0.02), all depths share one rate, seen or not; there are never more than 64 rates.
     """
-    last = _last_depth(told.accepted + told.refused)
+    decisions = told.accepted + told.refused
+    deep = range(min(int(decisions.max(initial=0)), MAX_DEPTHS) - 1, 0, -1)
+    seen = (int(np.maximum(decisions - depth, 0).sum(dtype=np.int64)) for depth in deep)
+    last = next((depth for depth, count in zip(deep, seen, strict=True) if count >= MIN_DECISIONS), 0)
     shape = (num_requests, last + 2)
     kept = _histogram(told.request, np.minimum(told.accepted, last + 1), shape)
     lost = _histogram(told.request[told.refused], np.minimum(told.accepted[told.refused], last), shape)
     agreed = np.cumsum(kept[:, ::-1], axis=1)[:, ::-1][:, 1:]
     agreed[:, last] = np.bincount(told.request, np.maximum(told.accepted - last, 0), minlength=num_requests)
     return DepthCounts(agreed=agreed, refused=lost[:, :-1])
-
-
-def _last_depth(decisions: Ints) -> int:
-    for depth in range(min(int(decisions.max(initial=0)), MAX_DEPTHS) - 1, 0, -1):
-        if int(np.maximum(decisions - depth, 0).sum(dtype=np.int64)) >= MIN_DECISIONS:
-            return depth
-    return 0
 
 
 def _histogram(row: Ints, column: Ints, shape: tuple[int, int]) -> Floats:
@@ -209,7 +205,11 @@ def neighbours(told: ToldRounds, survival: Floats) -> Neighbours | None:
     if not len(first):
         return None
     score = _scores(survival, told.request, told.accepted, told.refused)
-    wanted = float((score[first] * score[first + 1] - _common(told.request, score)[first]).mean())
+    # Of any two rounds of a request, near or far, the mean product of their scores.
+    count = np.bincount(told.request)
+    total, squares = np.bincount(told.request, score), np.bincount(told.request, score**2)
+    common = ((total**2 - squares) / np.maximum(count * (count - 1), 1))[told.request]
+    wanted = float((score[first] * score[first + 1] - common[first]).mean())
     return Neighbours(wanted=wanted, chained=chained)
 
 
@@ -238,14 +238,6 @@ def _scores(survival: Floats, request: AnyInts, accepted: AnyInts, refused: NDAr
     width = above - below
     between = density(quantile(below)) - density(quantile(above))
     return np.where(width > 1e-9, between / np.maximum(width, 1e-9), quantile(above))
-
-
-def _common(request: AnyInts, score: Floats) -> Floats:
-    """`[N]` mean product of the scores of two rounds of the round's request, near or far."""
-    count = np.bincount(request)
-    total, squares = np.bincount(request, score), np.bincount(request, score**2)
-    mean: Floats = (total**2 - squares) / np.maximum(count * (count - 1), 1)
-    return mean[request]
 
 
 def _alike(survival: Floats, rho: float, *, chained: bool) -> tuple[float, Floats]:
@@ -414,19 +406,16 @@ def _variances(densities: Floats, rates: Floats, decisions: Floats, thresholds: 
 
 def _one_round(starts: Floats, rates: list[float], steps: Floats) -> tuple[list[Floats], list[float]]:
     """Mass at each depth and after the last one, and thresholds by depth."""
-    densities, thresholds = [starts], []
+    densities, thresholds, mass = [starts], [], starts
     for rate in rates:
-        thresholds.append(_threshold(densities[-1], rate))
-        densities.append((densities[-1] * _below(thresholds[-1])) @ steps)
+        ends = np.cumsum(mass)
+        wanted = rate * float(ends[-1])
+        cell = min(int(np.searchsorted(ends, wanted)), len(Z) - 1)
+        part = (wanted - float(ends[cell] - mass[cell])) / max(float(mass[cell]), 1e-300)
+        thresholds.append(float(Z[cell]) + STEP * (min(max(part, 0.0), 1.0) - 0.5))
+        mass = (mass * _below(thresholds[-1])) @ steps
+        densities.append(mass)
     return densities, thresholds
-
-
-def _threshold(mass: Floats, share: float) -> float:
-    ends = np.cumsum(mass)
-    wanted = share * float(ends[-1])
-    cell = min(int(np.searchsorted(ends, wanted)), len(Z) - 1)
-    part = (wanted - float(ends[cell] - mass[cell])) / max(float(mass[cell]), 1e-300)
-    return float(Z[cell]) + STEP * (min(max(part, 0.0), 1.0) - 0.5)
 
 
 def _below(threshold: float) -> Floats:

@@ -48,8 +48,7 @@ class ReplayEnv(gymnasium.Env[Numbers, np.int64]):
       short rounds.
 
     Args:
-        recording: as `Replay` takes it.
-        cost: as `Replay` takes it.
+        recording, cost: as `Replay` takes them.
         chains: K in total, in notation, also with ranges: `["target", "draft:1..8/target"]`.
         requests: ids of those to draw episodes from; None for all.
         reward: `saved` or `speed-up`.

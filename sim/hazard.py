@@ -94,7 +94,12 @@ def fit_depths(counts: DepthCounts) -> DepthFit:
     if len(seen) < 2:  # one request shows no spread
         return DepthFit(alpha=alpha, sigma=0.0, beta=beta, spread=spread)
     fitted = seen[:: -(-len(seen) // MOST_FITTED)]
-    alpha[mixed], sigma = _maximise(agreed[fitted], refused[fitted], alpha[mixed])
+    some_agreed, some_refused, sigma = agreed[fitted], refused[fitted], _FIRST_SIGMA
+    for _ in range(_STEPS):
+        share, before = _shares(some_agreed, some_refused, alpha[mixed], sigma), sigma
+        alpha[mixed], sigma = _step(some_agreed.T @ share, some_refused.T @ share, alpha[mixed], sigma)
+        if abs(sigma - before) < _STEADY * before:
+            break
     share = _shares(agreed, refused, alpha[mixed], sigma)
     mean = share @ _GRID
     beta, spread = sigma * mean, sigma * np.sqrt(np.maximum(share @ _GRID**2 - mean**2, 0.0))
@@ -105,18 +110,6 @@ def stated_depths(hazards: Floats, num_requests: int) -> DepthFit:
     """A fit from `[D]` stated hazards, the same for all requests."""
     alike = np.zeros(num_requests)
     return DepthFit(alpha=_logit(hazards, 1.0 - hazards), sigma=0.0, beta=alike, spread=alike)
-
-
-def _maximise(agreed: Floats, refused: Floats, alpha: Floats) -> tuple[Floats, float]:
-    """(alpha, sigma) of most likelihood."""
-    sigma = _FIRST_SIGMA
-    for _ in range(_STEPS):
-        share = _shares(agreed, refused, alpha, sigma)
-        before = sigma
-        alpha, sigma = _step(agreed.T @ share, refused.T @ share, alpha, sigma)
-        if abs(sigma - before) < _STEADY * before:
-            break
-    return alpha, sigma
 
 
 def _shares(agreed: Floats, refused: Floats, alpha: Floats, sigma: float) -> Floats:
@@ -272,7 +265,8 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
     window = min(int((told.accepted + told.refused).max()), MAX_DEPTHS)
     survival = depths.survival(np.append(depths.beta, 0.0), window)
     # The order of drawn rounds does not show which parts of a text are difficult.
-    in_place = drafter.by_start and _any_in_place(requests, drafter.name)
+    own = [one.rounds[drafter.name] for one in requests if drafter.name in one.rounds]
+    in_place = drafter.by_start and any(not rounds.where_placed.all() for rounds in own)
     found = neighbours(told.thinned(MOST_FITTED), survival[:-1]) if in_place else None
     difficulty = fit_difficulty(found, survival[-1]) if in_place else NO_PERSISTENCE
     stand_ins = _stand_ins(told, [request.tag for request in requests])
@@ -305,10 +299,6 @@ def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> Dra
         stand_ins=nobody,
         lengths=lengths,
     )
-
-
-def _any_in_place(requests: Sequence[RoundsRequest], name: str) -> bool:
-    return any(not one.rounds[name].where_placed.all() for one in requests if name in one.rounds)
 
 
 def _stand_ins(told: ToldRounds, tags: list[str]) -> StandIns:
@@ -454,18 +444,14 @@ class Hazard:
             # Rounds that reached the token rejected nothing before it, and this one has at least as much true text.
             return max(own.hazard(depth), own.hazard(beside.depth))
         if own.chances is None:
-            own.chances = self._chances_of(drafter, round(own.beta / _BETA_STEP))
+            step = round(own.beta / _BETA_STEP)  # requests whose offset rounds to the same share chances
+            if (drafter, step) not in self._chances:
+                fit = self.fit(drafter)
+                hazards = fit.depths.hazards(step * _BETA_STEP)
+                found = filter_positions(hazards, fit.decisions, fit.window, fit.persistence)
+                self._chances[drafter, step] = cache(found.chance)
+            own.chances = self._chances[drafter, step]
         return own.chances(depth, beside)
-
-    def _chances_of(self, drafter: int, step: int) -> Chances:
-        """Shared chances of requests whose offset rounds to `step`."""
-        found = self._chances.get((drafter, step))
-        if found is None:
-            fit = self.fit(drafter)
-            hazards = fit.depths.hazards(step * _BETA_STEP)
-            found = cache(filter_positions(hazards, fit.decisions, fit.window, fit.persistence).chance)
-            self._chances[drafter, step] = found
-        return found
 
     def _draw(self, request_id: str, drafter: int) -> _RequestDraws:
         if len(self._draws) >= _MOST_CACHED:

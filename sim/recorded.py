@@ -65,7 +65,12 @@ def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> DevicePlac
         return DevicePlacement()
     if text == EACH:
         return DevicePlacement(pool.names, EACH)
-    pairs = list(text.items()) if isinstance(text, Mapping) else [_pair(part, text) for part in text.split(",")]
+    pairs = list(text.items()) if isinstance(text, Mapping) else []
+    for part in () if isinstance(text, Mapping) else text.split(","):
+        name, equals, device = part.partition("=")
+        if not equals:
+            raise ArgumentError(f"`devices` must be {ONE}, {EACH} or NAME=DEVICE separated by commas, got {text!r}")
+        pairs.append((name, device))
     named: dict[str, str] = {}
     for name, device in pairs:
         if name not in pool.names:
@@ -75,13 +80,6 @@ def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> DevicePlac
         named[name] = device
     devices = tuple([named.get(name, "") for name in pool.names])
     return DevicePlacement(devices, ",".join(f"{name}={device}" for name, device in named.items()))
-
-
-def _pair(part: str, text: str) -> tuple[str, str]:
-    name, equals, device = part.partition("=")
-    if not equals:
-        raise ArgumentError(f"`devices` must be {ONE}, {EACH} or NAME=DEVICE separated by commas, got {text!r}")
-    return name, device
 
 
 class Replayed(NamedTuple):

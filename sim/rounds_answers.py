@@ -14,7 +14,6 @@ round starts at an output position, and its tokens have depths, from 0.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 from math import nan
 from typing import NamedTuple, Self
@@ -61,7 +60,12 @@ class KnownTokens(ABC):
     """
 
     def __init__(self, rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> None:
-        self._rounds = _by_start(rounds, refused, window, num_tokens)
+        short = rounds.short(window, num_tokens)
+        drafted = zip(rounds.drafted.tolist(), short, strict=True)
+        stops = [count if stopped else WHOLE for count, stopped in drafted]
+        columns = (rounds.accepted.tolist(), refused, stops, rounds.where_placed.tolist())
+        found = map(_Round._make, zip(*columns, strict=True))
+        self._rounds: dict[int, _Round] = dict(zip(rounds.start.tolist(), found, strict=True))
 
     @abstractmethod
     def agrees(self, start: int, depth: int) -> bool | None:
@@ -193,17 +197,6 @@ def known_tokens(request: RoundsRequest, drafter: DrafterInfo) -> KnownTokens:
     return kind(rounds, drafter.window, request.length(drafter.name))
 
 
-def _by_start(rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> dict[int, _Round]:
-    short = rounds.short(window, num_tokens)
-    columns: tuple[Iterable[int], ...] = (
-        rounds.accepted.tolist(),
-        refused,
-        [drafted if stopped else WHOLE for drafted, stopped in zip(rounds.drafted.tolist(), short, strict=True)],
-        rounds.where_placed.tolist(),
-    )
-    return dict(zip(rounds.start.tolist(), map(_Round._make, zip(*columns, strict=True)), strict=True))
-
-
 @dataclass(slots=True, eq=False)
 class RequestRounds:
     """The state of a request's replay. Mutated by `begin`, and by charges."""
@@ -321,7 +314,8 @@ class RoundDrafts:
         """
         stops, modelled = self.stops(state, drafter, start, depth + asked)
         wanted = max(min(asked, stops - depth), 0)
-        kept, drawn = self._kept(state, drafter, start, depth, wanted)
+        found = self.decided(state, drafter, start, depth, wanted)
+        kept, drawn = self.cut(state, drafter, start, depth, wanted, found)
         return Kept(wanted, kept, drawn if depth else drawn + modelled)
 
     def refused(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> int:
@@ -341,22 +335,14 @@ class RoundDrafts:
                 raise UnrecordedRoundError(state.request.request_id, start, "draft")
             return stops, int(placed)
         if self._hazard is None:
-            if asked > self._always_drafted(drafter):
+            if drafter not in self._fewest:  # tokens after which it ever stops by itself in the log
+                lengths = fit_lengths(self._trace.requests, self._trace.meta.drafters[drafter])
+                self._fewest[drafter] = WHOLE if lengths is None else lengths.fewest
+            if asked > self._fewest[drafter]:
                 raise UnrecordedRoundError(state.request.request_id, start, "draft")
             return WHOLE, 0
         stops = self._hazard.num_drafted(state.request.request_id, drafter, start=start, asked=asked)
         return (WHOLE, 0) if stops is None else (stops, 1)
-
-    def _always_drafted(self, drafter: int) -> int:
-        """Fewest tokens after which this drafter ever stops by itself in the log."""
-        if drafter not in self._fewest:
-            lengths = fit_lengths(self._trace.requests, self._trace.meta.drafters[drafter])
-            self._fewest[drafter] = WHOLE if lengths is None else lengths.fewest
-        return self._fewest[drafter]
-
-    def _kept(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> tuple[int, int]:
-        """(leading tokens that are the target's, decisions modelled) of `wanted` tokens from `depth` of a round on."""
-        return self.cut(state, drafter, start, depth, wanted, self.decided(state, drafter, start, depth, wanted))
 
     def runs(self, state: RequestRounds, drafter: int, most: int) -> list[int] | None:
         """By start, leading tokens that are the target's in rounds of `most` tokens, if the log has none of them.
@@ -385,7 +371,10 @@ class RoundDrafts:
     def cut(
         self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int, found: Decided
     ) -> tuple[int, int]:
-        """As `_kept`, from decisions on at least as many tokens, from `depth` on."""
+        """(leading tokens that are the target's, decisions modelled) of `wanted` tokens from `depth` of a round on.
+
+        `found` are decisions on at least as many tokens, from `depth` on.
+        """
         last = max(min(depth + wanted, state.num_tokens - start), depth)
         reached, seen = (found.reached, found.reached + 1) if found.reached < last else (last, last)
         drawn = (found.drawn & ((1 << seen) - 1)).bit_count() if found.drawn else 0
@@ -476,17 +465,13 @@ class RoundAnswers:
             refused = wanted - kept
             tokens = state.trunk[position : position + kept] + [state.refused] * refused
             places = [ON_TRUNK] * kept + [OFF_TRUNK] * refused
-            found = self._keep(state, key, made(Drafted, (tokens, places, num_modelled, None)))
-        return found
-
-    def _keep(self, state: RequestRounds, key: tuple[int, int, int, int, int, bool], found: Drafted) -> Drafted:
-        """Cache a draft, unless the cache is full."""
-        self._num_kept += 1
-        if self._num_kept > MOST_KEPT:
-            for fresh in self._fresh.values():
-                fresh.drafts.clear()
-            self._num_kept = 0
-        state.drafts[key] = found
+            found = made(Drafted, (tokens, places, num_modelled, None))
+            self._num_kept += 1
+            if self._num_kept > MOST_KEPT:
+                for fresh in self._fresh.values():
+                    fresh.drafts.clear()
+                self._num_kept = 0
+            state.drafts[key] = found
         return found
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..decoding.legal_steps import IDLE_STEPS, Policy, check_step
 from ..decoding.pool import Pool
 from ..decoding.results import made
-from ..decoding.rules import NO_SIGNAL, Signal
+from ..decoding.rules import NO_SIGNAL
 from ..decoding.seen import Observation, ServerLoad
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Outcome, PolicyError, Step, Verify
@@ -199,7 +199,10 @@ class Automaton:
             asked = self._steps[key] = self._ask(state, has_room)
         step, level = asked
         window = step.tokens if isinstance(step, Draft) else 0
-        first = len(state.judges) if window else self._first_unjudged(state, level)
+        first = len(state.judges)
+        if not window:
+            unjudged = (index for index, judge in enumerate(state.judges) if judge < level)
+            first = 0 if level == self._target else next(unjudged, first)
         walked = level >= self._num_free and not (isinstance(step, Draft) and step.stop is not None)
         found = Due(state, step, level, window, first, walked)
         if has_room:
@@ -228,16 +231,13 @@ class Automaton:
         if state.found_nothing:
             draft = Draft(self._fixed.drafter, 1)
             session.last = made(Outcome, ("", draft, 0, 0, 0, 0, 0, None, (), 0.0, 1, False, 0))
-        step: Step = self._fixed.policy.decide(ByPendingView(session, ServerLoad(len(pool.members)), _no_signal))
+        step: Step = self._fixed.policy.decide(
+            ByPendingView(session, ServerLoad(len(pool.members)), lambda *_: NO_SIGNAL)
+        )
         level = check_step(session, step)
         self._fixed.check(step, "")
         assert isinstance(step, Draft | Verify)
         return step, level
-
-    def _first_unjudged(self, state: Pending, level: int) -> int:
-        if level == self._target:
-            return 0
-        return next((index for index, judge in enumerate(state.judges) if judge < level), len(state.judges))
 
     def _lead(self, due: Due, asked: int, drafted: int, accepted: int, own: int, modelled: int) -> Lead:
         state, level = due.state, due.level
@@ -301,10 +301,6 @@ def _replaced(cached: Cached, level: int, held: int) -> Cached:
 
 def _rolled_back(cached: Cached, limit: int) -> Cached:
     return tuple(None if held is None else min(held, limit) for held in cached)
-
-
-def _no_signal(session: Session, index: int) -> Signal:
-    return NO_SIGNAL
 
 
 class SteppedRequest:
@@ -668,7 +664,9 @@ class FixedRounds:
         found = self._keep(known, position, room, (played.walked or played.stepped).round(position, room))
         if played.walked is not None:
             self._play_on(known, played.walked, position + found.committed, budget)
-        self._forget()
+        while self._num_kept > MOST_KEPT and len(self._known) > 1:
+            _, gone = self._known.popitem(last=False)
+            self._num_kept -= len(gone.wide) + len(gone.narrow)
         return found
 
     def tokens(self, recorded_id: str, position: int, count: int) -> list[int]:
@@ -723,12 +721,6 @@ class FixedRounds:
             known.wide[position] = found
         self._num_kept += 1
         return found
-
-    def _forget(self) -> None:
-        """Drop the least recently used ones."""
-        while self._num_kept > MOST_KEPT and len(self._known) > 1:
-            _, gone = self._known.popitem(last=False)
-            self._num_kept -= len(gone.wide) + len(gone.narrow)
 
 
 class SharedRounds:

@@ -136,19 +136,16 @@ def foresight_of(
 def _forward_s(pool: Pool, cost: CostModel) -> ForwardSeconds:
     @cache
     def forward_s(level: int, new_tokens: int, held_tokens: int) -> float:
-        return _asked_s(cost, pool.names[level], new_tokens, held_tokens)
+        name = pool.names[level]
+        terms = cost.draft_terms(name)
+        if terms is not None and terms.per_token_s is not None:
+            return 0.0  # its drafts do not depend on its cache, and it cannot judge
+        try:
+            return cost.forward_s(name, num_rows=1, new_tokens=new_tokens, context_tokens=held_tokens)
+        except CostRangeError:
+            return inf  # plans must not use a catch-up beyond the measured range
 
     return forward_s
-
-
-def _asked_s(cost: CostModel, name: str, new_tokens: int, held_tokens: int) -> float:
-    terms = cost.draft_terms(name)
-    if terms is not None and terms.per_token_s is not None:
-        return 0.0  # its drafts do not depend on its cache, and it cannot judge
-    try:
-        return cost.forward_s(name, num_rows=1, new_tokens=new_tokens, context_tokens=held_tokens)
-    except CostRangeError:
-        return inf  # plans must not use a catch-up beyond the measured range
 
 
 MOST_BATCH = 1_000_000

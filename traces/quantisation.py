@@ -49,13 +49,19 @@ def quantised_weights(
     Raises:
         UnknownModuleError: a pattern that matches no module, or some experts and not all.
     """
-    modules = _modules(decoder)
-    skips = _skipped(skipped, modules)
+    layers = [_layer(decoder, index) for index in range(decoder.layers)]
+    # One table counts for both where output and embedding share it.
+    sizes = {TABLE: decoder.table_parameters, OUTPUT: 0 if decoder.tied else decoder.table_parameters}
+    names, skips = [*(name for layer in layers for name in layer), *sizes], set[str]()
+    for pattern in skipped:
+        matched = {name for name in names if _matches(pattern, name)}
+        if not matched and not _ELSEWHERE.search(pattern.lower()):
+            raise UnknownModuleError(f"must name modules of a decoder, as {OUTPUT} or model.layers.0.mlp", pattern)
+        skips |= matched
     by_layer = [
-        sum(size for name, size in layer.items() if name not in skips and ".experts." not in name)
-        for layer in modules.layers
+        sum(size for name, size in layer.items() if name not in skips and ".experts." not in name) for layer in layers
     ]
-    routed = [name not in skips for layer in modules.layers for name in layer if ".experts." in name]
+    routed = [name not in skips for layer in layers for name in layer if ".experts." in name]
     if len(set(routed)) > 1:
         raise UnknownModuleError("must skip all experts of a mixture or none", ", ".join(skipped))
     return QuantisedWeights(
@@ -64,29 +70,15 @@ def quantised_weights(
         of_layers=decoder.layers,
         is_even=len(set(by_layer)) == 1,
         experts=bool(routed) and routed[0],
-        in_tables=sum(modules.tables[name] for name in tables if name not in skips),
+        in_tables=sum(sizes[name] for name in tables if name not in skips),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Modules:
-    """Parameters of matrices by their modules' names: of each layer, and of embedding and output.
+def _layer(decoder: DecoderShape, index: int) -> dict[str, int]:
+    """Parameters of a layer's matrices by their modules' names.
 
     One expert represents all of its layer. Routers and other parts that are never quantised have 0.
     """
-
-    layers: tuple[dict[str, int], ...]
-    tables: dict[str, int]
-
-
-def _modules(decoder: DecoderShape) -> _Modules:
-    table = decoder.table_parameters
-    # One table counts for both where output and embedding share it.
-    tables = {TABLE: table, OUTPUT: 0 if decoder.tied else table}
-    return _Modules(layers=tuple(_layer(decoder, index) for index in range(decoder.layers)), tables=tables)
-
-
-def _layer(decoder: DecoderShape, index: int) -> dict[str, int]:
     hidden, own = decoder.hidden, decoder.heads * decoder.head_size
     shared = decoder.kv_heads * decoder.head_size
     start, mixture = f"model.layers.{index}", decoder.mixture
@@ -100,18 +92,6 @@ def _layer(decoder: DecoderShape, index: int) -> dict[str, int]:
     found |= {f"{start}.mlp.gate": 0, f"{start}.block_sparse_moe.gate": 0, f"{start}.mlp.shared_expert_gate": 0}
     if mixture.shared:
         found |= {f"{start}.mlp.shared_expert.{name}": hidden * mixture.shared for name in _GATED}
-    return found
-
-
-def _skipped(patterns: Sequence[str], modules: _Modules) -> set[str]:
-    """Names of modules that patterns match; raises UnknownModuleError for one that matches none."""
-    names = [name for layer in modules.layers for name in layer] + list(modules.tables)
-    found = set[str]()
-    for pattern in patterns:
-        matched = {name for name in names if _matches(pattern, name)}
-        if not matched and not _ELSEWHERE.search(pattern.lower()):
-            raise UnknownModuleError(f"must name modules of a decoder, as {OUTPUT} or model.layers.0.mlp", pattern)
-        found |= matched
     return found
 
 
@@ -247,17 +227,13 @@ class _Section:
             rule = f"must be a known one ({known}); of other weights give the shape itself in FILE.json"
             raise self.error("quant_method", rule, method)
         said = reader(self)
-        self._refuse_other_skips()
-        return said
-
-    def _refuse_other_skips(self) -> None:
-        """Refuse keys that leave modules out by a name that is not this method's."""
-        for key, found in self.keys.items():
+        for key, found in self.keys.items():  # that leave modules out by a name that is not this method's
             near = get_close_matches(key, _SKIPPING, n=1, cutoff=_CLOSE)
             if near and found and key not in self._read:
                 own = [name for name in _SKIPPING if name in self._read]
                 rule = f"must be {' or '.join(own)}" if own else "must be absent, it is not known what it leaves out"
                 raise self.error(key, rule, found)
+        return said
 
     def error(self, key: str, rule: str, found: object) -> TraceFormatError:
         shown = "nothing" if found is None else kind_of_json(found) if isinstance(found, dict) else found
@@ -388,13 +364,7 @@ def _compressed_tensors(section: _Section) -> _Said:
         if sparse.keys.get("format") != "dense":
             raise sparse.error("format", "must be dense, sparse weights are not known", sparse.keys.get("format"))
     skipped, key = section.names("ignore")
-    return _Said(
-        format=_scheme(group),
-        skipped=skipped,
-        skipped_key=key,
-        tables=(OUTPUT,),
-        kv_dtype=_cache(section),
-    )
+    return _Said(format=_scheme(group), skipped=skipped, skipped_key=key, tables=(OUTPUT,), kv_dtype=_cache(section))
 
 
 def _scheme(group: _Section) -> WeightFormat:

@@ -14,7 +14,7 @@ Letters: H hidden size, D size of a head, V vocabulary, L layers, G weights that
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -197,12 +197,8 @@ class DecoderShape:
 def presets() -> Mapping[str, DecoderShape]:
     """Every known model by name, as published configs give it (`presets.toml`); vision towers are left out."""
     shapes = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
-    return {name: _decoder(shape) for name, shape in shapes.items()}
-
-
-def _decoder(shape: dict[str, Any]) -> DecoderShape:
-    mixture = shape.pop("mixture", None)
-    return DecoderShape(**shape, mixture=None if mixture is None else Mixture(**mixture))
+    mixtures = {name: Mixture(**shape.pop("mixture")) for name, shape in shapes.items() if "mixture" in shape}
+    return {name: DecoderShape(**shape, mixture=mixtures.get(name)) for name, shape in shapes.items()}
 
 
 # Of the published EAGLE-3 heads for Llama, Vicuna and Qwen: tokens that they can draft.
@@ -210,7 +206,6 @@ EAGLE3_VOCABULARY = 32_000
 EAGLE3_FEATURES = 3  # layers of the target whose states they join
 MEDUSA_HEADS = 5  # that the paper recommends to train
 
-Head = Callable[[DecoderShape, str], ModelInfo]
 # Heads by name, and in words.
 HEADS: dict[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "medusa": "Medusa"}
 
@@ -222,8 +217,10 @@ def head_of(kind: str, target: DecoderShape, name: str) -> ModelInfo | None:
     """
     if target.mixture is not None and kind != "medusa":
         return None
-    makers: dict[str, Head] = {"eagle": _one_layer, "eagle3": eagle3, "mtp": _one_layer, "medusa": _medusa}
-    return makers[kind](target, name)
+    if kind == "medusa":
+        sizes: dict[str, Any] = {"hidden": target.hidden, "vocabulary": target.vocabulary, "dtype": target.dtype}
+        return medusa(name, heads=MEDUSA_HEADS, **sizes)
+    return eagle3(target, name) if kind == "eagle3" else _one_layer(target, name)
 
 
 def eagle3(
@@ -278,10 +275,6 @@ def _one_layer(target: DecoderShape, name: str) -> ModelInfo:
     """
     joined = 2 * target.hidden * target.hidden
     return _info(target, name, target.layer_parameters + joined + target.table_parameters)
-
-
-def _medusa(target: DecoderShape, name: str) -> ModelInfo:
-    return medusa(name, hidden=target.hidden, vocabulary=target.vocabulary, dtype=target.dtype, heads=MEDUSA_HEADS)
 
 
 def _info(target: DecoderShape, name: str, parameters: int) -> ModelInfo:
@@ -401,7 +394,8 @@ def _read(text: str) -> _Read | None:
         model = "-".join([family[1], *([version] if version and family[1] not in _NO_VERSION else []), size[1]])
         if model not in presets():
             return None
-        rest = _without(rest, family, size)
+        for found in (family, size):
+            rest = rest[: found.start()] + "-" * len(found[0]) + rest[found.end() :]
     elif family is not None or size is not None or head is None:
         return None
     words = [word for word in _PARTS.split(rest) if word]
@@ -409,19 +403,14 @@ def _read(text: str) -> _Read | None:
     return _Read(model, head) if known else None
 
 
-def _without(text: str, *matches: re.Match[str]) -> str:
-    left = list(text)
-    for found in matches:
-        left[found.start() : found.end()] = "-" * (found.end() - found.start())
-    return "".join(left)
-
-
 def _named(member: str, base: DecoderShape | None, target: ModelInfo | None) -> Named | None:
     """The shape by a drafter's name; None where there is none, or sizes contradict it.
 
     A drafter is smaller than its target, and a head as wide.
     """
-    if _copies(member):
+    plain = member.lower()
+    rest = _COPIES.sub("-", plain)
+    if rest != plain and all(_COPY_WORDS.fullmatch(word) for word in _PARTS.split(rest)):
         return Named(None, f"{member} copies text")
     read = _read(member)
     if read is None:
@@ -439,13 +428,6 @@ def _named(member: str, base: DecoderShape | None, target: ModelInfo | None) -> 
         return None
     kind = f"{MEDUSA_HEADS} Medusa heads" if read.head == "medusa" else f"the {HEADS[read.head]} head"
     return Named(head, f"{member} is {kind} of {read.model or 'the target'}")
-
-
-def _copies(text: str) -> bool:
-    """Whether a name means a member that copies text."""
-    plain = text.lower()
-    rest = _COPIES.sub("-", plain)
-    return rest != plain and all(_COPY_WORDS.fullmatch(word) for word in _PARTS.split(rest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,8 +470,15 @@ def derived_submodels(
             f"of {was}, with embedding and output whole"
         )
         found[own.name], made[own.name], derived[own.name] = shape, decoder, Derived(shape=shape, words=words)
-    for shape in given:
-        _check_fits(shape, known, {**known, **found})
+    known |= found
+    for shape in given:  # a recorded submodel must not be larger than its model
+        model = next((own.submodel_of for own in recorded if own.name == shape.name), None)
+        most = None if model is None else known.get(model)
+        if most is not None and (shape.layers > most.layers or shape.parameters > most.parameters):
+            raise ArgumentError(
+                f"`models` must give {shape.name}, a submodel of {model}, no more layers and parameters than {model} "
+                f"has ({most.layers} and {most.parameters:,}), got {shape.layers} and {shape.parameters:,}"
+            )
     return tuple(derived.values())
 
 
@@ -518,14 +507,3 @@ def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: 
         )
     layers = (2 * own.layers * whole.layers + was.layers) // (2 * was.layers)
     return replace(decoder, layers=max(1, layers))
-
-
-def _check_fits(shape: ModelInfo, known: Mapping[str, ModelInfo], shapes: Mapping[str, ModelInfo]) -> None:
-    """Raise for a given shape of a recorded submodel that is larger than its model."""
-    model = known[shape.name].submodel_of if shape.name in known else None
-    whole = None if model is None else shapes.get(model)
-    if whole is not None and (shape.layers > whole.layers or shape.parameters > whole.parameters):
-        raise ArgumentError(
-            f"`models` must give {shape.name}, a submodel of {model}, no more layers and parameters than {model} has "
-            f"({whole.layers} and {whole.parameters:,}), got {shape.layers} and {shape.parameters:,}"
-        )

@@ -38,6 +38,7 @@ from .shapes import (
 class _Family(NamedTuple):
     """Decoders with gated feed-forward parts, as transformers builds them from a config."""
 
+    names: tuple[str, ...]  # in `architectures`: of the model itself, or of one whose text part it is
     norms: int = 2  # in a layer, of the hidden size
     head_norms: int = 0  # and of a head's size
     bias: bool = False  # whether queries, keys and values have one by default
@@ -45,34 +46,27 @@ class _Family(NamedTuple):
     output_bias: bool = True  # whether the same key is for attention's output too
     mlp_bias_key: str = ""  # of the config for biases of feed-forward parts; "" for none
     head_size: int | None = None  # by default; None: hidden size over heads
+    tied: bool = False  # whether output and embedding share weights by default
+    mixture: bool = False  # of experts
 
 
+_LLAMA = ("LlamaForCausalLM", "LlavaForConditionalGeneration")
+_MISTRAL = ("MistralForCausalLM", "Mistral3ForConditionalGeneration")
+_GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
+_QWEN2_MOE = ("Qwen2MoeForCausalLM",)
 _TYPES: dict[str, _Family] = {
-    "llama": _Family(mlp_bias_key="mlp_bias"),
-    "mistral": _Family(bias_key=""),
-    "qwen2": _Family(bias=True, bias_key="", output_bias=False),
-    "qwen3": _Family(head_norms=2, head_size=128),
-    "gemma": _Family(head_size=256),
-    "gemma2": _Family(norms=4, head_size=256),
-    "gemma3_text": _Family(norms=4, head_norms=2, head_size=256),
-    "mixtral": _Family(bias_key=""),
-    "qwen2_moe": _Family(bias=True, bias_key="qkv_bias", output_bias=False),
-    "qwen3_moe": _Family(head_norms=2),
+    "llama": _Family(_LLAMA, mlp_bias_key="mlp_bias"),
+    "mistral": _Family(_MISTRAL, bias_key=""),
+    "qwen2": _Family(("Qwen2ForCausalLM",), bias=True, bias_key="", output_bias=False),
+    "qwen3": _Family(("Qwen3ForCausalLM",), head_norms=2, head_size=128),
+    "gemma": _Family(("GemmaForCausalLM",), head_size=256, tied=True),
+    "gemma2": _Family(("Gemma2ForCausalLM",), norms=4, head_size=256, tied=True),
+    "gemma3_text": _Family(_GEMMA3, norms=4, head_norms=2, head_size=256, tied=True),
+    "mixtral": _Family(("MixtralForCausalLM",), bias_key="", mixture=True),
+    "qwen2_moe": _Family(_QWEN2_MOE, bias=True, bias_key="qkv_bias", output_bias=False, mixture=True),
+    "qwen3_moe": _Family(("Qwen3MoeForCausalLM",), head_norms=2, mixture=True),
 }
-_MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
-# Their names in `architectures`: of the model itself, or of one whose text part it is.
-_DECODERS: dict[str, tuple[str, ...]] = {
-    "llama": ("LlamaForCausalLM", "LlavaForConditionalGeneration"),
-    "mistral": ("MistralForCausalLM", "Mistral3ForConditionalGeneration"),
-    "qwen2": ("Qwen2ForCausalLM",),
-    "qwen3": ("Qwen3ForCausalLM",),
-    "gemma": ("GemmaForCausalLM",),
-    "gemma2": ("Gemma2ForCausalLM",),
-    "gemma3_text": ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
-    "mixtral": ("MixtralForCausalLM",),
-    "qwen2_moe": ("Qwen2MoeForCausalLM",),
-    "qwen3_moe": ("Qwen3MoeForCausalLM",),
-}
+_MIXTURES = tuple(kind for kind, family in _TYPES.items() if family.mixture)
 # Drafters, for any `model_type`, which is that of their layers.
 _DRAFTERS: dict[str, str] = {
     "EagleLlamaForCausalLM": "eagle",
@@ -89,7 +83,6 @@ _PARALLEL = ("pard_token", "pard_token_id", "ptd_token_id", "parallel_drafting")
 # Keys of drafters for a target; with one of them, `architectures` must name the drafter.
 _OF_DRAFTERS = ("dflash_config", "eagle_config", "draft_vocab_size", "medusa_num_heads", "speculators_model_type")
 _LEAST_TARGET = 1024  # hidden size: heads are published for models of at least this one
-_TIED = {"gemma", "gemma2", "gemma3_text"}  # by default
 # Keys that a config may leave out. One that is nearly so called is refused: it may be meant.
 _OPTIONAL = (
     *("num_key_value_heads", "head_dim", "tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias"),
@@ -99,7 +92,7 @@ _FEATURES = "eagle_aux_hidden_state_layer_ids"  # within eagle_config
 _CLOSE = 0.85  # by difflib: a letter or two of such a key
 _OTHER_KV_HEADS = re.compile(r"n_head_kv|n(um)?_kv_heads|num_query_groups|multi_query_group_num")
 MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, fit 64 bits
-_KNOWN = (*(name for names in _DECODERS.values() for name in names), *_DRAFTERS)
+_KNOWN = (*(name for family in _TYPES.values() for name in family.names), *_DRAFTERS)
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -172,8 +165,8 @@ class _Config:
         made_for = next((key for key in _OF_DRAFTERS if self._get(key) is not None), None)
         if not called and made_for is None:
             kind = self._keys.get("model_type")
-            if isinstance(kind, str) and kind in _DECODERS:  # `decoder` raises for others
-                add = " or ".join(f'["{name}"]' for name in _DECODERS[kind])
+            if isinstance(kind, str) and kind in _TYPES:  # `decoder` raises for others
+                add = " or ".join(f'["{name}"]' for name in _TYPES[kind].names)
                 rule = f"must be there, or it is not known whether this is a drafter; of a whole model add {add}"
                 raise self._error("architectures", rule, None)
             return ""
@@ -181,7 +174,7 @@ class _Config:
         if not isinstance(name, str) or name not in _KNOWN:
             raise self._error("architectures", _unknown(name, _KNOWN), name or called or None)
         model_type = self._keys.get("model_type")
-        known = _DECODERS.get(model_type, (name,)) if isinstance(model_type, str) else (name,)
+        known = _TYPES[model_type].names if isinstance(model_type, str) and model_type in _TYPES else (name,)
         if name not in _DRAFTERS and name not in known:
             raise self._error("architectures", f"must be {' or '.join(known)}, of model_type {model_type}", name)
         if name not in _DRAFTERS and made_for is not None:
@@ -249,7 +242,11 @@ class _Config:
         if self._get("per_layer_config"):
             raise self._error("per_layer_config", "must be absent, layers that differ have no shape in common", "one")
         family = _TYPES[kind]
-        self._refuse_near()
+        for key in (key for key in _OPTIONAL if self._get(key) is None):  # one that may stand for it
+            given = [name for name, found in self._own.items() if found is not None]
+            other = [name for name in given if key == "num_key_value_heads" and _OTHER_KV_HEADS.fullmatch(name)]
+            for name in [*get_close_matches(key, given, n=1, cutoff=_CLOSE), *other]:
+                raise self._error(name, f"must be {key}, which is left out", self._own[name])
         bias = self._flag(family.bias_key, otherwise=family.bias) if family.bias_key else family.bias
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
         decoder = DecoderShape(
@@ -260,26 +257,18 @@ class _Config:
             head_size=self._head_size(family, hidden, heads),
             intermediate=self._count("intermediate_size"),
             vocabulary=self._count("vocab_size"),
-            tied=self._flag("tie_word_embeddings", otherwise=kind in _TIED),
+            tied=self._flag("tie_word_embeddings", otherwise=family.tied),
             bias=bias,
             output_bias=bias and family.output_bias,
             feed_forward_bias=bool(family.mlp_bias_key) and self._flag(family.mlp_bias_key, otherwise=False),
             norms=family.norms,
             head_norms=family.head_norms,
             dtype=self._dtype(),
-            mixture=self._mixture(kind) if kind in _MIXTURES else None,
+            mixture=self._mixture(kind) if family.mixture else None,
         )
         if decoder.parameters > MOST_PARAMETERS:
             raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", decoder.parameters)
         return decoder
-
-    def _refuse_near(self) -> None:
-        """Refuse keys that may stand for one that is left out."""
-        for key in (key for key in _OPTIONAL if self._get(key) is None):
-            given = [name for name, found in self._own.items() if found is not None]
-            other = [name for name in given if key == "num_key_value_heads" and _OTHER_KV_HEADS.fullmatch(name)]
-            for name in [*get_close_matches(key, given, n=1, cutoff=_CLOSE), *other]:
-                raise self._error(name, f"must be {key}, which is left out", self._own[name])
 
     def _kv_heads(self, kind: str, heads: int) -> int:
         """Of keys and values: as many as of queries where the config says null, or where Llama's says nothing."""
@@ -533,7 +522,8 @@ def _given(text: str, name: str, source: str) -> _Given:
     for way in ways.split(","):
         key, _, value = way.partition("=") if "=" in way else ("weights", "", way)
         known = {"weights": tuple(FORMATS), "kv": tuple(KV_WIDTHS)}
-        right = value in known[key] if key in known else key == "block" and _is_count(value)
+        is_count = value.isascii() and value.isdigit() and len(value) <= len(str(MOST)) and 1 <= int(value) <= MOST
+        right = value in known[key] if key in known else key == "block" and is_count
         if key in said or not source or not right:
             rule = f"{', '.join(FORMATS)}, kv= one of {', '.join(KV_WIDTHS)} or block=TOKENS (1 to {MOST}), each once"
             raise ArgumentError(f"`models` must say after @ one of {rule}, got {text!r}")
@@ -546,10 +536,6 @@ def _given(text: str, name: str, source: str) -> _Given:
         kv_dtype=said.get("kv", ""),
         block=None if block is None else int(block),
     )
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and 1 <= int(text) <= MOST
 
 
 def _is_file(text: str) -> bool:

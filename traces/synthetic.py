@@ -152,12 +152,8 @@ class SyntheticSpec:
             "cost_ratios": self.cost_ratios,
         }.items():
             _check(name, given is None or len(given) == size, f"have {size} entries (all models but the target)", given)
-        if not size:
-            self._check_alone()
-
-    def _check_alone(self) -> None:
-        """Raise for options of members below the target where there are none."""
-        for one in fields(self):
+        # Options of members below the target, where there are none.
+        for one in fields(self) if not size else ():
             if one.name in _OF_MEMBERS and (given := getattr(self, one.name)) != one.default:
                 _check(one.name, holds=False, rule=f"be left out for one model, {self.models[0]}", value=given)
 
@@ -167,10 +163,8 @@ class SyntheticSpec:
         _check("autocorrelation", 0 <= self.autocorrelation < 1, "lie in [0, 1)", self.autocorrelation)
         for name, rates in {"acceptance": self.rates, "off_trunk": self.off_trunk or ()}.items():
             _check(name, all(0 <= rate <= 1 for rate in rates), "lie in [0, 1]", rates)
-        if self.run_decay != 0:
-            self._check_runs()
-
-    def _check_runs(self) -> None:
+        if self.run_decay == 0:
+            return
         falls = LEAST_RUN_DECAY <= self.run_decay < 1
         _check("run_decay", falls, f"be 0 or lie in [{LEAST_RUN_DECAY}, 1)", self.run_decay)
         _check("autocorrelation", self.autocorrelation == 0, "be 0 where run_decay is not", self.autocorrelation)
@@ -198,6 +192,9 @@ class SyntheticSpec:
         distances = range(len(self.models) - 1, 0, -1)
         ratios = (*(self.cost_ratios or (_COST_STEP**distance for distance in distances)), 1.0)
         named = list(zip(self.models, ratios, strict=True))
+        slopes = [1.0 + self.cost_slope * (new - 1) for new in _COST_NEW_TOKENS]
+        seconds = {name: tuple(self.target_forward_s * ratio * slope for slope in slopes) for name, ratio in named}
+        costs = {name: CostTable(new_tokens=_COST_NEW_TOKENS, seconds=own) for name, own in seconds.items()}
         return TrieMeta(
             name=self.name,
             kind="synthetic",
@@ -206,14 +203,9 @@ class SyntheticSpec:
             sampling=Sampling(mode="greedy"),
             closure=Closure(kind="monotone", reach=self.reach, run=self.run),
             hardware="none (synthetic)",
-            costs={"cpu": {name: self._cost_table(ratio) for name, ratio in named}},
+            costs={"cpu": costs},
             origin=str(replace(self, acceptance=self.rates)),
         )
-
-    def _cost_table(self, ratio: float) -> CostTable:
-        first_s = self.target_forward_s * ratio
-        seconds = tuple(first_s * (1.0 + self.cost_slope * (new - 1)) for new in _COST_NEW_TOKENS)
-        return CostTable(new_tokens=_COST_NEW_TOKENS, seconds=seconds)
 
 
 def _check(field: str, holds: bool, rule: str, value: object) -> None:
@@ -260,19 +252,16 @@ def trunk_agreement(spec: SyntheticSpec, rng: np.random.Generator) -> NDArray[np
 def _along_runs(spec: SyntheticSpec, difficulty: Floats, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Agreement that falls with every token agreed on; requests begin in the middle of a run, as any context does."""
     firsts = np.array([first_rate(rate, spec.run_decay) for rate in spec.rates])
-    run = np.stack([_run_so_far(first, spec, rng) for first in firsts])
+    # `[S, R]` tokens agreed on before a context taken at random: k with the share of runs that hold at least k.
+    runs = [surviving(first, spec.run_decay) for first in firsts]
+    shares = [np.cumsum(run / run.sum()) for run in runs]
+    run = np.stack([np.searchsorted(share, rng.random(spec.requests), side="right") for share in shares])
     agrees = np.empty(difficulty.shape, dtype=np.bool_)
     for position in range(difficulty.shape[2]):
         rate = firsts[:, None] * (1.0 - spec.run_decay) ** run
         agrees[..., position] = difficulty[..., position] < rate
         run = np.where(agrees[..., position], run + 1, 0)
     return agrees
-
-
-def _run_so_far(first: float, spec: SyntheticSpec, rng: np.random.Generator) -> NDArray[np.intp]:
-    """`[R]` tokens that a member has agreed on before a context taken at random: k with the share of runs >= k."""
-    shares = surviving(first, spec.run_decay)
-    return np.searchsorted(np.cumsum(shares / shares.sum()), rng.random(spec.requests), side="right")
 
 
 _TAIL_TOKENS = 64
@@ -406,18 +395,11 @@ def _levels(spec: SyntheticSpec, rng: np.random.Generator) -> list[_Level]:
         level, first = _branch(spec, level, branches, first, depth, rng), first + len(level.depth)
         levels.append(level)
         allowance = branches.allowance
-        _check_size(spec, levels)
+        # Before memory is exhausted: with three models contexts multiply with every token of reach.
+        if (contexts := first + len(level.depth)) > MOST_CONTEXTS:
+            rule = f"reach must give at most {MOST_CONTEXTS:,} contexts"
+            raise ValueError(f"{rule}, got {spec.reach}: the first {depth} tokens off the trunk give {contexts:,}")
     return levels
-
-
-def _check_size(spec: SyntheticSpec, levels: list[_Level]) -> None:
-    """Raise before memory is exhausted: with three models contexts multiply with every token of reach."""
-    contexts = sum(len(level.depth) for level in levels)
-    if contexts > MOST_CONTEXTS:
-        rule = f"reach must give at most {MOST_CONTEXTS:,} contexts"
-        raise ValueError(
-            f"{rule}, got {spec.reach}: the first {len(levels) - 1} tokens off the trunk give {contexts:,}"
-        )
 
 
 def _trunk(spec: SyntheticSpec, rng: np.random.Generator) -> _Level:
@@ -489,17 +471,10 @@ def _draw_views(
     """
     if not len(rates):
         rates = np.array([_USUAL_RATE])
-        agrees = rng.random((1, choice.shape[1])) < _USUAL_RATE
-        return _views_of(spec, choice, agrees, np.broadcast_to(rates[:, None], choice.shape), rng)
-    flags = np.concatenate([agrees, agrees[-1:]])
-    rate = np.broadcast_to(np.append(rates, rates[-1])[:, None], choice.shape)
-    return _views_of(spec, choice, flags, rate, rng)
-
-
-def _views_of(
-    spec: SyntheticSpec, choice: Ints, flags: NDArray[np.bool_], rate: Floats, rng: np.random.Generator
-) -> InventedViews:
-    top_prob = draw_top_prob(flags, rate, spec.confidence, rng)
+        flags = rng.random((1, choice.shape[1])) < _USUAL_RATE
+    else:
+        rates, flags = np.append(rates, rates[-1]), np.concatenate([agrees, agrees[-1:]])
+    top_prob = draw_top_prob(flags, np.broadcast_to(rates[:, None], choice.shape), spec.confidence, rng)
     share = rng.uniform(*_ALTERNATIVE_SHARES, size=choice.shape)
     return views(choice, top_prob, spec.meta().pairs, share)
 
@@ -512,25 +487,20 @@ def _tries(spec: SyntheticSpec, levels: list[_Level]) -> tuple[Trie, ...]:
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32) - ends[request[order]].astype(np.int32)
     parent = np.concatenate([level.parent for level in levels])
-    facts = [_facts_of(level) for level in levels]
+    facts = [
+        {
+            "token": level.token,
+            "depth": level.depth,
+            "next_token": np.take_along_axis(level.candidate, level.choice, axis=0),
+            "own_log_prob": level.own_log_prob,
+            "top_log_prob": level.views.next_log_prob,
+            **{name: getattr(level.views, name) for name in ("next_log_prob", "gap", "entropy", "tvd")},
+        }
+        for level in levels
+    ]
     arrays: dict[str, Any] = {
         "parent": np.where(parent < 0, -1, rank[parent])[order].astype(np.int32),
         "on_trunk": order < len(levels[0].depth),
     }
     arrays |= {name: np.concatenate([said[name] for said in facts], axis=-1)[..., order] for name in facts[0]}
     return split(Trie(**arrays), np.diff(ends).tolist())
-
-
-def _facts_of(level: _Level) -> dict[str, NDArray[Any]]:
-    seen = level.views
-    return {
-        "token": level.token,
-        "depth": level.depth,
-        "next_token": np.take_along_axis(level.candidate, level.choice, axis=0),
-        "next_log_prob": seen.next_log_prob,
-        "top_log_prob": seen.next_log_prob,
-        "gap": seen.gap,
-        "entropy": seen.entropy,
-        "own_log_prob": level.own_log_prob,
-        "tvd": seen.tvd,
-    }

@@ -114,7 +114,10 @@ class InStep(Selector):
         choice.chain, choice.figures = self._mixed(self._found(choice, figures), figures), figures
         choice.num_rows, choice.rounds = num_rows, 0
         choice.plans.clear()
-        self._fade(choice, num_rows)
+        faded = self._options.explores * num_rows  # rounds after which evidence against trying a pair again halves
+        if faded and choice.total - self._faded_at >= faded:
+            self._faded_at = choice.total
+            knowledge.agreement.fade()
         self._mix.clear()
         rows = min(self._constants.trial_rows, num_rows)
         self._trial = self._worth_trying(choice.chain, figures, rows) if self._options.explores else None
@@ -133,13 +136,6 @@ class InStep(Selector):
             return present
         self._counters.switches += 1
         return found
-
-    def _fade(self, choice: Choice, num_rows: int) -> None:
-        """Every `explore` rounds of every request, halve the evidence against trying a pair again."""
-        rounds = self._options.explores * num_rows
-        if rounds and choice.total - self._faded_at >= rounds:
-            self._faded_at = choice.total
-            self._knowledge.agreement.fade()
 
     def _tried(self, tag: str, chain: FoundChain) -> Plan:
         figures = self._choices[None].figures
@@ -198,20 +194,16 @@ class InStep(Selector):
         if windows:
             # One more token costs a row only its judging: the draft continues for the others anyway.
             window, gain_s = _pays(levels[0], levels[1:], own, level_s[1], windows[0])
-        copies = self._copies(chain, own, gain_s)
+        copies: tuple[CopyWorth, ...] = ()
+        if self._front >= 0:  # a copy that the target judges in place of a draft has to gain more than a draft does
+            judging_s = own.seconds[-1]
+            cost_s = (judging_s[1:] - judging_s[0]).clip(0.0) + self._lookup_s(self._choices[None]) + gain_s
+            copies = (self._planner.worth(self._pool.target_level, chain.token_s, cost_s),)
         if window:
             kept = FoundChain(levels=levels, windows=(window, *windows[1:]), level_s=(0.0, *level_s[1:]))
         else:
             kept = FoundChain(levels=levels[-1:], windows=(), level_s=level_s[-1:])
         return self._planner.plan(tag, kept, own, copies=copies, in_step=True)
-
-    def _copies(self, chain: FoundChain, own: SearchFigures, least_s: float) -> tuple[CopyWorth, ...]:
-        """A copy that the target judges in place of a draft has to gain more than a draft does."""
-        if self._front < 0:
-            return ()
-        judging_s = own.seconds[-1]
-        cost_s = (judging_s[1:] - judging_s[0]).clip(0.0) + self._lookup_s(self._choices[None]) + least_s
-        return (self._planner.worth(self._pool.target_level, chain.token_s, cost_s),)
 
 
 def _best_of_two(mix: list[_Share], undrafted: float, draft_s: float, target_s: list[float]) -> tuple[int, float]:

@@ -121,7 +121,10 @@ class Planner:
                 longest = min(longest, window) if in_step else window
                 most_doubt = most_doubt if in_step else doubts
             draft = self.draft(lowest, longest, stop)
-            fixed = self._fixed_chain(chain) if self._fixed and not in_step else None
+            if self._fixed and not in_step:
+                fixed = self._chains.get(chain)
+                if fixed is None:
+                    fixed = self._chains[chain] = Chain(self._pool, self.notation(chain))
         return Plan(
             chain=chain,
             verifies=self._above(chain),
@@ -166,12 +169,6 @@ class Planner:
         if stop is None:
             stop = self._stops[key] = SurvivalBelow(chance=key[0], hazard=key[1], of_doubt=key[2])
         return longest, stop
-
-    def _fixed_chain(self, chain: FoundChain) -> Chain:
-        found = self._chains.get(chain)
-        if found is None:
-            found = self._chains[chain] = Chain(self._pool, self.notation(chain))
-        return found
 
     def _hazards(self, tag: str, chain: FoundChain, index: int) -> dict[str, Hazard]:
         """By drafter, for the tokens that a level holds."""
@@ -264,7 +261,12 @@ class Selector(ABC):
             if trial is not None:
                 self._counters.trials += 1
                 return trial
-        return self._plan_of(choice, tag)
+        plan = choice.plans.get(tag)
+        if plan is None:
+            assert choice.chain is not None
+            assert choice.figures is not None
+            plan = choice.plans[tag] = self._planned(tag, choice.chain, choice.figures)
+        return plan
 
     def note_round(self, tag: str) -> None:
         """The target committed for a request of this tag."""
@@ -298,14 +300,6 @@ class Selector(ABC):
 
     def _key(self, tag: str) -> str | None:
         return None if self.shared else tag
-
-    def _plan_of(self, choice: Choice, tag: str) -> Plan:
-        plan = choice.plans.get(tag)
-        if plan is None:
-            assert choice.chain is not None
-            assert choice.figures is not None
-            plan = choice.plans[tag] = self._planned(tag, choice.chain, choice.figures)
-        return plan
 
     def _search(self, figures: SearchFigures) -> FoundChain:
         return best_chain(figures, members=self._knowledge.models(), judges=self._judges, form=self._form)

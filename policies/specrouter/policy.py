@@ -258,7 +258,6 @@ class SpecRouter:
     """Chains and windows chosen by running estimates.
 
     Args:
-        pool: the members.
         every: rounds of a tag, or of every request in step, between two selections, >= 1.
         most: longest window, 1 to 1,000.
         form: "nested" or "filter" prediction, by which members are found; windows are those of the nested one. None:
@@ -380,7 +379,10 @@ class SpecRouter:
         step, num_emitted = outcome.step, outcome.num_emitted
         assert not isinstance(step, Commit)  # never planned
         if isinstance(step, Verify):
-            self._count(step.model, outcome)
+            judged, refused = self.counters.judged, self.counters.refused_early
+            judged[step.model] = judged.get(step.model, 0) + outcome.num_judged
+            if step.model != self._target:
+                refused[step.model] = refused.get(step.model, 0) + outcome.num_judged - outcome.num_accepted
             if not request.copied:
                 request.evidence.after(outcome)
         if self._stated is None:
@@ -434,14 +436,12 @@ class SpecRouter:
             return copy.draft
         room, draft = seen.room, plan.draft
         if draft is None or room < 2:
-            return plan.verifies[0] if not seen.num_pending else self._above(seen, plan)
+            if not seen.num_pending:
+                return plan.verifies[0]
+            return next(verify for verify in plan.verifies if seen.waiting(verify.model))
         if draft.tokens >= room:  # the verifier writes the last token of the budget itself
             return self.scheduler.planner.draft(draft.model, room - 1, draft.stop)
         return draft
-
-    def _above(self, seen: Observation, plan: Plan) -> Verify:
-        """The lowest level that has something to judge."""
-        return next(verify for verify in plan.verifies if seen.waiting(verify.model))
 
     def _expect(self, seen: Observation, request: _Request, model: str, held: tuple[PendingToken, ...]) -> None:
         """Keep what the verifier is about to judge, and the tokens it is fed; the target's are in the load."""
@@ -461,13 +461,6 @@ class SpecRouter:
         request.evidence.before(model, held, first)
         if timed:
             request.fed = tokens_fed(seen, model, judged=waiting)
-
-    def _count(self, model: str, outcome: Outcome) -> None:
-        counters = self.scheduler.counters
-        counters.judged[model] = counters.judged.get(model, 0) + outcome.num_judged
-        if model != self._target:
-            refused = outcome.num_judged - outcome.num_accepted
-            counters.refused_early[model] = counters.refused_early.get(model, 0) + refused
 
 
 def _holds(held: tuple[PendingToken, ...], plan: Plan, index: int) -> bool:

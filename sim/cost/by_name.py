@@ -34,17 +34,13 @@ class CostSpecError(ValueError):
     """A cost of another package, file or module that cannot be used; one line."""
 
 
-def _own_names() -> Mapping[str, None]:
-    return dict.fromkeys((*device_sheet(), TIMED, HERE))
-
-
 COSTS: NamedKind[CostClass] = NamedKind(
     noun="cost",
     group="paceline.costs",
     methods=("forward_s",),
     example="MyCost",
     refused=CostSpecError,
-    own=_own_names,
+    own=lambda: dict.fromkeys((*device_sheet(), TIMED, HERE)),
     first="a recording",
 )
 

@@ -187,15 +187,15 @@ def sure_of(table: Mapping[str, Any], engine: str) -> dict[str, dict[str, Sure]]
 
     Of rounds it is that of engines with rounds of their own if `engine` is one of them, else ("" too) the wide one.
     """
-    return {group: {kind: _sure(one, engine) for kind, one in by_class.items()} for group, by_class in table.items()}
 
+    def read(one: Mapping[str, Any]) -> Sure:
+        own = one.get("own", {})
+        figures = {name: figure for name, figure in one.items() if name != "own"}
+        if engine in own.get("engines", ()):
+            figures |= {name: figure for name, figure in own.items() if name != "engines"}
+        return Sure(**figures | {part: Residuals(**figures[part]) for part in ("plain", "rounds")})
 
-def _sure(table: Mapping[str, Any], engine: str) -> Sure:
-    own = table.get("own", {})
-    read = {name: figure for name, figure in table.items() if name != "own"}
-    if engine in own.get("engines", ()):
-        read |= {name: figure for name, figure in own.items() if name != "engines"}
-    return Sure(**read | {part: Residuals(**read[part]) for part in ("plain", "rounds")})
+    return {group: {kind: read(one) for kind, one in by_class.items()} for group, by_class in table.items()}
 
 
 def engine_terms(engine: str | None, device: str, *, source: str | None = None) -> EngineTerms | None:

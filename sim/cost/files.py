@@ -389,7 +389,10 @@ class FileCost(CostModel):
                 self._terms[model], self._lengths[model] = known.terms, known.draft_lengths
             if forwards is not None:
                 self._add(model, forwards)
-                longest += [model] if _context_of(forwards) == "longest" else []
+                # How tokens held count: with several numbers of rows the same in all forms.
+                forms = forwards.forms if isinstance(forwards, FiguresByRows) else (forwards,)
+                contexts = [form.context for form in forms if not isinstance(form, CostTable)]
+                longest += [model] if "longest" in contexts else []
         self.longest = frozenset(longest)
         self.knows_reads = not longest
 
@@ -490,23 +493,12 @@ def _formula_of(
     return FlatProfile(known, whose=whose, extrapolate=extrapolate)
 
 
-def _context_of(known: Forwards) -> Context:
-    """How tokens held count; with several numbers of rows the same in all forms."""
-    forms = known.forms if isinstance(known, FiguresByRows) else (known,)
-    return next((form.context for form in forms if not isinstance(form, CostTable)), "sum")
-
-
 class TableCost(FileCost):
     """Seconds by new tokens per forward, measured; interpolated linearly. Arguments and errors as of `FileCost`.
 
     The table holds seconds by the *sum* of new tokens over the batch, measured at contexts of about 128 tokens: it does
     not contain the extra seconds of longer ones.
     """
-
-    def __init__(
-        self, name: str, tables: Mapping[str, CostTable], *, extrapolate: bool = False, remarks: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(name, tables, extrapolate=extrapolate, remarks=remarks)
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""

@@ -5,7 +5,7 @@ Columns have the kernel and its size; `latency` is in milliseconds.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,7 +140,8 @@ class KernelTables:
                 except pa.ArrowException:
                     raise TraceFormatError(path, key, f"must be as {value!r}", str(held[key].type)) from None
                 if not len(held):
-                    here = f"{path}: no rows of {key} {value} among those of {words}; it has {_listed(known)}"
+                    has = ", ".join(map(str, sorted(known, key=lambda one: (str(type(one)), one))))
+                    here = f"{path}: no rows of {key} {value} among those of {words}; it has {has}"
                     break
             if not here:
                 self.versions[path.parent.name] = None
@@ -210,7 +211,3 @@ def _order(version: str) -> tuple[int, ...]:
     """Newer is larger; a release candidate is older than its release."""
     found = [int(each) for each in re.findall(r"-?\d+", version.replace("rc", " -1 "))]
     return (*found, *[0] * (10 - len(found)))
-
-
-def _listed(values: Iterable[object]) -> str:
-    return ", ".join(str(value) for value in sorted(values, key=lambda value: (str(type(value)), value)))

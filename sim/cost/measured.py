@@ -101,7 +101,7 @@ class ProfiledCost(CostModel):
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
         beyond = [
-            f"{member.name} ({_said(member.smooth.held_out_error)})"
+            (member.name, member.smooth.held_out_error)
             for member in self._meta.members
             if member.name in self._members and self._members[member.name].forwards.beyond
         ]
@@ -118,14 +118,11 @@ class ProfiledCost(CostModel):
                 "choose between policies that differ by less"
             )
         if beyond:
-            notes.append(f"shapes beyond the profile's, by its smooth model (median error): {', '.join(beyond)}")
+            told = ", ".join(f"{name} ({'unknown' if error is None else f'{error:.0%}'})" for name, error in beyond)
+            notes.append(f"shapes beyond the profile's, by its smooth model (median error): {told}")
         if self._unmeasured:
             notes.append(f"deciding was not measured, the others' mean is taken: {', '.join(sorted(self._unmeasured))}")
         return tuple(notes)
-
-
-def _said(error: float | None) -> str:
-    return "unknown" if error is None else f"{error:.0%}"
 
 
 HERE = "here"
@@ -147,14 +144,14 @@ def profiled_cost(
     threads: int | None = None,
     device: str | None = None,
 ) -> ProfiledCost:
-    """The cost of a profile.
+    """The cost of a profile for a recording.
 
     Args:
         name: `here`, the newest of this machine and these models, or a file.
         recording: to be replayed.
         allow_foreign: also accept a profile of another machine, or of models of another size.
-        threads: of `here`, one measured with as many is preferred to newer ones; None accepts any.
-        device: of `here`, only one measured on it counts, by its name in profiles; None accepts any.
+        threads: of `here`, as of `newest_here`.
+        device: of `here`, as of `newest_here`.
 
     Raises:
         ValueError: no such profile, or a foreign one; one line.
@@ -162,7 +159,9 @@ def profiled_cost(
     meta = by_form(recording, tries=lambda tries: tries.meta, rounds=lambda rounds: _refuse_log(rounds, name))
     models = {model.name: (model.parameters, model.dtype) for model in meta.models}
     found = newest_here(models, threads, device) if name == HERE else read_profile(Path(name))
-    foreign = _foreign(found, models)
+    here = processor()
+    other = [] if found.meta.processor == here else [f"measured on {found.meta.hardware}, this is {here}"]
+    foreign = other + differences(found.meta, models)
     if foreign and not allow_foreign:
         raise ArgumentError(f"`cost` {name} is a foreign profile: {foreign[0]}; `allow_foreign_profile` takes it")
     called = f"{name}, FOREIGN: {'; '.join(foreign)}" if foreign else name
@@ -219,12 +218,6 @@ def is_profiled_here(recording: Recording) -> bool:
     models = {model.name: (model.parameters, model.dtype) for model in meta.models}
     headers = (said for _, said in profiles_here(processor()) if isinstance(said, ProfileMeta))
     return any(not differences(said, models) for said in headers)
-
-
-def _foreign(profile: Profile, models: Models) -> list[str]:
-    here = processor()
-    other = [] if profile.meta.processor == here else [f"measured on {profile.meta.hardware}, this is {here}"]
-    return other + differences(profile.meta, models)
 
 
 def differences(meta: ProfileMeta, models: Models) -> list[str]:
@@ -342,25 +335,23 @@ class _Drafting:
 
 
 def _token_s(answers: list[_Drafting]) -> float:
-    seconds = sum(answer.seconds for answer in answers)
+    """By the slope of mean seconds by mean accepted tokens, answers weighted by their rounds, within its bounds."""
     lower = _least_token_s(answers)
-    upper = seconds / max(1.0, sum(answer.least for answer in answers))
-    return lower if upper == lower else min(max(lower, _slope(answers)), upper)
+    upper = sum(answer.seconds for answer in answers) / max(1.0, sum(answer.least for answer in answers))
+    if upper == lower:
+        return lower
+    weight = np.array([answer.num_rounds for answer in answers], np.float64)
+    kept = np.array([answer.accepted for answer in answers]) / weight
+    taken = np.array([answer.seconds for answer in answers]) / weight
+    apart = kept - np.average(kept, weights=weight)
+    spread = float((weight * apart**2).sum())
+    slope = float((weight * apart * taken).sum()) / spread if spread > 0 else 0.0
+    return min(max(lower, slope), upper)
 
 
 def _least_token_s(answers: list[_Drafting]) -> float:
     """If every round had drafted its whole window."""
     return sum(answer.seconds for answer in answers) / max(1.0, sum(answer.most for answer in answers))
-
-
-def _slope(answers: list[_Drafting]) -> float:
-    """Of mean seconds by mean accepted tokens, answers weighted by their rounds; 0 if they do not differ."""
-    weight = np.array([answer.num_rounds for answer in answers], np.float64)
-    stayed = np.array([answer.accepted for answer in answers]) / weight
-    taken = np.array([answer.seconds for answer in answers]) / weight
-    apart = stayed - np.average(stayed, weights=weight)
-    spread = float((weight * apart**2).sum())
-    return float((weight * apart * taken).sum()) / spread if spread > 0 else 0.0
 
 
 class TimedCost(CostModel):
@@ -391,11 +382,17 @@ class TimedCost(CostModel):
         self._target = recording.meta.target
         self._requests = {request.request_id: request for request in recording.requests}
         self._extrapolate = extrapolate
-        self._plain_s = _mean_plain_s(recording)
+        timed = [request for request in recording.requests if not isnan(_plain_s(request))]
+        steps = sum(request.num_tokens[TARGET_ALONE] for request in timed)
+        plain_s = sum(_plain_s(request) * request.num_tokens[TARGET_ALONE] for request in timed)
+        self._plain_s = plain_s / steps if steps else nan  # mean over all steps of the target alone
         self._rounds: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
         self._prefilled = {info.name for info in recording.meta.drafters if info.prefilled}
+        most_accepted: dict[str, int] = {}
+        for _, drafter, rounds in _all_rounds(recording):
+            most_accepted[drafter] = max(most_accepted.get(drafter, 1), int(rounds.accepted.max()))
         self._windows = windows = {
-            info.name: info.window or _longest(recording, info.name) for info in recording.meta.drafters
+            info.name: info.window or most_accepted.get(info.name, 1) for info in recording.meta.drafters
         }
         means = RoundMeans(windows, self._plain_s)
         for request, drafter, rounds in _all_rounds(recording):
@@ -439,7 +436,11 @@ class TimedCost(CostModel):
             return None if isnan(plain_s) or start >= request.num_tokens[TARGET_ALONE] else (0.0, plain_s)
         known = self._rounds.get((request_id, drafter))
         if known is None:
-            known = self._rounds[request_id, drafter] = self._by_start(request, drafter)
+            known = self._rounds[request_id, drafter] = {}
+            if (rounds := request.rounds.get(drafter)) is not None:
+                split = self._split(request, drafter, rounds)
+                seconds = zip(rounds.start.tolist(), split.draft_s.tolist(), split.verify_s.tolist(), strict=True)
+                known.update((at, (draft, verify)) for at, draft, verify in seconds if isfinite(draft + verify))
         return known.get(start)
 
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:
@@ -503,14 +504,6 @@ class TimedCost(CostModel):
         mean_draft_s = self._drafting_s[drafter] * int(drafted.sum())
         return RoundScale(draft_s / mean_draft_s if draft_s and mean_draft_s else 1.0, verifying, inf)
 
-    def _by_start(self, request: RoundsRequest, drafter: str) -> dict[int, tuple[float, float]]:
-        rounds = request.rounds.get(drafter)
-        if rounds is None:
-            return {}
-        split = self._split(request, drafter, rounds)
-        seconds = zip(rounds.start.tolist(), split.draft_s.tolist(), split.verify_s.tolist(), strict=True)
-        return {start: (draft, verify) for start, draft, verify in seconds if isfinite(draft + verify)}
-
     def _split(self, request: RoundsRequest, drafter: str, rounds: Rounds) -> SplitRounds:
         if rounds.draft_s is not None and rounds.verify_s is not None:
             return SplitRounds(draft_s=rounds.draft_s, verify_s=rounds.verify_s, shared=False)
@@ -543,22 +536,7 @@ def _all_rounds(recording: RoundsRecording) -> Iterator[tuple[RoundsRequest, str
                 yield request, drafter, rounds
 
 
-def _longest(recording: RoundsRecording, drafter: str) -> int:
-    """Most accepted tokens of a round, at least 1."""
-    kept = [rounds.accepted.max() for _, name, rounds in _all_rounds(recording) if name == drafter]
-    return max(1, int(max(kept, default=1)))
-
-
 def _plain_s(request: RoundsRequest) -> float:
     """Seconds of a step of the target alone, NaN if unknown."""
     seconds = request.seconds(TARGET_ALONE) - request.prefill_s.get(TARGET_ALONE, 0.0)
     return seconds / request.num_tokens[TARGET_ALONE] if TARGET_ALONE in request.num_tokens else nan
-
-
-def _mean_plain_s(recording: RoundsRecording) -> float:
-    """Mean over all steps of the target alone, NaN if none was timed."""
-    timed = [request for request in recording.requests if not isnan(_plain_s(request))]
-    tokens = sum(request.num_tokens[TARGET_ALONE] for request in timed)
-    if not tokens:
-        return nan
-    return sum(_plain_s(request) * request.num_tokens[TARGET_ALONE] for request in timed) / tokens

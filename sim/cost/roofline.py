@@ -244,11 +244,17 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
     if peak is None or model.weights_bytes is None:
         hint = "" if model.dtype in WIDTHS else f"; of quantised weights it is one of {', '.join(WIDTHS)} as well"
         raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}{hint}")
-    width, experts = WIDTHS[model.dtype], model.experts
+    width, experts, quantised = WIDTHS[model.dtype], model.experts, model.quantised
+    expert_width = width if quantised is None or not quantised.experts else quantised.bytes_per_parameter
     flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices
     per_byte_s, reduce_s, narrow = 0.0, 0.0, 1.0
     if num_devices > 1:
-        per_byte_s, reduce_s = _all_reduce(device, num_devices, engine)
+        if device.link_bytes_per_s is None:
+            raise ValueError(f"cost {device.name}: no link to split models over, got tensor_parallel {num_devices}")
+        per_byte_s = 2 * (num_devices - 1) / num_devices / device.link_bytes_per_s
+        reduce_s = device.link_latency_s
+        if engine is not None:
+            per_byte_s, reduce_s = per_byte_s / engine.link, engine.reduce_s * log2(num_devices)
     layer_s = device.layer_launch_s if engine is None else engine.width_s * model.hidden_size
     launch_s = model.layers * (layer_s + REDUCES * reduce_s)
     if engine is not None:
@@ -261,7 +267,7 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
         attended_s=4.0 * model.layers * model.hidden_size / flops_per_s,
         weights_s=model.weights_bytes / bytes_per_s,
         experts=experts,
-        expert_s=0.0 if experts is None else experts.layers * experts.parameters * _expert_width(model) / bytes_per_s,
+        expert_s=0.0 if experts is None else experts.layers * experts.parameters * expert_width / bytes_per_s,
         held_s=model.kv_bytes_per_token / bytes_per_s,
         launch_s=launch_s,
         reduced_s=model.layers * REDUCES * model.hidden_size * width * per_byte_s,
@@ -284,11 +290,6 @@ def _multiplied(device: Device, model: ModelInfo, peak: float, narrow: float) ->
     return model.active_parameters - quick + quick * peak / (fast * narrow)
 
 
-def _expert_width(model: ModelInfo) -> float:
-    quantised = model.quantised
-    return WIDTHS[model.dtype] if quantised is None or not quantised.experts else quantised.bytes_per_parameter
-
-
 def _weights_note(device: Device, model: ModelInfo) -> str:
     quantised = model.quantised
     assert quantised is not None
@@ -297,16 +298,6 @@ def _weights_note(device: Device, model: ModelInfo) -> str:
         return f"{share}, multiplied in {quantised.arithmetic}"
     why = "" if quantised.arithmetic is None else f", as {device.name} has no {quantised.arithmetic} units"
     return f"{share}, dequantised and multiplied in {model.dtype}{why}"
-
-
-def _all_reduce(device: Device, num_devices: int, engine: EngineTerms | None) -> tuple[float, float]:
-    """Seconds of one all-reduce over two devices or more: (per byte, at any size)."""
-    if device.link_bytes_per_s is None:
-        raise ValueError(f"cost {device.name}: no link to split models over, got tensor_parallel {num_devices}")
-    per_byte_s = 2 * (num_devices - 1) / num_devices / device.link_bytes_per_s
-    if engine is None:
-        return per_byte_s, device.link_latency_s
-    return per_byte_s / engine.link, engine.reduce_s * log2(num_devices)
 
 
 def check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:

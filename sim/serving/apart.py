@@ -55,11 +55,7 @@ class _Sums:
 
 
 class Link:
-    """Carries transfers in turn, in the order of `send`.
-
-    Args:
-        transfer: how fast.
-    """
+    """Carries transfers in turn, in the order of `send`."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._token_bytes = transfer.token_bytes
@@ -139,13 +135,7 @@ class Handovers:
         decoders: Mapping[int, "DecodeReplica"],
         dispatcher: Dispatcher,
     ) -> None:
-        """Set the replicas.
-
-        Args:
-            prefillers: by index.
-            decoders: by index, in order.
-            dispatcher: picks among the decoders by their place in that order.
-        """
+        """Set the replicas by index; the dispatcher picks among the decoders by their place in order."""
         self._prefillers = prefillers
         self._decoders = tuple(decoders.items())
         self._dispatcher = dispatcher
@@ -246,17 +236,16 @@ class DecodeReplica(Replica):
         end_ps = super()._step(rows, now_ps, start_ps, until_ps)
         batch, expected = self._batch, self._expected
         # Preempted requests come first: while one waits, no other gets blocks that it lacks.
-        while expected and not batch.waiting and self._num_held() < self._most_running:
+        while expected and not batch.waiting:
+            # Requests that hold blocks run, or will when their keys and values have arrived.
+            if len(batch.running) + batch.elsewhere - len(expected) >= self._most_running:
+                break
             num_tokens = self._memory.receive(expected[0].session)
             if num_tokens is None:
                 break
             self._scheduler.has_moved = True
             self._handovers.begin(expected.popleft(), num_tokens, now_ps)
         return end_ps
-
-    def _num_held(self) -> int:
-        """Requests that hold blocks, and run or will when their keys and values have arrived."""
-        return len(self._batch.running) + self._batch.elsewhere - len(self._expected)
 
 
 class PrefillReplica(Replica):
@@ -281,17 +270,13 @@ class PrefillReplica(Replica):
     ) -> None:  # fmt: skip
         super()._read(rows, results, num_ending, chunks, duration_s, end_ps)
         for session in rows:
-            if session.num_answer < session.arrival.output_tokens:
-                self._hand_over(session, end_ps)
-
-    def _hand_over(self, session: ServedRequest, at_ps: int) -> None:
-        """The request leaves the batch, and keeps its blocks."""
-        self._asked.withdraw(session)
-        self._world.preempt(session)
-        self._batch.ended(session)
-        session.forget_caches()
-        del self._requests[session.request_id]
-        self._handovers.prefilled(self._index, session, at_ps)
+            if session.num_answer < session.arrival.output_tokens:  # it leaves the batch, and keeps its blocks
+                self._asked.withdraw(session)
+                self._world.preempt(session)
+                self._batch.ended(session)
+                session.forget_caches()
+                del self._requests[session.request_id]
+                self._handovers.prefilled(self._index, session, end_ps)
 
 
 def check_roles(replicas: Iterable[ReplicaSpec], transfer: Transfer | None) -> None:
@@ -319,10 +304,7 @@ def check_roles(replicas: Iterable[ReplicaSpec], transfer: Transfer | None) -> N
 class RunEvents:
     """Events of handovers; those at an instant come in turn among the requests that arrive then.
 
-    Args:
-        env: of the run.
-        moment: of the run.
-        wake: lets an idle replica plan again, now.
+    `wake` lets an idle replica plan again, now.
     """
 
     def __init__(self, env: simpy.Environment, moment: Moment, wake: Callable[[int], None]) -> None:

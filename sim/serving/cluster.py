@@ -12,7 +12,6 @@ from ...base.by_name import Spec
 from ...base.errors import ArgumentError, known_are
 from ...policies.about import members_run_by
 from ...policies.by_name import PolicySpec
-from ...traces.meta import ModelInfo
 from ...traces.recording import Recording
 from ...traces.workloads.arrival import PS_PER_S
 from ..cost.base import CostModel
@@ -103,9 +102,7 @@ class BatchLimits:
 def batch_limits(device: Device, like: str) -> BatchLimits:
     """By memory, except for an A100, as in vLLM: a large budget lowers its throughput.
 
-    Args:
-        device: of the target.
-        like: the device of the sheet that it is, or is like; its own name if none.
+    `like` is the device of the sheet that the target's device is, or is like; its own name if none.
     """
     if device.memory_bytes >= LARGE_MEMORY_BYTES and "a100" not in like.lower():
         return BatchLimits(max_num_seqs=1024, token_budget=8192)
@@ -113,39 +110,31 @@ def batch_limits(device: Device, like: str) -> BatchLimits:
 
 
 def known_devices(path: Path | str, tables: Mapping[str, DeviceTable]) -> dict[str, Device]:
-    """Every device by name.
-
-    Args:
-        path: of the file, for messages.
-        tables: of its `[devices]`.
+    """Every device by name: those of the sheet, and those of `[devices]` in the file at `path`.
 
     Raises:
         ClusterFileError: a name of the sheet, or one like a device that the sheet does not have.
     """
     sheet = device_sheet()
-    return dict(sheet) | {name: _own(path, name, table, sheet) for name, table in tables.items()}
-
-
-def _own(path: Path | str, name: str, table: DeviceTable, sheet: Mapping[str, Device]) -> Device:
-    field = f"devices.{name}"
-    if name in sheet:
-        raise ClusterFileError(path, field, "must have a name of its own; the sheet has this one", name)
-    if table.like is None:
-        return Device(name=name, source=str(path), **table.figures)
-    if table.like not in sheet:
-        rule = f"must be a device of the sheet ({known_are(table.like, sorted(sheet), where=SHEET)})"
-        raise ClusterFileError(path, f"{field}.like", rule, table.like)
-    return replace(sheet[table.like], name=name, source=str(path), **table.figures)
+    found = dict(sheet)
+    for name, table in tables.items():
+        field = f"devices.{name}"
+        if name in sheet:
+            raise ClusterFileError(path, field, "must have a name of its own; the sheet has this one", name)
+        if table.like is None:
+            found[name] = Device(name=name, source=str(path), **table.figures)
+        elif table.like in sheet:
+            found[name] = replace(sheet[table.like], name=name, source=str(path), **table.figures)
+        else:
+            rule = f"must be a device of the sheet ({known_are(table.like, sorted(sheet), where=SHEET)})"
+            raise ClusterFileError(path, f"{field}.like", rule, table.like)
+    return found
 
 
 def offload_of(table: ReplicaTable, memory: Sequence[DeviceMemory]) -> Offload | None:
-    """Offloading of a table; None if it has none.
+    """Offloading of a replica's table, by the memory of its devices; None if it has none.
 
     A block is loaded over the link of its member's device; where members are split, each device loads its part.
-
-    Args:
-        table: of the replica.
-        memory: of its devices.
 
     Raises:
         MemoryRuleError: a replica that decodes for others, no prefix cache, or an unknown shape.
@@ -175,12 +164,7 @@ def offload_of(table: ReplicaTable, memory: Sequence[DeviceMemory]) -> Offload |
 
 
 def transfer_of(content: ClusterContent, path: Path | str, recording: Recording) -> Transfer | None:
-    """The link of a content; None where all replicas do both.
-
-    Args:
-        content: of a file.
-        path: of it, for messages.
-        recording: whose target writes the keys and values.
+    """The link of a file's content, for keys and values of the recording's target; None where all replicas do both.
 
     Raises:
         ClusterFileError: roles that do not fit together, an unused or missing link, an unknown shape.
@@ -209,12 +193,7 @@ def transfer_of(content: ClusterContent, path: Path | str, recording: Recording)
 
 
 class PlacedCost(PricedAsCost):
-    """A cost model for each member; prompt lookup, and members that are not placed, use the target's.
-
-    Args:
-        costs: by member.
-        target: the pool's last member.
-    """
+    """A cost model for each member; prompt lookup, and members that are not placed, use the target's."""
 
     def __init__(self, costs: Mapping[str, CostModel], target: str) -> None:
         name = ", ".join(f"{member} on {cost.name}" for member, cost in costs.items())
@@ -264,13 +243,9 @@ def open_cluster(
 def make_cluster(
     content: ClusterContent, path: Path | str, recording: Recording, *, cost: CostModel | None = None
 ) -> Cluster:
-    """The cluster of a content.
+    """The cluster of a file's content; costs that are files are relative to the folder of `path`.
 
-    Args:
-        content: of a file.
-        path: of it, for messages; costs that are files are relative to its folder.
-        recording: whose members the replicas serve.
-        cost: as of `open_cluster`.
+    Other arguments are as of `open_cluster`.
 
     Raises:
         ClusterFileError: the content does not fit the recording, or weights or blocks do not fit; one line.
@@ -282,10 +257,16 @@ def make_cluster(
     for row, (name, table) in enumerate(zip(names, content.replicas, strict=True)):
         alike = _Group(path=path, row=row, table=table, devices=devices, likes=likes, recording=recording, given=cost)
         replicas += alike.replicas(name)
+    try:
+        router = ROUTERS.parse(content.router.name)
+        router.build(RouterSetting(num_replicas=len(replicas)))
+    except ValueError as error:
+        rule = f"cannot be built: {error}"
+        raise ClusterFileError(path, "router.name", rule, content.router.name, told=True) from None
     return Cluster(
         name=content.name or Path(path).stem,
         replicas=tuple(replicas),
-        router=_router(content, path, len(replicas)),
+        router=router,
         stale_s=content.router.stale_s,
         horizon_s=content.horizon_s,
         transfer=transfer_of(content, path, recording),
@@ -351,7 +332,8 @@ class _Group:
 
     def _placement(self) -> dict[str, Device]:
         """The device of each member that has weights, in level order."""
-        members = self._weighted()
+        shapes = self.recording.known_shapes()
+        members = [name for name in self.recording.about.models if name not in shapes or shapes[name].shape is not None]
         for name in self.table.members:
             if name in self.recording.about.lookups or (name in self.recording.about.models and name not in members):
                 self._refuse(
@@ -360,10 +342,6 @@ class _Group:
             if name not in members:
                 self._refuse(f"members.{name}", f"must be a member of the recording ({', '.join(members)})", name)
         return {name: self._device_of(name) for name in members}
-
-    def _weighted(self) -> list[str]:
-        shapes = self.recording.known_shapes()
-        return [name for name in self.recording.about.models if name not in shapes or shapes[name].shape is not None]
 
     def _device_of(self, member: str) -> Device:
         own = self.table.members.get(member)
@@ -391,7 +369,8 @@ class _Group:
             self._refuse(error.key, error.rule, error.value)
 
     def _memory(self, placement: Mapping[str, Device]) -> tuple[DeviceMemory, ...]:
-        shapes = _shapes(self.recording)
+        known = self.recording.known_shapes().items()
+        shapes = {name: named.shape for name, named in known if named.shape is not None}
         for name, device in placement.items():
             model = shapes[name].submodel_of if name in shapes else None
             if model is not None and placement.get(model, device) != device:
@@ -412,7 +391,12 @@ class _Group:
             if name is None or (name in self.devices and name not in self.recording.about.costs):
                 return self._rooflines(name, placement)
             split = self.table.tensor_parallel if name.startswith(KERNELS) else 1  # other costs are not split
-            return make_cost(self._located(name), self.recording, engine=self.table.engine, tensor_parallel=split)
+            beside = Path(self.path).parent  # of the cluster file, from which paths count
+            if name.startswith(KERNELS):
+                called = f"{KERNELS}{beside / name.removeprefix(KERNELS)}"
+            else:
+                called = str(beside / name) if name.endswith(FILE_ENDINGS) else name
+            return make_cost(called, self.recording, engine=self.table.engine, tensor_parallel=split)
         except ClusterFileError:
             raise
         except ValueError as error:
@@ -453,12 +437,6 @@ class _Group:
         except ArgumentError as error:
             self._refuse("engine", f"cannot be taken: {error}", engine, told=True)
 
-    def _located(self, name: str) -> str:
-        """The name of a cost; of a file, its path."""
-        if name.startswith(KERNELS):
-            return f"{KERNELS}{Path(self.path).parent / name.removeprefix(KERNELS)}"
-        return str(Path(self.path).parent / name) if name.endswith(FILE_ENDINGS) else name
-
     def _runs(self) -> frozenset[str] | None:
         """The members that the table's policy runs; None: any. Raises for a policy that cannot be built."""
         if self.table.policy is None:
@@ -469,11 +447,6 @@ class _Group:
             return members_run_by(PolicySpec.parse(self.table.policy).build(recorded_pool(self.recording)))
         except ValueError as error:
             self._refuse("policy", f"cannot be built: {error}", self.table.policy, told=True)
-
-
-def _shapes(recording: Recording) -> dict[str, ModelInfo]:
-    """Of members with weights, where known."""
-    return {name: known.shape for name, known in recording.known_shapes().items() if known.shape is not None}
 
 
 def _group_names(content: ClusterContent, path: Path | str) -> list[str]:
@@ -492,13 +465,3 @@ def _group_names(content: ClusterContent, path: Path | str) -> list[str]:
         taken = usual in seen or usually[usual] > 1
         names.append(table.name or (f"{usual}-{row}" if taken else usual))
     return names
-
-
-def _router(content: ClusterContent, path: Path | str, num_replicas: int) -> Spec[RouterClass]:
-    try:
-        spec = ROUTERS.parse(content.router.name)
-        spec.build(RouterSetting(num_replicas=num_replicas))
-    except ValueError as error:
-        rule = f"cannot be built: {error}"
-        raise ClusterFileError(path, "router.name", rule, content.router.name, told=True) from None
-    return spec

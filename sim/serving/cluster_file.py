@@ -364,11 +364,7 @@ def device_memory(
 ) -> DeviceMemory:
     """The parts of a replica's members in a device's memory.
 
-    Args:
-        device: of these members.
-        table: of the replica.
-        members: on this device, in level order, all of them with weights.
-        shapes: of members, where known.
+    `members` are on this device, in level order, all of them with weights; `shapes` are theirs, where known.
 
     Raises:
         MemoryRuleError: weights or blocks that do not fit, no room for a block, or a shape that is needed.
@@ -379,9 +375,14 @@ def device_memory(
     memory = count * floor(device.memory_bytes)
     usable = count * floor(Decimal(str(device.memory_bytes)) * Decimal(str(table.memory_share)))
     reserve = count * floor(table.activation_reserve_bytes)
-    _check_weights(device.name, weights, memory)
-    given = sum(_given_bytes(asked[name], shapes.get(name)) for name in members)
-    blocks = _blocks(asked, shapes, usable - sum(weights.values()) - reserve - given, device.name)
+    if (needed := sum(weights.values())) > memory:
+        parts = ", ".join(f"{name} {size:,}" for name, size in weights.items() if size)
+        rule = f"must hold the weights of its members in {memory:,} bytes of {device.name} ({parts})"
+        raise MemoryRuleError("device", rule, f"{needed:,} bytes")
+    given = sum(
+        (asked[name].kv_blocks or 0) * _block_tokens(asked[name]) * _kv_bytes(shapes.get(name)) for name in members
+    )
+    blocks = _blocks(asked, shapes, usable - needed - reserve - given, device.name)
     found = DeviceMemory(
         device=device.name,
         num_devices=count,
@@ -448,18 +449,6 @@ def _weights(members: Sequence[str], shapes: Mapping[str, ModelInfo]) -> dict[st
         shared = shape is None or shape.submodel_of in members
         found[name] = 0 if shape is None or shared else shape.weights_bytes or 0
     return found
-
-
-def _check_weights(device: str, weights: Mapping[str, int], memory: int) -> None:
-    needed = sum(weights.values())
-    if needed > memory:
-        parts = ", ".join(f"{name} {size:,}" for name, size in weights.items() if size)
-        rule = f"must hold the weights of its members in {memory:,} bytes of {device} ({parts})"
-        raise MemoryRuleError("device", rule, f"{needed:,} bytes")
-
-
-def _given_bytes(member: MemberTable, shape: ModelInfo | None) -> int:
-    return 0 if member.kv_blocks is None else member.kv_blocks * _block_tokens(member) * _kv_bytes(shape)
 
 
 def _limits(member: MemberTable, num_blocks: int, drop_units: int) -> KvLimits:

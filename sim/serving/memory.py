@@ -46,15 +46,9 @@ class BlockKeys:
     ) -> None:
         """Store the data from which keys are made.
 
-        Args:
-            blocks: ids in [0, 2^63) of the prompt's units, each for the text up to and with its unit. The last may be
-                partial; fewer than the prompt has units leave the rest without ids.
-            unit_tokens: of a unit of the workload; 0 if there are no ids.
-            block_tokens: of a block of the member, >= 1.
-            prompt_tokens: of the prompt, >= 1.
-            serial: of the request, >= 0, unique.
-            answer: ids of the units that the answer fills; see `Arrival`. Then each full unit of the prompt must have
-                one.
+        `blocks` and `answer` are as of `Arrival`, in units of `unit_tokens` (0 if there are no ids); with an `answer`
+        each full unit of the prompt must have an id. `block_tokens` are those of a block of the member, >= 1; `serial`
+        is unique, >= 0.
 
         Raises:
             ValueError: ids for more units than the prompt has, or for fewer and an answer, ids without a unit, an id
@@ -77,20 +71,17 @@ class BlockKeys:
 
     def __getitem__(self, blocks: slice, /) -> "array[int]":
         """Keys of a range of blocks with an end."""
-        if blocks.stop > len(self._keys):
-            self._make(blocks.stop)
-        return self._keys[blocks]
+        keys = self._keys
+        if blocks.stop > len(keys):
+            if not keys:
+                self._keys = keys = self._named()
+            if blocks.stop > len(keys):
+                keys.extend(range(self._private - len(keys), self._private - blocks.stop, -1))
+        return keys[blocks]
 
     def of_prompt(self) -> "array[int]":
         """Keys of the blocks that others may share."""
         return self[: self._num_shared]
-
-    def _make(self, num_blocks: int) -> None:
-        keys = self._keys
-        if not keys:
-            self._keys = keys = self._named()
-        if num_blocks > len(keys):
-            keys.extend(range(self._private - len(keys), self._private - num_blocks, -1))
 
     def _named(self) -> "array[int]":
         unit, block, count = self._unit_tokens, self._block_tokens, self._num_known
@@ -147,14 +138,11 @@ class _Place:
 
 
 class HostTier:
-    """Copies of blocks of several members.
+    """Copies of blocks of several members, in `num_bytes` of host memory, >= 1.
 
     A block becomes the newest when it is put or loaded, also again; in one call the last block of the text first, so
-    that it is dropped before those that it follows. Loading keeps the copy.
-
-    Args:
-        num_bytes: of host memory, >= 1.
-        block_bytes: `[M]` of a block of each member, >= 1.
+    that it is dropped before those that it follows. Loading keeps the copy. `block_bytes` are `[M]` of a block of each
+    member, >= 1.
 
     Attributes:
         used_bytes: of all copies.
@@ -202,7 +190,7 @@ class HostTier:
             self.stored[member] += 1
             self.used_bytes += size
             while self.used_bytes > self._num_bytes:
-                self._drop()
+                self._drop_oldest()
             self.most_bytes = max(self.most_bytes, self.used_bytes)
 
     def _places(self, member: int, keys: Sequence[Hashable]) -> list[_Place]:
@@ -217,8 +205,7 @@ class HostTier:
             place = after
         return found
 
-    def _drop(self) -> None:
-        """Drop the oldest copy."""
+    def _drop_oldest(self) -> None:
         place, _ = self._held.popitem(last=False)
         self.used_bytes -= self._block_bytes[place.member]
         self.dropped[place.member] += 1
@@ -281,13 +268,8 @@ class MemberKv:
         self._asked_blocks = self._asked_tokens = self._found_blocks = 0
 
     @property
-    def evictable_blocks(self) -> int:
-        """Cached blocks without an owner."""
-        return self._tree.num_evictable
-
-    @property
     def available_blocks(self) -> int:
-        """Blocks available to owners: free and evictable ones."""
+        """Blocks available to owners: free ones, and evictable ones (cached, without an owner)."""
         return self.free_blocks + self._tree.num_evictable
 
     @property
@@ -314,12 +296,9 @@ class MemberKv:
         return num_blocks * self._block_tokens
 
     def repeated_tokens(self, owners: Iterable[int], *, least_tokens: int, least_owners: int) -> int:
-        """Tokens in cached blocks that owners hold in common, less those of each such block once.
+        """Tokens in cached blocks that `owners` hold in common, less those of each such block once.
 
-        Args:
-            owners: that hold something.
-            least_tokens: of a text up to the end of a run of blocks, for these to count.
-            least_owners: of the given owners that hold a run, for it to count, >= 2.
+        A run of blocks counts if the text up to its end has `least_tokens`, and `least_owners` >= 2 hold it.
         """
         found: dict[PrefixNode, tuple[int, int]] = {}  # end of its text in blocks, owners
         for owner in owners:
@@ -389,8 +368,7 @@ class MemberKv:
             keys: of the text's blocks.
             text_tokens: of the whole text, >= 1: the prompt, and what was emitted before a preemption. Its last token
                 is never in a hit, since what follows it is computed from it.
-            resumes: after a preemption; not counted in `hits`, since a request that finds its own blocks again would
-                inflate the share.
+            resumes: after a preemption; not counted in `hits`, which its own blocks would inflate.
             hit_tokens: the current `hit_tokens` of the text; None: it is looked up.
 
         Returns:
@@ -417,11 +395,7 @@ class MemberKv:
         return num_blocks * self._block_tokens
 
     def reserve(self, owner: int, num_tokens: int) -> bool:
-        """Make an owner hold blocks for at least `num_tokens` in total.
-
-        Returns:
-            False, and nothing has changed, if free and evictable blocks do not suffice.
-        """
+        """Make an owner hold blocks for at least `num_tokens` in total; False, and nothing has changed, if too few."""
         held = self._held[owner]
         more = -(-num_tokens // self._block_tokens) - held.num_blocks
         return more <= 0 or self.grow(owner, more)
@@ -434,11 +408,7 @@ class MemberKv:
         return True
 
     def take(self, num_blocks: int) -> bool:
-        """Take blocks for an owner.
-
-        Returns:
-            False, and nothing has changed, if free and evictable blocks do not suffice.
-        """
+        """Take blocks for an owner; False, and nothing has changed, if free and evictable ones do not suffice."""
         short = num_blocks - self.free_blocks
         if short > 0:
             if short > self._tree.num_evictable:
@@ -518,7 +488,8 @@ class OffloadingKv(MemberKv):
         super().__init__(limits)
         self._host = host
         self._member = member
-        self._tree = PrefixTree(self._evicted)
+        # An evicted path of blocks, of which the last ones leave device memory.
+        self._tree = PrefixTree(lambda path, count: host.put(member, path, len(path) - count))
 
     def usable_tokens(self, keys: Keys, text_tokens: int) -> int:
         """See `MemberKv`."""
@@ -555,9 +526,6 @@ class OffloadingKv(MemberKv):
         whole = found.num_blocks + self._host.num_found(self._member, within, found.num_blocks)
         whole = max(0, whole - self.limits.drop_units)
         return min(found.num_blocks, whole), whole, min(found.num_referenced, whole)
-
-    def _evicted(self, path: Run, num_blocks: int) -> None:
-        self._host.put(self._member, path, len(path) - num_blocks)
 
 
 class HostMemory:

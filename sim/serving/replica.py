@@ -53,12 +53,9 @@ class ReplicaBooks:
         self._has_grown = False
 
     def note_outputs(self, sessions: Iterable[ServedRequest], at_ps: int, others: Iterable[ServedRequest] = ()) -> None:
-        """Note new tokens of answers; all new tokens of one request are one output.
+        """Note new tokens of answers that may have grown; all new tokens of one request are one output.
 
-        Args:
-            sessions: whose answers may have grown.
-            at_ps: now.
-            others: already noted, with as many tokens as others of their sessions wait for.
+        `others` are already noted, with as many tokens as others of their sessions wait for.
         """
         self.noted_ps = at_ps
         reached = list(others) if others else []
@@ -188,13 +185,7 @@ class ReplicaSpec:
         now_s: Callable[[], float],
         target: Callable[[], MemberKv],
     ) -> EngineWorld:
-        """The world that carries out its operations.
-
-        Args:
-            pool: the members.
-            answers: of the recording.
-            now_s: reads the clock of the run.
-            target: its memory.
+        """The world that carries out its operations; `now_s` reads the clock of the run, `target` is its memory.
 
         Raises:
             ArgumentError: a shared prefix with a cost that does not distinguish tokens read.
@@ -234,13 +225,7 @@ class ServedFrom:
     on_reached: Callable[[Arrival, int, int], None]
 
     def enter(self, arrival: Arrival, index: int, at_ps: int, *, refused: str) -> int | None:
-        """Register a request that arrives at the replica at `index`.
-
-        Args:
-            arrival: the request.
-            index: of the replica, among those of the run.
-            at_ps: its arrival.
-            refused: why it can never run there; "" if it can.
+        """Register a request that arrives at the replica at `index`; `refused`: why it can never run there, or "".
 
         Returns:
             Its serial number in the run; None: it is rejected.
@@ -254,7 +239,7 @@ class ServedFrom:
 
     def reached(self, requests: Iterable[ServedRequest], at_ps: int) -> None:
         """Report depths that answers have newly reached; those admitted earlier first."""
-        for request in sorted(requests, key=_order):
+        for request in sorted(requests, key=lambda one: one.order):
             while request.depths and request.depths[0] <= request.num_answer:
                 depth, *left = request.depths
                 request.depths = tuple(left)
@@ -271,7 +256,3 @@ class ServedFrom:
             recorded_id=self.drawn.of(arrival.request_id, arrival.tag),
             due=None if deadline is None else deadline.after(to_s(arrival.arrives_ps)),
         )
-
-
-def _order(request: ServedRequest) -> int:
-    return request.order

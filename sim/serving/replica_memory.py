@@ -5,7 +5,7 @@ from collections.abc import Container, Sequence
 from ...base.errors import ArgumentError, counted
 from ...decoding.pool import Pool
 from ...traces.workloads.arrival import Arrival
-from .limits import Admission, EngineLimits, KvLimits, Preemption
+from .limits import Admission, EngineLimits, Preemption
 from .memory import BlockKeys, HostMemory, MemberKv
 from .requests import ServedRequest
 
@@ -21,7 +21,6 @@ class ReplicaMemory:
     it holds only its prefix hit until it first runs, so that requests which do not draft take none of its blocks.
 
     Args:
-        pool: the members.
         limits: of the replica.
         unit_tokens: of the workload's blocks.
         runs: names of members that run; None: all.
@@ -46,7 +45,11 @@ class ReplicaMemory:
             if runs is None or name in runs:
                 raise ArgumentError(f"`kv` must hold limits of every model that runs, {name} has none")
         for name, kv in limits.kv.items():
-            self._check_units(name, kv, unit_tokens)
+            if unit_tokens and kv.prefix_cache and unit_tokens % kv.block_tokens and kv.block_tokens % unit_tokens:
+                raise ArgumentError(
+                    f"block_tokens of {name} must divide the {unit_tokens} tokens of the workload's blocks, or be a "
+                    f"multiple of them, got {kv.block_tokens}"
+                )
         self.host = None if limits.offload is None else HostMemory(limits.offload)
         host = self.host
         kvs = {name: MemberKv(own) if host is None else host.member(name, own) for name, own in limits.kv.items()}
@@ -95,12 +98,7 @@ class ReplicaMemory:
         self.counted_share, self.has_changed = least, False
 
     def refuses(self, arrival: Arrival, *, answer_tokens: int | None = None) -> str:
-        """Why a request can never run, in words without its id; "" if it can.
-
-        Args:
-            arrival: the request.
-            answer_tokens: written here; None: all.
-        """
+        """Why a request can never run, in words without its id; "" if it can. `answer_tokens` here; None: all."""
         tokens = arrival.prompt_tokens + arrival.output_tokens
         for name, most in self._limits.max_model_len.items():
             if tokens > most:
@@ -195,8 +193,7 @@ class ReplicaMemory:
     def reserve(self, session: ServedRequest, level: int, num_tokens: int) -> bool:
         """Hold blocks of a member for `num_tokens` of a request in total, never more than its text will have.
 
-        Returns:
-            False, and nothing has changed, if memory is short.
+        False, and nothing has changed, if memory is short.
         """
         kv = self.members[level]
         if kv is None:
@@ -221,12 +218,7 @@ class ReplicaMemory:
         self.has_changed = True
 
     def commit(self, session: ServedRequest, num_text: int = 0) -> None:
-        """Put full blocks of computed and committed tokens into the prefix caches.
-
-        Args:
-            session: of the request.
-            num_text: tokens of its text; 0: its own number.
-        """
+        """Put full blocks of computed and committed tokens into the prefix caches; `num_text` 0: of all its text."""
         for index, level, kv in self._caching:
             text = self._prefilled[session.serial] if self._retracts else num_text or session.num_text
             tokens = min(session.cached[level], text)
@@ -264,11 +256,3 @@ class ReplicaMemory:
         self.has_changed = True
         for _, kv in reversed(self._models):
             kv.close(serial)
-
-    @staticmethod
-    def _check_units(name: str, kv: KvLimits, unit_tokens: int) -> None:
-        if unit_tokens and kv.prefix_cache and unit_tokens % kv.block_tokens and kv.block_tokens % unit_tokens:
-            raise ArgumentError(
-                f"block_tokens of {name} must divide the {unit_tokens} tokens of the workload's blocks, or be a "
-                f"multiple of them, got {kv.block_tokens}"
-            )

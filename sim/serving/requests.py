@@ -66,12 +66,7 @@ MOST_SHOWN = 8  # tags in an error
 
 
 class DrawnRequests:
-    """Draws requests of a recording.
-
-    Args:
-        requests: of the recording, at least one.
-        seed: of the draws.
-    """
+    """Draws requests of a recording, of which there is at least one."""
 
     def __init__(self, requests: Iterable[Request], *, seed: int) -> None:
         self._seeded = blake2b(f"{seed}\0".encode(), digest_size=8)
@@ -87,12 +82,9 @@ class DrawnRequests:
             raise self._unknown(request_id, tag)
 
     def of(self, request_id: str, tag: str) -> str:
-        """Id of the recorded request for a served one: any of its tag, of all if `tag` is "".
+        """Id of the recorded request for a served one: any of its tag, of all if `tag` is ""; raises as `check`.
 
         The same on any machine, independent of other draws.
-
-        Raises:
-            ArgumentError: a tag that no recorded request has.
         """
         ids = self._by_tag.get(tag)
         if ids is None:
@@ -102,14 +94,10 @@ class DrawnRequests:
         return ids[int.from_bytes(drawn.digest()) % len(ids)]
 
     def _unknown(self, request_id: str, tag: str) -> ArgumentError:
-        return ArgumentError(f"request {request_id}: no request of the recording has the tag {tag!r}; {self._tags()}")
-
-    def _tags(self) -> str:
         tags = sorted(tag for tag in self._by_tag if tag)
-        if not tags:
-            return "they have none"
         shown = ", ".join(tags[:MOST_SHOWN]) + (", ..." if len(tags) > MOST_SHOWN else "")
-        return f"it has {counted(len(tags), 'tag')}: {shown}"
+        have = f"it has {counted(len(tags), 'tag')}: {shown}" if tags else "they have none"
+        return ArgumentError(f"request {request_id}: no request of the recording has the tag {tag!r}; {have}")
 
 
 NEVER = -1
@@ -132,7 +120,6 @@ class ServedRequest(Session):
     """One request while it is served.
 
     Args:
-        pool: the members.
         arrival: the request of the workload.
         serial: of the request in its run.
         answers: of the recording.
@@ -356,12 +343,8 @@ class ServedRequest(Session):
     def flew(self, ended: list[int], num_ends: int, length: int, tokens: list[int], place: int) -> None:
         """Apply whole rounds, which have written more of the recorded answer.
 
-        Args:
-            ended: tokens up to the end of the last segment that was followed by another.
-            num_ends: number of such segments.
-            length: tokens of each.
-            tokens: after these.
-            place: after all of them.
+        They ended `num_ends` segments of `length` tokens that were followed by another, by `ended` tokens, then wrote
+        `tokens`, up to `place`.
         """
         if num_ends:
             self.earlier += self.emitted
@@ -562,13 +545,7 @@ class AdmissionEstimate:
         self.ratio = FIRST_RATIO
 
     def stepped(self, running: Iterable[Written], *, decoded: bool, was_short: bool) -> None:
-        """Update the ratio after a step.
-
-        Args:
-            running: of all running requests.
-            decoded: whether a request decodes.
-            was_short: whether a request was preempted.
-        """
+        """Update the ratio after a step; `decoded`: a request decodes, `was_short`: one was preempted."""
         answers = list(running)
         if not answers:
             self.ratio = FIRST_RATIO
@@ -582,10 +559,7 @@ class AdmissionEstimate:
     def tokens_for(self, entering: Written, decoding: Iterable[Written], reading: Iterable[Written]) -> int:
         """Tokens that must be free to admit a request, in addition to its text: for itself, and for others.
 
-        Args:
-            entering: of the request.
-            decoding: of those that decode.
-            reading: of those whose prefill ends with this step; all their tokens count, as for the request itself.
+        Of those whose prefill ends with this step (`reading`) all tokens count, as for the request itself.
         """
         kept = sum(answer.left * self.ratio for answer in decoding)
         return entering.left + floor(kept) + sum(answer.left for answer in reading) + 1

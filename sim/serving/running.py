@@ -38,14 +38,7 @@ class RankedEvent(simpy.Event):
     def __init__(
         self, env: simpy.Environment, at_ps: int, rank: EventPriority, do: Callable[[simpy.Event], None] | None = None
     ) -> None:
-        """Schedule it.
-
-        Args:
-            env: of the run.
-            at_ps: its instant, not before past events.
-            rank: at that instant.
-            do: called then, with the event; None: a process waits for it.
-        """
+        """Schedule it at an instant, not before past events; then `do` is called with it, None: a process waits."""
         super().__init__(env)
         if do is not None:
             assert self.callbacks is not None
@@ -359,14 +352,14 @@ class Arrivals:
 
     def _snapshots(self) -> Generator[simpy.Event, None, None]:
         """Take the router's snapshots, before the requests of the same instant."""
-        while (self.is_open or self._replicas.is_open) and (at_ps := self._due_ps()) is not None:
+        while self.is_open or self._replicas.is_open:
+            at_ps = self._dispatcher.next_snapshot_ps(cast(int, self._env.now))
+            if at_ps is None:
+                return
             yield RankedEvent(self._env, at_ps, SNAPSHOT)
             self._moment.now_ps = at_ps
             self._replicas.catch_up()
             self._dispatcher.take_snapshot()
-
-    def _due_ps(self) -> int | None:
-        return self._dispatcher.next_snapshot_ps(cast(int, self._env.now))
 
 
 def _in_batches(workload: Workload) -> Iterator[Arrival]:

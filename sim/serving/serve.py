@@ -12,7 +12,7 @@ import simpy
 from ...base.errors import ArgumentError
 from ...policies.about import about_of
 from ...runs.recorder import ServingRecorder, WrongArrivalError
-from ...traces.workloads.arrival import MOST_PS, Arrival, Workload
+from ...traces.workloads.arrival import MOST_PS, Workload
 from ..replay_tables import ReplayTables, check_observed
 from ..rounds_once import SharedRounds
 from ..simulate import paused_collector
@@ -40,15 +40,7 @@ def make_replica(
     *,
     stepwise: bool,
 ) -> Replica:
-    """A replica.
-
-    Args:
-        index: among the replicas of the run.
-        spec: of the replica.
-        shared: objects shared with the others.
-        handovers: of the run; None: all replicas prefill and decode.
-        stepwise: whether to run single steps.
-    """
+    """The replica at an index of a run; without `handovers` all prefill and decode; `stepwise`: by single steps."""
     if spec.role != Role.both:
         assert handovers is not None, "check_roles"
         kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica
@@ -162,6 +154,9 @@ def _check(replicas: Sequence[ReplicaSpec], tables: ReplayTables, horizon_ps: in
 class _Run:
     """The replicas of a run, their requests, and the end of the run."""
 
+    _arrivals: Arrivals
+    _running: RunningReplicas
+
     def __init__(
         self,
         workload: Workload,
@@ -175,9 +170,12 @@ class _Run:
     ) -> None:
         self._env = env = simpy.Environment(initial_time=0)
         self._moment = moment = Moment()
-        whole = shared(on_ended=self._ended, on_reached=self._reached)
+        whole = shared(
+            on_ended=lambda arrival, at_ps: self._arrivals.ended(arrival, at_ps),
+            on_reached=lambda arrival, depth, at_ps: self._arrivals.reached(arrival, depth, at_ps),
+        )
         self._recorder = whole.recorder
-        events = RunEvents(env, moment, self._wake)
+        events = RunEvents(env, moment, lambda index: self._running.wake(index))
         self._handovers = None if transfer is None else Handovers(transfer, events, whole.recorder)
         self._replicas = [
             make_replica(index, spec, whole, self._handovers, stepwise=stepwise) for index, spec in enumerate(replicas)
@@ -193,7 +191,11 @@ class _Run:
             with paused_collector():
                 stopped = self._stopped_by(horizon_ps)
         except BaseException as error:
-            stopped = self._failed_by(error)
+            if isinstance(error, WrongArrivalError) or (isinstance(error, ValueError) and self._arrivals.is_broken):
+                self._running.catch_up()  # all is served up to the instant of a row that cannot be read
+                stopped = BROKEN
+            else:
+                stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
             raise
         finally:
             ended_ps = max(self._moment.now_ps, *(replica.noted_ps for replica in self._replicas))
@@ -211,22 +213,6 @@ class _Run:
             stopped=stopped,
             paths=tuple(replica.path for replica in self._replicas),
         )
-
-    def _failed_by(self, error: BaseException) -> str:
-        """Why an error stopped the run; for a row of the workload, all is served up to its instant first."""
-        if isinstance(error, WrongArrivalError) or (isinstance(error, ValueError) and self._arrivals.is_broken):
-            self._running.catch_up()
-            return BROKEN
-        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
-
-    def _wake(self, index: int) -> None:
-        self._running.wake(index)
-
-    def _ended(self, arrival: Arrival, at_ps: int) -> None:
-        self._arrivals.ended(arrival, at_ps)
-
-    def _reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
-        self._arrivals.reached(arrival, depth, at_ps)
 
     def _stopped_by(self, horizon_ps: int | None) -> str:
         """Run; returns what stopped it before all requests had ended, "" for nothing."""

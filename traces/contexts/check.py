@@ -17,9 +17,9 @@ from ..errors import TraceFormatError
 from ..folder import NODES, REQUESTS, TRIE_FILES, Rule, check_rules, size_of
 from ..meta import MOST
 from ..recording import RecordingSummary
-from .columns import FURTHER, GRIDS, NodeCodes, RequestRow, further_layout
+from .columns import FURTHER, GRIDS, NodeCodes, further_layout
 from .meta import TrieMeta
-from .trie import NO_TOKEN, Floats, TrieRequest
+from .trie import NO_TOKEN, Floats, RequestRow, TrieRequest
 
 _COUNTS = ("num_requests", "num_prompt_tokens", "num_trunk_tokens", "num_nodes")
 

@@ -24,6 +24,7 @@ from .trie import (
     FeatureViews,
     NodeFacts,
     Part,
+    RequestRow,
     TreeRanks,
     Trie,
     TrieRequest,
@@ -150,17 +151,6 @@ def further_layout(meta: TrieMeta) -> Iterator[NodeColumn]:
             )
         for place, other in enumerate(others):
             yield NodeColumn(f"tvd.{speaker}.{other}", f"{FURTHER}tvd", row * len(others) + place, _CODE)
-
-
-class RequestRow(NamedTuple):
-    """The stored fields of a request, as in `TrieRequest`, without its nodes."""
-
-    request_id: str
-    tag: str
-    prompt: NDArray[np.int64]
-    max_new_tokens: int
-    num_nodes: int
-    session: str = ""
 
 
 def request_rows(requests: Iterable[TrieRequest]) -> list[RequestRow]:

@@ -68,17 +68,6 @@ class TrieMeta(SparseRecord):
 
     @model_validator(mode="after")
     def _goes_together(self) -> "TrieMeta":
-        self._check_names()
-        self._check_drafters()
-        if self.sampling.mode == "rejection":
-            raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
-        if len(set(self.eos_token_ids)) < len(self.eos_token_ids):
-            raise ValueError(f"eos_token_ids must differ, got {list(self.eos_token_ids)}")
-        if not all(0 <= token < self.vocab_size for token in self.eos_token_ids):
-            raise ValueError(f"eos_token_ids must lie in [0, {self.vocab_size}), got {list(self.eos_token_ids)}")
-        return self
-
-    def _check_names(self) -> None:
         names = [model.name for model in self.models] + ([self.ngram.name] if self.ngram else [])
         if len(set(names)) != len(names):
             raise ValueError(f"model names must be unique, got {names}")
@@ -87,8 +76,6 @@ class TrieMeta(SparseRecord):
         unknown = sorted(str(name) for name in (shared | costed) - set(names))
         if unknown:
             raise ValueError(f"costs and submodel_of must name members of the pool, got {unknown}")
-
-    def _check_drafters(self) -> None:
         below, reader = self.model_names[:-1], self.features
         if reader is not None and reader.model not in below:
             raise ValueError(f"features.model must be below the target ({', '.join(below)}), got {reader.model!r}")
@@ -97,6 +84,13 @@ class TrieMeta(SparseRecord):
         others = [tree.model for tree in self.closure.trees if tree.model not in below]
         if others:
             raise ValueError(f"closure.trees must name models below the target ({', '.join(below)}), got {others}")
+        if self.sampling.mode == "rejection":
+            raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
+        if len(set(self.eos_token_ids)) < len(self.eos_token_ids):
+            raise ValueError(f"eos_token_ids must differ, got {list(self.eos_token_ids)}")
+        if not all(0 <= token < self.vocab_size for token in self.eos_token_ids):
+            raise ValueError(f"eos_token_ids must lie in [0, {self.vocab_size}), got {list(self.eos_token_ids)}")
+        return self
 
     @property
     def dtype(self) -> str:

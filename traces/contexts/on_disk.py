@@ -38,7 +38,6 @@ from ..folder import (
 from .check import check_nodes, check_requests
 from .columns import (
     REQUEST_SCHEMA,
-    RequestRow,
     from_request_table,
     from_table,
     join,
@@ -51,7 +50,7 @@ from .columns import (
 )
 from .meta import TrieMeta
 from .recording import TrieRecording
-from .trie import LazyRequest, Trie, TrieRequest
+from .trie import LazyRequest, RequestRow, Trie, TrieRequest
 
 _FOLDER = StoredFolder(TrieMeta, (REQUESTS, NODES))
 BATCH_NODES = 1 << 14
@@ -110,34 +109,27 @@ class StoredNodes:
         """The trie of a request, by its index; raises TraceFormatError where its batch is not sound."""
         number = self._batch_of[request]
         if number not in self._kept:
-            self._keep(number, self._read(number))
+            found = self._kept[number] = self._read(number)
+            self._kept_nodes += sum(trie.num_nodes for trie in found)
+            while self._kept_nodes > MOST_KEPT_NODES and len(self._kept) > 1:
+                _, gone = self._kept.popitem(last=False)
+                self._kept_nodes -= sum(trie.num_nodes for trie in gone)
         self._kept.move_to_end(number)
         return self._kept[number][request - self._batches[number][0]]
-
-    def _keep(self, number: int, found: tuple[Trie, ...]) -> None:
-        """Keep a batch, and drop the least recently used ones."""
-        self._kept[number] = found
-        self._kept_nodes += sum(trie.num_nodes for trie in found)
-        while self._kept_nodes > MOST_KEPT_NODES and len(self._kept) > 1:
-            _, gone = self._kept.popitem(last=False)
-            self._kept_nodes -= sum(trie.num_nodes for trie in gone)
 
     def _read(self, number: int) -> tuple[Trie, ...]:
         first, end = self._batches[number]
         rows = self._requests[first:end]
-        codes = from_table(self._table(self._row[first], self._row[end]), self._meta)
+        start, stop, parts = self._row[first], self._row[end], []
+        for group, (begins, after) in enumerate(pairwise(self._group_rows)):
+            if begins < stop and start < after:
+                skipped = max(start - begins, 0)
+                parts.append(self._group(group).slice(skipped, min(stop, after) - begins - skipped))
+        codes = from_table(pa.concat_tables(parts).combine_chunks(), self._meta)
         if not self._checked[number]:
             check_nodes(codes, rows, self._meta, self._path, first_request=first, first_row=self._row[first])
             self._checked[number] = True
         return tries(codes, [row.num_nodes for row in rows])
-
-    def _table(self, start: int, end: int) -> pa.Table:
-        parts = []
-        for group, (first, after) in enumerate(pairwise(self._group_rows)):
-            if first < end and start < after:
-                begins = max(start, first)
-                parts.append(self._group(group).slice(begins - first, min(end, after) - begins))
-        return pa.concat_tables(parts).combine_chunks()
 
     def _group(self, group: int) -> pa.Table:
         if self._last_group[0] != group:
@@ -190,23 +182,11 @@ class StoredRequests(Sequence[TrieRequest]):
         place = range(len(self))[index]
         made = self._made.get(place)
         if made is None:
-            made = self._make(place)
+            made = LazyRequest.of(self._rows[place], partial(self._nodes.trie, place))
             self._kept_tokens += len(made.prompt)
             if self._kept_tokens <= MOST_KEPT_TOKENS:
                 self._made[place] = made
         return made
-
-    def _make(self, place: int) -> TrieRequest:
-        row = self._rows[place]
-        return LazyRequest.of(
-            request_id=row.request_id,
-            tag=row.tag,
-            prompt=tuple(row.prompt.tolist()),
-            max_new_tokens=row.max_new_tokens,
-            num_nodes=row.num_nodes,
-            session=row.session,
-            make=partial(self._nodes.trie, place),
-        )
 
 
 def write_trace(trace: TrieRecording, path: Path) -> None:
@@ -222,19 +202,14 @@ def write_trace(trace: TrieRecording, path: Path) -> None:
         table = to_request_table(requests)
         with parquet_writer(unfinished / REQUESTS, table.schema) as writer:
             writer.write_table(table)
-        _write_nodes(trace, requests, path, unfinished / NODES)
+        first_row = 0
+        with parquet_writer(unfinished / NODES, node_schema(trace.meta, path / META)) as writer:
+            for first, end in batches([row.num_nodes for row in requests]):  # a row group each
+                codes = join(trace.requests[first:end], trace.meta, path, first_request=first)
+                check_nodes(codes, requests[first:end], trace.meta, path, first_request=first, first_row=first_row)
+                writer.write_table(to_table(codes, trace.meta, path), row_group_size=len(codes["request"]))
+                first_row += len(codes["request"])
         _FOLDER.write_meta(unfinished, trace.meta)
-
-
-def _write_nodes(trace: TrieRecording, rows: Sequence[RequestRow], path: Path, file: Path) -> None:
-    """A row group of each batch of requests; errors name the recording at `path`."""
-    first_row = 0
-    with parquet_writer(file, node_schema(trace.meta, path / META)) as writer:
-        for first, end in batches([row.num_nodes for row in rows]):
-            codes = join(trace.requests[first:end], trace.meta, path, first_request=first)
-            check_nodes(codes, rows[first:end], trace.meta, path, first_request=first, first_row=first_row)
-            writer.write_table(to_table(codes, trace.meta, path), row_group_size=len(codes["request"]))
-            first_row += len(codes["request"])
 
 
 def read_trace(path: Path) -> TrieRecording:

@@ -13,7 +13,7 @@ members below the target, F contexts of one level (equal number of tokens off th
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
-from typing import Any, Self, TypeVar, cast, final
+from typing import Any, NamedTuple, Self, TypeVar, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,16 +138,15 @@ def joined(parts: Sequence[Part]) -> Part:
 
 def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
     """The tries of consecutive requests, `num_nodes` each; array views, nothing is copied."""
-    ends = accumulate(num_nodes, initial=0)
-    return tuple(_cut(joined, slice(start, end)) for start, end in pairwise(ends))
-
-
-def _cut(trie: Trie, nodes: slice) -> Trie:
-    arrays: dict[str, Any] = {name: array[..., nodes] for name, array in arrays_of(trie).items()}
-    for name in PARTS:
-        if (part := getattr(trie, name)) is not None:
-            arrays[name] = type(part)(**{each: array[:, nodes] for each, array in arrays_of(part).items()})
-    return Trie(**arrays)
+    whole, tries = arrays_of(joined), list[Trie]()
+    for start, end in pairwise(accumulate(num_nodes, initial=0)):
+        nodes = slice(start, end)
+        arrays: dict[str, Any] = {name: array[..., nodes] for name, array in whole.items()}
+        for name in PARTS:
+            if (part := getattr(joined, name)) is not None:
+                arrays[name] = type(part)(**{each: array[:, nodes] for each, array in arrays_of(part).items()})
+        tries.append(Trie(**arrays))
+    return tuple(tries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +236,17 @@ def grow(next_token: NDArray[np.integer], allowance: Ints, run: int, writers: Wr
     )
 
 
+class RequestRow(NamedTuple):
+    """The stored fields of a request, as in `TrieRequest`, without its nodes."""
+
+    request_id: str
+    tag: str
+    prompt: NDArray[np.int64]
+    max_new_tokens: int
+    num_nodes: int
+    session: str = ""
+
+
 @final
 class LazyRequest(TrieRequest):
     """A request whose trie is made at each access and not kept, which saves memory.
@@ -255,21 +265,12 @@ class LazyRequest(TrieRequest):
         return cast(Self, whole)
 
     @classmethod
-    def of(
-        cls,
-        *,
-        request_id: str,
-        tag: str,
-        prompt: tuple[int, ...],
-        max_new_tokens: int,
-        num_nodes: int,
-        make: Callable[[], Trie],
-        session: str = "",
-    ) -> Self:
-        """A request whose trie of `num_nodes` contexts `make` returns; else as in `TrieRequest`."""
+    def of(cls, known: "TrieRequest | RequestRow", make: Callable[[], Trie]) -> Self:
+        """A request as `known`, whose trie, of as many contexts, `make` returns."""
         request = cls.__new__(cls)
-        values = {"request_id": request_id, "tag": tag, "prompt": prompt, "max_new_tokens": max_new_tokens}
-        for name, value in {**values, "session": session, "_num_nodes": num_nodes, "_make": make}.items():
+        values = {name: getattr(known, name) for name in ("request_id", "tag", "max_new_tokens", "session")}
+        prompt = known.prompt if isinstance(known.prompt, tuple) else tuple(known.prompt.tolist())
+        for name, value in {**values, "prompt": prompt, "_num_nodes": known.num_nodes, "_make": make}.items():
             object.__setattr__(request, name, value)  # it is frozen
         return request
 

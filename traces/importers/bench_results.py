@@ -147,19 +147,14 @@ _MEAN = "accept_length"
 def _read_sglang_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     log = StatedLog(files, ongoing)
     run = result_of(ongoing, log.path)
-    server = within(run, "server_info")
-    settings = _settings(server)
+    server = within(run, "server_info")  # of newer results: the server's own settings
+    told = {} if server is None else server.values
+    names = ("algorithm", "num_steps", "eagle_topk", "num_draft_tokens", "adaptive")
+    settings = {name: str(told[f"speculative_{name}"]) for name in names if f"speculative_{name}" in told}
     depth, chains = depth_of(server or run, settings), drafts_chains(settings)
     window = settled_window(ongoing, log.name, run, None, depth, chains=chains)
     hazards = hazards_of_mean(run, _MEAN, run.rate(_MEAN, most=1e6), window)
     yield from log.requests(lengths_of_benchmark(run), hazards, window=window)
-
-
-def _settings(server: Fields | None) -> dict[str, str]:
-    """Those of speculation, of the server's own that stand in newer results."""
-    found = {} if server is None else server.values
-    names = ("algorithm", "num_steps", "eagle_topk", "num_draft_tokens", "adaptive")
-    return {name: str(found[f"speculative_{name}"]) for name in names if f"speculative_{name}" in found}
 
 
 SGLANG_BENCH = Format(
@@ -251,8 +246,7 @@ VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), see
 
 
 _MOST_WINDOW = 2**16  # tokens: histograms have a place for each
-_ACCEPTANCE, _RECORD = "spec_decode_acceptance", ("metadata", "metrics")
-_REPORT = ("metadata", "benchmarks")
+_ACCEPTANCE = "spec_decode_acceptance"
 _PLACE = ("response_metrics", "speculative_decoding")
 _WITHOUT = "requests without acceptance were left out: the file does not say whether they ran without speculation"
 _FAILED = "requests that failed or were cancelled were left out"
@@ -261,11 +255,11 @@ _NEEDED = "must stand in some request (run the server with --per-request-spec-de
 
 
 def _sees_record(found: Fields) -> bool:
-    return within(found, "metadata") is not None and "benchmark_phase" in found.nested("metadata")
+    return (about := within(found, "metadata")) is not None and "benchmark_phase" in about
 
 
 def _sees_report(found: Fields) -> bool:
-    return all(key in found for key in _REPORT) and "guidellm_version" in found.nested("metadata")
+    return "metadata" in found and "benchmarks" in found and "guidellm_version" in found.nested("metadata")
 
 
 def _read_records(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
@@ -360,4 +354,8 @@ def _request(file: Responses, found: Fields, usage: Fields, request_id: str) -> 
 
 
 AIPERF = Format(**described("aiperf"), read=_read_records, sees=_sees_record)
-GUIDELLM = Format(**described("guidellm"), read=_read_reports, sees=_sees_report)
+GUIDELLM = Format(
+    **described("guidellm"),
+    read=_read_reports,
+    sees=_sees_report,
+)

@@ -86,7 +86,10 @@ def request_of(
     )
     method, rounds = TARGET_ALONE, {}
     if drafted is None:
-        _refuse_other_words(timings)
+        for key in timings.values:
+            if key in timings and _OF_DRAFTS.search(key):
+                rule = "must stand beside draft_n and draft_n_accepted, which say what was drafted"
+                raise timings.error(key, rule, "alone")
     else:
         method = file.drafter()
         if accepted > drafted:
@@ -104,14 +107,6 @@ def request_of(
         wall_s={method: (prompt_ms + answer_ms) / 1e3} if measured else {},
         prefill_s={method: prompt_ms / 1e3} if measured else {},
     )
-
-
-def _refuse_other_words(timings: Fields) -> None:
-    for key in timings.values:
-        if key in timings and _OF_DRAFTS.search(key):
-            raise timings.error(
-                key, "must stand beside draft_n and draft_n_accepted, which say what was drafted", "alone"
-            )
 
 
 LLAMACPP_TIMINGS = Format(**described("llamacpp-timings"), read=by_response(_parse_llamacpp), sees=_sees_llamacpp)

@@ -155,8 +155,13 @@ def unlike(first: Fields) -> TraceFormatError:
     if error := first.values.get("error"):
         rule = f"must be a log of a server: it is an error of a server; {_SERVER}"
         return _refusal(first.place, rule, message_of(error, _MOST_SHOWN))
-    if _is_of_stream(first.values):
-        return _refusal(first.place, f"must be a log of a server: it is {_ended_how(first.values)}", keys_of(first))
+    choices = list(_choices(first.values))
+    kinds = ("chat.completion.chunk", "text_completion")
+    if "usage" not in first and (any("delta" in one for one in choices) or first.values.get("object") in kinds):
+        how = "that was cut, without a finish_reason and usage; save the stream to its end"
+        if any(one.get("finish_reason") for one in choices):
+            how = "without its last chunk, of usage; ask for stream_options.include_usage"
+        return _refusal(first.place, f"must be a log of a server: it is a streamed response {how}", keys_of(first))
     names = frozenset(first.values)
     for kind in _OBJECTS:
         if names.issuperset(kind.signs):
@@ -165,19 +170,6 @@ def unlike(first: Fields) -> TraceFormatError:
             )
     words = list(_words(first.values))
     return _refusal(first.place, _nearest(" ".join(f'"{word}"' for word in words), words), keys_of(first))
-
-
-def _is_of_stream(values: Mapping[str, Any]) -> bool:
-    """Whether an object is the result of a stream of chat or text completions without counts."""
-    kind = values.get("object")
-    of_chat = any("delta" in choice for choice in _choices(values))
-    return "usage" not in values and (of_chat or kind in ("chat.completion.chunk", "text_completion"))
-
-
-def _ended_how(values: Mapping[str, Any]) -> str:
-    if any(choice.get("finish_reason") for choice in _choices(values)):
-        return "a streamed response without its last chunk, of usage; ask for stream_options.include_usage"
-    return "a streamed response that was cut, without a finish_reason and usage; save the stream to its end"
 
 
 def _choices(values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -290,7 +282,13 @@ def _detected(files: Sequence[Path], formats: Sequence[Format]) -> Format:
     pairing = [known for known in formats if any(map(known.sees, objects.values()))]
     for path, first in objects.items():
         if not any(known.sees_beside(first) for known in pairing):
-            seen[path] = _format_of(first, formats)
+            fitting = [known for known in formats if known.sees(first)]
+            if not fitting:
+                raise unlike(first)
+            if len(fitting) > 1:
+                rule = f"must be named, the file could be {' or '.join(known.name for known in fitting)}"
+                raise first.error("format", rule, keys_of(first))
+            seen[path] = fitting[0]
     found = next(iter(seen.values()))
     for path, other in seen.items():
         if other is not found:
@@ -319,16 +317,6 @@ def _telling(path: Path, formats: Sequence[Format]) -> Format | Fields:
         return first
 
 
-def _format_of(first: Fields, formats: Sequence[Format]) -> Format:
-    fitting = [known for known in formats if known.sees(first)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not fitting:
-        raise unlike(first)
-    rule = f"must be named, the file could be {' or '.join(known.name for known in fitting)}"
-    raise first.error("format", rule, keys_of(first))
-
-
 MOST_LINES = 64
 MOST_CHARACTERS = 65_536  # of a line: the rest is a user's text
 _CALLED = re.compile(
@@ -339,6 +327,8 @@ _CALLED = re.compile(
 _SPECULATION = re.compile(rb"""["']?speculative_config["']?\s*[:=]\s*(?:SpeculativeConfig\(|\{)[^(){}]{0,4000}[)}]""")
 
 _VLLM_VERSION = re.compile(rb"(?:LLM engine \(v|API server version v?)([0-9]{1,9}(?:\.[0-9a-z]{1,12}){1,4})")
+
+_OF_LOG = "{} has the shape of the drafter that the log names in its first lines"
 
 Watch = Callable[[Iterable[RoundsRequest]], Iterable[RoundsRequest]]
 
@@ -422,7 +412,7 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
             models=options.models if own is None else (*options.models, own),
             served_model=served_model(files),
             software={} if (version := _engine_version(source, files)) is None else {"vllm": version},
-            notes=(*source.notes, *ongoing.notes(), *([] if own is None else [_named_by_log(own)])),
+            notes=(*source.notes, *ongoing.notes(), *([] if own is None else [_OF_LOG.format(own.name)])),
             ngram=options.lookup or LOOKUP,
         )
     except ValidationError as error:
@@ -457,10 +447,6 @@ def _engine_version(source: Format, files: Sequence[Path]) -> str | None:
     lines = (text for path in files if path.is_file() for _, text in islice(lines_of(path), MOST_LINES))
     found = {version for text in lines for version in _VLLM_VERSION.findall(text[:MOST_CHARACTERS])}
     return found.pop().decode() if len(found) == 1 else None
-
-
-def _named_by_log(shape: ModelInfo) -> str:
-    return f"{shape.name} has the shape of the drafter that the log names in its first lines"
 
 
 def _drafter_shape(files: Sequence[Path], drafters: Sequence[DrafterInfo], options: ImportOptions) -> ModelInfo | None:

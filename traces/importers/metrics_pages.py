@@ -318,15 +318,13 @@ class Speculation:
         if not name:
             return np.zeros(0)
         found = self._scrapes.counted(name, by=self._engine.place, summed=self._engine.summed)
-        places = {self._position(name, text): count for text, count in found.items()}
+        for text in found:
+            if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) < MOST_WINDOW):
+                place = next(one.place for one in self._scrapes.gauges(name))
+                rule = f"must be a whole number below {MOST_WINDOW}"
+                raise TraceFormatError(place, f"{name}.{self._engine.place}", rule, text)
+        places = {int(text): count for text, count in found.items()}
         return np.array([places.get(place, 0.0) for place in range(max(places, default=-1) + 1)], np.float64)
-
-    def _position(self, name: str, text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) < MOST_WINDOW):
-            place = next(one.place for one in self._scrapes.gauges(name))
-            rule = f"must be a whole number below {MOST_WINDOW}"
-            raise TraceFormatError(place, f"{name}.{self._engine.place}", rule, text)
-        return int(text)
 
     @property
     def requests(self) -> tuple[float | None, float]:
@@ -351,7 +349,10 @@ class Speculation:
         shown = self._scrapes.gauges(self._engine.length) if self._engine.length else []
         values = sorted({one.value for one in shown})
         if len(values) > 1:
-            told = _gauges([f"{one.value:.4g}" for one in sorted(shown, key=lambda one: one.value)])
+            texts = [f"{one.value:.4g}" for one in sorted(shown, key=lambda one: one.value)]
+            many = {2: "two", 3: "three", 4: "four"}.get(len(texts), str(len(texts)))
+            listed = f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) < 5 else f"{texts[0]} to {texts[-1]}"
+            told = f"{many} gauges, {listed}"
             raise TraceFormatError(shown[0].place, self._engine.length, "must be one gauge", told)
         return values[0] if values and values[0] > 0 else None
 
@@ -370,13 +371,6 @@ class Speculation:
         if len(values) != 1 or (values == {1.0} and at_once):
             return None
         return round(values.pop()) or None
-
-
-def _gauges(values: Sequence[str]) -> str:
-    """Number and values of gauges, as "two gauges, 2.5 and 2.7"."""
-    many = {2: "two", 3: "three", 4: "four"}.get(len(values), str(len(values)))
-    listed = f"{', '.join(values[:-1])} and {values[-1]}" if len(values) < 5 else f"{values[0]} to {values[-1]}"
-    return f"{many} gauges, {listed}"
 
 
 _PAGES = "counts are those between the first and the last of {} pages of metrics"

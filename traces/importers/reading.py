@@ -422,7 +422,13 @@ def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText
         size += len(line)
         if size > MOST_BYTES:
             raise too_long(f"{path}: line {first}", "value")
-        depth = 0 if len(gathered) == 1 and _looks_whole(line) else depth + _opened(line)
+        text = line.strip()
+        # A first line is whole if it ends like an object, or does not begin with a bracket.
+        if len(gathered) == 1 and (text[:1] not in _OPENING or (text.startswith(b"{") and text.endswith(b"}"))):
+            depth = 0
+        else:  # brackets in strings do not count
+            tokens = _TOKENS.findall(line)
+            depth += sum([token in _OPENING for token in tokens]) - sum([token in _CLOSING for token in tokens])
         if depth <= 0:
             yield JsonText(first, b"".join(gathered))
             gathered, depth = [], 0
@@ -430,23 +436,11 @@ def _joined(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText
         yield JsonText(first, b"".join(gathered))
 
 
-def _looks_whole(line: bytes) -> bool:
-    """Whether a first line is complete: it ends like an object, or does not begin with a bracket."""
-    text = line.strip()
-    return text[:1] not in _OPENING or (text.startswith(b"{") and text.endswith(b"}"))
-
-
-def _opened(line: bytes) -> int:
-    """Brackets that a line opens, less those that it closes; those in strings do not count."""
-    tokens = _TOKENS.findall(line)
-    return sum([token in _OPENING for token in tokens]) - sum([token in _CLOSING for token in tokens])
-
-
-def _is_object(line: bytes) -> bool:
-    if not line.startswith(b"{"):
+def _is_object(text: bytes) -> bool:
+    if not text.startswith(b"{"):
         return False
     try:
-        return isinstance(decode_json(line, constants=True), dict)
+        return isinstance(decode_json(text, constants=True), dict)
     except ValueError:
         return False
 
@@ -515,12 +509,7 @@ def _events(path: Path, stream: EventStream, lines: Iterable[bytes]) -> Iterator
 def _is_whole_chunk(data: bytes) -> bool:
     """Whether a line of data is a chunk, or the end of a response."""
     text = data.strip()
-    if text == _DONE.encode():
-        return True
-    try:
-        return text.startswith(b"{") and isinstance(decode_json(text, constants=True), dict)
-    except ValueError:
-        return False
+    return text == _DONE.encode() or _is_object(text)
 
 
 def _told_error(place: str, data: str) -> TraceFormatError:
@@ -573,9 +562,11 @@ class _Responses:
         for name, value in chunk.items():
             if name == "choices" and _have_places(value):
                 held = response.setdefault(name, {})
-                response[name] = _by_place(held if isinstance(held, dict) else {}, value)
-            elif name not in response or value not in (None, [], {}):
-                response[name] = value
+                response[name] = held = held if isinstance(held, dict) else {}
+                for choice in value:
+                    _update(held.setdefault(choice["index"], {}), choice)
+            else:
+                _update(response, {name: value})
         self._under_way[key] = place, response
 
     def end(self) -> Iterator[Fields]:
@@ -603,14 +594,9 @@ def _have_places(choices: object) -> bool:
     )
 
 
-def _by_place(held: dict[int, dict[str, Any]], choices: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Choices by their index; the last value of a field that is not empty is kept. Mutates `held`."""
-    for choice in choices:
-        known = held.setdefault(choice["index"], {})
-        known.update(
-            (name, value) for name, value in choice.items() if name not in known or value not in (None, [], {})
-        )
-    return held
+def _update(known: dict[str, Any], more: dict[str, Any]) -> None:
+    """Keep the last value of each field that is not empty."""
+    known.update((name, value) for name, value in more.items() if name not in known or value not in (None, [], {}))
 
 
 def _whole(place: str, response: dict[str, Any]) -> Fields:

@@ -278,7 +278,13 @@ def answers_of(line: Fields) -> list[Fields]:
     _check_usage(line, choices)
     if len(choices) < 2:
         return [line]
-    _check_indices(line)
+    taken: dict[int, str] = {}
+    for choice in line.each("choices"):  # of the same number one would be taken for another, or counted twice
+        number = choice.values.get("index")
+        if type(number) is int and taken.setdefault(number, choice.prefix) != choice.prefix:
+            raise choice.error(
+                "index", f"must differ from that of the other choices: {taken[number]}index is the same", number
+            )
     for *around, key in _OF_THE_REQUEST:
         place = within(line, *around) if around else line
         if place is not None and key in place:
@@ -314,16 +320,6 @@ def _check_usage(line: Fields, choices: list[Any]) -> None:
         raise usage.error(
             "completion_tokens", f"must be {sum(known)}, by meta_info.completion_tokens of its {of}", told
         )
-
-
-def _check_indices(line: Fields) -> None:
-    """Raise for choices with the same number: an answer would be taken for another, or counted twice."""
-    taken: dict[int, str] = {}
-    for choice in line.each("choices"):
-        number = choice.values.get("index")
-        if type(number) is int and taken.setdefault(number, choice.prefix) != choice.prefix:
-            rule = f"must differ from that of the other choices: {taken[number]}index is the same"
-            raise choice.error("index", rule, number)
 
 
 def stem(path: Path) -> str:

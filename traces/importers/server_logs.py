@@ -603,19 +603,13 @@ def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsReques
             "log", f"must have a line `{_LINE}` with drafts: speculative decoding is off, or its metrics are", "none"
         )
     _remark(ongoing, lines)
-    hazards = _vllm_hazards(lines)
-    yield from log.requests(None, hazards, window=len(hazards))
-
-
-def _vllm_hazards(lines: Sequence[_VllmLine]) -> tuple[float, ...]:
-    """`[W]` by position, of the drafts that had it and were kept up to it, the share that kept it too."""
-    hazards = []
+    hazards = list[float]()  # `[W]` by position, of the drafts that had it and were kept up to it, the share kept there
     for place in range(max(line.known for line in lines)):
         told = [line for line in lines if line.known > place]
         reached = sum(line.drafts * (line.rates[place - 1] if place else 1.0) for line in told)
         kept = sum(line.drafts * line.rates[place] for line in told)
         hazards.append(float(min(kept / reached, 1.0)) if reached else 0.0)
-    return tuple(hazards)
+    yield from log.requests(None, tuple(hazards), window=len(hazards))
 
 
 def _remark(ongoing: Ongoing, lines: Sequence[_VllmLine]) -> None:
@@ -674,7 +668,13 @@ def _line_of(place: str, line: str, before: int | None) -> _VllmLine | None:
     if not 1 <= now <= len(found):
         rule = f"must lie between 1 and the {len(found)} positions of a line that drafted"
         raise TraceFormatError(place, "Current speculative depth", rule, now)
-    return _vllm_line(place, found, accepted, drafted, now, now if before is None else before)
+    total, rounding = float(found.sum()), _VLLM_ROUNDING * len(found)
+    drafts = accepted / total if total else drafted / now
+    fewest = accepted / (total + rounding) if total else drafts
+    most = accepted / max(total - rounding, total / 2) if total else drafts
+    all_of_depth = fewest * now <= drafted <= most * now
+    known = now if all_of_depth or before is None else min(now, before)
+    return _VllmLine(place, found, now, known, drafts, fewest, drafted)
 
 
 def _other_figure(figures: str) -> str | None:
@@ -700,19 +700,6 @@ def _check(place: str, line: str, rates: Sequence[str], accepted: int, drafted: 
     if share := _SHARE.search(line):
         field, percent = "Avg Draft acceptance rate", 100 * accepted / drafted
         check_agrees(place, field, share[1], percent, percent, f"{accepted} accepted of {drafted} drafted tokens")
-
-
-def _vllm_line(
-    place: str, rates: NDArray[np.float64], accepted: int, drafted: int, depth: int, depth_before: int
-) -> _VllmLine:
-    total = float(rates.sum())
-    drafts = accepted / total if total else drafted / depth
-    rounding = _VLLM_ROUNDING * len(rates)
-    fewest = accepted / (total + rounding) if total else drafts
-    most = accepted / max(total - rounding, total / 2) if total else drafts
-    all_of_depth = fewest * depth <= drafted <= most * depth
-    known = depth if all_of_depth else min(depth, depth_before)
-    return _VllmLine(place, rates, depth, known, drafts, fewest, drafted)
 
 
 VLLM_LOG = Format(**described("vllm-log"), read=_read_vllm, sees_line=lambda line: _LINE in line or _OTHER_LINE in line)

@@ -196,7 +196,10 @@ def _read_positions(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsR
 def _request_of_line(ongoing: Ongoing, line: Fields) -> Iterator[RoundsRequest]:
     request_id = line.text("id")
     ongoing.request(line, "id", request_id)
-    prompt, output = _tokens(line, "prompt_token_ids"), _tokens(line, "output_token_ids")
+    prompt, output = (
+        tuple(line.counts(key, least=0).tolist()) if key in line else ()
+        for key in ("prompt_token_ids", "output_token_ids")
+    )
     emitted = _emitted(line.nested("drafters"), len(output) or None)
     if not emitted:
         raise line.error("drafters", "must name a drafter", "none")
@@ -210,26 +213,18 @@ def _request_of_line(ongoing: Ongoing, line: Fields) -> Iterator[RoundsRequest]:
         if name in rounds:
             raise line.error("drafters", "must have names of their own (`names`)", name)
         rounds[name] = rounds_at(ongoing, name, line, np.arange(length), tokens - 1, length=length)
+    tag, num_prompt = line.text("tag", default=""), line.count("prompt_tokens", least=0, default=len(prompt))
+    if prompt and num_prompt != len(prompt):
+        raise line.error("prompt_tokens", f"must be the number of prompt_token_ids, {len(prompt)}", num_prompt)
     yield RoundsRequest(
         request_id=request_id,
-        tag=line.text("tag", default=""),
-        prompt_tokens=_prompt_tokens(line, prompt),
+        tag=tag,
+        prompt_tokens=num_prompt,
         num_tokens={TARGET_ALONE: length},
         rounds=rounds,
         prompt=prompt,
         output=output,
     )
-
-
-def _tokens(line: Fields, key: str) -> tuple[int, ...]:
-    return tuple(line.counts(key, least=0).tolist()) if key in line else ()
-
-
-def _prompt_tokens(line: Fields, prompt: tuple[int, ...]) -> int:
-    told = line.count("prompt_tokens", least=0, default=len(prompt))
-    if prompt and told != len(prompt):
-        raise line.error("prompt_tokens", f"must be the number of prompt_token_ids, {len(prompt)}", told)
-    return told
 
 
 def _emitted(drafters: Fields, length: int | None) -> dict[str, NDArray[np.int64]]:
@@ -263,16 +258,13 @@ class _Turn:
 
 
 def _read_spec_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    parts = [_read_file(path, ongoing) for path in files]
-    check_names((name, path) for (name, _), path in zip(parts, files, strict=True))
-    return merged(ongoing, (answer for _, answers in parts for answer in answers))
-
-
-def _read_file(path: Path, ongoing: Ongoing) -> tuple[str, list[RoundsRequest]]:
-    """The method of a file, and its answers. The method follows from the whole file, so lines are read twice."""
-    lines = list(ongoing.each(path, lambda line: [(line, _turns(line))]))
-    name = _name(path, lines, ongoing)
-    return name, list(ongoing.each_of(path, lines, partial(_answers, ongoing, name, set())))
+    names, answers = list[str](), list[RoundsRequest]()
+    for path in files:
+        lines = list(ongoing.each(path, lambda line: [(line, _turns(line))]))
+        names.append(name := _name(path, lines, ongoing))  # it follows from the whole file
+        answers += ongoing.each_of(path, lines, partial(_answers, ongoing, name, set()))
+    check_names(zip(names, files, strict=True))
+    return merged(ongoing, answers)
 
 
 def _name(path: Path, lines: list[tuple[Fields, list[_Turn]]], ongoing: Ongoing) -> str:
@@ -311,7 +303,9 @@ def _turns(line: Fields) -> list[_Turn]:
 
 
 def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]:
-    num_tokens, steps = choice.counts("new_tokens", least=0), _steps(choice)
+    num_tokens = choice.counts("new_tokens", least=0)
+    has_steps = "decoding_steps" in choice
+    steps = choice.counts("decoding_steps", least=0) if has_steps else choice.counts("idxs", least=-1) + 1
     if not len(steps):
         raise choice.error("new_tokens", "must hold a turn", "none")
     if len(steps) != len(num_tokens):
@@ -333,12 +327,6 @@ def _choice(question: str, tag: str, choice: Fields, sample: int) -> list[_Turn]
         )
         for turn in np.flatnonzero(num_tokens).tolist()
     ]
-
-
-def _steps(choice: Fields) -> NDArray[np.int64]:
-    if "decoding_steps" in choice:
-        return choice.counts("decoding_steps", least=0)
-    return choice.counts("idxs", least=-1) + 1
 
 
 def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
@@ -373,8 +361,12 @@ def _spec_bench_answer(ongoing: Ongoing, name: str, turn: _Turn) -> RoundsReques
     rounds, length, emitted = {}, turn.num_tokens, turn.emitted
     if name != TARGET_ALONE:
         drafted = placed = None
-        if emitted is None:
-            accepted, drafted = _drawn(ongoing, name, turn)
+        if emitted is None:  # only steps and tokens are known
+            ongoing.findings.forms.add("request means")
+            counted = Counted(
+                num_tokens=length, num_steps=turn.num_steps, num_accepted=length - turn.num_steps, prefilled=False
+            )
+            accepted, drafted = draw_steps(ongoing, name, turn.fields, turn.request_id, counted)
             emitted, placed = accepted + 1, np.ones(len(accepted), np.bool_)
         start = starts_of(emitted)
         if ongoing.drafters.prefilled(name):
@@ -392,18 +384,6 @@ def _spec_bench_answer(ongoing: Ongoing, name: str, turn: _Turn) -> RoundsReques
         rounds=rounds,
         wall_s=wall_s,
     )
-
-
-def _drawn(ongoing: Ongoing, name: str, turn: _Turn) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tokens accepted and drafted in the rounds of a turn of which only steps and tokens are known."""
-    ongoing.findings.forms.add("request means")
-    counted = Counted(
-        num_tokens=turn.num_tokens,
-        num_steps=turn.num_steps,
-        num_accepted=turn.num_tokens - turn.num_steps,
-        prefilled=False,
-    )
-    return draw_steps(ongoing, name, turn.fields, turn.request_id, counted)
 
 
 SPEC_BENCH = Format(**described("spec-bench"), read=_read_spec_bench, sees=having("question_id", "choices"))

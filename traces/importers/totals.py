@@ -266,17 +266,12 @@ def _check_histograms(fields: Fields, counted: Counted, window: int) -> None:
         raise fields.error(drafted_key, rule, int(counted.drafted_histogram.sum()))
     # For any number of tokens, at least as many steps drafted it as kept it.
     longest = max(len(counted.histogram), len(counted.drafted_histogram))
-    kept, drafted = (_at_least(one, longest) for one in (counted.histogram, counted.drafted_histogram))
+    both = (np.pad(one, (0, longest - len(one))) for one in (counted.histogram, counted.drafted_histogram))
+    kept, drafted = (np.cumsum(one[::-1])[::-1] for one in both)  # steps of 0 tokens or more, 1 or more, ...
     if np.any(kept > drafted):
         count = int(np.argmax(kept > drafted))
         rule = f"must hold the {kept[count]} steps of {key} that kept {count} tokens or more"
         raise fields.error(drafted_key, rule, int(drafted[count]))
-
-
-def _at_least(histogram: Ints, length: int) -> Ints:
-    """`[length]` counts of 0 or more, 1 or more, ..."""
-    padded = np.pad(histogram, (0, length - len(histogram)))
-    return np.cumsum(padded[::-1])[::-1]
 
 
 def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) -> tuple[Ints, Ints]:
@@ -441,7 +436,14 @@ class StatedLog:
         """
         stated = StatedAcceptance(hazards=hazards, drafting=drafting)
         self._ongoing.drafters.state(self.name, self.fields, stated, window)
-        lengths = self._stated_lengths() if lengths is None else lengths
+        if lengths is None:
+            load = self._ongoing.options.load
+            if load is None:
+                rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
+                raise self.fields.error("requests", rule, "nothing")
+            self._ongoing.findings.mattered.add("load")
+            tokens = (load.requests * load.output_tokens, load.requests * load.prompt_tokens)
+            lengths = even_lengths(self.fields, load.requests, *tokens)
         empty = sum(1 for _, tokens in lengths if not tokens)
         if empty == len(lengths):
             raise self.fields.error("requests", "must hold an answer of at least one token", empty)
@@ -450,15 +452,6 @@ class StatedLog:
             if output:
                 request_id, num_tokens = f"{stem(self.path)}/{number}", {self.name: output}
                 yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
-
-    def _stated_lengths(self) -> Lengths:
-        load = self._ongoing.options.load
-        if load is None:
-            rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
-            raise self.fields.error("requests", rule, "nothing")
-        self._ongoing.findings.mattered.add("load")
-        requests = load.requests
-        return even_lengths(self.fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
 
 
 def _even(total: int, parts: int) -> list[int]:
@@ -562,7 +555,7 @@ def _falling(values: NDArray[np.float64]) -> NDArray[np.float64]:
             mean, size = (mean * size + other * others) / (size + others), size + others
         blocks.append((mean, size))
     level = np.repeat(np.array([mean for mean, _ in blocks], np.float64), [size for _, size in blocks])
-    return np.minimum(np.maximum(level, 0.0), 1.0)
+    return np.clip(level, 0.0, 1.0)
 
 
 def _of_file(path: Path) -> dict[str, Curve]:
@@ -710,14 +703,13 @@ class KeptTokens:
         drafters = list(drafters)
         if self._any_request and not drafters:
             return [_NO_DRAFTS]
-        return [words for one in drafters if (words := self._of(one))]
-
-    def _of(self, drafter: DrafterInfo) -> str:
-        if drafter.stated is not None:
-            return _ALL_KEPT.format(drafter.name, "") if min(drafter.stated.hazards) >= _WHOLE else ""
-        kept = self._kept.get(drafter.name, _Kept())
-        whole = kept.most if drafter.window is None else drafter.window
-        refused = kept.any_refused or (kept.least is not None and kept.least < whole)
-        if refused or not kept.tokens:
-            return ""
-        return _ALL_KEPT.format(drafter.name, f" ({kept.tokens:,} tokens)")
+        found = []
+        for drafter in drafters:
+            kept = self._kept.get(drafter.name, _Kept())
+            whole = kept.most if drafter.window is None else drafter.window
+            refused = kept.any_refused or (kept.least is not None and kept.least < whole)
+            if drafter.stated is not None:
+                found += [_ALL_KEPT.format(drafter.name, "")] if min(drafter.stated.hazards) >= _WHOLE else []
+            elif kept.tokens and not refused:
+                found.append(_ALL_KEPT.format(drafter.name, f" ({kept.tokens:,} tokens)"))
+        return found

@@ -154,7 +154,12 @@ class RoundsCheck:
         Raises:
             TraceFormatError: see `docs/trace-format.md` for the list.
         """
-        self._check_ids(columns)
+        for request_id in columns.request_id:
+            if not request_id:
+                raise TraceFormatError(self._path / REQUESTS, "id", "must not be empty", request_id)
+            if request_id in self._ids:
+                raise TraceFormatError(self._path / REQUESTS, "id", "must be unique", request_id)
+            self._ids.add(request_id)
         for rule, counts in chain(_of_requests(columns), _of_answers(columns)):
             check_rules(self._path / REQUESTS, [rule], partial(_request_at, columns, counts))
         limits = self._check_names(columns)
@@ -180,14 +185,6 @@ class RoundsCheck:
 
     def _refuse(self, field: str, rule: str, request_id: str, value: object) -> None:
         raise TraceFormatError(self._path / REQUESTS, field, f"{rule} (request {request_id!r})", value)
-
-    def _check_ids(self, columns: RoundsColumns) -> None:
-        for request_id in columns.request_id:
-            if not request_id:
-                raise TraceFormatError(self._path / REQUESTS, "id", "must not be empty", request_id)
-            if request_id in self._ids:
-                raise TraceFormatError(self._path / REQUESTS, "id", "must be unique", request_id)
-            self._ids.add(request_id)
 
     def _check_names(self, columns: RoundsColumns) -> NDArray[np.int64]:
         """Names once per request, outputs of the stated length; `[S]` output tokens of each segment's method."""

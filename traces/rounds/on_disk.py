@@ -90,7 +90,14 @@ def read_rounds(path: Path) -> RoundsRecording:
     if kind not in (None, IMPORTED):
         raise TraceFormatError(path, "kind", f"must be {IMPORTED} here", kind)
     meta, sha256 = _FOLDER.read_meta(path)
-    requests = _read_requests(path / REQUESTS, sha256[REQUESTS])
+    table = read_table(path / REQUESTS, sha256[REQUESTS], ROUNDS_REQUEST_SCHEMA, may_lack="session")
+    odd = misaligned(table)
+    if odd is not None:
+        name, partner, row = odd
+        request_id = table.column("id")[row].as_py()
+        rule = f"must hold one entry per entry of {partner} (request {request_id!r})"
+        raise TraceFormatError(path / REQUESTS, name, rule, table.column(name)[row].as_py())
+    requests = request_arrays(table)
     rounds = _read_rounds(path / ROUNDS, sha256[ROUNDS], requests["num_rounds"])
     columns = RoundsColumns(**requests, rounds=rounds)
     check = RoundsCheck(path)
@@ -121,17 +128,6 @@ def _requests_of(columns: RoundsColumns, path: Path) -> pa.Table:
     except UnicodeEncodeError as error:
         rule = "must be text that UTF-8 can hold"
         raise TraceFormatError(path / REQUESTS, "id, tag, session or name", rule, error.object) from None
-
-
-def _read_requests(path: Path, sha256: str) -> dict[str, Any]:
-    table = read_table(path, sha256, ROUNDS_REQUEST_SCHEMA, may_lack="session")
-    odd = misaligned(table)
-    if odd is not None:
-        name, partner, row = odd
-        request_id = table.column("id")[row].as_py()
-        rule = f"must hold one entry per entry of {partner} (request {request_id!r})"
-        raise TraceFormatError(path, name, rule, table.column(name)[row].as_py())
-    return request_arrays(table)
 
 
 def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> Rounds:
@@ -166,18 +162,13 @@ def _row_groups(file: pq.ParquetFile, path: Path, schema: pa.Schema) -> Iterator
             table = file.read_row_group(index, use_threads=False)
             table.validate(full=True)
         check_columns(path, table, schema)
-        _check_seconds(path, table)
+        for name in table.column_names:  # unknown seconds are null: each recording has one form
+            column = table.column(name)
+            if pa.types.is_floating(column.type) and np.isnan(column.drop_null().to_numpy()).any():
+                raise TraceFormatError(path, name, "must be null where unknown", float("nan"))
         size += len(table)
         if size > file.metadata.num_rows:
             break
         yield table
     if size != file.metadata.num_rows:
         raise TraceFormatError(path, "content", f"must hold {file.metadata.num_rows} rows, as it says", size)
-
-
-def _check_seconds(path: Path, table: pa.Table) -> None:
-    """Unknown seconds are null: each recording has one form."""
-    for name in table.column_names:
-        column = table.column(name)
-        if pa.types.is_floating(column.type) and np.isnan(column.drop_null().to_numpy()).any():
-            raise TraceFormatError(path, name, "must be null where unknown", float("nan"))

@@ -12,7 +12,7 @@ from datetime import date
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...base.errors import ArgumentError, check_least, check_within
@@ -312,15 +312,10 @@ def requests_of(arrival: Arrival) -> Iterator[tuple[Arrival, int | None]]:
     while coming:
         now_ps, _, request, wait_ps = heappop(coming)
         yield request, wait_ps
-        for one in _following(request, now_ps):
+        turns = request.turns
+        if turns is None:
+            continue
+        by_depth = (turns.reached(depth, now_ps) for depth in turns.depths)
+        for one in (*chain.from_iterable(by_depth), *turns.after(now_ps)):
             count += 1
             heappush(coming, (one.arrives_ps, count, one, one.arrives_ps - now_ps))
-
-
-def _following(request: Arrival, now_ps: int) -> Iterator[Arrival]:
-    turns = request.turns
-    if turns is None:
-        return
-    for depth in turns.depths:
-        yield from turns.reached(depth, now_ps)
-    yield from turns.after(now_ps)

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice, repeat
 from math import log, pi, sin, sqrt
 from random import Random
+from typing import ClassVar
 
 from ...base.errors import ArgumentError, check_within, known_are
 from ..opening import by_form
@@ -102,11 +103,6 @@ def poisson(rate: float, rng: Random) -> Iterator[int]:
     while True:
         at_ps += round(rng.expovariate(rate) * PS_PER_S)
         yield at_ps
-
-
-def _untimed(_: Random) -> Iterator[int]:
-    """Requests begin as others end."""
-    return repeat(0)
 
 
 def _gamma(rate: float, cv: float, rng: Random) -> Iterator[int]:
@@ -256,11 +252,19 @@ def parse_spec(text: str, rate: float | None = None, concurrency: int | None = N
     if "requests" not in given.options:
         given.check_expected(given.number("rate") if rate is None else rate, seconds)
     lengths = {key: given.length(key) for key in ("prompt", "output") if key in given.options}
+    process, requests = _process(given, rate), given.whole("requests", 1, MOST_REQUESTS)
+    own = given.whole("concurrency", 1, MOST_REQUESTS)
+    if own is not None and concurrency is not None:
+        rule = f"must be given once: {text!r} has a concurrency of its own"
+        raise ArgumentError(f"`concurrency` {rule}, got {concurrency} too")
+    own = concurrency if own is None else own
+    if given.kind == CLOSED and own is None:
+        raise ArgumentError(f"{CLOSED} must have a concurrency, in its text or as `concurrency`, got none")
     return GeneratorSpec(
         text=text,
-        process=_process(given, rate),
-        requests=given.whole("requests", 1, MOST_REQUESTS),
-        concurrency=_concurrency(given, concurrency) if given.kind == CLOSED else None,
+        process=process,
+        requests=requests,
+        concurrency=own,
         seconds=seconds,
         prompt=lengths.get("prompt"),
         output=lengths.get("output"),
@@ -269,20 +273,9 @@ def parse_spec(text: str, rate: float | None = None, concurrency: int | None = N
     )
 
 
-def _concurrency(given: Given, beside: int | None) -> int:
-    own = given.whole("concurrency", 1, MOST_REQUESTS)
-    if own is not None and beside is not None:
-        rule = f"must be given once: {given.text!r} has a concurrency of its own"
-        raise ArgumentError(f"`concurrency` {rule}, got {beside} too")
-    found = beside if own is None else own
-    if found is None:
-        raise ArgumentError(f"{CLOSED} must have a concurrency, in its text or as `concurrency`, got none")
-    return found
-
-
 def _process(given: Given, rate: float | None) -> Process:
     if given.kind == CLOSED:
-        return _untimed
+        return lambda _: repeat(0)  # requests begin as others end
     found = given.number("rate") if rate is None else rate
     if found is None:
         raise ArgumentError(f"{given.kind} must have a rate, in its text or as `rate`, got none")
@@ -308,6 +301,8 @@ class Generator:
     drawn_from: tuple[RecordedLengths, ...]  # source of lengths; empty where the spec gives both
     recording: str  # its name, "" for none
 
+    timed: ClassVar[bool] = True  # see `Source`
+
     @property
     def about(self) -> WorkloadAbout:
         """See `Source`."""
@@ -326,11 +321,6 @@ class Generator:
             notes=tuple(notes),
             drawn=True,
         )
-
-    @property
-    def timed(self) -> bool:
-        """See `Source`."""
-        return True
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
         """See `Source`; ids of requests are their numbers, from 1."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate, count, islice, repeat
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from ...base.errors import ArgumentError
 from ...base.names import Branch, branches_of, num_paths_of
@@ -281,6 +281,8 @@ class SessionSource:
     slo: str
     seed: int  # times and sessions are drawn separately
 
+    timed: ClassVar[bool] = True  # see `Source`
+
     @property
     def about(self) -> WorkloadAbout:
         """See `Source`."""
@@ -296,11 +298,6 @@ class SessionSource:
             notes=(f"drawn, seed {self.seed}", *([f"sessions begin {begin}"] if self.active is None else [])),
             drawn=True,
         )
-
-    @property
-    def timed(self) -> bool:
-        """See `Source`."""
-        return True
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
         """See `Source`; the first request of each session, whose id is its number, from 1."""
@@ -361,10 +358,7 @@ class ReWOO(ToolCalls):
     with an instruction of its own, it would share less.
     """
 
-    @property
-    def num_requests(self) -> int | None:
-        """See `SessionKind`."""
-        return 2
+    num_requests: ClassVar[int | None] = 2
 
     def begin(self, place: DrawnSession, rng: Random) -> Arrival:
         """See `SessionKind`."""

@@ -33,7 +33,7 @@ from .arrival import (
 from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, row_of, rows_of, whole
 from .graph_files import AGENTS, graph_of
 from .mooncake import LLMSERVINGSIM
-from .sessions import Turn, TurnsLeft, runs_of
+from .sessions import Turn, line_of, runs_of
 from .workload import is_closed
 
 _HEAD = ("workload", "unit_tokens")
@@ -68,7 +68,7 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
             raise row.error("at", "must be left out where there is no graph", row.values["at"])
         turns = [*_turns(row, name, unit)]
         if turns:
-            yield row.line, TurnsLeft(turns=tuple(turns), tag=tag, slo=slo).begin(arrives_ps)
+            yield row.line, line_of(turns, tag=tag, slo=slo).begin(arrives_ps)
 
 
 def unit_of(first: Mapping[str, Any]) -> int:
@@ -213,8 +213,10 @@ def read_table(table: TableFormat, reading: Reading) -> Iterator[tuple[int, Arri
         output = _count(reading, line, table.output, cells[outputs])
         if one is not None and cells[one] != "1":
             raise reading.error(line, table.one, "must be 1: a row is one request", cells[one])
-        if total is not None:
-            _check_total(table, reading, line, cells[total], prompt + output)
+        wanted, text = prompt + output, "" if total is None else cells[total]
+        if total is not None and text != str(wanted) and _count(reading, line, table.total, text) != wanted:
+            rule = f"must be the sum of {table.prompt} and {table.output}, {wanted}"
+            raise reading.error(line, table.total, rule, text)
         tokens = reading.lengths(line, prompt, output, names=(table.prompt, table.output))
         if tokens is not None:
             since = found - start
@@ -277,12 +279,6 @@ def _count_of(text: str) -> int | None:
     if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and (count := int(text)) <= MOST_COUNT:
         return count
     return None
-
-
-def _check_total(table: TableFormat, reading: Reading, line: int, text: str, wanted: int) -> None:
-    if text != str(wanted) and _count(reading, line, table.total, text) != wanted:
-        rule = f"must be the sum of {table.prompt} and {table.output}, {wanted}"
-        raise TraceFormatError(reading.place(line), table.total, rule, text)
 
 
 def _any_of(needed: Sequence[str], columns: frozenset[str]) -> bool:
@@ -395,7 +391,12 @@ def detect(path: Path) -> tuple[WorkloadFormat, Mapping[str, Any]]:
         first = row_of(reading, line, text).values
         names = frozenset(first)
     else:
-        names = frozenset(_head(reading, line, text))
+        try:
+            names = frozenset(head_of(text))
+        except UnicodeDecodeError as error:
+            raise reading.error(line, "row", "must be UTF-8", f"byte 0x{text[error.start]:02x}") from None
+        except ValueError as error:
+            raise reading.error(line, "row", "must be cells with commas between", str(error)) from None
     fitting = [known for known in FORMATS if known.is_json == bool(first) and known.sees(names)]
     if len(fitting) == 1:
         return fitting[0], first
@@ -403,15 +404,6 @@ def detect(path: Path) -> tuple[WorkloadFormat, Mapping[str, Any]]:
     near = f"nearest is {nearest.name}, by {', '.join(nearest.keys)}; " if names.intersection(nearest.keys) else ""
     rule = f"must be told by keys or columns ({near}all are in docs/workloads.md)"
     raise reading.error(line, "format", rule, ", ".join(sorted(names))[:100])
-
-
-def _head(reading: Reading, line: int, text: bytes) -> list[str]:
-    try:
-        return head_of(text)
-    except UnicodeDecodeError as error:
-        raise reading.error(line, "row", "must be UTF-8", f"byte 0x{text[error.start]:02x}") from None
-    except ValueError as error:
-        raise reading.error(line, "row", "must be cells with commas between", str(error)) from None
 
 
 _SUFFIXES = (".gz", ".jsonl", ".json", ".csv")
@@ -500,17 +492,12 @@ def open_files(path: Path, options: WorkloadOptions) -> FileSource:
         found, _ = detect(other)
         if found is not known:
             raise TraceFormatError(other, "format", f"must be {known.name} as the files before it", found.name)
-    called = first.get("workload")
-    return FileSource(
-        name=called if isinstance(called, str) else _stem(path), paths=paths, known=known, first=first, options=options
-    )
-
-
-def _stem(path: Path) -> str:
     name = path.name
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
-    return name or path.name
+    called = first.get("workload")
+    name = called if isinstance(called, str) else name or path.name
+    return FileSource(name=name, paths=paths, known=known, first=first, options=options)
 
 
 def _in_words(ps: int) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from .arrival import MOST_COUNT, PS_PER_S, Arrival, Text
 from .format import FIRST_LOCAL, LOCAL_BITS, MOST_ID, Reading, Row, WorkloadFormat, rows_of, whole
-from .sessions import GraphError, Node, Runs, SessionGraph, Turn, TurnsLeft, Waits, runs_of
+from .sessions import GraphError, Node, Runs, SessionGraph, Turn, Waits, runs_of
 
 SESSION_LOCAL_BITS = 24  # of ids within a session; the bits above are its line and its file
 _LINE_BITS, _FILE_BITS = 24, 14
@@ -48,7 +48,7 @@ def _runs_of_prompt(row: Row, before: Runs, *, unit: int, offset: int) -> tuple[
     kept = row.tokens("reuse_prev")
     if kept > length(before):
         raise row.error("reuse_prev", f"must be at most the blocks of the prompt before, {length(before)}", kept)
-    new = _given_runs(row, "new_runs", offset)
+    new = _given_runs(row, offset)
     blocks = row.tokens("n_blocks")
     if kept + length(new) != blocks:
         raise row.error("n_blocks", f"must be those of reuse_prev and new_runs, {kept + length(new)}", blocks)
@@ -87,10 +87,10 @@ def _common(before: Runs, ids: Sequence[int], offset: int) -> int:
     return count
 
 
-def _given_runs(row: Row, key: str, offset: int) -> Runs:
+def _given_runs(row: Row, offset: int) -> Runs:
     """Runs as in a file, `[[first, last], ...]`."""
     runs: list[tuple[int, int]] = []
-    value = row.values[key]
+    key, value = "new_runs", row.values["new_runs"]
     for place, run in enumerate(value if isinstance(value, list) else [value]):
         sound = isinstance(run, list) and len(run) == 2 and all(whole(end, 0, MOST_ID) for end in run)
         if not sound or run[0] > run[1]:
@@ -157,15 +157,10 @@ class _AgentSession:
         self._name, self._unit, self._offset, self._tally = row.values["id"], unit, _id_offset(row), row.reading.tally
         self._nodes: list[Node] = []
         self._num_requests = 0  # with dropped ones
-        self._is_line = True  # of turns, without sub-agents
 
-    def session(self) -> TurnsLeft | SessionGraph | None:
+    def session(self) -> SessionGraph | None:
         """The session read; None if all its requests were dropped."""
-        if not self._nodes:
-            return None
-        if self._is_line:
-            return TurnsLeft(turns=tuple(node.turn for node in self._nodes))
-        return SessionGraph(nodes=tuple(self._nodes))
+        return SessionGraph(nodes=tuple(self._nodes)) if self._nodes else None
 
     def take(self, around: Row, base_ps: int, launched_by: Sequence[_Ended] = ()) -> list[_Ended]:
         """Take the `requests` of the session or of a sub-agent; returns the ends that its successors wait for.
@@ -190,7 +185,6 @@ class _AgentSession:
         row.check_keys(_SUBAGENT, (*_SUBAGENT, *_SUBAGENT_MORE))
         if not strand.own:
             raise row.error("type", "must follow a request of some tokens, which launched it", "subagent")
-        self._is_line = False
         if "duration_ms" not in row:
             self._tally.remark(NO_JOIN)
             self.take(row, at_ps, strand.own)

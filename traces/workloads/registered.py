@@ -6,10 +6,10 @@ The constructor takes a seed first, then options. Other packages register theirs
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ...base.by_name import NamedKind, Spec, names_path
 from ...base.errors import pass_interrupt, said, told
@@ -38,17 +38,13 @@ class WorkloadSpecError(ValueError):
 WorkloadClass = Callable[..., GivesArrivals]
 
 
-def _own_names() -> Mapping[str, None]:
-    return dict.fromkeys((*KINDS, *SESSION_KINDS))
-
-
 WORKLOADS: NamedKind[WorkloadClass] = NamedKind(
     noun="workload",
     group="paceline.workloads",
     methods=("arrivals",),
     example="MyWorkload",
     refused=WorkloadSpecError,
-    own=_own_names,
+    own=lambda: dict.fromkeys((*KINDS, *SESSION_KINDS)),
     first="a seed",
 )
 # package.module:Class; an unknown generator with options does not match.
@@ -84,6 +80,8 @@ class OfClass:
     drawn: bool
     seed: int
 
+    timed: ClassVar[bool] = True  # see `Source`
+
     @property
     def about(self) -> WorkloadAbout:
         """See `Source`."""
@@ -98,11 +96,6 @@ class OfClass:
             notes=(f"given by {kind.__module__}:{kind.__qualname__}" + (f", seed {self.seed}" if self.drawn else ""),),
             drawn=self.drawn,
         )
-
-    @property
-    def timed(self) -> bool:
-        """See `Source`."""
-        return True
 
     def arrivals(self, tally: Tally) -> Iterator[Arrival]:
         """See `Source`."""

@@ -6,7 +6,7 @@ answer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .arrival import Arrival
@@ -19,7 +19,7 @@ class Turn:
     """One request of a session."""
 
     request_id: str  # unique in the workload
-    wait_ps: int  # from the end of the turn before, or of the first from the start of the session, >= 0
+    wait_ps: int  # from the last event that it waits for, as the end of the turn before, >= 0; 0 of the first
     prompt_tokens: int  # >= 1
     output_tokens: int  # >= 1
     kept_blocks: int = 0  # leading blocks that this prompt shares with the turn before
@@ -29,50 +29,6 @@ class Turn:
         """Of its prompt, if those of the turn before were `before`."""
         kept = before[: self.kept_blocks]
         return (*kept, *(block for first, last in self.new_blocks for block in range(first, last + 1)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnsLeft:
-    """What is left of a session after some of its turns; implements `Turns`."""
-
-    turns: tuple[Turn, ...]  # `[T]` all of them
-    place: int = 0  # number of turns before
-    blocks: tuple[int, ...] = ()  # of the turn before
-    tag: str = ""  # of its requests
-    slo: str = ""  # of its requests
-
-    @property
-    def depths(self) -> tuple[int, ...]:
-        """See `Turns`: a turn waits for the end of the one before."""
-        return ()
-
-    def reached(self, depth: int, at_ps: int) -> tuple[Arrival, ...]:
-        """See `Turns`."""
-        return ()
-
-    def after(self, ended_ps: int) -> tuple[Arrival, ...]:
-        """See `Turns`."""
-        return () if self.place == len(self.turns) else (self.next(ended_ps),)
-
-    def begin(self, arrives_ps: int) -> Arrival:
-        """Its first request, as `SessionGraph.begin`."""
-        return self.next(arrives_ps)
-
-    def next(self, ended_ps: int) -> Arrival:
-        """The next turn, of which there must be one."""
-        turn = self.turns[self.place]
-        blocks = turn.blocks(self.blocks)
-        left = replace(self, place=self.place + 1, blocks=blocks) if self.place + 1 < len(self.turns) else None
-        return Arrival(
-            turn.request_id,
-            ended_ps + turn.wait_ps,
-            turn.prompt_tokens,
-            turn.output_tokens,
-            self.tag,
-            blocks,
-            left,
-            self.slo,
-        )
 
 
 def runs_of(ids: Iterable[int]) -> Runs:
@@ -148,6 +104,12 @@ class SessionGraph:
         return _Going(graph=self).arrival(0, arrives_ps)
 
 
+def line_of(turns: Iterable[Turn], *, tag: str = "", slo: str = "") -> SessionGraph:
+    """The session in which each turn, one at least, waits for the end of the one before."""
+    nodes = (Node(turn=turn, waits=(Waits(number - 1),) if number else ()) for number, turn in enumerate(turns))
+    return SessionGraph(nodes=tuple(nodes), tag=tag, slo=slo)
+
+
 def _check_acyclic(nodes: Sequence[Node]) -> None:
     left = [len(node.waits) for node in nodes]
     waiting = [list[int]() for _ in nodes]
@@ -207,8 +169,11 @@ class _Going:
 
     def arrival(self, number: int, arrives_ps: int) -> Arrival:
         node = self.graph.nodes[number]
-        turn = node.turn
-        blocks = turn.blocks(self._kept(node))
+        turn, kept = node.turn, tuple[int, ...]()
+        if node.keeps is not None:
+            self.keepers[node.keeps] -= 1
+            kept = self.blocks[node.keeps] if self.keepers[node.keeps] else self.blocks.pop(node.keeps)
+        blocks = turn.blocks(kept)
         if self.keepers[number]:
             self.blocks[number] = blocks
         ends = Waits(number) in self.following or number in self.depths
@@ -223,12 +188,6 @@ class _Going:
             self.graph.slo,
             node.answer,
         )
-
-    def _kept(self, node: Node) -> tuple[int, ...]:
-        if node.keeps is None:
-            return ()
-        self.keepers[node.keeps] -= 1
-        return self.blocks[node.keeps] if self.keepers[node.keeps] else self.blocks.pop(node.keeps)
 
 
 class NodeTurns:

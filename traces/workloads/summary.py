@@ -101,15 +101,11 @@ def summary_of(workload: Workload, *, watch: Watch = iter) -> WorkloadSummary:
     _check_ids(workload, counts.ids)
     if not counts.prompts:
         raise TraceFormatError(workload.about.name, "workload", "must have requests", "none")
-    return _summary(workload.about, counts)
-
-
-def _summary(about: WorkloadAbout, counts: _Counts) -> WorkloadSummary:
     prompts, outputs, waits, arrivals = map(_numbers, (counts.prompts, counts.outputs, counts.waits, counts.arrivals))
     gaps = np.diff(arrivals) / PS_PER_S
     span_s = int(arrivals[-1] - arrivals[0]) / PS_PER_S
     return WorkloadSummary(
-        about=about,
+        about=workload.about,
         num_requests=len(prompts),
         num_arrivals=len(arrivals),
         num_sessions=counts.num_sessions,

@@ -64,20 +64,17 @@ class Changes:
         Raises:
             TraceFormatError: see `check`.
         """
-        found = self._cut(arrival, ended_ps + self._wait_ps(arrival.arrives_ps - ended_ps))
+        wait_ps, most_s = scaled(arrival.arrives_ps - ended_ps, self.waits), self.options.max_wait_s
+        if most_s is not None and wait_ps > (most_ps := ps_of_option(most_s)):
+            self.tally.cut_waits += 1
+            wait_ps = most_ps
+        found = self._cut(arrival, ended_ps + wait_ps)
         self.tally.late_requests += found is None
         if found is not None:
             self.check(found)
             if found.prompt_tokens < arrival.prompt_tokens:
                 self.tally.remark(CUT_TURNS.format(found.prompt_tokens))
         return found
-
-    def _wait_ps(self, recorded_ps: int) -> int:
-        wait_ps, most_s = scaled(recorded_ps, self.waits), self.options.max_wait_s
-        if most_s is None or wait_ps <= (most_ps := ps_of_option(most_s)):
-            return wait_ps
-        self.tally.cut_waits += 1
-        return most_ps
 
     def check(self, arrival: Arrival) -> None:
         """Raise TraceFormatError for a request that arrives later than `MOST_PS`."""
@@ -99,7 +96,10 @@ class Changes:
         if asked.max_output_tokens is not None and output > asked.max_output_tokens:
             tally.cut_outputs += 1
             output = asked.max_output_tokens
-            self._check_depths(arrival, output)
+            depths = () if arrival.turns is None else arrival.turns.depths
+            if depths and depths[-1] > output:  # after which another request follows
+                rule = f"must leave the {depths[-1]} tokens of request {arrival.request_id} that others continue from"
+                raise TraceFormatError(self.source, "max_output_tokens", rule, output)
         turns = None if arrival.turns is None else ChangedTurns(inner=arrival.turns, changes=self)
         tag = arrival.tag if asked.tag is None else asked.tag
         answer = arrival.answer
@@ -108,13 +108,6 @@ class Changes:
             whole = prompt == arrival.prompt_tokens
             answer = answer[: (prompt + output) // self.unit_tokens - prompt // self.unit_tokens] if whole else ()
         return Arrival(arrival.request_id, arrives_ps, prompt, output, tag, blocks, turns, arrival.slo, answer)
-
-    def _check_depths(self, arrival: Arrival, output: int) -> None:
-        """Raise TraceFormatError for an answer that is cut before a depth after which another request follows."""
-        depths = () if arrival.turns is None else arrival.turns.depths
-        if depths and depths[-1] > output:
-            rule = f"must leave the {depths[-1]} tokens of request {arrival.request_id} that others continue from"
-            raise TraceFormatError(self.source, "max_output_tokens", rule, output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

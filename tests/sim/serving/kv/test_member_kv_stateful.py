@@ -108,7 +108,7 @@ class MemberKvMachine(RuleBasedStateMachine):
         assert {path: node.num_references for path, node in self.blocks().items()} == naive.references
         assert self.order() == naive.queue
         assert kv.free_blocks == naive.free
-        assert kv.evictable_blocks == len(naive.queue)
+        assert kv.available_blocks - kv.free_blocks == len(naive.queue)
         assert kv._tree.num_blocks == len(naive.references)
         private = sum(blocks - len(paths) for paths, blocks in naive.owners.values())
         assert kv.used_blocks == private + sum(num > 0 for num in naive.references.values())

@@ -89,7 +89,7 @@ class OffloadingMachine(RuleBasedStateMachine):
         if not hasattr(self, "host"):
             return
         for kv, naive in zip(self.members, self.naives, strict=True):
-            assert (kv.free_blocks, kv.evictable_blocks) == (naive.free, len(naive.queue))
+            assert (kv.free_blocks, kv.available_blocks - kv.free_blocks) == (naive.free, len(naive.queue))
             assert kv._tree.num_blocks == len(naive.references)
         assert [(place.member, path_of(place)) for place in self.host._held] == list(self.naive_host.paths)
         assert self.host.used_bytes == sum(self.naive_host.paths.values()) <= self.host.most_bytes
