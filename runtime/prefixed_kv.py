@@ -343,7 +343,9 @@ class PrefixedKV(MemberKV):
         prefix = placement.prefix
         if prefix is None:
             return super().read(layer, placement)
-        stored = self._store[layer].index_select(0, prefix.slots.flatten()).view(*prefix.slots.shape, *self._each)
+        stored = (
+            self._store[layer].index_select(0, prefix.slots.flatten()).view(*prefix.slots.shape, *self._store.shape[2:])
+        )
         both = torch.cat([stored, self._slots_read(layer, prefix.own)], dim=1)
         keys, values = both.permute(2, 0, 3, 1, 4).unbind(0)
         return keys, values
@@ -353,10 +355,6 @@ class PrefixedKV(MemberKV):
         stored = self._store[layer].index_select(0, prefix.slots[0, : prefix.num_common])
         keys, values = stored.permute(1, 2, 0, 3).unbind(0)
         return keys, values
-
-    @property
-    def _each(self) -> tuple[int, int, int]:
-        return 2, self.shape.num_heads, self.shape.head_width
 
     @abstractmethod
     def _taken(self, row: int, start: int, count: int) -> Tensor:

@@ -419,7 +419,8 @@ def add_slims(
     """
     text = file.read_bytes().decode("utf-8")
     newline = "\r\n" if "\r\n" in text else "\n"
-    head, parts = _split(text)
+    starts = [found.start() for found in _MEMBER.finditer(text)]
+    head, *parts = [text[start:end] for start, end in pairwise([0, *starts, len(text)])]
     if len(parts) != len(content.members):
         raise _unfit(file, len(parts))
     tokenizer = content.tokenizer
@@ -430,18 +431,17 @@ def add_slims(
         blocks = [_relocated(file, block, folder) for block in blocks]
     for slim in slims:
         blocks = _placed(blocks, slim, newline)
-    edited = head + _joined(blocks, newline)
+    # Every header on a line of its own.
+    ended = [block.text if block.text.endswith("\n") else block.text + newline for block in blocks[:-1]]
+    edited = "".join([head, *ended, blocks[-1].text])
     members = tuple(block.entry for block in blocks)
-    _check(file, edited, content.model_copy(update={"tokenizer": tokenizer, "members": members}))
+    try:
+        found = PoolFile.model_validate(decode_toml(edited))
+    except ValueError as error:
+        raise _unfit(file, str(error)) from error
+    if found != content.model_copy(update={"tokenizer": tokenizer, "members": members}):
+        raise _unfit(file, "another form")
     return edited
-
-
-def _split(text: str) -> tuple[str, list[str]]:
-    """(the text before the first member, a part for each member)."""
-    starts = [found.start() for found in _MEMBER.finditer(text)]
-    cuts = [0, *starts, len(text)]
-    head, *parts = [text[start:end] for start, end in pairwise(cuts)]
-    return head, parts
 
 
 def _placed(blocks: Sequence[_Block], slim: SlimFound, newline: str) -> list[_Block]:
@@ -457,12 +457,6 @@ def _placed(blocks: Sequence[_Block], slim: SlimFound, newline: str) -> list[_Bl
         text = _SKIPPED.sub(lambda found: found[1] + layers, old, count=1)
     place = next(place for place, block in enumerate(others) if block.num_parameters > slim.num_parameters)
     return [*others[:place], _Block(entry, slim.num_parameters, text), *others[place:]]
-
-
-def _joined(blocks: Sequence[_Block], newline: str) -> str:
-    """The parts one after another, every header on a line of its own."""
-    ended = [block.text if block.text.endswith("\n") else block.text + newline for block in blocks[:-1]]
-    return "".join([*ended, blocks[-1].text])
 
 
 def _relocated(file: Path, block: _Block, folder: Path) -> _Block:
@@ -488,15 +482,6 @@ def _with_value(text: str, field: str, value: str) -> str:
     written = json.dumps(value, ensure_ascii=False)
     pattern = re.compile(rf"^([ \t]*{field}[ \t]*=[ \t]*)(?:\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*')", re.MULTILINE)
     return pattern.sub(lambda found: found[1] + written, text, count=1)
-
-
-def _check(file: Path, edited: str, expected: PoolFile) -> None:
-    try:
-        content = PoolFile.model_validate(decode_toml(edited))
-    except ValueError as error:
-        raise _unfit(file, str(error)) from error
-    if content != expected:
-        raise _unfit(file, "another form")
 
 
 def _unfit(file: Path, found: object) -> PoolFileError:
