@@ -306,11 +306,8 @@ class ServingRecorder:
     def grew(self, replica: int, level: int, block_ps: int, most_blocks: int) -> None:
         """Used blocks of a member rose since its replica's latest state, block by block.
 
-        Args:
-            replica: which.
-            level: of the member.
-            block_ps: blocks beyond those of that state, added up over the time until the next one.
-            most_blocks: that were used at once.
+        `block_ps` are blocks beyond those of that state, added up over the time until the next one; `most_blocks` were
+        used at once.
         """
         self._states.grew(replica, level, block_ps, most_blocks)
 

@@ -85,18 +85,10 @@ class Executor:
         trees: Sequence[TreeRow] | None = None,
         ids: Tensor | None = None,
     ) -> Tensor:
-        """Feed each request a list of tokens; there must be room (`StateManager.reserve`).
+        """`[N, V]` logits after the N tokens to `keep`, of T that are fed: a list to each request.
 
-        Args:
-            level: of the member.
-            states: of the requests, in the order of the cache's rows.
-            fed: to each.
-            keep: the tokens whose logits are wanted.
-            trees: the tree of each request's tokens; None where they are runs.
-            ids: `[T]` the tokens where they are on the device already.
-
-        Returns:
-            `[N, V]` logits after the kept of the T tokens.
+        Requests are in the order of the cache's rows, which have room (`StateManager.reserve`). `trees` are those of
+        each request's tokens; None where they are runs. `ids` `[T]` are the tokens if they are on the device already.
         """
         cache, device = self.manager.cache(level), self.device(level)
         if ids is None:

@@ -549,16 +549,8 @@ def forced_run(
 ) -> RunLog:
     """Run every request to its end, `batch` >= 1 at a time; returns the run log, marked `forced`.
 
-    Args:
-        pool: its last member is the target.
-        policy: built for `loaded_pool(pool)`; one object for all requests.
-        sessions: the requests; mutated, the tokens are in them.
-        decisions: what is drafted and accepted.
-        sampling: as the decisions were recorded.
-        trace: name of the recording that decides, for the log.
-        name: of the policy, for errors and the log.
-        batch: requests running at a time, >= 1.
-        prices: seconds of operations, for policy and log alike; None measures.
+    `policy`, `name` and `prices` are as of `Run`. `sessions` are mutated, the tokens are in them. `decisions` say what
+    is drafted and accepted, as was recorded with this `sampling` in the recording called `trace`.
 
     Raises:
         ArgumentError: a batch whose caches cannot fit into the machine's memory, or a lossy step.

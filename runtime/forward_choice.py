@@ -36,16 +36,10 @@ def choose_forward(
 ) -> ModelForward:
     """How to run `model`; the result's `name` says which way was chosen.
 
-    Args:
-        model: in evaluation mode, on its device.
-        kind: `auto` takes the faster one, as measured here, of the model's own modules and the fused forward, if
-            `fused_supports` allows that; `fused:NAME` multiplies by one product of `products` only; `compiled` are the
-            modules, compiled by torch.
-        share_weights: see `FusedForward`; True re-points the model's parameters to a new layout of the same values.
-        context_tokens: positions that will be used, enough for the check.
-        products: chooses how weights are multiplied, and holds earlier choices; None makes a new one.
-        rows: how the model's tokens map to those of its pool; None where they are the same.
-        backend: of `compiled`, as of `torch.compile`; None takes that of torch.
+    The `kind` `auto` takes the faster one, as measured here, of the model's own modules and the fused forward, if
+    `fused_supports` allows that; `fused:NAME` multiplies by one product of `products` only; `compiled` are the modules,
+    compiled by torch with `backend`. `context_tokens` positions will be used, enough for the check. `rows` are how the
+    model's tokens map to those of its pool; None where they are the same. All else is as of `FusedForward`.
 
     Raises:
         ValueError: an unknown kind, a context too short, a model that cannot be run this way, a product that does not

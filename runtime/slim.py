@@ -407,12 +407,8 @@ def add_slims(
 ) -> str:
     """The text of a pool file with slim verifiers of its target, each after the members that are no larger.
 
-    Args:
-        file: the pool file; not changed.
-        content: of it.
-        slims: members to add; each replaces a member of its name.
-        sizes: parameters by member.
-        folder: where the text will be kept; relative locations are rewritten for another folder than the file's.
+    Each replaces a member of its name; `sizes` are parameters by member. Relative locations are rewritten where the
+    text will be kept in another `folder` than the file, which is not changed.
 
     Raises:
         PoolFileError: a file that lists its members in another way than as `[[members]]` with plain keys.
@@ -545,13 +541,9 @@ def find_slims(
 ) -> Frontier:
     """Search the best mask of each share, and time a verification by each.
 
-    Args:
-        pool: its last member is the target.
-        prompts: distances are measured on the target's continuations of them.
-        shares: of the layers to leave out, each in (0, 1).
-        budget: of each share's search.
-        max_new_tokens: longest continuation, >= 1.
-        baselines: masks of other submodels of the target to compare with, by name.
+    Distances are measured on continuations of prompts by the target, the pool's last member, of at most
+    `max_new_tokens` >= 1. `shares` are of the layers to leave out, each in (0, 1); `budget` is of each one's search.
+    `baselines` are masks of other submodels of the target to compare with, by name.
 
     Raises:
         ValueError: shares out of range or that leave out equally many layers, a target without layers to leave out, or

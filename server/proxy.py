@@ -287,11 +287,7 @@ async def _body(receive: Receive) -> bytes:
 def make_proxy(url: str, options: ProxyOptions, recording: RecordingOptions, *, api_key: str | None = None) -> Proxy:
     """A proxy that records; it asks the server for its models, unless one is named, and for its counters.
 
-    Args:
-        url: of the server, `http://HOST:PORT`, with or without `/v1`.
-        options: of the proxy.
-        recording: where to, and how much.
-        api_key: that clients must send.
+    `url` is the server's, `http://HOST:PORT`, with or without `/v1`; `api_key` is what clients must send.
 
     Raises:
         ArgumentError: a bad address, no folder, a folder that exists, a model that is not listed.

@@ -263,11 +263,8 @@ class MemberConfig:
 def read_member_config(file: Path, field: str, location: str, *, context_tokens: int) -> MemberConfig:
     """Read and check the config of the model at `location`.
 
-    Args:
-        file: the pool file.
-        field: the field of the pool file that names the model.
-        location: folder relative to the pool file, or a hub id.
-        context_tokens: longest text the pool is used with.
+    `field` of the pool file names it by a folder relative to the file, or a hub id; `context_tokens` is the longest
+    text the pool is used with.
 
     Raises:
         PoolFileError: no such model, or a config that is broken or of a model that is not supported; it names the
