@@ -213,7 +213,7 @@ def offspring(
     """The next level: the children of Q contexts, one per context and token.
 
     Writers may write `allowance` `[W, Q]` tokens there, 0 where their token is on the trunk; further rows of
-    `next_token` are not read. `depth` is `[Q]` tokens after the prompt; so many of them are `off_trunk`.
+    `next_token` are not read. `depth` is `[Q]` tokens after the prompt, the last `off_trunk` of them off the trunk.
     """
     branches = grow(next_token[: len(allowance)], allowance, closure.run, writers)
     full = closure.kind == "full"
