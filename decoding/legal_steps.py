@@ -43,11 +43,16 @@ def check_step(session: Session, step: Step) -> int:
     raise ValueError(f"{nothing}not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap")
 
 
-def _check_draft(session: Session, step: Draft) -> int:
-    pool = session.pool
+def _drafter_of(pool: Pool, step: Draft | DraftTree) -> int:
     level = pool.level(step.model)
     if level == pool.target_level:
         raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
+    return level
+
+
+def _check_draft(session: Session, step: Draft) -> int:
+    pool = session.pool
+    level = _drafter_of(pool, step)
     if step.copy is not None and not pool.members[level].model_free:
         raise ValueError(f"only a model-free member copies what it is given, and {pool.names[level]} is a model")
     if session.room < 1:
@@ -69,9 +74,7 @@ def _check_verifier(pool: Pool, step: Verify) -> int:
 
 def _check_tree(session: Session, step: DraftTree) -> int:
     pool = session.pool
-    level = pool.level(step.model)
-    if level == pool.target_level:
-        raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
+    level = _drafter_of(pool, step)
     if not pool.members[level].verifies:
         raise ValueError(f"{pool.names[level]} drafts no tree: it has no distribution over the target's tokens")
     if session.tokens:

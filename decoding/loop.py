@@ -50,7 +50,6 @@ class Loop:
     """Decides what runs next on one device.
 
     Args:
-        pool: the members.
         policy: decides every step; one object for all requests.
         name: of the policy, for errors.
         world: where sessions are opened and pending tokens read.
@@ -272,18 +271,14 @@ class Loop:
                 results.append(row)
         num_ran = len(ran) + len(failed)
         if not num_ran:
-            self._guard_memory(reason)
+            self._deferred_ops += 1
+            if self._deferred_ops > self.load.num_running + DEFERRED_OPS:  # else it would defer them for ever
+                _, session, _ = self._waiting.held.pop()
+                self._fail(session, MemoryError(f"deferred {self._deferred_ops} times while nothing ran: {reason}"))
+                self._deferred_ops = 0
         for session, error in failed:
             self._fail(session, error)
         return ran, results, num_ran
-
-    def _guard_memory(self, reason: str) -> None:
-        """Fail the latest held request where the world defers every row again and again."""
-        self._deferred_ops += 1
-        if self._deferred_ops > self.load.num_running + DEFERRED_OPS:
-            _, session, _ = self._waiting.held.pop()
-            self._fail(session, MemoryError(f"deferred {self._deferred_ops} times while nothing ran: {reason}"))
-            self._deferred_ops = 0
 
     def _fail(self, session: Session, error: Exception) -> None:
         self._ledger.note_failed(session.request_id, str(error) or repr(error), self.load.now_s)

@@ -20,7 +20,10 @@ def in_turns(world: World, levels: tuple[int, ...], items: Sequence[OverlapItem]
     parts: list[PartRun] = []
     now_s = 0.0
     for number, level in enumerate(levels):
-        results = _run(world, level, number, items, [each[number][1] for each in spans])
+        fronts, drafts, verifies = part_of(number, items, [each[number][1] for each in spans])
+        results: Results = world.draft(level, drafts) if drafts else world.verify(level, verifies)
+        for front, (session, _) in zip(fronts, items, strict=True):
+            session.place = front.place  # where replay re-anchored
         answers.append(results)
         parts.append(PartRun(now_s, results.forwards, results.duration_s, results.prefixes))
         now_s += results.duration_s
@@ -55,11 +58,3 @@ def part_of(number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> O
         else:
             part.verifies.append((front, asked))
     return part
-
-
-def _run(world: World, level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> Results:
-    fronts, drafts, verifies = part_of(number, items, ends)
-    results: Results = world.draft(level, drafts) if drafts else world.verify(level, verifies)
-    for front, (session, _) in zip(fronts, items, strict=True):
-        session.place = front.place  # where replay re-anchored
-    return results

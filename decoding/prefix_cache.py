@@ -415,7 +415,8 @@ class MemberPrefixes:
         num_shared = len(blocks)
         if blocks:  # now referred to, so not evicted
             held.tip, _ = self._tree.extend(held.tip, array("q", blocks))
-        new = self._add(before, [tokens_of(index) for index in missing[num_shared:][: self._num_available]])
+        room = texts.num_free + self._tree.num_evictable
+        new = self._add(before, [tokens_of(index) for index in missing[num_shared:][:room]])
         if new:
             held.tip, _ = self._tree.extend(held.tip, array("q", new))
             blocks += new
@@ -429,10 +430,6 @@ class MemberPrefixes:
         held = self._held.pop(request_id, None)
         if held is not None:
             self._tree.release(held.tip)
-
-    @property
-    def _num_available(self) -> int:
-        return self._texts.num_free + self._tree.num_evictable
 
     def _add(self, before: int, texts: list[Tokens]) -> list[int]:
         short = len(texts) - self._texts.num_free

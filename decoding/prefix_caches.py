@@ -38,36 +38,29 @@ class PoolPrefixes:
         A request waits for an earlier one that is about to compute the next block that its text lacks, so that no block
         is computed twice in an operation; where that block did not enter for lack of room, it waits no more.
         """
-        rest = list(range(len(sessions)))
-        awaited: dict[int, _Block] = {}
-        while rest:
-            wave, waiting = self._divided(level, sessions, rest, awaited)
-            yield wave
-            rest = waiting
-
-    def _divided(
-        self, level: int, sessions: Sequence[Session], rest: Sequence[int], awaited: dict[int, _Block]
-    ) -> tuple[list[int], list[int]]:
-        """Which of `rest` run now, and which wait; `awaited`, mutated, is by request the block that it waits for."""
         member, size = self.member(level), self.size.block_tokens
-        now, waiting = list[int](), list[int]()
-        coming: set[_Block] = set()
-        for index in rest:
-            if not self._is_due(level, sessions[index]):
+        rest = list(range(len(sessions)))
+        awaited: dict[int, _Block] = {}  # by request, the block that it waits for
+        while rest:
+            now, waiting = list[int](), list[int]()
+            coming: set[_Block] = set()
+            for index in rest:
+                if not self._is_due(level, sessions[index]):
+                    now.append(index)
+                    continue
+                text = _committed(sessions[index])
+                blocks = member.find(text).blocks
+                end = size * (len(blocks) + 1)
+                missing = blocks[-1] if blocks else START, text[end - size : end]
+                if missing in coming and end < len(text) and awaited.get(index) != missing:
+                    awaited[index] = missing
+                    waiting.append(index)
+                    continue
                 now.append(index)
-                continue
-            text = _committed(sessions[index])
-            blocks = member.find(text).blocks
-            end = size * (len(blocks) + 1)
-            missing = blocks[-1] if blocks else START, text[end - size : end]
-            if missing in coming and end < len(text) and awaited.get(index) != missing:
-                awaited[index] = missing
-                waiting.append(index)
-                continue
-            now.append(index)
-            if end <= len(text):
-                coming.add(missing)
-        return now, waiting
+                if end <= len(text):
+                    coming.add(missing)
+            yield now
+            rest = waiting
 
     def look_up(self, level: int, session: Session) -> Hit | None:
         """At a member's first forward for a request, what it need not read; None at any other forward."""

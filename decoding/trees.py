@@ -292,7 +292,11 @@ class Growth:
             path, score = (self._paths[node], self._scores[node]) if node != ROOT else ((), 0.0)
             for rank in self._shape.ranks(path):
                 if rank < len(branches.tokens):
-                    self._add(node, (*path, rank), score, branches, rank)
+                    self.tokens.append(branches.tokens[rank])
+                    self.parents.append(node)
+                    self.places.append(branches.places[rank] if branches.places else 0)
+                    self._paths.append((*path, rank))
+                    self._scores.append(score + branches.log_probs[rank])
         layer = [node for node in range(first, len(self.tokens)) if self._may_grow(node)]
         chosen = self._shape.expanded([self._scores[node] for node in layer])
         self.asks = [(layer[index], 1 + max(self._shape.ranks(self._paths[layer[index]]))) for index in chosen]
@@ -318,13 +322,6 @@ class Growth:
     def _may_grow(self, node: int) -> bool:
         path = self._paths[node]
         return len(path) < self._room and self.tokens[node] not in self._eos and bool(self._shape.ranks(path))
-
-    def _add(self, parent: int, path: Path, score: float, branches: Branches, rank: int) -> None:
-        self.tokens.append(branches.tokens[rank])
-        self.parents.append(parent)
-        self.places.append(branches.places[rank] if branches.places else 0)
-        self._paths.append(path)
-        self._scores.append(score + branches.log_probs[rank])
 
 
 def _path_to(parents: Sequence[int], node: int) -> list[int]:

@@ -226,8 +226,7 @@ class LoadGenerator:
 
     def _work(self) -> None:
         """A closed loop's thread: one session after another, each request when the one before it has ended."""
-        for arrival in iter(self._take, None):
-            assert arrival is not None
+        while (arrival := self._take()) is not None:
             for request in self._session(arrival):
                 self._serve(request, self._clock.now_ps(), keep=False)
 

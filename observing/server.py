@@ -186,6 +186,9 @@ class Endpoint:
         api_key: sent as a bearer token; shown nowhere, and taken out of what the server says. None: none is sent.
         timeout_s: that a request may take from its sending to the end of its answer, > 0.
 
+    Attributes:
+        is_cut: whether all connections were cut.
+
     Raises:
         ArgumentError: an address that is none, or one with a key in it.
     """
@@ -195,17 +198,12 @@ class Endpoint:
         self._key, self._timeout_s = api_key, timeout_s
         self._open: set[socket.socket] = set()
         self._lock = Lock()
-        self._is_cut = False
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether all connections were cut."""
-        return self._is_cut
+        self.is_cut = False
 
     def cut(self) -> None:
         """End every connection; reading from one fails at once."""
         with self._lock:
-            self._is_cut = True
+            self.is_cut = True
             for connected in self._open:
                 try:
                     connected.shutdown(socket.SHUT_RDWR)
@@ -234,12 +232,14 @@ class Endpoint:
         connection.sock = _Connected(connected, received)
         with self._lock:
             self._open.add(connected)
-            is_cut = self._is_cut
+            is_cut = self.is_cut
         try:
             if is_cut:
                 raise ConnectionAbortedError(ECONNABORTED, "connections were cut")
             data = None if body is None else json.dumps(body).encode("utf-8")
-            connection.request("GET" if data is None else "POST", f"{self._path}{path}", data, self._headers())
+            headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json, text/plain"}
+            headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
+            connection.request("GET" if data is None else "POST", f"{self._path}{path}", data, headers)
             response = connection.getresponse()
             if response.status != 200:
                 raise RefusedError(f"HTTP {response.status}: {self._message(response)}")
@@ -279,10 +279,6 @@ class Endpoint:
     def hidden(self, text: str) -> str:
         """A text without the key."""
         return text.replace(self._key, "***") if self._key else text
-
-    def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json, text/plain"}
-        return headers | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
 
     def _message(self, response: HTTPResponse) -> str:
         raw = response.read(_MOST_MESSAGE_BYTES)
@@ -504,7 +500,10 @@ def model_of(endpoint: Endpoint, asked: str | None, *, policies: Sequence[str] =
         if asked is None:
             raise
         listed = {}
-    name = _checked(_only(endpoint, list(listed), asked))
+    name = _only(endpoint, list(listed), asked)
+    if not (0 < len(name) <= _LONGEST and name.isprintable()):  # the run's file could not hold it
+        found = one_line_of(repr(name), 100)
+        raise ArgumentError(f"`model` must be a name of 1 to {_LONGEST} printable characters, got {found}")
     served = listed.get(name, ())
     if policies and not served:
         raise ArgumentError(f"`policy` goes with paceline serve, {endpoint.url} lists no policies, got {policies[0]}")
@@ -524,15 +523,6 @@ def _only(endpoint: Endpoint, listed: Sequence[str], asked: str | None) -> str:
     if listed and asked not in listed:
         raise ArgumentError(f"`model` must be one that {endpoint.url} lists ({shown}), got {asked!r}")
     return asked
-
-
-def _checked(name: str) -> str:
-    """A name that the run's file can hold; raises ArgumentError."""
-    if not (0 < len(name) <= _LONGEST and name.isprintable()):
-        raise ArgumentError(
-            f"`model` must be a name of 1 to {_LONGEST} printable characters, got {one_line_of(repr(name), 100)}"
-        )
-    return name
 
 
 def _listed(endpoint: Endpoint) -> dict[str, Sequence[str]]:

@@ -151,7 +151,12 @@ def compare_runs(
     The tokens are all that were committed, by request. Raises ValueError for other requests or members, or for tokens
     that the log does not account for.
     """
-    _check_same(replayed, ran)
+    members, others = list(replayed.meta["members"]), list(ran.meta["members"])
+    if members != others:
+        raise ValueError(f"both runs must have the same members, got {members} and {others}")
+    unshared = set(replayed.requests["request_id"].tolist()) ^ set(ran.requests["request_id"].tolist())
+    if unshared:
+        raise ValueError(f"both runs must hold the same requests, got {min(unshared)} in one of them")
     ours, theirs = _read(replayed, replayed_tokens), _read(ran, ran_tokens)
     left = record_exits(replayed)
     num_replayed = len(replayed.steps["op"])
@@ -176,22 +181,12 @@ def compare_runs(
             for name, steps in ours.steps.items()
             if name not in {each.request_id for each in left}
         ),
-        difference=_difference(min(parted), ours, theirs, replayed.meta["members"]) if parted else None,
+        difference=_difference(min(parted), ours, theirs, members) if parted else None,
         num_replayed=num_replayed,
         num_left=len(left),
         left=left[0] if left else None,
         ahead=ran.meta.get("overlap", {}).get("used", ""),
     )
-
-
-def _check_same(replayed: RunLog, ran: RunLog) -> None:
-    """Raise ValueError for runs of other requests or members."""
-    members, others = list(replayed.meta["members"]), list(ran.meta["members"])
-    if members != others:
-        raise ValueError(f"both runs must have the same members, got {members} and {others}")
-    unshared = set(replayed.requests["request_id"].tolist()) ^ set(ran.requests["request_id"].tolist())
-    if unshared:
-        raise ValueError(f"both runs must hold the same requests, got {min(unshared)} in one of them")
 
 
 def _read(log: RunLog, tokens: Mapping[str, Sequence[int]]) -> _Run:

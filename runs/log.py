@@ -7,8 +7,9 @@ than the target alone (it thrashes).
 """
 
 import json
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from math import nan
@@ -197,21 +198,28 @@ def read_run_log(path: Path) -> RunLog:
     fields_of = {"ops": OP_FIELDS, "steps": STEP_FIELDS, "requests": REQUEST_FIELDS}
     columns = {name: _read_columns(path / f"{name}.parquet", fields) for name, fields in fields_of.items()}
     log = RunLog(meta=meta, ops=columns["ops"], steps=columns["steps"], requests=columns["requests"])
-    sizes = {"op": len(log.ops["kind"]), "request": len(log.requests["request_id"]), "level": len(members)}
-    for name, least, found in (("op", -1, log.steps), ("request", 0, log.steps), ("level", 0, log.steps)):
-        values = found[name]
-        outside = (values < least) | (values >= sizes[name])
-        words = f"must be in [{least}, {sizes[name] - 1}]"
-        check_rules(path / "steps.parquet", [Rule(name, outside, words, values)], _row_number)
-    levels = log.ops["level"]
-    outside = (levels < 0) | (levels >= sizes["level"])
-    rule = Rule("level", outside, f"must be in [0, {sizes['level'] - 1}]", levels)
-    check_rules(path / "ops.parquet", [rule], _row_number)
+    last_op, last_request, last_level = (len(of) - 1 for of in (log.ops["kind"], log.requests["request_id"], members))
+    of_steps = (("op", -1, last_op), ("request", 0, last_request), ("level", 0, last_level))
+    check_rules(path / "steps.parquet", [within(log.steps, *bounds) for bounds in of_steps], row_number)
+    check_rules(path / "ops.parquet", [within(log.ops, "level", 0, last_level)], row_number)
     return log
 
 
-def _row_number(row: int) -> str:
+def row_number(row: int) -> str:
+    """How errors name a row of a file."""
     return f"row {row}"
+
+
+def within(columns: Columns, field: str, least: int, most: int) -> Rule:
+    """The rule that a column's numbers are in [least, most]."""
+    values = columns[field]
+    return Rule(field, (values < least) | (values > most), f"must be in [{least}, {most}]", values)
+
+
+def from_packed(packed: "NDArray[np.int64] | array[int]", fields: Sequence[str]) -> Columns:
+    """Columns of rows that were packed one after another, copied."""
+    rows = np.asarray(packed, dtype=np.int64).reshape(-1, len(fields))
+    return {name: rows[:, place].copy() for place, name in enumerate(fields)}
 
 
 def _read_columns(file: Path, fields: tuple[str, ...]) -> Columns:

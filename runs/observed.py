@@ -181,11 +181,8 @@ def write_observed(run: ObservedRun, path: Path) -> None:
 
 def is_observed(path: Path) -> bool:
     """Whether a folder's metadata is that of an observed run, or it holds the parts of one."""
-    return _is_one(path) or bool(_parts(path))
-
-
-def _is_one(path: Path) -> bool:
-    return path.is_dir() and (path / META).is_file() and kind_of(path) == "observed"
+    is_one = path.is_dir() and (path / META).is_file() and kind_of(path) == "observed"
+    return is_one or bool(_parts(path))
 
 
 def _parts(path: Path) -> list[Path]:
@@ -212,10 +209,7 @@ def _read_one(path: Path) -> ObservedRun:
     rows = read_table(path / REQUESTS, sha256[REQUESTS], SCHEMA).to_pylist()
     ids: set[str] = set()
     for number, row in enumerate(rows):
-        _check_row(path / REQUESTS, number, row, meta.ended_at_ps)
-        if row["request_id"] in ids:
-            raise TraceFormatError(path / REQUESTS, "request_id", f"must be unique (row {number})", row["request_id"])
-        ids.add(row["request_id"])
+        _check_row(path / REQUESTS, number, row, meta.ended_at_ps, ids)
     requests = tuple(ObservedRequest(**row | {_OUTPUTS: tuple(row[_OUTPUTS])}) for row in rows)
     return ObservedRun(meta, requests)
 
@@ -244,8 +238,8 @@ def _joined(paths: Sequence[Path], runs: Sequence[ObservedRun]) -> ObservedRun:
     return ObservedRun(last.model_copy(update=changes), tuple(requests))
 
 
-def _check_row(path: Path, number: int, row: Mapping[str, Any], last_ps: int) -> None:
-    """Times in order, counts in range; raises TraceFormatError for the first rule that is broken."""
+def _check_row(path: Path, number: int, row: Mapping[str, Any], last_ps: int, known: set[str]) -> None:
+    """Times in order, counts in range, an id that is not `known`; raises TraceFormatError for the first broken rule."""
 
     def require(holds: bool, field: str, rule: str) -> None:
         if not holds:
@@ -264,6 +258,8 @@ def _check_row(path: Path, number: int, row: Mapping[str, Any], last_ps: int) ->
     most = min(last_ps, MOST_PS)
     require(max(times[-1], ended or 0) <= most, "ended_at_ps", f"must not be after the end of the run, {most}")
     require(not row["failed"] or ended is not None, "ended_at_ps", "must be there of a request that failed")
+    require(row["request_id"] not in known, "request_id", "must be unique")
+    known.add(row["request_id"])
 
 
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls")

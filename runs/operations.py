@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..decoding.results import DRAFT, VERIFY
 from ..traces.folder import Rule
-from .log import Columns
+from .log import Columns, from_packed, within
 
 OPERATION_FIELDS = ("replica", "level", "kind", "start_ps", "end_ps", "forwards", "new_tokens")
 ROW_FIELDS = ("operation", "request", "kind", "tokens", "accepted", "emitted")
@@ -72,19 +72,14 @@ class OperationRecorder:
 
     def all(self) -> KeptOperations:
         """What ended so far; more may come."""
-        return KeptOperations(ops=_columns(self._ops, OPERATION_FIELDS), rows=_columns(self._rows, ROW_FIELDS))
-
-
-def _columns(packed: "array[int]", fields: Sequence[str]) -> Columns:
-    rows = np.array(packed, dtype=np.int64).reshape(-1, len(fields))
-    return {name: rows[:, place].copy() for place, name in enumerate(fields)}
+        return KeptOperations(ops=from_packed(self._ops, OPERATION_FIELDS), rows=from_packed(self._rows, ROW_FIELDS))
 
 
 def rules_of_operations(found: KeptOperations, *, replicas: int, levels: int, end_ps: int) -> Iterator[Rule]:
     """What must hold of `ops`; `replicas` and `levels` are their numbers, `end_ps` the end of the run."""
     ops = found.ops
-    for field, most in (("replica", replicas), ("level", levels)):
-        yield Rule(field, (ops[field] < 0) | (ops[field] >= most), f"must be in [0, {most - 1}]", ops[field])
+    yield within(ops, "replica", 0, replicas - 1)
+    yield within(ops, "level", 0, levels - 1)
     yield Rule("kind", ~np.isin(ops["kind"], (DRAFT, VERIFY)), f"must be {DRAFT} or {VERIFY}", ops["kind"])
     yield Rule("start_ps", (ops["start_ps"] < 0), "must be >= 0", ops["start_ps"])
     yield Rule("end_ps", ops["end_ps"] < ops["start_ps"], "must not be before start_ps", ops["end_ps"])
@@ -96,8 +91,8 @@ def rules_of_operations(found: KeptOperations, *, replicas: int, levels: int, en
 def rules_of_rows(found: KeptOperations, *, requests: int) -> Iterator[Rule]:
     """What must hold of `rows`; `requests` is their number."""
     rows, num_ops = found.rows, len(found.ops["kind"])
-    for field, most in (("operation", num_ops), ("request", requests)):
-        yield Rule(field, (rows[field] < 0) | (rows[field] >= most), f"must be in [0, {most - 1}]", rows[field])
+    yield within(rows, "operation", 0, num_ops - 1)
+    yield within(rows, "request", 0, requests - 1)
     yield Rule("operation", np.diff(rows["operation"], prepend=0) < 0, "must be in order", rows["operation"])
     words = f"must be one of {', '.join(map(str, ROW_KINDS))}"
     yield Rule("kind", ~np.isin(rows["kind"], ROW_KINDS), words, rows["kind"])

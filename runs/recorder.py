@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..traces.workloads.arrival import MOST_PS, Arrival
-from .log import Columns
+from .log import Columns, from_packed
 from .operations import OperationRecorder
 from .serving import (
     GAP_FIELDS,
@@ -118,6 +118,7 @@ class ReplicaStates:
         sums: `[2 + L]` running, waiting and used blocks, added up over picoseconds until `at_ps`; exact.
         most: `[2 + L]` their maxima.
         at_ps: of the newest one.
+        kept: `[N, 3 + L]` the thinned series.
     """
 
     def __init__(self, num_levels: int) -> None:
@@ -127,7 +128,7 @@ class ReplicaStates:
         self.most = [0] * (2 + num_levels)
         self._newest = [0] * (2 + num_levels)
         self._stride = 1
-        self._kept = np.zeros((0, 3 + num_levels), dtype=np.int64)
+        self.kept = np.zeros((0, 3 + num_levels), dtype=np.int64)
 
     def add(self, rows: NDArray[np.int64]) -> None:
         """Add states `[N, 3 + L]`: at_ps, running, waiting, used blocks by level; raises ValueError out of order."""
@@ -144,7 +145,12 @@ class ReplicaStates:
             self.most[column] = max(self.most[column], *values)
             self._newest[column] = values[-1]
         self.at_ps = int(rows[-1, 0])
-        self._keep(rows)
+        # The next state to keep is the first one whose number is a multiple of the stride.
+        self.kept = np.concatenate([self.kept, rows[-self.count % self._stride :: self._stride]])
+        self.count += len(rows)
+        while len(self.kept) > MOST_POINTS:
+            self.kept = self.kept[::2].copy()
+            self._stride *= 2
 
     def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
         """Used blocks of a level rose between states: by `block_ps`, added up over time, to `most_blocks` at once."""
@@ -154,19 +160,6 @@ class ReplicaStates:
     def until(self, at_ps: int) -> list[int]:
         """`[2 + L]` the sums over time until `at_ps`, the end of the run, which is not before the newest state."""
         return [total + value * (at_ps - self.at_ps) for total, value in zip(self.sums, self._newest, strict=True)]
-
-    @property
-    def kept(self) -> NDArray[np.int64]:
-        """`[N, 3 + L]` the thinned series."""
-        return self._kept
-
-    def _keep(self, rows: NDArray[np.int64]) -> None:
-        # The next state to keep is the first one whose number is a multiple of the stride.
-        self._kept = np.concatenate([self._kept, rows[-self.count % self._stride :: self._stride]])
-        self.count += len(rows)
-        while len(self._kept) > MOST_POINTS:
-            self._kept = self._kept[::2].copy()
-            self._stride *= 2
 
 
 class States:
@@ -313,11 +306,8 @@ class ServingRecorder:
     def grew(self, replica: int, level: int, block_ps: int, most_blocks: int) -> None:
         """Used blocks of a member rose since its replica's latest state, block by block.
 
-        Args:
-            replica: which.
-            level: of the member.
-            block_ps: blocks beyond those of that state, added up over the time until the next one.
-            most_blocks: that were used at once.
+        `block_ps` are blocks beyond those of that state, added up over the time until the next one; `most_blocks` were
+        used at once.
         """
         self._states.grew(replica, level, block_ps, most_blocks)
 
@@ -378,7 +368,7 @@ class ServingRecorder:
             requests=requests,
             preemptions=self._preemptions(requests["replica"]),
             series=self._series(),
-            gaps=_columns(np.frombuffer(self._gaps, dtype=np.int64), GAP_FIELDS),
+            gaps=from_packed(np.frombuffer(self._gaps, dtype=np.int64), GAP_FIELDS),
             operations=None if self.operations is None else self.operations.all(),
         )
         check_log(log, Path("run"), ids_are_unique=True)
@@ -406,7 +396,7 @@ class ServingRecorder:
 
     def _preemptions(self, replicas: NDArray[np.int64]) -> Columns:
         """In order of time, then of replicas, so that the order of calls at one instant does not matter."""
-        columns = _columns(np.array(self._preempted, dtype=np.int64), PREEMPTION_FIELDS)
+        columns = from_packed(self._preempted, PREEMPTION_FIELDS)
         order = np.lexsort((replicas[columns["request"]], columns["at_ps"]))
         return {name: column[order] for name, column in columns.items()}
 
@@ -458,12 +448,6 @@ class ServingRecorder:
 def _whole_numbers(column: "array[int]", count: int) -> NDArray[np.int64]:
     """A copy of the first `count`, since the column may still grow."""
     return np.frombuffer(column, dtype=np.int64)[:count].copy()
-
-
-def _columns(packed: NDArray[np.int64], fields: Sequence[str]) -> Columns:
-    """Columns of consecutive rows."""
-    rows = packed.reshape(-1, len(fields))
-    return {name: rows[:, place].copy() for place, name in enumerate(fields)}
 
 
 def _named(record: type[LevelTotals | Lookups], sums: list[int]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from ..traces.folder import Rule, StoredFolder, check_rules, read_table
 from ..traces.meta import NAME_PATTERN, TITLE_PATTERN, Record, Version, check_at_most
 from ..traces.workloads.arrival import MOST_COUNT, MOST_PS
 from . import operations as kept
-from .log import Columns, check_run_folder, new_folder
+from .log import Columns, check_run_folder, new_folder, row_number, within
 from .operations import KeptOperations, rules_of_operations, rules_of_rows
 
 # Runs converted to Python's numbers at a time: these take several times the memory of numpy's.
@@ -249,33 +249,20 @@ def check_log(log: ServingLog, path: Path, *, ids_are_unique: bool = False) -> N
     if not ids_are_unique:
         ids = log.requests["request_id"]
         again = Rule("request_id", _is_again(ids.tolist()), "must be unique", ids)
-        check_rules(path / REQUESTS, [again], _row_number)
+        check_rules(path / REQUESTS, [again], row_number)
     for name, rules in (
         (REQUESTS, _of_requests),
         (PREEMPTIONS, _of_preemptions),
         (SERIES, _of_series),
         (GAPS, _of_gaps),
     ):
-        check_rules(path / name, rules(log, path / name), _row_number)
+        check_rules(path / name, rules(log, path / name), row_number)
     _check_gap_sums(log, path / GAPS)
-    if log.operations is not None:
-        _check_operations(log, log.operations, path)
-
-
-def _check_operations(log: ServingLog, found: KeptOperations, path: Path) -> None:
-    sizes = {"replicas": len(log.meta.replicas), "levels": len(log.meta.members), "end_ps": log.meta.ended_at_ps}
-    check_rules(path / kept.OPERATIONS, rules_of_operations(found, **sizes), _row_number)
-    rows = rules_of_rows(found, requests=len(log.requests["request_id"]))
-    check_rules(path / kept.ROWS, rows, _row_number)
-
-
-def _row_number(row: int) -> str:
-    return f"row {row}"
-
-
-def _within(columns: Columns, field: str, least: int, most: int) -> Rule:
-    values = columns[field]
-    return Rule(field, (values < least) | (values > most), f"must be in [{least}, {most}]", values)
+    if (found := log.operations) is not None:
+        sizes = {"replicas": len(log.meta.replicas), "levels": len(log.meta.members), "end_ps": log.meta.ended_at_ps}
+        check_rules(path / kept.OPERATIONS, rules_of_operations(found, **sizes), row_number)
+        rows = rules_of_rows(found, requests=len(log.requests["request_id"]))
+        check_rules(path / kept.ROWS, rows, row_number)
 
 
 def _by_level(log: ServingLog, columns: Columns, field: str, path: Path) -> NDArray[np.int64]:
@@ -299,15 +286,15 @@ def _of_requests(log: ServingLog, path: Path) -> Iterator[Rule]:
     columns, end = log.requests, log.meta.ended_at_ps
     ids = columns["request_id"]
     yield Rule("request_id", ids == "", "must not be empty", ids)
-    yield _within(columns, "replica", 0, len(log.meta.replicas) - 1)
-    yield _within(columns, "prompt_tokens", 1, MOST_COUNT)
-    yield _within(columns, "output_tokens", 1, MOST_COUNT)
+    yield within(columns, "replica", 0, len(log.meta.replicas) - 1)
+    yield within(columns, "prompt_tokens", 1, MOST_COUNT)
+    yield within(columns, "output_tokens", 1, MOST_COUNT)
     cached = _by_level(log, columns, "cached_tokens", path)
     outside = np.any((cached < 0) | (cached > columns["prompt_tokens"][:, None]), axis=1)
     yield Rule("cached_tokens", outside, "must be in [0, prompt_tokens]", cached)
-    yield _within(columns, "arrived_at_ps", 0, end)
+    yield within(columns, "arrived_at_ps", 0, end)
     for field in ("scheduled_at_ps", "first_token_at_ps", "ended_at_ps"):
-        yield _within(columns, field, UNKNOWN, end)
+        yield within(columns, field, UNKNOWN, end)
     arrived, scheduled, first, ended = (
         columns[f"{what}_at_ps"] for what in ("arrived", "scheduled", "first_token", "ended")
     )
@@ -333,7 +320,7 @@ def _of_requests(log: ServingLog, path: Path) -> Iterator[Rule]:
 
 def _of_preemptions(log: ServingLog, path: Path) -> Iterator[Rule]:
     requests, at_ps = log.preemptions["request"], log.preemptions["at_ps"]
-    yield _within(log.preemptions, "request", 0, len(log.requests["request_id"]) - 1)
+    yield within(log.preemptions, "request", 0, len(log.requests["request_id"]) - 1)
     scheduled = log.requests["scheduled_at_ps"][requests]
     yield Rule("request", scheduled == UNKNOWN, "must have been scheduled", requests)
     outside = (at_ps < scheduled) | (at_ps > log.meta.ended_at_ps)
@@ -342,8 +329,8 @@ def _of_preemptions(log: ServingLog, path: Path) -> Iterator[Rule]:
 
 def _of_series(log: ServingLog, path: Path) -> Iterator[Rule]:
     columns, totals = log.series, log.meta.replicas
-    yield _within(columns, "replica", 0, len(totals) - 1)
-    yield _within(columns, "at_ps", 0, log.meta.ended_at_ps)
+    yield within(columns, "replica", 0, len(totals) - 1)
+    yield within(columns, "at_ps", 0, log.meta.ended_at_ps)
     owner, at_ps = columns["replica"], columns["at_ps"]
     steps = np.diff(owner, prepend=owner[:1])
     yield Rule("replica", steps < 0, "must be in order", owner)
@@ -361,10 +348,10 @@ def _of_series(log: ServingLog, path: Path) -> Iterator[Rule]:
 
 def _of_gaps(log: ServingLog, path: Path) -> Iterator[Rule]:
     columns = log.gaps
-    yield _within(columns, "count", 1, MOST_COUNT)
-    yield _within(columns, "rows", 1, MOST_COUNT)
-    yield _within(columns, "first_ps", 0, MOST_PS)
-    yield _within(columns, "increment_ps", -MOST_PS, MOST_PS)
+    yield within(columns, "count", 1, MOST_COUNT)
+    yield within(columns, "rows", 1, MOST_COUNT)
+    yield within(columns, "first_ps", 0, MOST_PS)
+    yield within(columns, "increment_ps", -MOST_PS, MOST_PS)
     increment, later = columns["increment_ps"], columns["count"] - 1
     words = f"must leave the last gap in [0, {MOST_PS}]"
     # First in floats, so that the integers cannot overflow.

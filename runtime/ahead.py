@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..base.errors import ArgumentError
 from ..decoding.legal_steps import Policy
-from ..decoding.overlap import Span, settle, spans_of
+from ..decoding.overlap import settle, spans_of
 from ..decoding.overlap_run import part_of, together
 from ..decoding.results import Deferred, Drafted, Failed, Judged, Parted, PartRun
 from ..decoding.session import Session
@@ -159,7 +159,9 @@ class Lanes:
         """`[B]` the result of each request's parts, or why there is none."""
         manager, start_s = self._manager, self._clock.now_s()
         spans = [spans_of(session, step, levels) for session, step in items]
-        endorsed = [self._endorsed(session) for session, _ in items]
+        views = [manager.states[session.request_id].views for session, _ in items]
+        # The logits of each pending token's endorser at its context.
+        endorsed = [[seen[place].judge for place in item[0].places] for item, seen in zip(items, views, strict=True)]
         num_evicted, threads = len(manager.evicted), self.pace.threads_next
         makers = [
             self._maker(level, number, items, [each[number][1] for each in spans], start_s)
@@ -178,7 +180,10 @@ class Lanes:
         for index, ((session, _), row) in enumerate(zip(items, rows, strict=True)):
             if session.request_id in lost and not isinstance(row, Failed):
                 rows[index] = Deferred("no memory for all members at once")
-            self._settle(session, levels, spans[index], rows[index], endorsed[index])
+            if isinstance(settled := rows[index], Failed | Deferred):
+                self._undo(session, endorsed[index])
+            else:  # to what the session will say that they hold
+                self._cut_back(session, settle(session, levels, spans[index], settled).cached)
         return rows
 
     def phases(self) -> Phases:
@@ -237,26 +242,8 @@ class Lanes:
         evicted[num_evicted:] = [request_id for request_id in evicted[num_evicted:] if request_id not in lost]
         return lost
 
-    def _endorsed(self, session: Session) -> list[Tensor | None]:
-        """The logits of each pending token's endorser at its context."""
-        views = self._manager.states[session.request_id].views
-        return [views[place].judge for place in session.places]
-
-    def _settle(
-        self,
-        session: Session,
-        levels: Sequence[int],
-        spans: Sequence[Span],
-        row: Parted | Failed | Deferred,
-        endorsed: Sequence[Tensor | None],
-    ) -> None:
-        """Roll caches back to what the session will say they hold; without answers, to before the operation."""
-        if isinstance(row, Failed | Deferred):
-            self._undo(session, endorsed)
-        else:
-            self._cut_back(session, settle(session, levels, spans, row).cached)
-
     def _undo(self, session: Session, endorsed: Sequence[Tensor | None]) -> None:
+        """Endorsers and caches as before the operation."""
         views = self._manager.states[session.request_id].views
         for place, judge in zip(session.places, endorsed, strict=True):
             views[place].judge = judge

@@ -263,9 +263,13 @@ class MemberKV(ABC):
             raise ValueError(f"num_tokens must be <= {held}, what the cache holds of {request_id}, got {num_tokens}")
         self._shorten(self.rows[request_id], num_tokens)
 
-    @abstractmethod
     def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
         """Keep of a request its first `num_tokens` tokens and, of those after them, these, by ascending index."""
+        self._keep_path(self.rows[request_id], num_tokens, kept)
+
+    @abstractmethod
+    def _keep_path(self, row: int, num_tokens: int, kept: Sequence[int]) -> None:
+        """As `keep_path`."""
 
     @abstractmethod
     def _shorten(self, row: int, num_tokens: int) -> None:
@@ -498,9 +502,8 @@ class MaskCache(MemberKV):
         self._valid[row, slots[num_tokens] :] = False
         del slots[num_tokens:]
 
-    def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
-        """See `MemberKV`; moves nothing: dropped tokens become holes."""
-        row = self.rows[request_id]
+    def _keep_path(self, row: int, num_tokens: int, kept: Sequence[int]) -> None:
+        # Moves nothing: dropped tokens become holes.
         slots = self._slots[row]
         if num_tokens == len(slots):
             return
@@ -581,7 +584,8 @@ class SlotCache(MemberKV):
 
     def live_slots_of(self, request_id: str) -> list[int]:
         """Slots of the request's tokens in the order of their positions."""
-        return list(range(self.length(request_id)))
+        row = self.rows.get(request_id)
+        return [] if row is None else list(range(self._lengths[row]))
 
     def fork(self, request_id: str, to: str, num_tokens: int) -> None:
         """Let `to`, a new request, begin as a copy of the first `num_tokens` >= 1 of a request."""
@@ -598,9 +602,9 @@ class SlotCache(MemberKV):
         self._most[row] = self._reach(row)
         self._lengths[row] = num_tokens
 
-    def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
-        """See `MemberKV`; moves kept tokens to the slots of their positions."""
-        row, end = self.rows[request_id], num_tokens + len(kept)
+    def _keep_path(self, row: int, num_tokens: int, kept: Sequence[int]) -> None:
+        # Moves kept tokens to the slots of their positions.
+        end = num_tokens + len(kept)
         if list(kept) != list(range(len(kept))):
             slots = torch.tensor(kept, device=self.shape.device) + num_tokens
             self._kv[:, row, num_tokens:end] = self._kv[:, row].index_select(1, slots)

@@ -6,6 +6,7 @@ A price list can stand in for the clock, so that a policy that weighs seconds se
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Protocol
 
@@ -126,15 +127,14 @@ class PricedSeconds:
 
     def _run(self, op: Op, level: int, forwards: Sequence[Forward], *, verifies: bool) -> tuple[list[Forward], float]:
         """The forwards of one member with their prices, and the seconds of them together."""
-        priced = [self._priced_forward(self._names[level], forward) for forward in forwards]
+        seconds_of = partial(self._prices.forward_s, self._names[level], context_tokens=0)
+        priced = [
+            (num_rows, new_tokens, repeats, seconds_of(num_rows=num_rows, new_tokens=new_tokens))
+            for num_rows, new_tokens, repeats, _ in forwards
+        ]
         if not priced and not verifies:  # a model-free member runs no forward
             return [], self._prices.lookup_s * len(op.items)
         return priced, sum([repeats * seconds for _, _, repeats, seconds in priced])
-
-    def _priced_forward(self, name: str, forward: Forward) -> Forward:
-        num_rows, new_tokens, repeats, _ = forward
-        seconds = self._prices.forward_s(name, num_rows=num_rows, new_tokens=new_tokens, context_tokens=0)
-        return num_rows, new_tokens, repeats, seconds
 
 
 class TimedPolicy(WatchedPolicy):

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..base.errors import ArgumentError
-from .caches import SLOT_STEP, KVShape, MemberKV, Placement, SlotCache
+from .caches import SLOT_STEP, KVShape, MemberKV, Placement, Places, SlotCache
 from .forward import ModuleForward
 
 # Tokens of a row. Longer feeds read prompts: there arithmetic dominates, and padding would add to it.
@@ -140,7 +140,7 @@ class CompiledForward:
         return DoublingCache(self.kv_shape, self._context_tokens)
 
     @torch.inference_mode()
-    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
         """See `ModelForward`."""
         width = next((width for width in ROW_TOKENS if width >= placement.longest), None)
         if (
@@ -155,9 +155,7 @@ class CompiledForward:
         # A copy: on CUDA the next call writes its results to the same place.
         return logits.index_select(0, at[keep])
 
-    def with_states(
-        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
+    def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """See `ModelForward`; a compiled forward returns logits only."""
         raise ValueError("a compiled forward gives no hidden states")
 
@@ -173,14 +171,10 @@ class CompiledForward:
             with torch._dynamo.config.patch(limits):
                 logits = self._compiled(tokens, keys_values)
         except torch._dynamo.exc.TorchDynamoException as error:
-            raise ArgumentError(f"`forward` must not be compiled for this model here: {_reason(error)}") from error
+            reason = " ".join(str(error).split("\n")[:2])  # the backend, and what it raised
+            raise ArgumentError(f"`forward` must not be compiled for this model here: {reason}") from error
         self._known.add(shape)
         return logits
-
-
-def _reason(error: Exception) -> str:
-    """The first lines of an error: the backend, and what it raised."""
-    return " ".join(str(error).split("\n")[:2])
 
 
 def _filled(ids: Tensor, placement: Placement, cache: DoublingCache, width: int) -> tuple[Tensor, Tensor]:

@@ -144,7 +144,10 @@ class Driver:
             if self._priced is not None:
                 results = self._priced.priced(op, results)
             loop.finish(op, results, start_s=start_s, now_s=clock.now_s())
-            self._note_evicted()
+            # Requests that lost their memory while others ran; the loop notes those that could not run.
+            for request_id in self._world.manager.evicted:
+                self._ledger.note_preempted(request_id)
+            self._world.manager.evicted.clear()
             yield self._refill()
 
     def _refill(self) -> int:
@@ -189,13 +192,6 @@ class Driver:
             self._loop.load.num_waiting -= 1
             self._loop.admit(session)
             self._running[session.request_id] = session
-
-    def _note_evicted(self) -> None:
-        """Note requests that lost their memory while others ran; the loop notes those that could not run."""
-        evicted = self._world.manager.evicted
-        for request_id in evicted:
-            self._ledger.note_preempted(request_id)
-        evicted.clear()
 
     def _tell(self) -> None:
         assert self._on_commit is not None
@@ -270,6 +266,7 @@ class Run:
 
     def meta(self, *, pool: str, max_new_tokens: int, batch: int) -> dict[str, Any]:
         """The run log's metadata so far; `pool` is the name of the models."""
+        watch, rejecting = self.timed.watch, self.world.sampling.mode == "rejection"
         return {
             "world": "runtime",
             "policy": self._name,
@@ -282,7 +279,8 @@ class Run:
             "forward": self.world.forward_names,
             "members": list(self.members.names),
             "lossless": about.lossless if (about := about_of(self.timed.wrapped)) else None,
-            "lossy_steps": self._lossy_steps(),
+            # Whether steps may have changed the text, or under rejection sampling its distribution.
+            "lossy_steps": watch.lossy_drawn if rejecting else watch.lossy,
             "policy_s": self.timed.seconds,
             "phases": asdict(self.world.phases),
             "overlap": asdict(self.world.ahead),
@@ -299,11 +297,6 @@ class Run:
         names = self.world.forward_names
         each = {name: how if kind == "fused" else kind for name, kind in names.items()}
         return {"shared_attention": each, "shared_attention_asked": how}
-
-    def _lossy_steps(self) -> bool:
-        """Whether steps may have changed the text, or under rejection sampling its distribution."""
-        watch = self.timed.watch
-        return watch.lossy_drawn if self.world.sampling.mode == "rejection" else watch.lossy
 
 
 def sessions_of(
@@ -375,24 +368,11 @@ def decode(
     ends the run early: outputs hold the requests that ended, `log.meta["interrupted"]` is True, and
     `log.meta["interrupted_at"]` is the line of the policy's file, if it came in that file.
 
-    Args:
-        pool: its last member is the target.
-        policy: built for `loaded_pool(pool)`; one object for all requests.
-        prompts: their ids must differ.
-        sampling: greedy, coupled or rejection.
-        max_new_tokens: budget of each request, >= 1.
-        name: of the policy, for errors and the log.
-        batch: requests running at a time, >= 1.
-        memory: kind of cache and its limit; slots without a limit by default.
-        forward: how models run, see `forward_choice.choose_forward`.
-        stop: texts that end an answer.
-        start: how requests begin, `prefill` or `draft`.
-        on_token: called with request id, token and the text it adds, for every committed token; of a path of rollouts
-            those after its branch.
-        prices: seconds of operations, for policy and log alike; None measures, and compares with plain decoding.
-        debug: check the caches at every step.
-        rollouts: how prompts continue as several paths; None for one answer to each.
-        overlap: how members work at the same time where the policy lets them, see `TorchWorld`.
+    How models run is as of `TorchWorld`, and `policy` and `name` as of `Run`. The ids of `prompts` must differ;
+    `max_new_tokens` >= 1 is the budget of each, `stop` are texts that end an answer, `start` is `prefill` or `draft`.
+    `on_token` is called with request id, token and the text it adds, for every committed token; of a path of rollouts
+    those after its branch. `prices` are seconds of operations, for policy and log alike; None measures, and compares
+    with plain decoding. `rollouts` are how prompts continue as several paths; None for one answer to each.
 
     Returns:
         Outputs in the order of `prompts`, of each its paths in the order of `Rollouts.forks`, failed requests among
@@ -435,7 +415,9 @@ def decode(
     meta |= {} if rollouts is None else {"rollouts": str(rollouts)}
     log = run.ledger.finish(meta, reanchored={}, divergent={})
     if plain_s is not None:
-        log = run.ledger.finish(meta, reanchored={}, divergent={}, times_plain=_times_plain(log, plain_s))
+        speculated = set(log.requests["request_id"][np.unique(log.steps["request"][log.steps["drafted"] > 0])])
+        times = {name: each_s / plain_s for name, each_s in seconds_per_token(log).items() if name in speculated}
+        log = run.ledger.finish(meta, reanchored={}, divergent={}, times_plain=times)
     if growth is not None:
         return tuple(_path_outputs(pool, growth, stop, run.driver.failed)), log
     outputs = [_output(pool, session, stop, run.driver.failed) for session in sessions]
@@ -478,13 +460,6 @@ def _plain_step_s(
     except KeyboardInterrupt:  # every request is answered; only this measure is missing
         return None
     return seconds if isfinite(seconds) else None
-
-
-def _times_plain(log: RunLog, plain_s: float) -> dict[str, float]:
-    """Seconds per token over those of the target alone, of each request with drafted tokens."""
-    speculated = set(log.requests["request_id"][np.unique(log.steps["request"][log.steps["drafted"] > 0])])
-    taken = seconds_per_token(log)
-    return {request_id: seconds / plain_s for request_id, seconds in taken.items() if request_id in speculated}
 
 
 def _path_outputs(

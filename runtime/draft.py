@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..decoding.prompt_lookup import looked_up
-from ..decoding.results import Deferred, Drafted, Failed
+from ..decoding.results import Drafted, Failed, Rows
 from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.world import DraftItem
@@ -69,22 +69,15 @@ def choose(
     written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
     tokens, scores = written.tolist(), best.tolist()
     asks = any(writing.stop is not None for writing in running)
-    going = _take(running, rows, tokens, scores, _signals_of(rows, tokens, scores) if asks else None)
-    executor.phases.sampling_s += executor.clock.now_s() - start_s
-    return going, written
-
-
-def _take(
-    running: Sequence[Writing], rows: Tensor, tokens: list[int], best: list[float], said: list[Signal | None] | None
-) -> list[int]:
-    """Give every request its token; returns the indices of those that continue."""
+    said = _signals_of(rows, tokens, scores) if asks else [None] * len(tokens)
     going = []
     for index, (writing, row) in enumerate(zip(running, rows.unbind(), strict=True)):
-        if not isfinite(best[index]):
+        if not isfinite(scores[index]):
             writing.broken = True
-        elif writing.take(tokens[index], row, None if said is None else said[index]):
+        elif writing.take(tokens[index], row, said[index]):
             going.append(index)
-    return going
+    executor.phases.sampling_s += executor.clock.now_s() - start_s
+    return going, written
 
 
 def _signals_of(rows: Tensor, tokens: list[int], best: list[float]) -> list[Signal | None]:
@@ -252,7 +245,7 @@ class DraftProcessor:
         assert target is not None
         self._vocab_size = int(target.config.vocab_size)
 
-    def run(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
+    def run(self, level: int, items: Sequence[DraftItem]) -> Rows[Drafted]:
         """`[B]` what each request drafted, or why not."""
         if self._members[level].model is None:
             return [self._look_up(level, item) for item in items]
@@ -278,13 +271,12 @@ class DraftProcessor:
             for item, writing in zip(items, writings, strict=True)
         ]
 
-    def _run_sharing(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
+    def _run_sharing(self, level: int, items: Sequence[DraftItem]) -> Rows[Drafted]:
         """As `run`, with a prefix cache, in waves: requests reuse prefixes that an earlier wave has read."""
-        able = [item for item in items if min(item[1].tokens, item[0].room) > 0]
         writings: dict[str, Writing] = {}
         started: dict[str, Tensor] = {}
         refused: dict[str, KVMemoryError | None] = {}
-        for wave in self._executor.sharing.waves(level, able):
+        for wave in self._executor.sharing.waves(level, items):
             found = self._executor.sharing.find(level, [session for session, _ in wave])
             made = self._writings(level, wave)
             writings |= {writing.state.request_id: writing for writing in made}
@@ -298,26 +290,20 @@ class DraftProcessor:
                 started |= {each.state.request_id: row for each, row in zip(ready, logits.unbind(), strict=True)}
                 unsound = broken([each.state.request_id for each in ready], logits)
                 self._executor.sharing.absorb(level, [each.state for each in asked], unsound)
-        refused |= self._reserve_rest(level, [writings[name] for name in started])
+        # Room for the forwards after the first, which another wave, or the end of one, may have taken.
+        more = [writings[name] for name in started if writings[name].most > 1]
+        done = [name for name in started if writings[name].most == 1]
+        states, further = [each.state for each in more], [each.most - 2 for each in more]
+        refused |= self._manager.reserve(level, states, [1] * len(more), further, kept=done)
         going = self._ordered(level, [writings[name] for name in started if name not in refused])
         if going:
             logits = torch.stack([started[each.state.request_id] for each in going])
             continue_writing(self._executor, self._executor.sampler, level, going, logits)
-        nothing = Drafted([], [])
         return [
-            without_room(refused[name])
-            if name in refused
-            else (self._drafted(level, item, writings[name]) if name in writings else nothing)
+            without_room(refused[name]) if name in refused else self._drafted(level, item, writings[name])
             for item in items
             for name in [item[0].request_id]
         ]
-
-    def _reserve_rest(self, level: int, started: Sequence[Writing]) -> dict[str, KVMemoryError | None]:
-        """Reserve room for the forwards after the first, which another wave, or the end of one, may have taken."""
-        more = [writing for writing in started if writing.most > 1]
-        done = [writing.state.request_id for writing in started if writing.most == 1]
-        further = [writing.most - 2 for writing in more]
-        return self._manager.reserve(level, [writing.state for writing in more], [1] * len(more), further, kept=done)
 
     def _ordered(self, level: int, writings: Sequence[Writing]) -> list[Writing]:
         order = self._manager.cache(level).in_order([writing.state.request_id for writing in writings])

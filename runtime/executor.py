@@ -16,7 +16,7 @@ from ..decoding.results import Forward
 from ..decoding.rules import Signal, Stop, token_factor
 from ..decoding.session import Session
 from ..decoding.steps import Step
-from .caches import Placement, TreeRow, on_trees
+from .caches import Placement, Places, TreeRow, on_trees
 from .clock import Clock, Mark, between_s, mark
 from .features import FeatureForward
 from .forward import ModelForward
@@ -75,32 +75,20 @@ class Executor:
         """Where a member runs."""
         return self._forwards[level].kv_shape.device
 
-    def forward(self, level: int) -> ModelForward:
-        """How a member runs."""
-        return self._forwards[level]
-
     def feed(
         self,
         level: int,
         states: Sequence[RequestState],
         fed: Sequence[list[int]],
-        keep: slice | Tensor,
+        keep: Places,
         *,
         trees: Sequence[TreeRow] | None = None,
         ids: Tensor | None = None,
     ) -> Tensor:
-        """Feed each request a list of tokens; there must be room (`StateManager.reserve`).
+        """`[N, V]` logits after the N tokens to `keep`, of T that are fed: a list to each request.
 
-        Args:
-            level: of the member.
-            states: of the requests, in the order of the cache's rows.
-            fed: to each.
-            keep: the tokens whose logits are wanted.
-            trees: the tree of each request's tokens; None where they are runs.
-            ids: `[T]` the tokens where they are on the device already.
-
-        Returns:
-            `[N, V]` logits after the kept of the T tokens.
+        Requests are in the order of the cache's rows, which have room (`StateManager.reserve`). `trees` are those of
+        each request's tokens; None where they are runs. `ids` `[T]` are the tokens if they are on the device already.
         """
         cache, device = self.manager.cache(level), self.device(level)
         if ids is None:
@@ -127,7 +115,7 @@ class Executor:
         counts: Sequence[int],
         ids: Tensor,
         placement: Placement,
-        keep: slice | Tensor,
+        keep: Places,
     ) -> Tensor:
         """`[N, V]` logits in a pool with a member that reads the target's states: these are stored."""
         assert self._reader is not None
@@ -147,7 +135,7 @@ class Executor:
         states: Sequence[RequestState],
         fed: Sequence[list[int]],
         before: Tensor,
-        keep: slice | Tensor,
+        keep: Places,
     ) -> tuple[Tensor, Tensor]:
         """As `feed`, of the member that reads states: `before` holds those before its T tokens, `[T, W]`.
 
@@ -207,7 +195,6 @@ class RollbackProcessor:
     """Mutates the caches of a state manager.
 
     Args:
-        manager: caches and requests.
         foreign: levels whose caches are in tokens of another tokenizer; they roll back by text when they draft.
         reader: level of the member that reads the target's states; None for none.
         beside: whether other members work for the same requests at the same time; then a verdict touches no cache, and

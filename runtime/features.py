@@ -11,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .caches import KVShape, MemberKV, Placement, SlotCache
+from .caches import MemberKV, Placement, Places
 from .forward import ModuleForward
 from .fused import FusedForward, PaddedForward
-from .refusals import BrokenRuleError
+from .refusals import BrokenRuleError, in_words
 
 INPUT, WEIGHT = "fc", "fc.weight"
 
@@ -31,8 +31,7 @@ def give_input(model: PreTrainedModel, weight: Tensor | None = None) -> None:
     layer = nn.Linear(2 * width, width, bias=False, device="meta", dtype=model.dtype)
     if weight is not None:
         if tuple(weight.shape) != (width, 2 * width):
-            found = " x ".join(map(str, weight.shape))
-            raise BrokenRuleError(f"must hold {WEIGHT} of {width} x {2 * width}, not {found}")
+            raise BrokenRuleError(f"must hold {WEIGHT} of {width} x {2 * width}, not {in_words(weight.shape)}")
         layer.weight = nn.Parameter(weight.to(model.device, model.dtype), requires_grad=False)
     model.add_module(INPUT, layer.eval())
 
@@ -77,25 +76,12 @@ class FeatureForward:
     ) -> None:
         self._body = ModuleForward(model) if body is None else body
         self._model = model
+        self.name, self.kv_shape, self.slot_cache = self._body.name, self._body.kv_shape, self._body.slot_cache
         self.width = int(model.config.hidden_size)
-
-    @property
-    def name(self) -> str:
-        """`fused` or `modules`, as its layers run."""
-        return self._body.name
-
-    @property
-    def kv_shape(self) -> KVShape:
-        """Shape of one token's entry in the cache."""
-        return self._body.kv_shape
-
-    def slot_cache(self) -> SlotCache:
-        """See `ModelForward`."""
-        return self._body.slot_cache()
 
     @torch.inference_mode()
     def after(
-        self, ids: Tensor, states: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+        self, ids: Tensor, states: Tensor, placement: Placement, cache: MemberKV, keep: Places
     ) -> tuple[Tensor, Tensor]:
         """Feed tokens, each with the state `[T, W]` before it.
 
@@ -104,13 +90,11 @@ class FeatureForward:
         """
         return self._body.on_inputs(inputs_of(self._model, ids, states), placement, cache, keep)
 
-    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
         """With states of zeros: for timing, which does not depend on states. The logits are of no use."""
         return self.with_states(ids, placement, cache, keep)[0]
 
-    def with_states(
-        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
+    def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """As a call, with its own states."""
         zeros = torch.zeros((len(ids), self.width), dtype=self.kv_shape.dtype, device=self.kv_shape.device)
         return self.after(ids, zeros, placement, cache, keep)

@@ -44,10 +44,9 @@ from .pools.configs import MemberConfig, check_configs, check_order, read_config
 from .pools.members import (
     LoadedMember,
     LoadedMembers,
-    a_device,
     describe_entry,
+    device_of,
     loaded_pool,
-    usable_device,
 )
 from .pools.pool_file import CONFIG, ForcedPoolFile, MemberEntry, PoolFileError, read_forced_pool_file
 from .pools.tokenizer_files import quiet_loading
@@ -175,7 +174,7 @@ class ForcedPool(LoadedMembers):
         file, content = read_forced_pool_file(path)
         configs = _configs(file, content)
         devices = {
-            entry.name: _device(file, f"members[{row}].device", entry)
+            entry.name: device_of(file, f"members[{row}]", entry)
             for row, entry in enumerate(content.members)
             if entry.config is not None
         }
@@ -214,11 +213,8 @@ def shapes_of(
     `configs` are by name, of the members that have one; None reads them.
     """
     known = _configs(file, content) if configs is None else configs
-    models = {}
-    for entry in content.members:
-        if entry.config is not None:
-            with torch.device("meta"):
-                models[entry.name] = _model(known[entry.name], entry)
+    with torch.device("meta"):
+        models = {entry.name: _model(known[entry.name], entry) for entry in content.members if entry.config is not None}
     return _members(file, content, models)
 
 
@@ -257,13 +253,6 @@ def named_config(
         known = known_are(text, preset_names(), where="docs/validation.md")
         raise PoolFileError(file, field, f"must be a {CONFIG_FILE}, its folder or a preset ({known})", text)
     return *read_config(place, context_tokens=context_tokens), place
-
-
-def _device(file: Path, field: str, entry: MemberEntry) -> torch.device:
-    device = usable_device(entry.device)
-    if device is None:
-        raise PoolFileError(file, field, f"must be {a_device()}", entry.device)
-    return device
 
 
 def _made(
@@ -405,7 +394,13 @@ class ForcedWorld(TorchWorld):
             if self.pool.members[level].model is not None:
                 items = self._forced_drafts(items, decided)
             else:
-                items = [(session, self._with_safe_copy(session, step)) for session, step in items]
+                items = [
+                    (
+                        session,
+                        step if step.copy is None else replace(step, copy=tuple(self._safe_ids(session, step.copy))),
+                    )
+                    for session, step in items
+                ]
         ran = super().draft(level, items)
         with self.clock.paused():
             rows = [
@@ -452,9 +447,6 @@ class ForcedWorld(TorchWorld):
             stop: Any = None if step.stop is None else _Unending(step.stop)
             steps.append((session, Draft(step.model, len(told.tokens), stop)))
         return steps
-
-    def _with_safe_copy(self, session: Session, step: Draft) -> Draft:
-        return step if step.copy is None else replace(step, copy=tuple(self._safe_ids(session, step.copy)))
 
     def _drafted(self, session: Session, row: Drafted, told: Drafted) -> Drafted:
         places = row.places[: len(told.tokens)]
@@ -557,16 +549,8 @@ def forced_run(
 ) -> RunLog:
     """Run every request to its end, `batch` >= 1 at a time; returns the run log, marked `forced`.
 
-    Args:
-        pool: its last member is the target.
-        policy: built for `loaded_pool(pool)`; one object for all requests.
-        sessions: the requests; mutated, the tokens are in them.
-        decisions: what is drafted and accepted.
-        sampling: as the decisions were recorded.
-        trace: name of the recording that decides, for the log.
-        name: of the policy, for errors and the log.
-        batch: requests running at a time, >= 1.
-        prices: seconds of operations, for policy and log alike; None measures.
+    `policy`, `name` and `prices` are as of `Run`. `sessions` are mutated, the tokens are in them. `decisions` say what
+    is drafted and accepted, as was recorded with this `sampling` in the recording called `trace`.
 
     Raises:
         ArgumentError: a batch whose caches cannot fit into the machine's memory, or a lossy step.

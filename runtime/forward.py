@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from .caches import KVShape, MemberKV, Placement, SlotCache
-from .refusals import BrokenRuleError, ConfigError
+from .caches import KVShape, MemberKV, Placement, Places, SlotCache
+from .refusals import BrokenRuleError, ConfigError, in_one_line
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Model types that give all layers the window of `sliding_window`; the others name each layer's kind in `layer_types`.
@@ -112,7 +112,7 @@ class ModelForward(Protocol):
     def slot_cache(self) -> SlotCache:
         """An empty cache whose slots are positions, of the kind that is fastest for this forward."""
 
-    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
         """Feed tokens, writing their keys and values to the cache.
 
         Args:
@@ -125,9 +125,7 @@ class ModelForward(Protocol):
             `[N, V]` logits after the kept tokens.
         """
 
-    def with_states(
-        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
+    def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """As a call, and the last hidden states `[T, H]` of all tokens, after the final norm. Letter: H hidden size.
 
         Raises:
@@ -150,13 +148,11 @@ class WrappedForward:
         """What is returned of its logits `[N, V]`; may be the same memory, changed."""
         return logits
 
-    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
         """See `ModelForward`."""
         return self.logits(self._inner(self.ids(ids), placement, cache, keep), placement)
 
-    def with_states(
-        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
+    def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """See `ModelForward`."""
         logits, states = self._inner.with_states(self.ids(ids), placement, cache, keep)
         return self.logits(logits, placement), states
@@ -224,10 +220,7 @@ class PlacedLayer(CacheLayerMixin):
 
 
 class ModuleForward:
-    """Any causal language model of transformers that is supported (`runtime/pools/configs.py`).
-
-    Args:
-        model: in evaluation mode; it is not changed.
+    """Any causal language model of transformers that is supported (`runtime/pools/configs.py`); it is not changed.
 
     Raises:
         ValueError: a model whose forward takes no cache or whose caches cannot be rolled back, or one in training mode.
@@ -248,26 +241,22 @@ class ModuleForward:
         return SlotCache(self.kv_shape)
 
     @torch.inference_mode()
-    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
         """See `ModelForward`."""
         return self.run({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
 
     @torch.inference_mode()
-    def with_states(
-        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
+    def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """See `ModelForward`."""
         return self._with_states({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
 
     @torch.inference_mode()
-    def on_inputs(
-        self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
+    def on_inputs(self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """As `with_states`, from inputs `[T, W]` of the first layer in place of tokens. Letter: W hidden size."""
         return self._with_states({"inputs_embeds": placement.padded(inputs)}, len(inputs), placement, cache, keep)
 
     def _with_states(
-        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: MemberKV, keep: Tensor | slice
+        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: MemberKV, keep: Places
     ) -> tuple[Tensor, Tensor]:
         found: list[Tensor] = []
         # Not its base model, which OPT does not use.
@@ -283,17 +272,20 @@ class ModuleForward:
         return logits, placement.unpadded(found[0])
 
     def run(
-        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: KeysValues, keep: Tensor | slice
+        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: KeysValues, keep: Places
     ) -> Tensor:
         """As a call, of T tokens, `count`, with the names that the model expects; to be called in inference mode."""
         num_layers, device = self.kv_shape.num_layers, self.kv_shape.device
         columns, pick = _kept_columns(count, device, placement, keep)
+        positions = placement.positions
+        if isinstance(positions, slice):
+            positions = torch.arange(positions.start, positions.stop, device=device)
         # Without a 4-D mask transformers makes its own, from one length, which a cache of many requests does not have.
         looks = placement.looks(device)
         layers = Cache(layers=[PlacedLayer(cache, placement, layer) for layer in range(num_layers)])
         logits: Tensor = self._model(
             **inputs,
-            position_ids=_positions(placement, device),
+            position_ids=placement.padded(positions),
             attention_mask=self._masks.of(looks, self.kv_shape.dtype),
             use_cache=True,
             logits_to_keep=columns,
@@ -302,15 +294,8 @@ class ModuleForward:
         return logits.flatten(0, 1) if pick is None else logits.flatten(0, 1).index_select(0, pick)
 
 
-def _positions(placement: Placement, device: torch.device) -> Tensor:
-    positions = placement.positions
-    if isinstance(positions, slice):
-        positions = torch.arange(positions.start, positions.stop, device=device)
-    return placement.padded(positions)
-
-
 def _kept_columns(
-    count: int, device: torch.device, placement: Placement, keep: Tensor | slice
+    count: int, device: torch.device, placement: Placement, keep: Places
 ) -> tuple[Tensor | int, Tensor | None]:
     """Columns of `[B, Q]` with a kept token (0: all), and where the kept tokens are in B x columns (None: all)."""
     if keep == slice(None):
@@ -361,19 +346,16 @@ def kv_shape_of(model: PreTrainedModel) -> KVShape:
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 
-def apart_by_more_than_rounding(
-    found: Tensor, expected: Tensor, dtype: torch.dtype, *, most: float = 1.0
-) -> tuple[float, float] | None:
+def apart_by_more_than_rounding(found: Tensor, expected: Tensor, dtype: torch.dtype) -> tuple[float, float] | None:
     """(largest difference, what rounding explains) if logits are further apart; else None.
 
     Non-finite logits count as equal where both have them: other checks find broken weights. The logits have one shape;
-    `dtype` is of the model that computed them. `most` scales the tolerance, for cases in which rounding is smaller than
-    usual.
+    `dtype` is of the model that computed them.
     """
     finite = expected.isfinite()
     any_finite = bool(finite.any())
     worst = float((found - expected)[finite].abs().max()) if any_finite else 0.0
-    limit = min(TOLERANCES[dtype], most) * float(expected[finite].abs().max()) if any_finite else 0.0
+    limit = TOLERANCES[dtype] * float(expected[finite].abs().max()) if any_finite else 0.0
     # Not `worst > limit`, which is false for NaN.
     return None if worst <= limit and bool((found.isfinite() == finite).all()) else (worst, limit)
 
@@ -408,8 +390,7 @@ def check_masks(model: PreTrainedModel) -> None:
         try:
             pairs = tried(model)
         except UNFIT as error:
-            reason = " ".join(str(error).split())
-            raise BrokenRuleError(f"must be a model that takes {takes} ({reason})") from error
+            raise BrokenRuleError(f"must be a model that takes {takes} ({in_one_line(error)})") from error
         for found, expected in pairs:
             if apart_by_more_than_rounding(found.float(), expected.float(), model.dtype) is not None:
                 rule = f"must be a model that {does}, model_type {config.model_type} does not"

@@ -1,5 +1,6 @@
 """Choose how a model is run, and check a fused forward against the model's own. Letters: T tokens, V vocabulary."""
 
+from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
@@ -12,7 +13,7 @@ from .compiled import Backend, CompiledForward
 from .forward import ModelForward, ModuleForward, apart_by_more_than_rounding
 from .forward_kinds import KINDS, ForwardKind, replaced
 from .fused import FusedForward, TokenRows, fused_supports, lay_back, layouts_of, over_rows
-from .products import ProductChooser
+from .products import KnownChoices, ProductChooser
 
 # Requests and their new tokens in each forward of the check: ragged batches, then a token on its own.
 CHECKED_FORWARDS = ((("a", "b"), (3, 5)), (("a", "b"), (2, 1)), (("a",), (1,)))
@@ -35,16 +36,10 @@ def choose_forward(
 ) -> ModelForward:
     """How to run `model`; the result's `name` says which way was chosen.
 
-    Args:
-        model: in evaluation mode, on its device.
-        kind: `auto` takes the faster one, as measured here, of the model's own modules and the fused forward, if
-            `fused_supports` allows that; `fused:NAME` multiplies by one product of `products` only; `compiled` are the
-            modules, compiled by torch.
-        share_weights: see `FusedForward`; True re-points the model's parameters to a new layout of the same values.
-        context_tokens: positions that will be used, enough for the check.
-        products: chooses how weights are multiplied, and holds earlier choices; None makes a new one.
-        rows: how the model's tokens map to those of its pool; None where they are the same.
-        backend: of `compiled`, as of `torch.compile`; None takes that of torch.
+    The `kind` `auto` takes the faster one, as measured here, of the model's own modules and the fused forward, if
+    `fused_supports` allows that; `fused:NAME` multiplies by one product of `products` only; `compiled` are the modules,
+    compiled by torch with `backend`. `context_tokens` positions will be used, enough for the check. `rows` are how the
+    model's tokens map to those of its pool; None where they are the same. All else is as of `FusedForward`.
 
     Raises:
         ValueError: an unknown kind, a context too short, a model that cannot be run this way, a product that does not
@@ -64,12 +59,20 @@ def choose_forward(
         compiled = CompiledForward(model, context_tokens=context_tokens, backend=backend)
         check_forwards(compiled, modules, vocab_size=model.config.vocab_size)
         return over_rows(compiled, rows)
-    products = products or ProductChooser(only=only_product(kind))
-    fastest: FusedForward | ModuleForward = modules
-    if reason is None:
-        way = _fused if kind.startswith("fused") else _quicker
-        fastest = way(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
-    return over_rows(fastest, rows)
+    if reason is not None:
+        return over_rows(modules, rows)
+    chooser = products or ProductChooser(only=only_product(kind))
+
+    def fused() -> FusedForward:
+        made = FusedForward(model, share_weights=share_weights, context_tokens=context_tokens, products=chooser)
+        check_forwards(made, modules, vocab_size=model.config.vocab_size)
+        return made
+
+    if kind.startswith("fused"):
+        return over_rows(fused(), rows)
+    weights = "laid out anew" if share_weights else "copied" if chooser.copy_all else "as they stand"
+    what = f"{_choice_key(model)}, weights {weights}"
+    return over_rows(_quicker(model, modules, fused, chooser.known, what), rows)
 
 
 def only_product(kind: ForwardKind) -> str | None:
@@ -80,43 +83,28 @@ def only_product(kind: ForwardKind) -> str | None:
 def _quicker(
     model: PreTrainedModel,
     modules: ModuleForward,
-    products: ProductChooser,
-    *,
-    share_weights: bool,
-    context_tokens: int,
+    make_fused: Callable[[], FusedForward],
+    known: KnownChoices,
+    what: str,
 ) -> FusedForward | ModuleForward:
-    """The fused forward, unless the modules are faster on this machine.
+    """The fused forward, unless the modules are faster on this machine, as is `known`, or noted, of `what`.
 
     Both use the same memory: weights are laid out again one by one, and back in the same way.
     """
-    key = f"{_choice_key(model)}, weights {_weights_of(products, share_weights=share_weights)}"
-    known = products.known.get(key, 1)
-    if known == [modules.name]:
+    earlier = known.get(what, 1)
+    if earlier == [modules.name]:
         return modules
-    modules_s = None if known else _race_s(modules)
+    modules_s = None if earlier else _race_s(modules)
     before = layouts_of(model)
-    fused = _fused(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+    fused = make_fused()
     if modules_s is None:
         return fused
     chosen = fused if _race_s(fused) <= modules_s else modules
-    products.known.note(key, [chosen.name])
+    known.note(what, [chosen.name])
     if chosen is modules:
         del fused  # frees its copies of weights before any is laid back
         lay_back(model, before)
     return chosen
-
-
-def _fused(
-    model: PreTrainedModel,
-    modules: ModuleForward,
-    products: ProductChooser,
-    *,
-    share_weights: bool,
-    context_tokens: int,
-) -> FusedForward:
-    fused = FusedForward(model, share_weights=share_weights, context_tokens=context_tokens, products=products)
-    check_forwards(fused, modules, vocab_size=model.config.vocab_size)
-    return fused
 
 
 def check_forwards(forward: ModelForward, reference: ModelForward, *, vocab_size: int) -> None:
@@ -140,12 +128,6 @@ def _sample_logits(forward: ModelForward, vocab_size: int) -> Tensor:
         ids = torch.randint(vocab_size, (sum(counts),), generator=generator).to(shape.device)
         logits.append(forward(ids, cache.place(requests, counts), cache, slice(None)))
     return torch.cat(logits)
-
-
-def _weights_of(products: ProductChooser, *, share_weights: bool) -> str:
-    if share_weights:
-        return "laid out anew"
-    return "copied" if products.copy_all else "as they stand"
 
 
 def _choice_key(model: PreTrainedModel) -> str:

@@ -29,7 +29,7 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from .caches import KVShape, MemberKV, Placement, SlotCache, let_go, trim
+from .caches import KVShape, MemberKV, Placement, Places, SlotCache, let_go, trim
 from .compiled import CompiledForward
 from .forward import ModuleForward, WrappedForward, layer_windows, within_window
 from .pools.heads import SubsetHead
@@ -334,27 +334,23 @@ class FusedForward:
         return SlotCache(self.kv_shape)
 
     @torch.inference_mode()
-    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> Tensor:
         """Raises ValueError for a run of positions beyond `context_tokens`."""
         hidden = self._layered(functional.embedding(ids, self._embedding), placement, cache)
         return self._logits(self._norm(hidden[keep] if isinstance(keep, slice) else hidden.index_select(0, keep)))
 
     @torch.inference_mode()
-    def with_states(
-        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
+    def with_states(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """See `ModelForward`."""
         return self._with_states(functional.embedding(ids, self._embedding), placement, cache, keep)
 
     @torch.inference_mode()
-    def on_inputs(
-        self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
+    def on_inputs(self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """See `ModuleForward`."""
         return self._with_states(inputs.clone(), placement, cache, keep)
 
     def _with_states(
-        self, hidden: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+        self, hidden: Tensor, placement: Placement, cache: MemberKV, keep: Places
     ) -> tuple[Tensor, Tensor]:
         states = self._norm(self._layered(hidden, placement, cache))
         return self._logits(states[keep]), states
@@ -432,22 +428,6 @@ class TokenRows:
     said: int  # it writes ids below that; <= own
     width: int  # V
 
-    def ids(self, ids: Tensor) -> Tensor:
-        """Ids as the member reads them: a row of the target that it lacks (no token has it) becomes its last row.
-
-        Only an untrained target writes such a row. Its next tokens do not depend on this.
-        """
-        return ids if self.own >= self.width else ids.clamp(max=self.own - 1)
-
-    def logits(self, logits: Tensor) -> Tensor:
-        """`[N, V]` of the member's `[N, own]`, -inf for rows that it lacks; may change and return the same memory."""
-        if self.own == self.width:
-            logits[..., self.said :] = -torch.inf
-            return logits
-        whole = logits.new_full((*logits.shape[:-1], self.width), -torch.inf)
-        whole[..., : self.said] = logits[..., : self.said]
-        return whole
-
 
 class PaddedForward(WrappedForward):
     """A member's forward over the pool's vocabulary: `inner` is over its own, `rows` maps them."""
@@ -457,17 +437,25 @@ class PaddedForward(WrappedForward):
         self._own, self._rows = inner, rows
 
     def ids(self, ids: Tensor) -> Tensor:
-        """Those of its own vocabulary."""
-        return self._rows.ids(ids)
+        """Ids as the member reads them: a row of the target that it lacks (no token has it) becomes its last row.
+
+        Only an untrained target writes such a row. Its next tokens do not depend on this.
+        """
+        rows = self._rows
+        return ids if rows.own >= rows.width else ids.clamp(max=rows.own - 1)
 
     @torch.inference_mode()
     def logits(self, logits: Tensor, placement: Placement) -> Tensor:
-        """Those of the pool's vocabulary."""
-        return self._rows.logits(logits)
+        """`[N, V]` of the member's `[N, own]`, -inf for rows that it lacks; may change and return the same memory."""
+        rows = self._rows
+        if rows.own == rows.width:
+            logits[..., rows.said :] = -torch.inf
+            return logits
+        whole = logits.new_full((*logits.shape[:-1], rows.width), -torch.inf)
+        whole[..., : rows.said] = logits[..., : rows.said]
+        return whole
 
-    def on_inputs(
-        self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
-    ) -> tuple[Tensor, Tensor]:
+    def on_inputs(self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Places) -> tuple[Tensor, Tensor]:
         """See `ModuleForward`."""
         assert not isinstance(self._own, CompiledForward)  # its states are never read
         logits, states = self._own.on_inputs(inputs, placement, cache, keep)

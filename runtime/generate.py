@@ -156,21 +156,11 @@ def check_inputs(inputs: Mapping[str, object]) -> None:
             raise ValueError(f"{name} must be left out, as paceline feeds models input_ids only, got {shown(value)}")
     for name in CACHE_ARGUMENTS:
         cache = inputs.get(name)
-        if cache is not None and not _is_made_by_generate(cache):
+        # Not the empty one that `generate()` prepares, but a user's, or a text meant as `kv_cache`.
+        given = not isinstance(cache, Cache) or getattr(cache, "_is_user_defined", False)
+        if cache is not None and (given or cast(Cache, cache).get_seq_length()):
             rule = "must be left out, as paceline keeps its own caches (kv_cache says which kind)"
             raise ValueError(f"{name} {rule}, got {shown(cache)}")
-
-
-def _is_made_by_generate(cache: object) -> bool:
-    """Whether it is the empty cache that `generate()` prepares, not a user's, nor a text meant as `kv_cache`."""
-    given = getattr(cache, "_is_user_defined", False)
-    return isinstance(cache, Cache) and not given and cache.get_seq_length() == 0
-
-
-def check_log(on_log: object) -> None:
-    """Raises ValueError unless it can be called with the run log."""
-    if on_log is not None and not callable(on_log):
-        raise ValueError(f"on_log must be a function that takes the run log, got {shown(on_log)}")
 
 
 def read_memory(kv_cache: CacheKind, limit_bytes: object) -> Memory:
@@ -298,17 +288,14 @@ def _check_processors(processors: Sequence[object], *, do_sample: bool) -> None:
         if option is not None:
             raise ValueError(f"{option} must be left out, as paceline does not honour it ({kind.__name__})")
         place = WARPERS.index(kind) if do_sample and kind in WARPERS else -1
-        if place <= last or _keeps_more(processor):
+        # A user's own top_k or top_p may differ from the one that `generate()` makes.
+        filled, least = getattr(processor, "filter_value", -inf), getattr(processor, "min_tokens_to_keep", 1)
+        if place <= last or filled != -inf or least != 1:
             raise ValueError(
                 "logits_processor must be none but temperature, top_k and top_p, once and in this order, with "
                 f"do_sample=True, got {kind.__name__}"
             )
         last = place
-
-
-def _keeps_more(warper: object) -> bool:
-    """Whether a user's own warper differs from the one that `generate()` makes for top_k or top_p."""
-    return getattr(warper, "filter_value", -inf) != -inf or getattr(warper, "min_tokens_to_keep", 1) != 1
 
 
 def shown(value: object) -> str:
@@ -436,13 +423,20 @@ def read_call(
     check_call(config)
     lookup, lookup_tokens = read_lookup(config)
     check_inputs(inputs)
-    check_log(on_log)
+    if on_log is not None and not callable(on_log):
+        raise ValueError(f"on_log must be a function that takes the run log, got {shown(on_log)}")
     memory = read_memory(kv_cache, kv_limit_bytes)
     chance = read_sampling(processors, do_sample=bool(config.do_sample), mode=sampling)
     limits = read_limits([*criteria, *_stop_criteria(stop_strings, tokenizer)])
     check_num_answers(config, do_sample=chance.mode != "greedy")
     prompts = read_prompts(input_ids, inputs)
-    _check_batch(len(prompts), limits, streamer)
+    if len(prompts) > 1 and streamer is not None:
+        raise ValueError(f"streamer must be for a batch of 1, got a batch of {len(prompts)}")
+    if len(prompts) > 1 and limits.stops and not limits.eos:
+        raise ValueError(
+            "stop_strings for more than one row need eos_token_id (without it generate() continues after them), "
+            f"got a batch of {len(prompts)}"
+        )
     return Call(
         input_ids=input_ids,
         prompts=tuple(prompts),
@@ -466,8 +460,20 @@ def answered(call: Call, pool: LoadedMembers) -> Tensor | GenerateDecoderOnlyOut
         ValueError: a policy that cannot be made, caches that cannot fit, or a request that fails.
         PolicyError: the policy broke the contract.
     """
-    sessions = _sessions(loaded_pool(pool), call)
-    policy = default_chain(sessions[0].pool, call.lookup_tokens) if call.policy is None else call.policy
+    members = loaded_pool(pool)
+    sessions = [
+        Session(
+            pool=members,
+            request_id=f"row {row}",
+            tag="",
+            prompt=prompt,
+            budget=call.budget,
+            eos=frozenset(call.limits.eos),
+            ending=_ending(call.limits, ids),
+        )
+        for row, (prompt, ids) in enumerate(zip(call.prompts, call.input_ids.tolist(), strict=True))
+    ]
+    policy = default_chain(members, call.lookup_tokens) if call.policy is None else call.policy
     log = decode_live(pool, sessions, policy, sampling=call.sampling, memory=call.memory, streamer=call.streamer)
     if call.on_log is not None:
         call.on_log(log)
@@ -494,31 +500,6 @@ def _stop_criteria(stop_strings: str | Sequence[str] | None, tokenizer: object) 
             f"custom_generate), got {type(tokenizer).__name__}"
         )
     return [StopStringCriteria(tokenizer, texts)]
-
-
-def _check_batch(num_rows: int, limits: Limits, streamer: BaseStreamer | None) -> None:
-    if num_rows > 1 and streamer is not None:
-        raise ValueError(f"streamer must be for a batch of 1, got a batch of {num_rows}")
-    if num_rows > 1 and limits.stops and not limits.eos:
-        raise ValueError(
-            "stop_strings for more than one row need eos_token_id (without it generate() continues after them), "
-            f"got a batch of {num_rows}"
-        )
-
-
-def _sessions(members: Pool, call: Call) -> list[Session]:
-    return [
-        Session(
-            pool=members,
-            request_id=f"row {row}",
-            tag="",
-            prompt=prompt,
-            budget=call.budget,
-            eos=frozenset(call.limits.eos),
-            ending=_ending(call.limits, ids),
-        )
-        for row, (prompt, ids) in enumerate(zip(call.prompts, call.input_ids.tolist(), strict=True))
-    ]
 
 
 def _ending(limits: Limits, padded: list[int]) -> Ending | None:
@@ -659,11 +640,12 @@ def marks_of(models: Iterable[PreTrainedModel]) -> Marks:
 
 
 def _settings(attributes: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    return tuple((name, value) for name, value in attributes.items() if _is_plain(value))
+    def is_plain(value: object) -> bool:
+        return isinstance(value, int | float | str | torch.dtype) or (
+            callable(value) and not isinstance(value, nn.Module)
+        )
 
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, int | float | str | torch.dtype) or (callable(value) and not isinstance(value, nn.Module))
+    return tuple((name, value) for name, value in attributes.items() if is_plain(value))
 
 
 def _some(tensor: Tensor) -> Tensor:

@@ -272,6 +272,10 @@ class PrefixedKV(MemberKV):
         if base is not None and num_tokens < below:
             base.num_tokens = num_tokens
 
+    def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
+        """See `MemberKV`."""
+        super().keep_path(request_id, num_tokens - self._base(request_id), kept)
+
     # -- blocks
 
     def attach(self, hits: Sequence[tuple[str, Hit]]) -> None:
@@ -343,7 +347,9 @@ class PrefixedKV(MemberKV):
         prefix = placement.prefix
         if prefix is None:
             return super().read(layer, placement)
-        stored = self._store[layer].index_select(0, prefix.slots.flatten()).view(*prefix.slots.shape, *self._each)
+        stored = (
+            self._store[layer].index_select(0, prefix.slots.flatten()).view(*prefix.slots.shape, *self._store.shape[2:])
+        )
         both = torch.cat([stored, self._slots_read(layer, prefix.own)], dim=1)
         keys, values = both.permute(2, 0, 3, 1, 4).unbind(0)
         return keys, values
@@ -353,10 +359,6 @@ class PrefixedKV(MemberKV):
         stored = self._store[layer].index_select(0, prefix.slots[0, : prefix.num_common])
         keys, values = stored.permute(1, 2, 0, 3).unbind(0)
         return keys, values
-
-    @property
-    def _each(self) -> tuple[int, int, int]:
-        return 2, self.shape.num_heads, self.shape.head_width
 
     @abstractmethod
     def _taken(self, row: int, start: int, count: int) -> Tensor:
@@ -399,14 +401,6 @@ class PrefixedSlotCache(PrefixedKV, SlotCache):
         super().__init__(shape)
         self._make_store(size)
 
-    def live_slots_of(self, request_id: str) -> list[int]:
-        """Slots of the row, in the order of their positions."""
-        return list(range(self.length(request_id) - self._base(request_id)))
-
-    def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
-        """See `MemberKV`."""
-        super().keep_path(request_id, num_tokens - self._base(request_id), kept)
-
     def _taken(self, row: int, start: int, count: int) -> Tensor:
         return self._kv[:, row, start : start + count]
 
@@ -424,10 +418,6 @@ class PrefixedMaskCache(PrefixedKV, MaskCache):
     def __init__(self, shape: KVShape, size: PrefixCacheSize, *, dead_share: float) -> None:
         super().__init__(shape, dead_share=dead_share)
         self._make_store(size)
-
-    def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
-        """See `MemberKV`."""
-        super().keep_path(request_id, num_tokens - self._base(request_id), kept)
 
     def _taken(self, row: int, start: int, count: int) -> Tensor:
         slots = torch.tensor(self._slots[row][start : start + count], device=self.shape.device)

@@ -1,7 +1,19 @@
 """What the runtime rejects: models and configs that break a rule, and oracles with real models."""
 
+from collections.abc import Iterable
+
 from ..base.errors import ArgumentError
 from ..policies.about import about_of
+
+
+def in_one_line(error: BaseException) -> str:
+    """What foreign code says is wrong, on one line."""
+    return " ".join(str(error).split())
+
+
+def in_words(shape: Iterable[int]) -> str:
+    """A tensor's shape."""
+    return " x ".join(map(str, shape)) or "one number"
 
 
 class BrokenRuleError(ValueError):

@@ -121,19 +121,15 @@ def judge(
             f"K tokens must come with K draft_probs and K + 1 target_probs, got {len(tokens)}, {len(draft_probs)} and "
             f"{len(target_probs)}"
         )
-    pairs = zip(_target_values(tokens, target_probs), _draft_values(tokens, draft_probs), strict=True)
+    # One transfer from the device.
+    columns = torch.tensor(tokens, dtype=torch.long, device=target_probs.device)[:, None]
+    of_target: list[float] = target_probs[:-1].gather(-1, columns)[:, 0].tolist()
+    pairs = zip(of_target, _draft_values(tokens, draft_probs), strict=True)
     for index, (target_prob, draft_prob) in enumerate(pairs):
         if not chance.accepts(acceptance(target_prob, draft_prob)):
             replacement = residual(target_probs[index], draft_probs[index], tokens[index])
             return index, chance.draw(replacement)
     return len(tokens), chance.draw(target_probs[-1])
-
-
-def _target_values(tokens: Sequence[int], target_probs: Tensor) -> list[float]:
-    """`[K]` the verifier's probability of each token; one transfer from the device."""
-    columns = torch.tensor(tokens, dtype=torch.long, device=target_probs.device)
-    values: list[float] = target_probs[:-1].gather(-1, columns[:, None])[:, 0].tolist()
-    return values
 
 
 def _draft_values(tokens: Sequence[int], draft_probs: Sequence[Tensor | None]) -> list[float]:

@@ -407,19 +407,16 @@ def add_slims(
 ) -> str:
     """The text of a pool file with slim verifiers of its target, each after the members that are no larger.
 
-    Args:
-        file: the pool file; not changed.
-        content: of it.
-        slims: members to add; each replaces a member of its name.
-        sizes: parameters by member.
-        folder: where the text will be kept; relative locations are rewritten for another folder than the file's.
+    Each replaces a member of its name; `sizes` are parameters by member. Relative locations are rewritten where the
+    text will be kept in another `folder` than the file, which is not changed.
 
     Raises:
         PoolFileError: a file that lists its members in another way than as `[[members]]` with plain keys.
     """
     text = file.read_bytes().decode("utf-8")
     newline = "\r\n" if "\r\n" in text else "\n"
-    head, parts = _split(text)
+    starts = [found.start() for found in _MEMBER.finditer(text)]
+    head, *parts = [text[start:end] for start, end in pairwise([0, *starts, len(text)])]
     if len(parts) != len(content.members):
         raise _unfit(file, len(parts))
     tokenizer = content.tokenizer
@@ -430,18 +427,17 @@ def add_slims(
         blocks = [_relocated(file, block, folder) for block in blocks]
     for slim in slims:
         blocks = _placed(blocks, slim, newline)
-    edited = head + _joined(blocks, newline)
+    # Every header on a line of its own.
+    ended = [block.text if block.text.endswith("\n") else block.text + newline for block in blocks[:-1]]
+    edited = "".join([head, *ended, blocks[-1].text])
     members = tuple(block.entry for block in blocks)
-    _check(file, edited, content.model_copy(update={"tokenizer": tokenizer, "members": members}))
+    try:
+        found = PoolFile.model_validate(decode_toml(edited))
+    except ValueError as error:
+        raise _unfit(file, str(error)) from error
+    if found != content.model_copy(update={"tokenizer": tokenizer, "members": members}):
+        raise _unfit(file, "another form")
     return edited
-
-
-def _split(text: str) -> tuple[str, list[str]]:
-    """(the text before the first member, a part for each member)."""
-    starts = [found.start() for found in _MEMBER.finditer(text)]
-    cuts = [0, *starts, len(text)]
-    head, *parts = [text[start:end] for start, end in pairwise(cuts)]
-    return head, parts
 
 
 def _placed(blocks: Sequence[_Block], slim: SlimFound, newline: str) -> list[_Block]:
@@ -457,12 +453,6 @@ def _placed(blocks: Sequence[_Block], slim: SlimFound, newline: str) -> list[_Bl
         text = _SKIPPED.sub(lambda found: found[1] + layers, old, count=1)
     place = next(place for place, block in enumerate(others) if block.num_parameters > slim.num_parameters)
     return [*others[:place], _Block(entry, slim.num_parameters, text), *others[place:]]
-
-
-def _joined(blocks: Sequence[_Block], newline: str) -> str:
-    """The parts one after another, every header on a line of its own."""
-    ended = [block.text if block.text.endswith("\n") else block.text + newline for block in blocks[:-1]]
-    return "".join([*ended, blocks[-1].text])
 
 
 def _relocated(file: Path, block: _Block, folder: Path) -> _Block:
@@ -488,15 +478,6 @@ def _with_value(text: str, field: str, value: str) -> str:
     written = json.dumps(value, ensure_ascii=False)
     pattern = re.compile(rf"^([ \t]*{field}[ \t]*=[ \t]*)(?:\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*')", re.MULTILINE)
     return pattern.sub(lambda found: found[1] + written, text, count=1)
-
-
-def _check(file: Path, edited: str, expected: PoolFile) -> None:
-    try:
-        content = PoolFile.model_validate(decode_toml(edited))
-    except ValueError as error:
-        raise _unfit(file, str(error)) from error
-    if content != expected:
-        raise _unfit(file, "another form")
 
 
 def _unfit(file: Path, found: object) -> PoolFileError:
@@ -560,13 +541,9 @@ def find_slims(
 ) -> Frontier:
     """Search the best mask of each share, and time a verification by each.
 
-    Args:
-        pool: its last member is the target.
-        prompts: distances are measured on the target's continuations of them.
-        shares: of the layers to leave out, each in (0, 1).
-        budget: of each share's search.
-        max_new_tokens: longest continuation, >= 1.
-        baselines: masks of other submodels of the target to compare with, by name.
+    Distances are measured on continuations of prompts by the target, the pool's last member, of at most
+    `max_new_tokens` >= 1. `shares` are of the layers to leave out, each in (0, 1); `budget` is of each one's search.
+    `baselines` are masks of other submodels of the target to compare with, by name.
 
     Raises:
         ValueError: shares out of range or that leave out equally many layers, a target without layers to leave out, or

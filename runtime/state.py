@@ -267,7 +267,10 @@ class StateManager:
                 self._truncate(caches)
                 truncated = True
                 continue
-            victim = self._youngest(caches, wanted, kept)
+            # The latest admitted request that holds memory in these caches or needs some here, and may be preempted.
+            holders = {request_id for cache in caches for request_id in cache.rows}
+            able = [self.states[request_id] for request_id in (holders | set(wanted)).difference(kept)]
+            victim = max(able, key=lambda state: state.number)
             asked = wanted.pop(victim.request_id, None)
             if asked is None:
                 self.evicted.append(victim.request_id)
@@ -307,12 +310,6 @@ class StateManager:
             # A smaller copy needs memory too; without it, a request must be preempted first.
             with suppress(*(() if self._shared else NO_MEMORY)):
                 cache.truncate()
-
-    def _youngest(self, caches: Sequence[MemberKV], wanted: Collection[str], kept: Collection[str]) -> RequestState:
-        """The latest admitted request that holds memory in these caches or needs some here, and may be preempted."""
-        holders = {request_id for cache in caches for request_id in cache.rows}
-        able = (holders | set(wanted)).difference(kept)
-        return max((self.states[request_id] for request_id in able), key=lambda state: state.number)
 
     def _release(self, request_id: str) -> None:
         for cache in self.caches.values():
@@ -382,17 +379,13 @@ Item = TypeVar("Item", bound=tuple[Session, Draft | DraftTree | Verify])
 class PrefixSharing:
     """Mutates prefix caches, caches, request states, and sessions' `cached`.
 
-    `prefixes` is the caches' logic, from which the manager releases requests; None: no prefix caches.
+    `prefixes` is the caches' logic, from which the manager releases requests; None, and `on` False: no prefix caches.
     """
 
     def __init__(self, manager: StateManager, prefixes: PoolPrefixes | None) -> None:
+        self.on = prefixes is not None
         self._manager = manager
         self._prefixes = prefixes
-
-    @property
-    def on(self) -> bool:
-        """Whether there are prefix caches."""
-        return self._prefixes is not None
 
     def waves(self, level: int, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """The requests of an operation by the forward that reads their text; each must run before the next is taken."""

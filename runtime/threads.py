@@ -14,7 +14,7 @@ from ..decoding.prefix_cache import PrefixCacheSize
 from .caches import MaskCache, MemberKV
 from .forward import ModelForward
 from .forward_kinds import CACHES, SHARED_KINDS, CacheKind, SharedKind
-from .prefixed_kv import PrefixedMaskCache, PrefixedSlotCache
+from .prefixed_kv import PrefixedKV, PrefixedMaskCache, PrefixedSlotCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +62,14 @@ class Memory:
 
     def make_cache(self, forward: ModelForward) -> MemberKV:
         """An empty cache for a member with this forward."""
-        if self.prefixes is not None:
-            return self._make_prefixed(forward, self.prefixes)
+        shape, size = forward.kv_shape, self.prefixes
+        if size is None:
+            return MaskCache(shape, dead_share=self.dead_share) if self.cache == "mask" else forward.slot_cache()
+        made: PrefixedKV
         if self.cache == "mask":
-            return MaskCache(forward.kv_shape, dead_share=self.dead_share)
-        return forward.slot_cache()
-
-    def _make_prefixed(self, forward: ModelForward, size: PrefixCacheSize) -> MemberKV:
-        made = (
-            PrefixedMaskCache(forward.kv_shape, size, dead_share=self.dead_share)
-            if self.cache == "mask"
-            else PrefixedSlotCache(forward.kv_shape, size)
-        )
+            made = PrefixedMaskCache(shape, size, dead_share=self.dead_share)
+        else:
+            made = PrefixedSlotCache(shape, size)
         made.shared_attention = self.shared_attention
         return made
 
@@ -88,8 +84,5 @@ def check_processors(name: str, count: int) -> None:
     """Raise ArgumentError, which names `name`, below 1 or above this process's processors."""
     check_least(name, count, 1)
     if count > (most := num_processors()):
-        raise ArgumentError(f"{name} must be <= {most}, as there {_are(most)}, got {count}")
-
-
-def _are(count: int) -> str:
-    return f"{'is' if count == 1 else 'are'} {counted(count, 'processor')} to run on"
+        there = f"{'is' if most == 1 else 'are'} {counted(most, 'processor')} to run on"
+        raise ArgumentError(f"{name} must be <= {most}, as there {there}, got {count}")

@@ -26,7 +26,9 @@ class Pieces:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._special = special_ids(tokenizer)
-        self._bytes = _byte_ids(tokenizer)
+        # Tokens such as `<0xE4>` that stand for one byte.
+        ids = (tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+        self._bytes = frozenset(token for token in ids if token is not None)
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of `ids` without special tokens."""
@@ -56,12 +58,6 @@ def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
 def num_token_ids(tokenizer: Tokenizer) -> int:
     """Rows that a table needs for every token: the largest id plus one. Some ids may have no token."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-
-
-def _byte_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """Tokens such as `<0xE4>` that stand for one byte."""
-    ids = (tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
-    return frozenset(token for token in ids if token is not None)
 
 
 # Tokens of context that are encoded again with the draft; words rarely have more, and the cost is bounded.
@@ -130,7 +126,8 @@ class Alignment:
             Tokens of the target, maybe more or fewer than were drafted; after them the target's end of sequence if the
             other ended its text there.
         """
-        draft = self._before_special(other_draft)
+        end = next((at for at, token in enumerate(other_draft) if token in self._other_special), len(other_draft))
+        draft = list(other_draft[:end])
         ends_text = len(draft) < len(other_draft) and other_draft[len(draft)] in self._other_eos
         # After a lead, a first token keeps its leading space.
         before = _decode(self._target, context[-SUFFIX_TOKENS:]) or _decode(self._target, context)
@@ -145,10 +142,6 @@ class Alignment:
                 ends_here = ends_text and drafted.is_whole and num_chars == len(drafted.text)
                 return [*tokens, self._target_eos] if ends_here else tokens
         return []
-
-    def _before_special(self, draft: Sequence[int]) -> list[int]:
-        end = next((index for index, token in enumerate(draft) if token in self._other_special), len(draft))
-        return list(draft[:end])
 
     def _spans(self, draft: list[int], lead: list[int]) -> "_Spans":
         num_lead = len(_decode(self._other, lead))
@@ -190,16 +183,14 @@ class Alignment:
         num_before, num_lead = len(suffix), len(_decode(self._target, lead))
         if ids[:num_before] != suffix:
             return None
-        for end in range(self._first_special(ids), num_before - 1, -1):
+        # A draft may contain a special token as text.
+        first_special = next((at for at, token in enumerate(ids) if token in self._target_special), len(ids))
+        for end in range(first_special, num_before - 1, -1):
             spelled = _decode(self._target, lead + ids[:end])[num_lead:]
             num_chars = len(spelled) - len(before)
             if num_chars in drafted.ends and text.startswith(spelled):
                 return ids[num_before:end], num_chars
         return None
-
-    def _first_special(self, ids: list[int]) -> int:
-        """Index of the first special token, which a draft may contain as text; the length if there is none."""
-        return next((index for index, token in enumerate(ids) if token in self._target_special), len(ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

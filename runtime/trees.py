@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..decoding.results import Deferred, Drafted, Failed, Judged
+from ..decoding.results import Deferred, Drafted, Failed, Judged, Rows
 from ..decoding.session import Session
 from ..decoding.trees import ROOT, Branches, Growth, Tree
 from ..decoding.world import TreeItem, VerifyItem
@@ -149,7 +149,7 @@ class TreeProcessor:
         self._rollback = rollback
         self._names = names
 
-    def draft(self, level: int, items: Sequence[TreeItem]) -> list[Drafted | Failed | Deferred]:
+    def draft(self, level: int, items: Sequence[TreeItem]) -> Rows[Drafted]:
         """`[B]` the tree of each request, or why there is none."""
         sharing = self._executor.sharing
         # Rows of a cache may take the same columns, so the slots of a layer are bounded by all shapes together.
@@ -231,7 +231,7 @@ class TreeProcessor:
             row.take(distributions[start:end].unbind(), scores[start:end])
             start = end
 
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> list[Judged | Failed | Deferred]:
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> Rows[Judged]:
         """`[B]` the verdict on each tree, or why there is none."""
         executor, sharing = self._executor, self._executor.sharing
         results: dict[str, Judged | Failed | Deferred] = {}

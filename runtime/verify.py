@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..decoding.results import Deferred, Failed, Judged
+from ..decoding.results import Deferred, Failed, Judged, Rows
 from ..decoding.session import Session
 from ..decoding.steps import Verify
 from ..decoding.world import VerifyItem
@@ -54,9 +54,7 @@ class VerifyProcessor:
         self._rollback = rollback
         self._readers = readers or {}
 
-    def run(
-        self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()
-    ) -> list[Judged | Failed | Deferred]:
+    def run(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> Rows[Judged]:
         """`[B]` the verdict on each request, or why there is none.
 
         Chunks are fed in the same forward; raises MemoryError where one has no room.
@@ -110,11 +108,7 @@ class VerifyProcessor:
         return read
 
     def _judge(
-        self,
-        level: int,
-        rows: Sequence[JudgedRow],
-        asked: Sequence[JudgedRow],
-        logits: Tensor,
+        self, level: int, rows: Sequence[JudgedRow], asked: Sequence[JudgedRow], logits: Tensor
     ) -> dict[str, Judged | Failed | Deferred]:
         """Results by request from `[N, V]` logits.
 

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 from ..base.errors import ArgumentError
 from ..decoding.prefix_cache import PrefixCounts
 from ..decoding.prefix_caches import PoolPrefixes
-from ..decoding.results import Deferred, DraftResults, Failed, Forward, OverlapResults, Row, VerifyResults
+from ..decoding.results import DraftResults, Failed, Forward, OverlapResults, Row, Rows, VerifyResults
 from ..decoding.rules import Signal
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Overlap, Step
@@ -79,11 +79,19 @@ class TorchWorld:
         self.memory = memory or Memory()
         if forward == "compiled" and self.memory.cache != "slots":
             raise ArgumentError(f"`cache` must be slots with `forward` compiled, got {self.memory.cache!r}")
-        self._forwards = _forwards(pool, forward, share_weights, watch or _unwatched)
+        self._forwards = {
+            level: pool.forward(level, forward, share_weights=share_weights)
+            for level, member in enumerate(pool.members)
+            if member.model is not None
+        }
+        if watch is not None:
+            self._forwards = {level: watch(inner) for level, inner in self._forwards.items()}
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
         self._limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
-        prefixes = self._prefixes()
+        if (size := self.memory.prefixes) is not None:
+            check_shareable(pool, self._forwards, size, self._limits)
+        prefixes = None if size is None else PoolPrefixes(size)
         self.manager = StateManager(
             names,
             partial(_make_cache, self.memory, self._forwards),
@@ -99,36 +107,19 @@ class TorchWorld:
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign, reader=pool.feature_level)
-        self._draft, self._verify = self._processors(rollback, foreign)
+        readers = {} if reader is None else {reader[0]: FeatureReader(reader[0], self._executor)}
+        self._draft = DraftProcessor(pool.members, self._executor, rollback, foreign=foreign, readers=readers)
+        self._verify = VerifyProcessor(pool.members, self._executor, rollback, readers=readers)
         self._trees = TreeProcessor(self._executor, rollback, names)
-        self._ahead = self._lanes(overlap, foreign)
+        compiled, whole = "compiled" in self.forward_names.values(), pool.ranks is None
+        why_not = why_no_threads(sampling.mode, whole=whole, limited=bool(self._limits), compiled=compiled)
+        self._ahead = Lanes(pool.members, self._executor, foreign, self.clock, Pace(overlap, why_not))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.manager.drop_all()
-
-    def _prefixes(self) -> PoolPrefixes | None:
-        """The members' prefix caches, if the run has them; raises ArgumentError for a pool that cannot have them."""
-        size = self.memory.prefixes
-        if size is None:
-            return None
-        check_shareable(self.pool, self._forwards, size, self._limits)
-        return PoolPrefixes(size)
-
-    def _processors(
-        self, rollback: RollbackProcessor, foreign: Mapping[int, ForeignDrafter]
-    ) -> tuple[DraftProcessor, VerifyProcessor]:
-        members, level = self.pool.members, self.pool.feature_level
-        readers = {} if level is None else {level: FeatureReader(level, self._executor)}
-        drafts = DraftProcessor(members, self._executor, rollback, foreign=foreign, readers=readers)
-        return drafts, VerifyProcessor(members, self._executor, rollback, readers=readers)
-
-    def _lanes(self, overlap: AheadKind, foreign: Mapping[int, ForeignDrafter]) -> Lanes:
-        compiled, whole = "compiled" in self.forward_names.values(), self.pool.ranks is None
-        why_not = why_no_threads(self.sampling.mode, whole=whole, limited=bool(self._limits), compiled=compiled)
-        return Lanes(self.pool.members, self._executor, foreign, self.clock, Pace(overlap, why_not))
 
     @property
     def phases(self) -> Phases:
@@ -171,9 +162,7 @@ class TorchWorld:
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
         """Let a member draft; requests whose logits or caches are broken fail alone."""
-        start_s, sound, failed = self._begin(level, items)
-        rows = self._draft.run(level, sound) if sound or not failed else []
-        return DraftResults(_with_failed(items, rows, failed), *self._since(level, start_s))
+        return DraftResults(*self._operation(level, items, self._draft.run))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """Let a member judge; requests whose logits or caches are broken fail alone.
@@ -184,9 +173,8 @@ class TorchWorld:
         Raises:
             MemoryError: a chunk has no room.
         """
-        start_s, sound, failed = self._begin(level, items)
-        rows = self._verify.run(level, sound, chunks) if sound or not failed else []
-        return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
+        run = partial(self._verify.run, chunks=chunks)
+        return VerifyResults(*self._operation(level, items, run))
 
     def check_ahead(self) -> None:
         """Members may always work ahead here, in threads or in turns."""
@@ -206,15 +194,11 @@ class TorchWorld:
 
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
         """Let a member draft trees; requests whose logits or caches are broken fail alone."""
-        start_s, sound, failed = self._begin(level, items)
-        rows = self._trees.draft(level, sound) if sound or not failed else []
-        return DraftResults(_with_failed(items, rows, failed), *self._since(level, start_s))
+        return DraftResults(*self._operation(level, items, self._trees.draft))
 
     def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Let a member judge trees; requests whose logits or caches are broken fail alone."""
-        start_s, sound, failed = self._begin(level, items)
-        rows = self._trees.verify(level, sound) if sound or not failed else []
-        return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
+        return VerifyResults(*self._operation(level, items, self._trees.verify))
 
     def _begin(self, level: int, items: Sequence[Item]) -> tuple[float, list[Item], dict[str, Failed]]:
         """(start of an operation, seconds; items that run; requests with wrong caches, as failures by id).
@@ -235,10 +219,15 @@ class TorchWorld:
                     failed[session.request_id] = Failed(error)
         return start_s, [item for item in items if item[0].request_id not in failed], failed
 
-    def _since(self, level: int, start_s: float) -> tuple[list[Forward], float, float, PrefixCounts]:
-        """Of the operation that ran: (forwards, seconds, share of free memory, prefix counts)."""
+    def _operation(
+        self, level: int, items: Sequence[Item], run: Callable[[int, list[Item]], Rows[Row]]
+    ) -> tuple[Rows[Row], list[Forward], float, float, PrefixCounts]:
+        """What `run` answers for an operation's requests, and what ran, as the fields of `RowResults`."""
+        start_s, sound, failed = self._begin(level, items)
+        rows = _with_failed(items, run(level, sound) if sound or not failed else [], failed)
         counts = self._executor.sharing.take_counts(level)
-        return list(self._executor.forwards_run()), self.clock.now_s() - start_s, self.manager.free_share, counts
+        forwards = list(self._executor.forwards_run())
+        return rows, forwards, self.clock.now_s() - start_s, self.manager.free_share, counts
 
     def _foreign_drafters(self) -> dict[int, ForeignDrafter]:
         drafters = {}
@@ -254,9 +243,7 @@ class TorchWorld:
         return drafters
 
 
-def _with_failed(
-    items: Sequence[Item], rows: Sequence[Row | Failed | Deferred], failed: Mapping[str, Failed]
-) -> list[Row | Failed | Deferred]:
+def _with_failed(items: Sequence[Item], rows: Rows[Row], failed: Mapping[str, Failed]) -> Rows[Row]:
     """The rows of the items that ran, with earlier failures in their places."""
     ran = iter(rows)
     return [failed.get(session.request_id) or next(ran) for session, _ in items]
@@ -276,14 +263,3 @@ def _asked(session: Session, step: Step) -> tuple[object, ...]:
 def _length(step: object) -> object:
     """The number of tokens that a step drafts, or its tree's shape; 0 for a Verify, which judges all pending tokens."""
     return step.tokens if isinstance(step, Draft) else getattr(step, "shape", 0)
-
-
-def _forwards(
-    pool: LoadedMembers, kind: ForwardKind, share_weights: bool, watch: Callable[[ModelForward], ModelForward]
-) -> dict[int, ModelForward]:
-    models = [level for level, member in enumerate(pool.members) if member.model is not None]
-    return {level: watch(pool.forward(level, kind, share_weights=share_weights)) for level in models}
-
-
-def _unwatched(forward: ModelForward) -> ModelForward:
-    return forward

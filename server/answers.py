@@ -52,22 +52,11 @@ class ChoiceText:
 class Answers:
     """The answers to one request, from its submission until the last has ended or the client has left.
 
-    Args:
-        asked: the request.
-        model: its name.
-        token_texts: of the target's tokens, one by one.
-        engine: that answers.
-        timeout_s: seconds until the last token, > 0.
+    The last token comes within `timeout_s` seconds, > 0.
     """
 
     def __init__(
-        self,
-        asked: Asked,
-        *,
-        model: str,
-        token_texts: TokenTexts,
-        engine: LiveEngine,
-        timeout_s: float,
+        self, asked: Asked, *, model: str, token_texts: TokenTexts, engine: LiveEngine, timeout_s: float
     ) -> None:
         self._asked, self._engine, self._timeout_s = asked, engine, timeout_s
         self._chat = isinstance(asked, ChatRequest)
@@ -145,7 +134,12 @@ class Answers:
         """(choice, text, how it ended or ""): new text that can be shown; raises RequestError."""
         ends_at_s = self._loop.time() + self._timeout_s
         while self._left:
-            choice, tokens, end = await self._next_piece(ends_at_s)
+            try:  # no timer runs while writing to the client
+                async with asyncio.timeout_at(ends_at_s):
+                    choice, tokens, end = await self._pieces.get()
+            except TimeoutError:
+                message = f"the answer took longer than {self._timeout_s:g} s"
+                raise RequestError(408, message, code="timeout") from None
             if end is not None:
                 self._left -= 1
                 if end.error:
@@ -153,15 +147,6 @@ class Answers:
             text = self._texts[choice].push(tokens, end)
             if text or end is not None:
                 yield choice, text, "" if end is None else FINISHED[end.reason]
-
-    async def _next_piece(self, ends_at_s: float) -> Piece:
-        """The engine's next output; no timer runs while writing to the client."""
-        try:
-            async with asyncio.timeout_at(ends_at_s):
-                return await self._pieces.get()
-        except TimeoutError:
-            message = f"the answer took longer than {self._timeout_s:g} s"
-            raise RequestError(408, message, code="timeout") from None
 
     def _logprobs(self, choice: int) -> dict[str, Any] | None:
         """Log-probabilities of a choice's tokens since the last call: each is sent once."""

@@ -36,17 +36,13 @@ class Service:
     """Turns requests into jobs of the engine, or rejects them.
 
     Args:
-        models: of the pool.
         template: renders a dialogue as text; None: the pool's tokenizer has none, and chats are rejected.
         policies: by name, the first one for requests that name none.
-        engine: runs the jobs.
-        meters: counters of the engine.
         exact: policies whose every committed token the target judges by its own rule: their answers can have
             log-probabilities.
         recorder: of the traffic; None: nothing is recorded.
         following: picks the policy of requests that name none; None: it is always the first one.
         num_running: requests that run at a time, of all policies together.
-        limits: of requests.
     """
 
     def __init__(
@@ -294,12 +290,7 @@ _ERRORS: Mapping[int | str, dict[str, Any]] = {
 
 
 def make_app(service: Service, *, api_key: str | None = None) -> FastAPI:
-    """The application; its engine runs from the application's start to its end.
-
-    Args:
-        service: answers requests.
-        api_key: that requests below /v1 must have; None: none.
-    """
+    """The application; its engine runs until the application ends. Requests below /v1 need `api_key`, None: none."""
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any, cast
 
@@ -48,6 +49,7 @@ from ..traces.workloads.arrival import PS_PER_S, Arrival
 from .logprobs import TokenLogprob, token_logprobs
 
 _PS_PER_NS = 1000
+_TRUNCATION = attrgetter("temperature", "top_p", "top_k")  # of a sampling
 
 # Receives a request's new tokens, and how it ended, if it did. Called in the engine's thread.
 Deliver = Callable[["Job", Sequence[int], "End | None"], None]
@@ -155,14 +157,13 @@ class OwnSampling(SameToken):
 
     def distributions(self, logits: Tensor, states: Sequence[RequestState]) -> Tensor:
         """See `Sampler`; consecutive rows with the same truncation are truncated together."""
-        asked = [_sampling_of(state) for state in states]
         if self.kept is not None:
             self._keep(logits, states, self.kept)
         parts, start = [], 0
-        for end in range(1, len(asked) + 1):
-            if end == len(asked) or not _shaped_alike(asked[end], asked[start]):
-                parts.append(truncated(logits[start:end], asked[start]))
-                start = end
+        for _, rows in groupby((_job_of(state.session).sampling for state in states), key=_TRUNCATION):
+            alike = list(rows)
+            parts.append(truncated(logits[start : start + len(alike)], alike[0]))
+            start += len(alike)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @staticmethod
@@ -184,16 +185,8 @@ class OwnSampling(SameToken):
         return logits + torch.from_numpy(np.stack(noise)).to(logits.device)
 
 
-def _sampling_of(state: RequestState) -> Sampling:
-    return _job_of(state.session).sampling
-
-
 def _job_of(session: Session) -> Job:
     return cast(LiveRequest, session).job
-
-
-def _shaped_alike(one: Sampling, other: Sampling) -> bool:
-    return one is other or ((one.temperature, one.top_p, one.top_k) == (other.temperature, other.top_p, other.top_k))
 
 
 class LiveWorld:
@@ -272,14 +265,8 @@ class LiveWorld:
 class LiveReplica:
     """One policy with its replica, models and requests. Called in the engine's thread alone.
 
-    Args:
-        models: of the pool.
-        name: of the policy.
-        policy: built for the pool.
-        limits: of the replica.
-        recorder: records what the replica does.
-        stepped: called with the drafted and the accepted tokens of each step of the target.
-        debug: check every cache at every step.
+    `stepped` is called with the drafted and the accepted tokens of each step of the target; `debug` checks every cache
+    at every step.
     """
 
     def __init__(
@@ -418,6 +405,7 @@ class LiveEngine:
         threads: CPU threads of torch.
 
     Attributes:
+        num_open: requests that have not ended.
         on_began: called with every request when it arrives.
         on_ended: called with every request that ended, or failed, or whose client left, and how.
     """
@@ -429,16 +417,11 @@ class LiveEngine:
         self.on_ended: list[Callable[[Job, End], None]] = []
         self._inbox: deque[tuple[str, Job]] = deque()
         self._wake, self._stopping = threading.Event(), False
-        self._num_open = 0
+        self.num_open = 0
         self._ran_ns = dict.fromkeys(self._replicas, 0)  # how long each replica ran
         self._lock = threading.Lock()
         self._began_ns = perf_counter_ns()
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
-
-    @property
-    def num_open(self) -> int:
-        """Requests that have not ended."""
-        return self._num_open
 
     @property
     def is_alive(self) -> bool:
@@ -471,7 +454,7 @@ class LiveEngine:
 
         job.deliver = noting
         with self._lock:
-            self._num_open += 1
+            self.num_open += 1
         for tell_began in self.on_began:
             tell_began(job)
         self._inbox.append(("submit", job))
@@ -484,7 +467,7 @@ class LiveEngine:
 
     def _note_ended(self, job: Job, end: End) -> None:
         with self._lock:
-            self._num_open -= 1
+            self.num_open -= 1
         for tell_ended in self.on_ended:
             tell_ended(job, end)
 

@@ -31,7 +31,7 @@ from ..policies.chain_text import BASELINE, parse_chain
 from ..reports.intervals import Interval, mean_interval
 from ..sim.serving.cluster_file import read_cluster_file
 from .options import FollowOptions
-from .record import WORKLOAD, responses_folder
+from .record import WORKLOAD, Row, line_of, responses_folder
 
 if TYPE_CHECKING:
     from .engine import End, Job
@@ -103,7 +103,6 @@ class Follower:
     Args:
         policies: that are served; the first one is followed to begin with.
         longest: the one of them that drafts longest.
-        options: of the command.
         simulate: predicts, given the policy that is followed; may raise anything, which changes nothing.
         write: takes each line of the log.
 
@@ -244,12 +243,7 @@ def drafting_of(policies: Sequence[str], pool: Pool) -> tuple[str, str]:
 class LastTraffic:
     """Simulates the served policies on what was recorded last, by `paceline compare` in a process of low priority.
 
-    Args:
-        folder: of the recording.
-        policies: that are served.
-        drafter: of their chains.
-        longest: the chain whose recorded rounds are replayed.
-        options: of the command.
+    `longest` is the chain whose recorded rounds are replayed, `drafter` that of all chains.
 
     Raises:
         ClusterFileError: the cluster file is missing, or breaks a rule.
@@ -274,13 +268,13 @@ class LastTraffic:
         work = self._folder / WORK
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        arrivals = _latest(self._folder / WORKLOAD, lambda rows: _within(rows, self._every_s))
+        arrivals = _latest(self._folder / WORKLOAD, self._of_last_period)
         rounds = _latest(self._folder / responses_folder(self._longest), lambda rows: rows[-MOST_RESPONSES:])
         for rows, what in ((arrivals, "arrivals of the last period"), (rounds, f"answers under {self._longest}")):
             if len(rows) < LEAST_REQUESTS:
                 raise ValueError(f"{len(rows)} recorded {what}, at least {LEAST_REQUESTS} are needed")
-        write_whole(work / "workload.jsonl", "".join(map(_line, arrivals)))
-        write_whole(work / "rounds.jsonl", "".join(map(_line, rounds)))
+        write_whole(work / "workload.jsonl", "".join(map(line_of, arrivals)))
+        write_whole(work / "rounds.jsonl", "".join(map(line_of, rounds)))
         trace, predicted = str(work / "served.trace"), work / "predicted.json"
         names = ("--drafter", f"rounds.jsonl={self._drafter}", "--token-drafter", self._drafter)
         self._run("trace", "import", "auto", str(work / "rounds.jsonl"), *names, "--out", trace)
@@ -295,6 +289,9 @@ class LastTraffic:
             tied=(*best["tied"], *best["tied_by_cost"]),
             about={"arrivals": len(arrivals), "answers": len(rounds)},
         )
+
+    def _of_last_period(self, rows: list[Row]) -> list[Row]:
+        return [row for row in rows if row["arrives_s"] > rows[-1]["arrives_s"] - self._every_s]
 
     def close(self) -> None:
         """End what runs, and run nothing more."""
@@ -312,9 +309,9 @@ class LastTraffic:
             raise ValueError(f"{arguments[0]}: {one_line_of(said.strip(), 300)}")
 
 
-def _latest(folder: Path, chosen: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _latest(folder: Path, chosen: Callable[[list[Row]], list[Row]]) -> list[Row]:
     """The rows that `chosen` takes of the latest numbered files; reads backwards until it leaves some rows out."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for file in sorted(folder.glob("*.jsonl"), reverse=True):
         rows = [*map(json.loads, file.read_text(encoding="utf-8").splitlines()), *rows]
         if len(found := chosen(rows)) < len(rows):
@@ -322,23 +319,8 @@ def _latest(folder: Path, chosen: Callable[[list[dict[str, Any]]], list[dict[str
     return rows
 
 
-def _within(rows: list[dict[str, Any]], span_s: float) -> list[dict[str, Any]]:
-    """Rows that arrived within a span before the last one."""
-    return [row for row in rows if row["arrives_s"] > rows[-1]["arrives_s"] - span_s]
-
-
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, separators=(",", ":")) + "\n"
-
-
 class Following:
-    """A follower with its thread, log and simulations; `close` ends them.
-
-    Args:
-        folder: of the recording.
-        policies: that are served.
-        pool: of the models.
-        options: of the command.
+    """A follower with its thread, log and simulations in the `folder` of a recording; `close` ends them.
 
     Raises:
         ArgumentError: policies that cannot be followed, or a cluster without a cost.
@@ -371,6 +353,6 @@ class Following:
         tell(f"follow: {line['event']}: {line.get('then') or line.get('why') or line.get('policy')}")
         try:
             with self._log.open("a", encoding="utf-8") as file:
-                file.write(_line(line))
+                file.write(line_of(line))
         except OSError as error:  # a full disk must not end the server
             tell(f"{self._log}: {error.strerror}; a decision is not kept")

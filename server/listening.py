@@ -220,11 +220,8 @@ def run_app(app: object, listening: socket.socket, address: Address, what: str, 
 def server_config(app: object, drain_s: float, *, passes_on: bool = False, patience_s: int = 15) -> uvicorn.Config:
     """How uvicorn serves an application: nothing is logged but its errors.
 
-    Args:
-        app: that answers.
-        drain_s: seconds that running answers have once the server is to end, >= 0.
-        passes_on: see `run_app`.
-        patience_s: seconds that a client has for its next request, for the rest of one, and to read on, > 0.
+    Running answers have `drain_s` >= 0 seconds once the server is to end; a client has `patience_s` > 0 for its next
+    request, for the rest of one, and to read on. `passes_on` is as of `run_app`.
     """
     return uvicorn.Config(
         app,  # type: ignore[arg-type]

@@ -16,11 +16,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Meters:
-    """Counters of one server. Any thread may count.
-
-    Args:
-        model: its name, a label of every series.
-    """
+    """Counters of one server, whose `model`'s name is a label of every series. Any thread may count."""
 
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)

@@ -50,13 +50,9 @@ _LOOK_S = 0.02  # between measurements of the event loop's lateness
 
 
 class Proxy:
-    """The ASGI application.
+    """The ASGI application before the server at `endpoint`, which has the server's key.
 
-    Args:
-        endpoint: the server, with its key.
-        recorder: of the traffic.
-        options: of the proxy.
-        api_key: that clients must send; None: their keys are passed on, for the server to check.
+    Clients must send `api_key`; None: their keys are passed on, for the server to check.
     """
 
     def __init__(
@@ -157,7 +153,10 @@ class Proxy:
                         headers = _passed_on(event.headers.raw_items())
                         await send({"type": "http.response.start", "status": event.status_code, "headers": headers})
                         if passed is not None:
-                            passed.status, passed.headers = event.status_code, _texts(event)
+                            passed.status = event.status_code
+                            passed.headers = {
+                                name.decode("latin-1"): of.decode("latin-1") for name, of in event.headers
+                            }
                         continue
                     piece = bytes(event.data)
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -273,10 +272,6 @@ def _passed_on(headers: Headers, own: frozenset[bytes] = frozenset()) -> list[tu
     return [(name, value) for name, value in headers if name.lower() not in dropped]
 
 
-def _texts(head: h11.Response) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-
-
 async def _body(receive: Receive) -> bytes:
     """All of a request's body; raises RequestError if its client left."""
     parts, more = [], True
@@ -292,11 +287,7 @@ async def _body(receive: Receive) -> bytes:
 def make_proxy(url: str, options: ProxyOptions, recording: RecordingOptions, *, api_key: str | None = None) -> Proxy:
     """A proxy that records; it asks the server for its models, unless one is named, and for its counters.
 
-    Args:
-        url: of the server, `http://HOST:PORT`, with or without `/v1`.
-        options: of the proxy.
-        recording: where to, and how much.
-        api_key: that clients must send.
+    `url` is the server's, `http://HOST:PORT`, with or without `/v1`; `api_key` is what clients must send.
 
     Raises:
         ArgumentError: a bad address, no folder, a folder that exists, a model that is not listed.

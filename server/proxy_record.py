@@ -1,10 +1,11 @@
 """What is recorded of another server's traffic, beyond what `record.py` records of our own.
 
-    DIR/observed/000001 ... parts of an observed run: times, lengths, failures, as `observe` writes them
-        DIR/workload/000001.jsonl ... arrivals and lengths of requests whose lengths the server reported
-        DIR/responses/000001.jsonl ... acceptance and usage of answers that report their acceptance, without texts
-        DIR/prompts/000001.jsonl ... texts DIR/metrics/000000.prom ... the server's counters, before and each time that
-        files were written DIR/proxy.json how long the proxy itself held what it passed on
+- DIR/observed/000001 ...: parts of an observed run: times, lengths, failures, as `observe` writes them
+- DIR/workload/000001.jsonl ...: arrivals and lengths of requests whose lengths the server reported
+- DIR/responses/000001.jsonl ...: acceptance and usage of answers that report their acceptance, without texts
+- DIR/prompts/000001.jsonl ...: texts
+- DIR/metrics/000000.prom ...: the server's counters, before and each time that files were written
+- DIR/proxy.json: how long the proxy itself held what it passed on
 
 Answers are read once they have ended, in a thread of their own: the event loop only keeps bytes and times.
 """
@@ -108,11 +109,7 @@ class _LeftOut(ValueError):  # noqa: N818 - no error: why something is not recor
 class ProxyRecorder:
     """Records what is passed on; all methods except `close` and `words` are called in the event loop's thread.
 
-    Args:
-        endpoint: the server, for the proxy's own requests.
-        model: whose requests are recorded.
-        options: of the proxy.
-        asked: where, and how much.
+    Recorded are requests of one `model`; `endpoint` is for the proxy's own.
 
     Raises:
         ArgumentError: a folder that exists.
@@ -215,7 +212,7 @@ class ProxyRecorder:
         try:
             passed.asked = self._asked(passed.body)
             found = self._read(passed)
-            telling = self._readable_row(passed) if found.seen.finished else None
+            telling = self._row_of(passed) if found.seen.finished else None
         except _LeftOut as error:
             self.leave_out(str(error))
             self._files.ended(passed.request_id, None, {})
@@ -277,27 +274,20 @@ class ProxyRecorder:
         if passed.failed:
             raise ServerError(passed.failed)
 
-    def _readable_row(self, passed: Passed) -> Row | None:
-        """As `_row_of`; counts answers that cannot be read, whose parts would mislead."""
+    def _row_of(self, passed: Passed) -> Row | None:
+        """An answer's fields of drafts, and its usage, without its text; None if it has none, or some are no JSON."""
+        row, choice = dict[str, Any](), dict[str, Any]()
         try:
-            return self._row_of(passed)
-        except ValueError:
+            for content in _objects(passed):
+                row |= {name: content[name] for name in ("usage", *_TELLING) if content.get(name)}
+                row |= {name: None for name in _TELLING if name in content and name not in row}
+                choices = content.get("choices")
+                first = choices[0] if isinstance(choices, list) and choices else {}
+                if isinstance(first, dict):
+                    choice |= {name: first[name] for name in _OF_CHOICE if first.get(name)}
+        except ValueError:  # the parts before it would mislead
             self._num_unread += 1
             return None
-
-    def _row_of(self, passed: Passed) -> Row | None:
-        """An answer's fields of drafts, and its usage, without its text; None if it has none.
-
-        Raises ValueError where these are no JSON.
-        """
-        row, choice = dict[str, Any](), dict[str, Any]()
-        for content in _objects(passed):
-            row |= {name: content[name] for name in ("usage", *_TELLING) if content.get(name)}
-            row |= {name: None for name in _TELLING if name in content and name not in row}
-            choices = content.get("choices")
-            first = choices[0] if isinstance(choices, list) and choices else {}
-            if isinstance(first, dict):
-                choice |= {name: first[name] for name in _OF_CHOICE if first.get(name)}
         if not (choice or set(row) & set(_TELLING)):
             return None
         own = {"id": passed.request_id, "prompt_sha256": _digest(passed.asked)}

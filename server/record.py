@@ -1,8 +1,9 @@
 """The recording of the traffic, in forms that the rest of paceline reads: `trace import`, `--workload` and `--prompts`.
 
-    DIR/cluster.toml the server, for the simulator DIR/workload/000001.jsonl ... arrivals and lengths, in order of
-    arrival DIR/responses-POLICY/000001.jsonl acceptance by step, as in vLLM's responses (`vllm-detailed`)
-    DIR/prompts/000001.jsonl texts, as `run` and `record` take them
+- DIR/cluster.toml: the server, for the simulator
+- DIR/workload/000001.jsonl ...: arrivals and lengths, in order of arrival
+- DIR/responses-POLICY/000001.jsonl: acceptance by step, as in vLLM's responses (`vllm-detailed`)
+- DIR/prompts/000001.jsonl: texts, as `run` and `record` take them
 
 For another server, behind `paceline proxy`, `proxy_record.py` writes the same files and some more.
 
@@ -31,6 +32,11 @@ if TYPE_CHECKING:  # the proxy records without torch
 WORKLOAD, PROMPTS, CLUSTER = "workload", "prompts", "cluster.toml"
 _MIB = 2**20
 Row = dict[str, Any]
+
+
+def line_of(row: Row) -> str:
+    """A row as a line of its file."""
+    return json.dumps(row, separators=(",", ":")) + "\n"
 
 
 def responses_folder(policy: str) -> str:
@@ -124,7 +130,7 @@ class TrafficFiles:
         self._number += 1
         self._num_bytes += beside
         for folder, lines in rows.items():
-            text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in lines)
+            text = "".join(map(line_of, lines))
             place, name = self.folder / folder, f"{self._number:06}.jsonl"
             try:
                 if place.exists():
@@ -145,11 +151,7 @@ class TrafficFiles:
 class TrafficRecorder:
     """Records the requests of a server; `began` and `ended` may be called in any thread.
 
-    Args:
-        asked: where, and how much.
-        policies: that are served.
-        limits: of the engine, the same under each policy.
-        served: the server in one line.
+    The engine's `limits` are the same under each policy; `served` is the server in one line.
 
     Raises:
         ArgumentError: a folder that exists, or policies whose folders would have one name.

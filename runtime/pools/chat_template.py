@@ -7,11 +7,12 @@ from typing import Any
 
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
-from transformers.utils.hub import cached_file
 
 from ...base.files import read_json
+from ..refusals import in_one_line
 from .pool_file import PoolFileError
 from .published import fetched
+from .tokenizer_files import file_beside
 
 TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -39,8 +40,8 @@ class ChatTemplate:
                 **dict(self.special),
             )
         except (TemplateError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise PoolFileError(self.place, "chat template", "must make a dialogue of what is asked", reason) from error
+            rule = "must make a dialogue of what is asked"
+            raise PoolFileError(self.place, "chat template", rule, in_one_line(error)) from error
         return str(rendered)
 
 
@@ -50,30 +51,21 @@ def read_chat_template(file: Path, location: str) -> ChatTemplate:
     Raises:
         PoolFileError: there is none beside the tokenizer, or it cannot be read.
     """
+    local = file.parent / location
     try:
-        template, config = (_file_of(file, location, name) for name in (TEMPLATE, TOKENIZER_CONFIG))
+        held = local.parent if local.is_file() else fetched(location) or location
+        template, config = (file_beside(held, name) for name in (TEMPLATE, TOKENIZER_CONFIG))
         values = {} if config is None else _object(config)
         text = values.get("chat_template") if template is None else template.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise PoolFileError(
-            file, "tokenizer", f"must have a chat template that can be read ({reason})", location
-        ) from error
+        rule = f"must have a chat template that can be read ({in_one_line(error)})"
+        raise PoolFileError(file, "tokenizer", rule, location) from error
     place = template or config
     if place is None or not isinstance(text, str):
         rule = f"must have a chat template ({TEMPLATE}, or {TOKENIZER_CONFIG}) beside it for a chat"
         raise PoolFileError(file, "tokenizer", rule, location)
     named = {name: _text_of(values.get(name)) for name in _SPECIAL}
     return ChatTemplate(place, text, tuple((name, said) for name, said in named.items() if said is not None))
-
-
-def _file_of(file: Path, location: str, name: str) -> Path | None:
-    local = file.parent / location
-    folder = local.parent if local.is_file() else fetched(location)
-    if folder is not None:
-        return folder / name if (folder / name).is_file() else None
-    found = cached_file(location, name, _raise_exceptions_for_missing_entries=False)
-    return None if found is None else Path(found)
 
 
 def _object(path: Path) -> dict[str, Any]:

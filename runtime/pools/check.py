@@ -15,7 +15,7 @@ from ..forward import attention_of, kv_shape_of, masks_known
 from ..fused import multiplied_weights
 from ..products import LIBRARY_BYTES, timing_bytes
 from ..ranks import check_split
-from ..refusals import BrokenRuleError
+from ..refusals import in_one_line
 from .check_report import DeviceNeed, MemberCheck, PoolCheck
 from .configs import (
     MemberConfig,
@@ -29,8 +29,8 @@ from .configs import (
     submodel_of,
 )
 from .heads import SubsetHead
-from .members import a_device, num_parameters_of, usable_device
-from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
+from .members import device_of, num_parameters_of, usable_device
+from .pool_file import MemberEntry, PoolFile, PoolFileError, named_in, read_pool_file
 from .tokenizer_files import load_tokenizer
 
 Answer = TypeVar("Answer")
@@ -86,7 +86,7 @@ class _Checking:
         try:
             return ask()
         except ValueError as error:
-            self._problems[member].append(" ".join(str(error).split()))
+            self._problems[member].append(in_one_line(error))
             return None
 
     def _check_model(self, row: int, entry: MemberEntry) -> None:
@@ -94,9 +94,7 @@ class _Checking:
         location = entry.path
         if location is None:
             return
-        if usable_device(entry.device) is None:
-            problem = PoolFileError(self._file, f"members[{row}].device", f"must be {a_device()}", entry.device)
-            self._problems[entry.name].append(str(problem))
+        self._tried(entry.name, lambda: device_of(self._file, f"members[{row}]", entry))
         field, most = f"members[{row}].path", self._content.context_tokens
         found = self._tried(entry.name, lambda: read_member_config(self._file, field, location, context_tokens=most))
         if found is None:
@@ -138,10 +136,10 @@ class _Checking:
         if model is None:
             return
         try:
-            self._kv_bytes[entry.name] = kv_shape_of(model).bytes_per_slot
-        except BrokenRuleError as error:
-            problem = PoolFileError(self._file, f"members[{row}]", error.rule, entry.path or entry.name)
-            self._problems[entry.name].append(str(problem))
+            with named_in(self._file, f"members[{row}]", entry.path or entry.name):
+                self._kv_bytes[entry.name] = kv_shape_of(model).bytes_per_slot
+        except PoolFileError as error:
+            self._problems[entry.name].append(str(error))
         except RuntimeError:
             return
 

@@ -27,18 +27,17 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-from transformers.utils.hub import cached_file
 
 from ...base.files import checked_config
 from ...traces.quantisation import QUANTISED_FILES, QUANTISED_KEYS
 from ..forward import EAGER, FULL, SLIDING, attention_of, find_cache_argument, layer_windows
-from ..refusals import BrokenRuleError, ConfigError
+from ..refusals import ConfigError, in_one_line
 from ..tokenizers import Alignment, num_token_ids
 from .heads import SubsetHead, read_head_tokens, share_embeddings
-from .pool_file import HUB_ID, ForcedPoolFile, MemberEntry, PoolContent, PoolFile, PoolFileError
+from .pool_file import HUB_ID, ForcedPoolFile, MemberEntry, PoolContent, PoolFile, PoolFileError, named_in
 from .published import fetched
 from .submodels import make_submodel, read_low_rank, restore
-from .tokenizer_files import quiet_loading
+from .tokenizer_files import file_beside, quiet_loading
 
 RULES = tomllib.loads(files(__package__).joinpath("config_rules.toml").read_text(encoding="utf-8"))
 
@@ -148,8 +147,16 @@ def check_supported(config: PreTrainedConfig, model_class: type[PreTrainedModel]
         raise ConfigError("is_encoder_decoder", "must be false: only decoders of text are supported", value=True)
     if values.model_type in RULES["other_models"]:
         raise ConfigError("model_type", RULES["other_models"][values.model_type], values.model_type)
-    _check_state(config, model_class)
-    _check_layers_alike(config)
+    # Its only state must be keys and values by token, as in a hybrid of kinds of attention.
+    kinds = getattr(config, "layer_types", None) or ["unknown"]
+    if getattr(model_class, "_is_stateful", False) and not set(kinds) <= {FULL, SLIDING}:
+        rule = "must keep keys and values of every token, not a running state that cannot be rolled back"
+        raise ConfigError("model_type", rule, values.model_type)
+    # Only feed-forward widths may differ between layers: caches and masks are common to all.
+    own = sorted((getattr(config, "per_layer_attributes", None) or set()) - set(RULES["may_differ_by_layer"]))
+    if own:
+        rule = "must not give layers heads, windows or widths of their own"
+        raise ConfigError("per_layer_config", rule, ", ".join(own))
     for field in RULES["needed_fields"]:
         if type(getattr(values, field, None)) is not int:
             rule = "must be a decoder of text alone, whose config says " + ", ".join(RULES["needed_fields"])
@@ -157,22 +164,6 @@ def check_supported(config: PreTrainedConfig, model_class: type[PreTrainedModel]
     layer_windows(config)
     _check_attention(config, model_class)
     _check_rope(config, context_tokens)
-
-
-def _check_state(config: PreTrainedConfig, model_class: type[PreTrainedModel]) -> None:
-    """A model's only state must be keys and values by token, as in a hybrid of kinds of attention."""
-    kinds = getattr(config, "layer_types", None) or ["unknown"]
-    if getattr(model_class, "_is_stateful", False) and not set(kinds) <= {FULL, SLIDING}:
-        rule = "must keep keys and values of every token, not a running state that cannot be rolled back"
-        raise ConfigError("model_type", rule, config.model_type)
-
-
-def _check_layers_alike(config: PreTrainedConfig) -> None:
-    """Only feed-forward widths may differ between layers: caches and masks are common to all."""
-    own = sorted((getattr(config, "per_layer_attributes", None) or set()) - set(RULES["may_differ_by_layer"]))
-    if own:
-        rule = "must not give layers heads, windows or widths of their own"
-        raise ConfigError("per_layer_config", rule, ", ".join(own))
 
 
 def _check_attention(config: PreTrainedConfig, model_class: type[PreTrainedModel]) -> None:
@@ -272,11 +263,8 @@ class MemberConfig:
 def read_member_config(file: Path, field: str, location: str, *, context_tokens: int) -> MemberConfig:
     """Read and check the config of the model at `location`.
 
-    Args:
-        file: the pool file.
-        field: the field of the pool file that names the model.
-        location: folder relative to the pool file, or a hub id.
-        context_tokens: longest text the pool is used with.
+    `field` of the pool file names it by a folder relative to the file, or a hub id; `context_tokens` is the longest
+    text the pool is used with.
 
     Raises:
         PoolFileError: no such model, or a config that is broken or of a model that is not supported; it names the
@@ -284,29 +272,26 @@ def read_member_config(file: Path, field: str, location: str, *, context_tokens:
     """
     resolved = _resolve(file, field, location)
     try:
-        path, generation_path = (_file_of(resolved, name) for name in (CONFIG, GENERATION_CONFIG))
+        path, generation_path = (file_beside(resolved, name) for name in (CONFIG, GENERATION_CONFIG))
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise PoolFileError(file, field, f"cannot be loaded ({reason})", location) from error
+        raise PoolFileError(file, field, f"cannot be loaded ({in_one_line(error)})", location) from error
     if path is None:
         raise PoolFileError(file, field, f"must hold {CONFIG}", location)
     values = checked_config(path, PoolFileError)
     generation_file = path if generation_path is None else generation_path
-    said = _text_part(values) if generation_path is None else checked_config(generation_path, PoolFileError)
-    try:
+    text = values.get("text_config")
+    said = {**values, **text} if isinstance(text, Mapping) else values
+    if generation_path is not None:
+        said = checked_config(generation_path, PoolFileError)
+    with named_in(path):
         check_values(values)
         # transformers rejects other types in config.json, though generate() may look elsewhere.
         most = ANY_VOCABULARY if generation_path else said.get("vocab_size", ANY_VOCABULARY)
         checked_end_tokens(values.get(EOS_FIELD), most)
-        config, model_class = _built(path, values)
-        check_supported(config, model_class, context_tokens=context_tokens)
-    except ConfigError as error:
-        raise PoolFileError(path, error.field, error.rule, error.value) from error
+        config, model_class = _supported(path, values, context_tokens)
     _check_generation(generation_file, said)
-    try:
+    with named_in(generation_file):
         ends = checked_end_tokens(said.get(EOS_FIELD), int(config.vocab_size))
-    except ConfigError as error:
-        raise PoolFileError(generation_file, error.field, error.rule, error.value) from error
     return MemberConfig(
         location=resolved,
         config=config,
@@ -336,13 +321,9 @@ def read_config(path: Path, *, context_tokens: int) -> tuple[PreTrainedConfig, t
         PoolFileError: it cannot be read, is broken, or is of a model that is not supported.
     """
     values = checked_config(path, PoolFileError)
-    try:
+    with named_in(path):
         check_values(values)
-        config, model_class = _built(path, values)
-        check_supported(config, model_class, context_tokens=context_tokens)
-    except ConfigError as error:
-        raise PoolFileError(path, error.field, error.rule, error.value) from error
-    return config, model_class
+        return _supported(path, values, context_tokens)
 
 
 def _resolve(file: Path, field: str, location: str) -> Path | str:
@@ -359,14 +340,6 @@ def _resolve(file: Path, field: str, location: str) -> Path | str:
     return fetched(location) or location
 
 
-def _file_of(location: Path | str, name: str) -> Path | None:
-    """A small file of the model, fetched from the hub if it is there; None if the model has none."""
-    if isinstance(location, Path):
-        return location / name if (location / name).is_file() else None
-    found = cached_file(location, name, _raise_exceptions_for_missing_entries=False)
-    return None if found is None else Path(found)
-
-
 def _check_generation(path: Path, values: Mapping[str, Any]) -> None:
     """Raises PoolFileError for options of generation that transformers itself rejects."""
     try:
@@ -374,13 +347,15 @@ def _check_generation(path: Path, values: Mapping[str, Any]) -> None:
             GenerationConfig.from_dict(dict(values))
     # Reading options may raise anything.
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise PoolFileError(path, "content", "must be options of generation that transformers reads", reason) from error
+        rule = "must be options of generation that transformers reads"
+        raise PoolFileError(path, "content", rule, in_one_line(error)) from error
 
 
-def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    text = values.get("text_config")
-    return {**values, **text} if isinstance(text, Mapping) else values
+def _supported(path: Path, values: Mapping[str, Any], context_tokens: int) -> tuple[PreTrainedConfig, type[Any]]:
+    """A config as transformers reads it, and its model's class; raises as `check_supported`."""
+    config, model_class = _built(path, values)
+    check_supported(config, model_class, context_tokens=context_tokens)
+    return config, model_class
 
 
 def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, type[Any]]:
@@ -398,8 +373,7 @@ def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, typ
             config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
     # Reading a config may raise anything.
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise PoolFileError(path, "content", "must be a config that transformers reads", reason) from error
+        raise PoolFileError(path, "content", "must be a config that transformers reads", in_one_line(error)) from error
     text = config.get_text_config(decoder=True) if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING else config
     if text is not config and getattr(config, "tie_word_embeddings", False):
         text.tie_word_embeddings = True
@@ -431,22 +405,16 @@ def check_configs(
             if isinstance(content, ForcedPoolFile):
                 rule = f"must have the target's vocabulary size ({vocab_size}); `vocab_size` gives all members one"
                 raise PoolFileError(file, f"members[{row}]", rule, int(config.vocab_size))
-            if tokenizer is not None:
-                _check_padding(file, row, int(config.vocab_size), tokenizer)
+            # A table of another size must hold all tokens and padding rows.
+            if tokenizer is not None and config.vocab_size < (needed := num_token_ids(tokenizer)):
+                rule = (
+                    f"must have a row for each of the {needed} tokens of the pool's tokenizer, or a `tokenizer` of its "
+                    "own, with which it can draft"
+                )
+                raise PoolFileError(file, f"members[{row}]", rule, int(config.vocab_size))
         if content.context_tokens > config.max_position_embeddings:
             rule = f"must be <= {config.max_position_embeddings}, the positions of {entry.name}"
             raise PoolFileError(file, "context_tokens", rule, content.context_tokens)
-
-
-def _check_padding(file: Path, row: int, vocab_size: int, tokenizer: Tokenizer) -> None:
-    """A table of another size than the target's must hold all tokens and padding rows; raises PoolFileError."""
-    needed = num_token_ids(tokenizer)
-    if vocab_size < needed:
-        rule = (
-            f"must have a row for each of the {needed} tokens of the pool's tokenizer, or a `tokenizer` of its own, "
-            "with which it can draft"
-        )
-        raise PoolFileError(file, f"members[{row}]", rule, vocab_size)
 
 
 def check_order(file: Path, names: Sequence[str], num_parameters: Sequence[int]) -> None:
@@ -480,25 +448,18 @@ def left_off_of_target(file: Path, content: PoolFile, configs: Mapping[str, Memb
             there = ", ".join(target.changed_options) or "none"
             rule = f"must be options of {target.generation_file.name} of the target that are refused ({there})"
             raise PoolFileError(file, IGNORE_KEY, rule, option)
-    try:
+    with named_in(target.generation_file):
         check_left_off(target.changed_options, ignored)
-    except ConfigError as error:
-        raise PoolFileError(target.generation_file, error.field, error.rule, error.value) from error
     return {option: target.changed_options[option] for option in ignored}
 
 
 def submodel_of(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel) -> PreTrainedModel:
     """The submodel of an entry: its model without the skipped layers, with added weights; raises PoolFileError."""
-    try:
+    with named_in(file, f"members[{row}].skip_layers", entry.skip_layers):
         submodel = make_submodel(model, entry.skip_layers)
-    except BrokenRuleError as error:
-        raise PoolFileError(file, f"members[{row}].skip_layers", error.rule, entry.skip_layers) from error
-    if entry.low_rank is None:
-        return submodel
-    try:
-        restore(submodel, entry.skip_layers, read_low_rank(file.parent / entry.low_rank))
-    except BrokenRuleError as error:
-        raise PoolFileError(file, f"members[{row}].low_rank", error.rule, entry.low_rank) from error
+    if entry.low_rank is not None:
+        with named_in(file, f"members[{row}].low_rank", entry.low_rank):
+            restore(submodel, entry.skip_layers, read_low_rank(file.parent / entry.low_rank))
     return submodel
 
 
@@ -509,12 +470,10 @@ def give_head(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel, 
     """
     field = f"members[{row}]"
     if owner is not None:
-        try:
+        assert entry.shares is not None
+        key, name = entry.shares
+        with named_in(file, f"{field}.{key}", name):
             share_embeddings(model, owner)
-        except BrokenRuleError as error:
-            assert entry.shares is not None
-            key, name = entry.shares
-            raise PoolFileError(file, f"{field}.{key}", error.rule, name) from error
     if entry.vocabulary is None:
         return
     place, head = file.parent / entry.vocabulary, model.get_output_embeddings()

@@ -1,7 +1,7 @@
 """Loads the weights of a pool's member, whose config was checked before."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 from ..features import give_input, read_input_weight
 from ..forward import attention_of, check_masks
 from ..ranks import Ranks, check_split, split_options
-from ..refusals import BrokenRuleError
+from ..refusals import in_one_line, in_words
 from .configs import MemberConfig
 from .heads import embedding_names, own_embeddings
-from .members import a_device, usable_device
-from .pool_file import MemberEntry, PoolFileError
+from .members import device_of
+from .pool_file import MemberEntry, PoolFileError, named_in
 from .tokenizer_files import quiet_loading
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
@@ -37,9 +37,7 @@ def load_model(
         PoolFileError: no such device, weights that cannot be loaded or are not those that the config names, or a model
             that does not take masks.
     """
-    device = usable_device(entry.device)
-    if device is None:
-        raise PoolFileError(file, f"{field}.device", f"must be {a_device()}", entry.device)
+    device = device_of(file, field, entry)
     if entry.tp_plan is not None and ranks is not None:
         check_split(file, field, config, ranks.num_ranks)
     try:
@@ -57,22 +55,21 @@ def load_model(
                 **split_options(entry, ranks),
             )
     except LOAD_ERRORS as error:
-        reason = " ".join(str(error).split())
-        raise PoolFileError(file, f"{field}.path", f"cannot be loaded ({reason})", entry.path) from error
+        raise PoolFileError(file, f"{field}.path", f"cannot be loaded ({in_one_line(error)})", entry.path) from error
     _check_held(file, field, entry, model, set(info["missing_keys"]))
     for name, found, expected in sorted(info["mismatched_keys"]):
-        rule = f"must hold weights of the shapes its config names ({name} is {_shape(found)}, not {_shape(expected)})"
+        other = f"{name} is {in_words(found)}, not {in_words(expected)}"
+        rule = f"must hold weights of the shapes its config names ({other})"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
     _check_all_layers(file, field, entry, model, info["unexpected_keys"])
     if entry.features_of is not None:
-        _read_input(file, field, entry, model, config.location)
+        with named_in(file, f"{field}.path", entry.path):
+            give_input(model, read_input_weight(config.location))
     # Each rank has its part on its own device already.
     whole = model if entry.tp_plan is not None else model.to(device)
     loaded: PreTrainedModel = whole.eval().requires_grad_(requires_grad=False)
-    try:
+    with named_in(file, f"{field}.path", entry.path):
         check_masks(loaded)
-    except BrokenRuleError as error:
-        raise PoolFileError(file, f"{field}.path", error.rule, entry.path) from error
     return loaded
 
 
@@ -99,15 +96,3 @@ def _check_all_layers(
     if beyond:
         rule = f"must be weights whose config names all layers, {named} and not more ({min(beyond)} is there)"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
-
-
-def _read_input(file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, location: Path | str) -> None:
-    """Give a drafter from states its input layer; raises PoolFileError where the weights have none that fits."""
-    try:
-        give_input(model, read_input_weight(location))
-    except BrokenRuleError as error:
-        raise PoolFileError(file, f"{field}.path", error.rule, entry.path) from error
-
-
-def _shape(sizes: Sequence[int]) -> str:
-    return " x ".join(map(str, sizes))

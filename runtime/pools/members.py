@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -28,7 +29,7 @@ from ..ranks import Ranks
 from ..tokenizers import Alignment, num_token_ids
 from .configs import check_supported, end_tokens
 from .heads import SubsetHead
-from .pool_file import MemberEntry, PoolFile
+from .pool_file import MemberEntry, PoolFile, PoolFileError
 from .submodels import make_submodel
 
 
@@ -46,6 +47,14 @@ def a_device() -> str:
     """The rule for a device, with the names of existing ones, for a message."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return f"a device of this machine ({', '.join(['cpu', *gpus])})"
+
+
+def device_of(file: Path, field: str, entry: MemberEntry) -> torch.device:
+    """The device of the member that is `field` of a pool file; raises PoolFileError if it cannot be used."""
+    device = usable_device(entry.device)
+    if device is None:
+        raise PoolFileError(file, f"{field}.device", f"must be {a_device()}", entry.device)
+    return device
 
 
 def on_devices(content: PoolFile, devices: Mapping[str, str]) -> PoolFile:
@@ -81,11 +90,11 @@ class LoadedMember:
     lookup: LookupRule | None  # how it finds what to copy; None unless `ngram`
     # tied ones once; for a submodel those it uses, for a drafter with its own head those over another member's
     # embeddings too
-    num_parameters: int
-    num_layers: int  # decoder layers
-    hidden_size: int  # width of the residual stream
-    kv_bytes_per_token: int  # of keys and values of one context token; of a split model, in each process
-    dtype: str  # number format in memory; `none` for `ngram`
+    num_parameters: int = 0
+    num_layers: int = 0  # decoder layers
+    hidden_size: int = 0  # width of the residual stream
+    kv_bytes_per_token: int = 0  # of keys and values of one context token; of a split model, in each process
+    dtype: str = "none"  # number format in memory; `none` for `ngram`
     tokenizer: Tokenizer | None = None  # of a *foreign* member, which drafts in tokens of its own; None: the pool's
     from_features: bool = False  # drafts from the target's last hidden states (`runtime/features.py`)
 
@@ -272,17 +281,7 @@ def table_rows(member: LoadedMember) -> int:
 
 def describe_lookup(name: str, rule: LookupRule) -> LoadedMember:
     """The model-free member that copies by a rule."""
-    return LoadedMember(
-        name=name,
-        kind="ngram",
-        model=None,
-        lookup=rule,
-        num_parameters=0,
-        num_layers=0,
-        hidden_size=0,
-        kv_bytes_per_token=0,
-        dtype="none",
-    )
+    return LoadedMember(name=name, kind="ngram", model=None, lookup=rule)
 
 
 def describe_model(
@@ -393,9 +392,9 @@ def live_pool(
         _check_beside(member, largest, shared)
     models += [_slim(name, target, skipped) for name, skipped in (slims or {}).items()]
     models.sort(key=lambda member: member.num_parameters)
-    members = [*([] if lookup is None else [describe_lookup(NGRAM, lookup)]), *models, largest]
+    members = (*(() if lookup is None else (describe_lookup(NGRAM, lookup),)), *models, largest)
     pool = LoadedMembers(
-        members=tuple(members),
+        members=members,
         tokenizer=shared,
         eos_token_ids=eos_token_ids,
         context_tokens=context_tokens,
@@ -428,7 +427,7 @@ def _rows(
     for model in assistants:
         if not isinstance(model, PreTrainedModel):
             raise ValueError(f"assistant_models must be models of transformers, got {type(model).__name__}")
-    order = sorted(range(len(assistants)), key=lambda index: _num_parameters(assistants[index]))
+    order = sorted(range(len(assistants)), key=lambda index: assistants[index].num_parameters())
     return [
         (
             f"assistant{place}" if names is None else checked_name("assistant_names", names[index]),
@@ -444,10 +443,6 @@ def _counted(given: object) -> str:
     if isinstance(given, Sequence) and not isinstance(given, str):
         return f"a list of {len(given)}"
     return type(given).__name__
-
-
-def _num_parameters(model: PreTrainedModel) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def checked_name(field: str, name: object) -> str:

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from ...base.errors import ArgumentError, check_least, counted
 from ..prompts import Prompt
 from ..ranks import Ranks, ranks_of
-from ..refusals import BrokenRuleError
 from ..threads import use_threads
 from .chat_template import ChatTemplate, read_chat_template
 from .configs import (
@@ -27,7 +26,7 @@ from .configs import (
 )
 from .loading import load_model
 from .members import LoadedMember, LoadedMembers, describe_entry, on_devices
-from .pool_file import PoolFile, PoolFileError, read_pool_file
+from .pool_file import PoolFile, named_in, read_pool_file
 from .published import fetched_origin
 from .tokenizer_files import load_member_tokenizers, load_tokenizer
 
@@ -151,8 +150,6 @@ def _load_members(
     tokenizers = load_member_tokenizers(file, content)
     members = []
     for row, entry in enumerate(content.members):
-        try:
+        with named_in(file, f"members[{row}]", entry.path or entry.name):
             members.append(describe_entry(entry, models.get(entry.name), tokenizers.get(entry.name)))
-        except BrokenRuleError as error:
-            raise PoolFileError(file, f"members[{row}]", error.rule, entry.path or entry.name) from error
     return tuple(members)

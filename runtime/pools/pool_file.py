@@ -3,6 +3,9 @@
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -11,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ...base.files import shipped_names
 from ...base.toml import TomlFileError, checked_toml, read_toml
 from ...decoding.prompt_lookup import LookupRule, Occurrence
+from ..refusals import BrokenRuleError, ConfigError
 from .published import TOKENIZER, fetched
 
 
@@ -47,6 +51,17 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 class PoolFileError(TomlFileError):
     """One thing that is wrong with a pool file or with what it points to."""
+
+
+@contextmanager
+def named_in(file: Path, field: str = "", value: object = None) -> Iterator[None]:
+    """Raise PoolFileError for a rule that is broken in the block: of this field, or of a config's own."""
+    try:
+        yield
+    except ConfigError as error:
+        raise PoolFileError(file, error.field, error.rule, error.value) from error
+    except BrokenRuleError as error:
+        raise PoolFileError(file, field, error.rule, value) from error
 
 
 class MemberEntry(BaseModel):
@@ -224,54 +239,52 @@ def _check_members(file: Path, members: tuple[MemberEntry, ...], weights: str) -
     """The rules between members that need no model; `weights` is the key of a member with its own."""
     if not members:
         raise PoolFileError(file, "members", "must hold at least one member", [])
+    for row, field, rule, value in chain(_broken_rules(members, weights), _broken_rules_of_heads(members)):
+        raise PoolFileError(file, f"members[{row}]{field}", rule, value)
+
+
+def _broken_rules(members: tuple[MemberEntry, ...], weights: str) -> Iterator[tuple[int, str, str, object]]:
+    """(row, field, rule, value) of each broken one."""
     counts = Counter(member.name for member in members)
     for row, member in enumerate(members):
         if counts[member.name] > 1:
-            raise PoolFileError(file, f"members[{row}].name", "must be unique", member.name)
+            yield row, ".name", "must be unique", member.name
         if member.ngram is not None and row > 0:
-            raise PoolFileError(file, f"members[{row}].ngram", "only the first member may be model-free", member.name)
+            yield row, ".ngram", "only the first member may be model-free", member.name
     named = {member.name: member for member in members}
     models = [member.name for member in members if member.kind == "model"]
     for row, member in enumerate(members):
         if member.submodel_of is not None and member.submodel_of not in models:
-            rule = f"must be a member with a {weights} ({', '.join(models)})"
-            raise PoolFileError(file, f"members[{row}].submodel_of", rule, member.submodel_of)
+            yield row, ".submodel_of", f"must be a member with a {weights} ({', '.join(models)})", member.submodel_of
         if member.submodel_of is not None and named[member.submodel_of].vocabulary is not None:
             rule = "must not be a member that says only a part of the vocabulary"
-            raise PoolFileError(file, f"members[{row}].submodel_of", rule, member.submodel_of)
+            yield row, ".submodel_of", rule, member.submodel_of
         if member.low_rank is not None and member.submodel_of and named[member.submodel_of].tp_plan is not None:
-            rule = "must not be given for a submodel of a member that is split"
-            raise PoolFileError(file, f"members[{row}].low_rank", rule, member.low_rank)
+            yield row, ".low_rank", "must not be given for a submodel of a member that is split", member.low_rank
         if len(set(member.skip_layers)) < len(member.skip_layers):
-            raise PoolFileError(file, f"members[{row}].skip_layers", "must not repeat a layer", member.skip_layers)
-    if members[-1].kind != "model":
-        rule = f"must be the target, a model with a {weights}"
-        raise PoolFileError(file, f"members[{len(members) - 1}]", rule, members[-1].name)
-    if members[-1].tokenizer is not None:
-        rule = "must not be given for the target, whose tokenizer is the pool's"
-        raise PoolFileError(file, f"members[{len(members) - 1}].tokenizer", rule, members[-1].tokenizer)
-    _check_heads(file, members)
+            yield row, ".skip_layers", "must not repeat a layer", member.skip_layers
+    last, target = len(members) - 1, members[-1]
+    if target.kind != "model":
+        yield last, "", f"must be the target, a model with a {weights}", target.name
+    if target.tokenizer is not None:
+        yield last, ".tokenizer", "must not be given for the target, whose tokenizer is the pool's", target.tokenizer
 
 
-def _check_heads(file: Path, members: tuple[MemberEntry, ...]) -> None:
-    """Rules for embeddings and states of another member, and for a part of the vocabulary."""
+def _broken_rules_of_heads(members: tuple[MemberEntry, ...]) -> Iterator[tuple[int, str, str, object]]:
+    """As `_broken_rules`, for embeddings and states of another member, and for a part of the vocabulary."""
     for key in ("embeddings_of", "features_of", "vocabulary"):
-        value = getattr(members[-1], key)
-        if value is not None:
+        if (value := getattr(members[-1], key)) is not None:
             rule = "must not be given for the target, which says every token by weights of its own"
-            raise PoolFileError(file, f"members[{len(members) - 1}].{key}", rule, value)
+            yield len(members) - 1, f".{key}", rule, value
     whole = [entry.name for entry in members if entry.path and not (entry.shares or entry.vocabulary)]
     readers = [entry.name for entry in members if entry.features_of is not None]
     for row, entry in enumerate(members):
         if entry.embeddings_of is not None and entry.embeddings_of not in whole:
             rule = f"must be a member with a path and embeddings of its own ({', '.join(whole)})"
-            raise PoolFileError(file, f"members[{row}].embeddings_of", rule, entry.embeddings_of)
+            yield row, ".embeddings_of", rule, entry.embeddings_of
         if entry.features_of is not None and entry.features_of != members[-1].name:
-            rule = f"must be the target ({members[-1].name})"
-            raise PoolFileError(file, f"members[{row}].features_of", rule, entry.features_of)
+            yield row, ".features_of", f"must be the target ({members[-1].name})", entry.features_of
         if entry.features_of is not None and entry.name != readers[0]:
-            rule = f"must be given for one member, and {readers[0]} has it"
-            raise PoolFileError(file, f"members[{row}].features_of", rule, entry.features_of)
+            yield row, ".features_of", f"must be given for one member, and {readers[0]} has it", entry.features_of
         if entry.submodel_of in readers:
-            rule = "must not be a member that drafts from the target's states"
-            raise PoolFileError(file, f"members[{row}].submodel_of", rule, entry.submodel_of)
+            yield row, ".submodel_of", "must not be a member that drafts from the target's states", entry.submodel_of

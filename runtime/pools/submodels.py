@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..forward import UNFIT, apart_by_more_than_rounding, masks_known
-from ..refusals import BrokenRuleError
+from ..refusals import BrokenRuleError, in_one_line, in_words
 
 # Tokens for testing a submodel, and the distance between them: a large one shows differences in positions.
 NUM_TOKENS, POSITION_STEP = 12, 16
-LAYERS = "model.layers"
+LAYERS_PREFIX = "model.layers."  # before a layer's number
 MODES = ("training", "gradient_checkpointing")  # how a module is used, not what it is
 # Types of a module's attributes that are compared; modules, tensors and configs are compared by their results.
 _PLAIN = (bool, int, float, str, tuple, list, type(None))
@@ -48,10 +48,8 @@ def check_skipped(model: PreTrainedModel, submodel: PreTrainedModel, kept: Seque
             expected = _logits(_skipping(model, kept), ids, step)
             found = _logits(submodel, ids, step)
         except UNFIT as error:
-            reason = " ".join(str(error).split())
-            raise BrokenRuleError(
-                f"a submodel needs layers that can be skipped, those of {name} cannot ({reason})"
-            ) from error
+            rule = f"a submodel needs layers that can be skipped, those of {name} cannot ({in_one_line(error)})"
+            raise BrokenRuleError(rule) from error
     # Both round alike, whatever the dtype, so that float32's tolerance holds for all.
     if apart_by_more_than_rounding(found, expected, torch.float32) is not None:
         rule = f"a submodel needs layers that do the same under another number, those of {name} do not"
@@ -61,9 +59,9 @@ def check_skipped(model: PreTrainedModel, submodel: PreTrainedModel, kept: Seque
 def _check_settings(model: PreTrainedModel, submodel: PreTrainedModel, kept: Sequence[int]) -> None:
     modules = dict(model.named_modules(remove_duplicate=False))
     for name, module in submodel.named_modules(remove_duplicate=False):
-        number = _number_of(name)
+        number, rest = _layer_of(name)
         own = None if number is None else (kept[number], number)
-        old = name if own is None else name.replace(f"{LAYERS}.{own[1]}", f"{LAYERS}.{own[0]}", 1)
+        old = name if own is None else f"{LAYERS_PREFIX}{own[0]}{rest}"
         if old not in modules:
             continue  # wrappers of weights, or parts; these are compared by their names
         for field, before, after in _differences(modules[old], module):
@@ -76,9 +74,10 @@ def _check_settings(model: PreTrainedModel, submodel: PreTrainedModel, kept: Seq
             raise BrokenRuleError(rule, f"{field} {after!r} instead of {before!r}")
 
 
-def _number_of(name: str) -> int | None:
-    layer = name.removeprefix(f"{LAYERS}.").partition(".")[0]
-    return int(layer) if name.startswith(f"{LAYERS}.") and layer.isdecimal() else None
+def _layer_of(name: str) -> tuple[int | None, str]:
+    """(the number of a module's layer, None outside the layers; what follows it in the name)."""
+    number, dot, rest = name.removeprefix(LAYERS_PREFIX).partition(".")
+    return (int(number), dot + rest) if name.startswith(LAYERS_PREFIX) and number.isdecimal() else (None, name)
 
 
 def _differences(before: nn.Module, after: nn.Module) -> Iterator[tuple[str, object, object]]:
@@ -128,7 +127,6 @@ def _handed_on(*given: Tensor, **named: Tensor) -> Tensor:
     return hidden
 
 
-LAYERS_PREFIX = f"{LAYERS}."
 Tensors = TypeVar("Tensors", bound=torch.Tensor)
 
 
@@ -174,8 +172,8 @@ def _built(model: PreTrainedModel, kept: list[int]) -> PreTrainedModel:
         with torch.device("meta"):
             return type(model)(_config_of(model, kept))
     except UNFIT as error:
-        reason = " ".join(str(error).split())
-        raise BrokenRuleError(f"a submodel cannot be made of {type(model).__name__} ({reason})") from error
+        rule = f"a submodel cannot be made of {type(model).__name__} ({in_one_line(error)})"
+        raise BrokenRuleError(rule) from error
 
 
 def _why_not(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> tuple[str, str]:
@@ -232,12 +230,11 @@ def _renamed(weights: Mapping[str, Tensors], kept: list[int]) -> dict[str, Tenso
     """Weights of the kept layers under their new numbers, and all weights outside the layers."""
     renamed = {}
     for name, parameter in weights.items():
-        if not name.startswith(LAYERS_PREFIX):
+        layer, rest = _layer_of(name)
+        if layer is None:
             renamed[name] = parameter
-            continue
-        layer, _, rest = name.removeprefix(LAYERS_PREFIX).partition(".")
-        if int(layer) in kept:
-            renamed[f"{LAYERS_PREFIX}{kept.index(int(layer))}.{rest}"] = parameter
+        elif layer in kept:
+            renamed[f"{LAYERS_PREFIX}{kept.index(layer)}{rest}"] = parameter
     return renamed
 
 
@@ -250,7 +247,7 @@ def read_low_rank(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except (OSError, SafetensorError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
+        reason = "no such file" if isinstance(error, FileNotFoundError) else in_one_line(error)
         raise BrokenRuleError(f"must be a safetensors file that can be read ({reason})") from error
 
 
@@ -287,12 +284,14 @@ def restore(submodel: PreTrainedModel, skip_layers: Sequence[int], tensors: Mapp
 
 def kept_name(module: str, skip_layers: Sequence[int]) -> str:
     """The name in a submodel of a module of the whole model; empty if it is left out."""
-    layer, _, rest = module.removeprefix(LAYERS_PREFIX).partition(".")
-    if not module.startswith(LAYERS_PREFIX) or not layer.isdecimal():
+    layer, rest = _layer_of(module)
+    if layer is None:
         return module
-    if int(layer) in skip_layers:
-        return ""
-    return f"{LAYERS_PREFIX}{int(layer) - sum(skipped < int(layer) for skipped in skip_layers)}.{rest}"
+    return (
+        ""
+        if layer in skip_layers
+        else f"{LAYERS_PREFIX}{layer - sum(skipped < layer for skipped in skip_layers)}{rest}"
+    )
 
 
 def _replace(name: str, module: nn.Module, tensor: Tensor) -> None:
@@ -300,7 +299,8 @@ def _replace(name: str, module: nn.Module, tensor: Tensor) -> None:
     if not isinstance(weight, nn.Parameter) or weight.dim() != 1:
         raise BrokenRuleError(f"must hold whole weights of norms only ({name} is of {type(module).__name__})")
     if tensor.shape != weight.shape:
-        raise BrokenRuleError(f"must hold shapes that fit ({name} is {_shape(tensor)}, not {_shape(weight)})")
+        found = f"{name} is {in_words(tensor.shape)}, not {in_words(weight.shape)}"
+        raise BrokenRuleError(f"must hold shapes that fit ({found})")
     _give(module, tensor.to(weight.device, weight.dtype, copy=True))
 
 
@@ -318,18 +318,15 @@ def _merge(name: str, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         (up, UP, (module.out_features, rank)),
     ):
         if rank == 0 or tuple(tensor.shape) != fits:
-            wanted = " x ".join(map(str, fits)) if rank else f"R x {module.in_features}"
-            raise BrokenRuleError(f"must hold shapes that fit ({name}{suffix} is {_shape(tensor)}, not {wanted})")
+            found = f"{name}{suffix} is {in_words(tensor.shape)}"
+            wanted = in_words(fits) if rank else f"R x {module.in_features}"
+            raise BrokenRuleError(f"must hold shapes that fit ({found}, not {wanted})")
     added = torch.matmul(up.to(weight.device, torch.float32), down.to(weight.device, torch.float32))
     _give(module, (weight.detach().float() + added).to(weight.dtype))
 
 
 def _give(module: nn.Module, weight: Tensor) -> None:
     module.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
-
-
-def _shape(tensor: Tensor) -> str:
-    return " x ".join(map(str, tensor.shape)) or "one number"
 
 
 def _dtype(tensor: Tensor) -> str:

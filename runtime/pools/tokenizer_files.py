@@ -1,4 +1,4 @@
-"""Tokenizers of a pool, from their files; and loading by transformers without its notices."""
+"""Small files of a pool's members: tokenizers, and others by name; loading by transformers without its notices."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 from transformers.utils import logging
+from transformers.utils.hub import cached_file
 
 from .pool_file import HUB_ID, PoolFile, PoolFileError
 from .published import TOKENIZER, fetched
@@ -25,6 +26,14 @@ def quiet_loading() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if was_enabled:
             logging.enable_progress_bar()
+
+
+def file_beside(location: Path | str, name: str) -> Path | None:
+    """A small file of a model or a tokenizer, in its folder or fetched from the hub; None if it has none."""
+    if isinstance(location, Path):
+        return location / name if (location / name).is_file() else None
+    found = cached_file(location, name, _raise_exceptions_for_missing_entries=False)
+    return None if found is None else Path(found)
 
 
 def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, str]:

@@ -196,7 +196,9 @@ def measure_forwards(
     """
     if repeats < 3:
         raise ValueError(f"repeats must be >= 3, got {repeats}")
-    asked = _asked(grid, longest)
+    asked = list(grid.shapes(longest))
+    if not asked:
+        raise ValueError(f"no shape of the grid fits {longest} tokens of context and `most_tokens` {grid.most_tokens}")
     taken: dict[ShapeKey, list[float]] = {}
     left_out: list[str] = []
     groups = sorted({(rows, context) for rows, context, _ in asked})
@@ -220,19 +222,14 @@ def measure_forwards(
                     progress.advance()
                     if journal is not None:
                         journal.note(number, (rows, context), found)
+    found_s = {key: median_and_spread(seconds[1:]) for key, seconds in sorted(taken.items())}
+    steady = [seconds[1:] for seconds in taken.values() if len(seconds) == repeats + 1]
     return MeasuredForwards(
-        shapes=tuple(_shape(key, seconds[1:]) for key, seconds in sorted(taken.items())),
-        drift=_drift(taken, repeats),
+        shapes=tuple(MeasuredForward(*key, seconds=middle, spread=spread) for key, (middle, spread) in found_s.items()),
+        # Without steady ones there are only long forwards, which are timed in some rounds.
+        drift=drift_of(steady or [seconds for seconds in taken.values() if len(seconds) > 1]),
         left_out=tuple(left_out),
     )
-
-
-def _asked(grid: ShapeGrid, longest: int) -> list[tuple[int, int, int]]:
-    """(rows, tokens held, new tokens) of all shapes; raises ValueError if there are none."""
-    asked = list(grid.shapes(longest))
-    if not asked:
-        raise ValueError(f"no shape of the grid fits {longest} tokens of context and `most_tokens` {grid.most_tokens}")
-    return asked
 
 
 def _due(counts: Sequence[int], rows: int, number: int) -> list[int]:
@@ -256,17 +253,6 @@ def _time_group(
         long = rows * count > _LONG_FORWARD
         taken[name, rows, count, context] = timed(run, device) if long else settled_s(run, rows * count, device)
     return taken
-
-
-def _shape(key: ShapeKey, seconds: Sequence[float]) -> MeasuredForward:
-    middle, spread = median_and_spread(seconds)
-    return MeasuredForward(*key, seconds=middle, spread=spread)
-
-
-def _drift(taken: Mapping[ShapeKey, Sequence[float]], repeats: int) -> float:
-    steady = [seconds[1:] for seconds in taken.values() if len(seconds) == repeats + 1]
-    # Without steady ones there are only long forwards, which are timed in some rounds.
-    return drift_of(steady or [seconds for seconds in taken.values() if len(seconds) > 1])
 
 
 def drift_of(taken: Iterable[Sequence[float]]) -> float:
@@ -407,16 +393,15 @@ def measure_after_away(
                     seconds = _after_away_s(clock, run, away, others, device)
                     taken.setdefault((name, count, away), []).extend(seconds)
                 progress.advance()
-    return {name: tuple(_cell(key[1:], taken[key]) for key in taken if key[0] == name) for name in forwards}
+    cells: dict[str, list[AfterAway]] = {name: [] for name in forwards}
+    for (name, count, away), seconds in taken.items():
+        middle, spread = median_and_spread(seconds)
+        cells[name].append(AfterAway(new_tokens=count, away_s=away, seconds=middle, spread=spread))
+    return {name: tuple(of_member) for name, of_member in cells.items()}
 
 
 def _held(longest: int) -> int:
     return min(_HELD_TOKENS, longest // 2)
-
-
-def _cell(key: tuple[int, float], seconds: Sequence[float]) -> AfterAway:
-    middle, spread = median_and_spread(seconds)
-    return AfterAway(new_tokens=key[0], away_s=key[1], seconds=middle, spread=spread)
 
 
 def reload_of(cells: Sequence[AfterAway]) -> Reload:
@@ -702,15 +687,11 @@ def _fit_uneven_rows(measured: Sequence[tuple[BatchShape, float]], even: Profile
     """Non-negative least squares of the seconds of `[M]` forwards beyond even ones, as shares of their seconds."""
     if not measured:
         return UnevenRows()
-    terms = np.array([_terms_of_uneven_rows(shape) for shape, _ in measured], dtype=np.float64)
+    each = [UnevenRows(**{name: 1.0}) for name in UnevenRows.model_fields]
+    terms = np.array([[one.seconds(shape) for one in each] for shape, _ in measured], dtype=np.float64)
     seconds = np.array([taken_s for _, taken_s in measured])
     beyond = seconds - np.array([even.even_seconds(shape) for shape, _ in measured])
     per_padding, per_pair, apart, per_gathered = _fit_terms(terms, seconds, beyond).tolist()
     return UnevenRows(
         per_padding_s=per_padding, per_padding_pair_s=per_pair, apart_s=apart, per_gathered_slot_s=per_gathered
     )
-
-
-def _terms_of_uneven_rows(shape: BatchShape) -> tuple[float, ...]:
-    """The terms of `UnevenRows.seconds`, in the order of its fields."""
-    return tuple(UnevenRows(**{name: 1.0}).seconds(shape) for name in UnevenRows.model_fields)

@@ -155,12 +155,6 @@ class FeatureTree:
         return said.logits
 
 
-def depths_known(depth: Ints, depths: int) -> NDArray[np.bool_]:
-    """`[E, Q]` whether contexts of `depth` tokens after the prompt exist at each further depth, from 2 on."""
-    known: NDArray[np.bool_] = np.arange(2, depths + 1)[:, None] <= depth
-    return known
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherViews:
     """Views of Q contexts, unrounded; where a depth reaches into text that the target has read, tokens are -1."""
@@ -206,7 +200,7 @@ def further_views(
     """
     if not logits:
         return None
-    known = depths_known(depth, len(logits) + 1)
+    known = np.arange(2, len(logits) + 2)[:, None] <= depth  # `[E, Q]`: a context exists at depths from 2 on
     rows = []
     for row, there in zip(logits, known, strict=True):
         at = torch.from_numpy(there).to(row.device)
@@ -383,12 +377,11 @@ class TreeBranches:
         self._found.update(zip(nodes, contexts, strict=True))
         self._slots.update({node: first_slot + place for place, node in enumerate(nodes)})
         if new:
-            self._keep_new([wanted[place] for place in new], depth[new], _taken(seen, new))
-
-    def _keep_new(self, children: Sequence[Child], depth: Ints, seen: Views) -> None:
-        parent, token = np.array(children, dtype=np.int32).T
-        own = [self._context(node).log_probs[:, last].cpu().numpy() for node, last in children]
-        self._keep(parent, token, depth, own_log_prob=(np.stack(own, axis=1), None), on_trunk=False, seen=seen)
+            added = [wanted[place] for place in new]
+            own = np.stack([self._context(node).log_probs[:, last].cpu().numpy() for node, last in added], axis=1)
+            parent, last_token = np.array(added, dtype=np.int32).T
+            some = _taken(seen, new)
+            self._keep(parent, last_token, depth[new], own_log_prob=(own, None), on_trunk=False, seen=some)
 
     def _mask(self, parents: Sequence[int], num_slots: int) -> NDArray[np.bool_]:
         """What contexts after these nodes attend to: the trunk as far as they share it, their ancestors, themselves."""
@@ -428,8 +421,3 @@ def contexts_of(seen: Views, ranking: Sequence[Tensor]) -> list[Context]:
 def tree_drafters(trees: Sequence[TreeSpec]) -> list[tuple[int, int]]:
     """Rows of `TreeRanks` with their models, ascending."""
     return sorted({tree.row: tree.model for tree in trees}.items())
-
-
-def with_own_log_prob(ranks: TreeRanks, own_log_prob: NDArray[np.float64], models: Sequence[int]) -> TreeRanks:
-    """Branches with the log-probabilities `[M, N]` already computed for nodes, of the models that draft trees."""
-    return replace(ranks, branch_log_prob=np.where(ranks.rank >= 0, own_log_prob[list(models)], 0.0))

@@ -203,7 +203,10 @@ def record(
         parts.remove_if_empty()
         raise
     ties, recorded = _finished(requests, options, parts)
-    trace = TrieRecording(meta=_with_ties(meta, ties, recorded), requests=recorded)
+    tokens = sum(len(request.trie.trunk) - 1 for request in recorded)
+    on_trunk = NearTies(count=ties.on_trunk, tokens=tokens, bound=BOUNDS[getattr(torch, meta.dtype)])
+    meta = meta.model_copy(update={"near_ties": ties.anywhere, "trunk_near_ties": on_trunk})
+    trace = TrieRecording(meta=meta, requests=recorded)
     write_trace(trace, out)
     parts.remove()
     return trace
@@ -236,13 +239,12 @@ def _tree_specs(pool: ModelPool, closure: Closure) -> tuple[TreeSpec, ...]:
 
 def _features(pool: ModelPool, closure: Closure) -> tuple[int, int] | None:
     """(the model that reads the target's states, number of recorded depths, none beyond the reach)."""
-    readers = [index for index, member in enumerate(_recorded(pool)) if member.from_features]
-    if not readers:
-        return None
-    if closure.trees:
-        name = _recorded(pool)[readers[0]].name
-        raise ArgumentError(f"`trees` do not go with {name}, which reads the target's states")
-    return readers[0], max(1, closure.reach)
+    for index, member in enumerate(_recorded(pool)):
+        if member.from_features and closure.trees:
+            raise ArgumentError(f"`trees` do not go with {member.name}, which reads the target's states")
+        if member.from_features:
+            return index, max(1, closure.reach)
+    return None
 
 
 def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, parts: Parts) -> None:
@@ -408,12 +410,6 @@ def _origin(pool: ModelPool) -> str:
     weights = "".join(f"; fetched weights of {name}: {origin}" for name, origin in pool.fetched.items())
     off = "".join(f"; {option} {value!r} of its generation config left off" for option, value in pool.left_off.items())
     return f"recorded from pool {pool.name}{chat}{off}{weights}"
-
-
-def _with_ties(meta: TrieMeta, ties: Ties, requests: Sequence[TrieRequest]) -> TrieMeta:
-    tokens = sum(len(request.trie.trunk) - 1 for request in requests)
-    on_trunk = NearTies(count=ties.on_trunk, tokens=tokens, bound=BOUNDS[getattr(torch, meta.dtype)])
-    return meta.model_copy(update={"near_ties": ties.anywhere, "trunk_near_ties": on_trunk})
 
 
 def _owner(pool: ModelPool, member: LoadedMember) -> str | None:

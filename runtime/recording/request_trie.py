@@ -11,7 +11,7 @@ off the trunk (all except the target if monotone, else all), P pairs of models, 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,6 @@ from .branches import (
     feature_views,
     further_views,
     tree_drafters,
-    with_own_log_prob,
     written_by,
 )
 from .near_ties import near_ties
@@ -167,7 +166,7 @@ class RequestRecorder:
         token = np.concatenate([[-1], trunk]).astype(np.int32)
         self._keep(depth - 1, token, depth, own_log_prob=(own, below), on_trunk=True, seen=seen, further=further)
         closure, writers = self._options.closure, self._writers
-        allowance = first_allowance(closure, num_models=self._num_models, num_contexts=count, writers=writers)
+        allowance = first_allowance(closure, count, writers)
         written = written_by(seen, further, self._reader)[: len(allowance)]
         allowance[:, :-1][written[:, :-1] == trunk] = 0
         allowance[:, -1] = 0
@@ -196,7 +195,9 @@ class RequestRecorder:
         self._ranks = branches.ranks()
         if options.sampling.mode == "greedy":  # the same numbers as for the token itself
             own = np.concatenate([part["own_log_prob"] for part in self._columns], axis=-1)
-            self._ranks = with_own_log_prob(self._ranks, own, [model for _, model in tree_drafters(options.trees)])
+            of_drafters = own[[model for _, model in tree_drafters(options.trees)]]
+            ranks = self._ranks
+            self._ranks = replace(ranks, branch_log_prob=np.where(ranks.rank >= 0, of_drafters, 0.0))
 
     def _evaluate_behind(self, token: Ints, depth: Ints, mask: Mask) -> Asking[tuple[Views, list[Context]]]:
         said = yield Ask(range(self._num_models), token, len(self.prompt) - 1 + depth, mask)
@@ -228,7 +229,8 @@ class RequestRecorder:
         self._put_in_order()
         if self._contexts_of_trees:
             yield from self._grow_trees(self._contexts_of_trees)
-        return self._trie()
+        columns: dict[str, Any] = _joined(self._columns)
+        return Trie(**columns, ranks=self._ranks, features=feature_views(self._further))
 
     def _blocks(self, level: Contexts, num_slots: int, *, share: float) -> list[tuple[Contexts, int, float]]:
         """Contexts in blocks of some `_MAX_ROWS`; none beyond the reach.
@@ -351,10 +353,6 @@ class RequestRecorder:
         self._columns = [columns]
         if self._further:
             self._further = [{name: column[..., order] for name, column in _joined(self._further).items()}]
-
-    def _trie(self) -> Trie:
-        columns: dict[str, Any] = _joined(self._columns)
-        return Trie(**columns, ranks=self._ranks, features=feature_views(self._further))
 
 
 def _joined(parts: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

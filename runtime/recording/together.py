@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..caches import Placement
+from ..caches import Placement, Places
 from ..features import FeatureForward
 from ..forward import ModelForward, ModuleForward
 
@@ -156,7 +156,7 @@ class TreeForward:
         device = self._forward.kv_shape.device
         ids = torch.as_tensor(np.concatenate([row.tokens for row in rows]), dtype=torch.long, device=device)
         counts, kept = list(placement.counts), [row.num_logits or len(row.tokens) for row in rows]
-        keep: Tensor | slice = slice(None)
+        keep: Places = slice(None)
         if kept != counts:
             ends = np.cumsum(counts)
             places = [np.arange(end - own, end) for end, own in zip(ends, kept, strict=True)]
@@ -196,7 +196,7 @@ class TreeForward:
         )
 
     def _run(
-        self, ids: Tensor, placement: Placement, keep: Tensor | slice, before: Sequence[Tensor | None]
+        self, ids: Tensor, placement: Placement, keep: Places, before: Sequence[Tensor | None]
     ) -> tuple[Tensor, Tensor]:
         if isinstance(self._forward, FeatureForward):
             states = torch.cat([row for row in before if row is not None])

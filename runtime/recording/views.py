@@ -200,35 +200,24 @@ def writers_of(closure: Closure, num_models: int, *, reader: int | None = None, 
     return Writers.of(num_models if closure.kind == "full" else num_models - 1, reader=reader, depths=depths)
 
 
-def first_allowance(closure: Closure, *, num_models: int, num_contexts: int, writers: Writers | None = None) -> Ints:
+def first_allowance(closure: Closure, num_contexts: int, writers: Writers) -> Ints:
     """`[W, Q]` how many tokens each writer may write after a context of the trunk, Q of them from the prompt on."""
-    known = writers or writers_of(closure, num_models)
-    allowance = np.full((len(known), num_contexts), closure.reach, dtype=np.int32)
-    allowance[_read_in_any_case(known, np.arange(num_contexts, dtype=np.int32))] = 0
+    allowance = np.full((len(writers), num_contexts), closure.reach, dtype=np.int32)
+    allowance[_read_in_any_case(writers, np.arange(num_contexts, dtype=np.int32))] = 0
     return allowance
 
 
 def offspring(
-    closure: Closure,
-    next_token: Ints,
-    allowance: Ints,
-    *,
-    writers: Writers | None = None,
-    depth: Ints | None = None,
-    off_trunk: int = 0,
+    closure: Closure, next_token: Ints, allowance: Ints, *, writers: Writers, depth: Ints, off_trunk: int
 ) -> NextLevel:
     """The next level: the children of Q contexts, one per context and token.
 
     Writers may write `allowance` `[W, Q]` tokens there, 0 where their token is on the trunk; further rows of
-    `next_token` are not read. Where a writer drafts from the target's states, `depth` is needed: `[Q]` tokens after the
-    prompt, and how many the Q contexts are `off_trunk`.
+    `next_token` are not read. `depth` is `[Q]` tokens after the prompt, the last `off_trunk` of them off the trunk.
     """
     branches = grow(next_token[: len(allowance)], allowance, closure.run, writers)
-    if closure.kind == "full":
-        branches = replace(branches, allowance=np.full_like(branches.allowance, closure.reach))
-    if writers is None or depth is None:
-        return branches
-    allowed = branches.allowance.copy()
+    full = closure.kind == "full"
+    allowed = np.full_like(branches.allowance, closure.reach) if full else branches.allowance.copy()
     allowed[_read_in_any_case(writers, depth[branches.parent] + np.int32(1))] = 0
     if closure.kind == "monotone":  # the target judges on the trunk only, so contexts off it are not judged
         allowed[(writers.depth > 0) & (writers.depth < off_trunk + 2)] = 0

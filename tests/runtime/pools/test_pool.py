@@ -221,10 +221,10 @@ def test_a_hub_id_goes_to_the_hub_as_it_is(folder, built, monkeypatch):
         return str(built / "target" / name) if (built / "target" / name).is_file() else None
 
     (folder / "pool.toml").write_text(HEAD + TARGET.replace('path = "target"', 'path = "owner/name"'), encoding="utf-8")
-    monkeypatch.setattr("paceline.runtime.pools.configs.cached_file", refuse)
+    monkeypatch.setattr("paceline.runtime.pools.tokenizer_files.cached_file", refuse)
     assert "offline second line" in load_error(folder)
     monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", answer)
-    monkeypatch.setattr("paceline.runtime.pools.configs.cached_file", stored)
+    monkeypatch.setattr("paceline.runtime.pools.tokenizer_files.cached_file", stored)
     assert ModelPool.load(folder).target.num_layers == 4
     assert asked == [("owner/name", "config.json"), ("owner/name", "generation_config.json"), "owner/name"]
 

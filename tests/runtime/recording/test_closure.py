@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.recording.views import first_allowance, offspring
+from paceline.runtime.recording.views import first_allowance, offspring, writers_of
 from paceline.traces.meta import Closure
 
 from .closure_definition import Context, Definition, NextToken
@@ -31,8 +31,9 @@ def grown(wanted: Definition) -> list[Context]:
     """What the code under test gives, level by level."""
     models, closure, trunk = wanted.models, wanted.closure, wanted.trunk()
     contexts, level = list(trunk), trunk
-    allowance = first_allowance(closure, num_models=len(models), num_contexts=len(trunk))
-    for _ in range(closure.reach):
+    writers = writers_of(closure, len(models))
+    allowance = first_allowance(closure, len(trunk), writers)
+    for off_trunk in range(closure.reach):
         growing = [place for place, context in enumerate(level) if wanted.open_ended(context)]
         level, allowance = [level[place] for place in growing], allowance[:, growing]
         next_token = np.array([[model(context) for context in level] for model in models], dtype=np.int32)
@@ -40,7 +41,8 @@ def grown(wanted: Definition) -> list[Context]:
         for writer, place in np.ndindex(allowance.shape):
             if (*level[place], int(next_token[writer, place])) in trunk:
                 allowance[writer, place] = 0
-        branches = offspring(closure, next_token, allowance)
+        depth = np.array([len(context) for context in level], dtype=np.int32)
+        branches = offspring(closure, next_token, allowance, writers=writers, depth=depth, off_trunk=off_trunk)
         level = [(*level[above], int(token)) for above, token in zip(branches.parent, branches.token, strict=True)]
         allowance = branches.allowance
         contexts.extend(level)
