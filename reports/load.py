@@ -86,7 +86,7 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
     apart = [(row.about.policy, _differences(best, row, aim.figure)) for row in others]
     if aim is GOODPUT and others and not any(any(differences) for _, differences in apart):
         return best_at(rate, rows, IN_SYSTEM)
-    tied = {policy: differences for policy, differences in apart if _hold_zero(differences)}
+    tied = {policy: found for policy, found in apart if _interval(found).low <= 0 <= _interval(found).high}
     better = [row.about.policy for row in others if not is_better_at_ends(best, row, aim.figure, most=aim.most)]
     enough = [enough_values(differences) for differences in tied.values() if len(differences) > 1]
     return Best(
@@ -119,7 +119,9 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
                 f"between {_rate(low.rate)} and {_rate(high.rate)} the best policy changes from {low.policy} to "
                 f"{high.policy}"
             )
-    lines += _at_rates((best.rate, _alike(best)) for best in found)
+    lines += _at_rates(
+        (best.rate, f"{_list(best.same)} did exactly as well as {best.policy}" if best.same else "") for best in found
+    )
     for (policy, open_to, seeds), of_rates in groupby(found, key=lambda best: (best.policy, best.open_to, best.seeds)):
         if open_to:
             bests = list(of_rates)
@@ -130,14 +132,10 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
     return [*lines, *_at_rates((best.rate, _open_by_cost(best)) for best in found)]
 
 
-def _alike(best: Best) -> str:
-    return f"{_list(best.same, 'and')} did exactly as well as {best.policy}" if best.same else ""
-
-
 def _open_by_cost(best: Best) -> str:
     if not best.by_cost or best.policy == BASELINE:
         return ""
-    return f"{_list(best.by_cost, 'and')} cannot be told apart from {best.policy} by this cost"
+    return f"{_list(best.by_cost)} cannot be told apart from {best.policy} by this cost"
 
 
 def _at_rates(said: Iterable[tuple[float | None, str]]) -> list[str]:
@@ -195,12 +193,6 @@ def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:
     return [a - b for a, b in paired(best.by_seed(figure), other.by_seed(figure))]
 
 
-def _hold_zero(differences: Sequence[float]) -> bool:
-    """Whether their interval contains 0; with one seed, whether it is 0."""
-    low, high = _interval(differences).bounds
-    return low <= 0 <= high
-
-
 def _span(rates: Sequence[float | None]) -> str:
     if rates[0] is None:
         return "at the workload's own rate"
@@ -211,8 +203,8 @@ def _rate(rate: float | None) -> str:
     return "the workload's own rate" if rate is None else f"{rate:g} arrivals/s"
 
 
-def _list(names: Sequence[str], word: str) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 ENDED: Shown = {
@@ -301,9 +293,7 @@ class LoadComparison(Pictured):
         told = {best.rate: best.policy for best in self.best if BASELINE in best.by_cost} if several else {}
         for_what = "cannot be told apart from the target alone by this cost"
         open_to = [(one.rate, [name for name in one.gain_open if name != told.get(one.rate)]) for one in self.rates]
-        return lines + _at_rates(
-            (rate, f"{_list(names, 'and')} {for_what}" if names else "") for rate, names in open_to
-        )
+        return lines + _at_rates((rate, f"{_list(names)} {for_what}" if names else "") for rate, names in open_to)
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving.md)."""

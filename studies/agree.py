@@ -100,17 +100,12 @@ class BothWorlds:
         parts = []
         for start in range(0, len(self.prompts), self.batch):
             progress.note(f"{policy.name}, request {start + 1} of {len(self.prompts)}")
-            parts.append(self._part(start)._lossy_agreement(policy))
+            part = slice(start, start + self.batch)
+            recording = replace(self.recording, requests=self.recording.requests[part])
+            some = replace(self, recording=recording, prompts=self.prompts[part])
+            built = policy.build(loaded_pool(self.pool))
+            parts.append(some._compared(policy.name, built, some._replay(policy, strict=False)))
         return joined(parts)
-
-    def _part(self, start: int) -> "BothWorlds":
-        part = slice(start, start + self.batch)
-        recording = replace(self.recording, requests=self.recording.requests[part])
-        return replace(self, recording=recording, prompts=self.prompts[part])
-
-    def _lossy_agreement(self, policy: NamedPolicy) -> Agreement:
-        decider = policy.build(loaded_pool(self.pool))
-        return self._compared(policy.name, decider, self._replay(policy, strict=False))
 
     def _replay(self, policy: NamedPolicy, *, strict: bool) -> ReplayedRun:
         tables = TrieTables(self.recording)
@@ -308,12 +303,12 @@ class Agreements(Printed):
         """One row per policy."""
         meta = self.meta
         closure, sampling = meta["closure"], Sampling.model_validate(meta["sampling"])
+        ahead = "" if meta["overlap"] == "auto" else f", members that work at the same time in {meta['overlap']}"
         head = (
             f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
             f"{closure['reach']}, run {closure['run']}), {counted(meta['requests'], 'request')}, at most "
             f"{counted(meta['max_new_tokens'], 'token')} each, batch {meta['batch']}, cache {meta['cache']}"
-            f"{start_words(meta)}{prefix_words(meta)}"
-            f"{_overlap_words(meta)}"
+            f"{start_words(meta)}{prefix_words(meta)}{ahead}"
         )
         return [replace(agreement_table(self.policies), title=head)]
 
@@ -370,7 +365,9 @@ def agree(
     """
     own = checked(AgreeOptions, options)
     memory = Memory(cache=own.cache, prefixes=prefix_cache_size(own.prefix_cache, own.block_tokens))
-    start, given = start_of(own.start), _asked_for(policies)
+    start, given = start_of(own.start), None if policies is None else named_policies(policies)
+    for policy in given or ():
+        refuse_oracle(policy.made_by, policy.name)
     if recording is not None and (own.closure, own.reach, own.run) != (None, None, None):
         raise ArgumentError("`closure`, `reach` and `run` belong to a recording made now; `recording` has its own")
     sampling, everyone = own.sampling or GREEDY, prompts_of(prompts)
@@ -380,8 +377,12 @@ def agree(
     asked = named_policies(default_policies(members)) if given is None else given
     deciders = [_decider(policy, members, everyone, lossless=own.lossless) for policy in asked]
     check_has_use(own.overlap, {policy.name: made for policy, made in zip(asked, deciders, strict=True)})
-    closed = None if recording is not None else closure_for(deciders, own.closure, own.reach, own.run)
-    replayed = _recording(recording, models, requests, closed, sampling=sampling, max_new_tokens=own.max_new_tokens)
+    longest = own.max_new_tokens
+    if recording is not None:
+        replayed = matching_trace(Path(recording), models, requests, sampling=sampling, max_new_tokens=longest)
+    else:
+        closure = closure_for(deciders, own.closure, own.reach, own.run)
+        replayed = recording_made_now(models, requests, sampling, closure, longest)
     worlds = BothWorlds(
         pool=models,
         recording=replayed,
@@ -392,30 +393,7 @@ def agree(
         lossless=own.lossless,
         overlap=own.overlap,
     )
-    return _agreements(worlds, asked, deciders, max_new_tokens=own.max_new_tokens)
-
-
-def _recording(
-    given: str | Path | None,
-    pool: ModelPool,
-    prompts: Sequence[Prompt],
-    closure: Closure | None,
-    *,
-    sampling: Sampling,
-    max_new_tokens: int,
-) -> TrieRecording:
-    """The recording to replay: the given one, or one made now, with a closure."""
-    if given is not None:
-        return matching_trace(Path(given), pool, prompts, sampling=sampling, max_new_tokens=max_new_tokens)
-    assert closure is not None
-    return recording_made_now(pool, prompts, sampling, closure, max_new_tokens)
-
-
-def _asked_for(policies: PoliciesGiven | None) -> Sequence[NamedPolicy] | None:
-    given = None if policies is None else named_policies(policies)
-    for policy in given or ():
-        refuse_oracle(policy.made_by, policy.name)
-    return given
+    return _agreements(worlds, asked, deciders, max_new_tokens=longest)
 
 
 def _decider(policy: NamedPolicy, pool: Pool, prompts: Sequence[Prompt], *, lossless: bool) -> Policy:
@@ -477,10 +455,6 @@ def _near_ties_at(agreement: Agreement, recording: TrieRecording, pool: ModelPoo
     return near_ties_along(
         pool, record.request_id, record.prompt, answer, first=first, sampling=recording.meta.sampling
     )
-
-
-def _overlap_words(meta: Mapping[str, Any]) -> str:
-    return "" if meta["overlap"] == "auto" else f", members that work at the same time in {meta['overlap']}"
 
 
 def _near_tie_line(ties: list[tuple[str, int]], dtype: str) -> str:

@@ -4,7 +4,7 @@ Also the further parts of a comparison: figures by tag, regret against oracles, 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..policies.about import about_of, check_tags, may_work_ahead
-from ..policies.chain_text import BASELINE, ChainSpec, chains_in
+from ..policies.chain_text import BASELINE, chains_in
 from ..policies.fixed import Chain, Plain
 from ..policies.oracles import OracleChain, OracleWindow
 from ..reports.comparison import Comparison, DeviceRange, Sweep
@@ -255,12 +255,12 @@ def swept(
     told = {
         "batch": list(batches),
         "remarks": setting.remarks(*batches),
-        "cost_notes": _once(note for one in comparisons.values() for note in one.meta["cost_notes"]),
+        "cost_notes": list(dict.fromkeys(note for one in comparisons.values() for note in one.meta["cost_notes"])),
         "left_out": [
             f"batch {batch:,}: {reason}" for batch, one in comparisons.items() for reason in one.meta["left_out"]
         ],
     }
-    windows = {str(chain): _windows(chain) for chain in found}
+    windows = {str(chain): dict(zip(chain.members, chain.windows, strict=False)) for chain in found}
     return Sweep(meta={**meta, **told}, chains=windows, comparisons=comparisons)
 
 
@@ -279,14 +279,6 @@ def _compared(
         return runs.side_by_side(meta, scenarios.first.cost, ends)
     except CostRangeError as error:
         raise CostRangeError(f"batch {scenarios.first.batch:,}: {error}") from error
-
-
-def _windows(chain: ChainSpec) -> dict[str, int]:
-    return dict(zip(chain.members, chain.windows, strict=False))
-
-
-def _once(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
 
 
 OUTER = (MappedBy.all, MappedBy.memory)

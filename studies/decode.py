@@ -371,7 +371,7 @@ class DecodedByPolicy(Pictured):
         known = [(run, run.summary) for run in self.runs]
         speeds = self._speeds()
         rows = [
-            _cells(run, summary, speeds[place] if speeds else _once(summary))
+            _cells(run, summary, speeds[place] if speeds else {"tokens/s": f"{summary.output_tokens_per_s:,.1f}"})
             for place, (run, summary) in enumerate(known)
             if summary is not None
         ]
@@ -519,10 +519,6 @@ def _shares_of(runs: Sequence[Decoded]) -> tuple[RequestShares, ...]:
 def _speeds_of(runs: Sequence[Decoded]) -> tuple[float, ...]:
     """Tokens/s of each; 0 if it finished no request."""
     return tuple(0.0 if run.summary is None else run.summary.output_tokens_per_s for run in runs)
-
-
-def _once(summary: Summary) -> dict[str, str]:
-    return {"tokens/s": f"{summary.output_tokens_per_s:,.1f}"}
 
 
 def _cells(run: Decoded, summary: Summary, speeds: Mapping[str, str]) -> dict[str, str]:

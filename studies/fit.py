@@ -3,7 +3,7 @@
 It is fitted to the tokens that rounds of one drafter would have judged over a recording's own text. Letter: N tokens.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -209,12 +209,13 @@ def _fitted(
     weights = fit_logistic(_rows(fitted, start), _kept(fitted))
     bias, *others = weights.tolist()
     drafter, target, members = tells_of
+    hashes = [each.sha256 for each in judged]
     head = AcceptanceHead(
         drafter=drafter,
         target=target,
         members=members,
         recording=names,
-        sha256=judged[0].sha256 if len(judged) == 1 else _hash_of(each.sha256 for each in judged),
+        sha256=hashes[0] if len(hashes) == 1 else sha256("\n".join(hashes).encode()).hexdigest(),
         num_tokens=len(_kept(fitted)),
         window=window,
         start=start,
@@ -223,10 +224,6 @@ def _fitted(
         held_out=fit_of(chances_of(_rows(held_out, start), weights), _kept(held_out)),
     )
     return FittedHead(head=head, num_requests=len(fitted), num_held_out=len(held_out))
-
-
-def _hash_of(texts: Iterable[str]) -> str:
-    return sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _rows(judged: Sequence[JudgedTokens], start: float) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ Also descriptions of a cluster or a workload, without serving.
 """
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -159,11 +159,12 @@ def _memory_table(name: str, replica: PlacedReplica) -> Grid:
     for device in replica.memory:
         rows += _device_rows(device)
         lines.append(len(rows) - 1)
+    unknown = [member.name for device in replica.memory for member in device.members if member.shape is None]
     return table(
         rows,
         texts=("device", "prefix cache"),
         title=f"Memory of replica: {name}",
-        remarks=(*REMARKS, *_unknown(replica)),
+        remarks=[*REMARKS, *([f"shapes not known, counted as no bytes: {', '.join(unknown)}"] if unknown else [])],
         lines=lines,
     )
 
@@ -201,11 +202,6 @@ def _member_cells(member: MemberMemory) -> dict[str, str]:
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.3f}"
-
-
-def _unknown(replica: PlacedReplica) -> list[str]:
-    names = [member.name for device in replica.memory for member in device.members if member.shape is None]
-    return [f"shapes not known, counted as no bytes: {', '.join(names)}"] if names else []
 
 
 def _group_json(name: str, replicas: Sequence[PlacedReplica]) -> dict[str, Any]:
@@ -305,7 +301,9 @@ def compare_under_load(
             why=asked.why,
             partial=policies is None and asked.chains is None,
         )
-        found = _without(runs.refused, list(runs.at_rates(asked_rates, named)))
+        every = list(runs.at_rates(asked_rates, named))  # a policy that is rejected at any rate is left out of all
+        known = [[row for row in one.rows if row.about.policy not in runs.refused] for one in every]
+        found = tuple(replace(one, rows=tuple(rows)) for one, rows in zip(every, known, strict=True) if rows)
         if not found:
             raise KeyboardInterrupt if interrupts.heard() else next(iter(runs.refused.values()))
     return LoadComparison(
@@ -354,12 +352,6 @@ def check_policies(setting: ServingSetting, policies: Sequence[NamedPolicy], tab
         )
     for policy in policies:
         check_policy(setting, policy, tables)
-
-
-def _without(refused: Container[str], rates: Sequence[AtRate]) -> tuple[AtRate, ...]:
-    """Rows without the policies that were rejected at any rate."""
-    kept = [replace(one, rows=tuple(row for row in one.rows if row.about.policy not in refused)) for one in rates]
-    return tuple(one for one in kept if one.rows)
 
 
 def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:

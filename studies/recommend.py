@@ -252,7 +252,8 @@ def _settable(found: Sequence[AtBatch], engine_and_version: tuple[str, str | Non
         return [(one.tuned_on or one.tokens_per_s) / (own.tuned_on or own.tokens_per_s) for one, own in pairs]
 
     lengths = [one.draft_tokens for one in found[0].candidates]
-    best = max((length for length in lengths if _everywhere(found, length)), key=lambda length: min(kept(length)))
+    everywhere = set.intersection(*({one.draft_tokens for one in each.candidates} for each in found))
+    best = max((length for length in lengths if length in everywhere), key=lambda length: min(kept(length)))
     least = min(kept(best))
     where = found[kept(best).index(least)].batch
     title = ENGINES[engine].title
@@ -260,10 +261,6 @@ def _settable(found: Sequence[AtBatch], engine_and_version: tuple[str, str | Non
         f"{title} {version} is older than {ENGINES[engine].version}, where K by running requests was read: one K for "
         f"all, K = {best}, which loses most at {where:,} running, {max(1 - least, 0.0):.0%}"
     ]
-
-
-def _everywhere(found: Sequence[AtBatch], length: int) -> bool:
-    return all(any(one.draft_tokens == length for one in each.candidates) for each in found)
 
 
 def pasted(

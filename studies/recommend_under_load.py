@@ -141,7 +141,7 @@ def recommend_under_load(
     asked = checked(RecommendUnderLoadOptions, {**options, "workload": workload, "cluster": cluster})
     question = _question(recording, asked)
     named = named_policies(list(dict.fromkeys([*map(question.chain, (0, *question.lengths)), *policies])))
-    reported = question.settings[1]
+    reported, halves = question.settings[1], question.halves
     version_of(asked, reported.replay)  # raises before the long runs
     check_policies(reported, named, reported.tables(asked.seed))
     if question.limits:
@@ -162,8 +162,7 @@ def recommend_under_load(
     if by_batch is not None:
         lines += replayed_candidates(by_batch.batches, by_batch.compared, first=len(lines) + 1)
     return RecommendationUnderLoad(
-        meta=meta_of(reported)
-        | dict(zip(("requests_tuned_on", "requests"), map(_count, question.halves), strict=True)),
+        meta=meta_of(reported) | {"requests_tuned_on": len(halves[0].requests), "requests": len(halves[1].requests)},
         limits=question.limits,
         rate=asked.rate,
         candidates=candidates,
@@ -180,10 +179,6 @@ def recommend_under_load(
         remarks=tuple(dict.fromkeys([*other.notes, *_unasked(question, by_batch)])),
         ledger=ledger_of(UNDER_LOAD, recording, {**vars(asked), "replayed_at": question.replayed_at}, lines),
     )
-
-
-def _count(recording: Recording) -> int:
-    return len(recording.requests)
 
 
 def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoadOptions) -> _Question:
@@ -340,7 +335,8 @@ def _chosen(
         return _Choice(policy=best, tied=tied, open_because=BARE, by_cost=True)
     rivals = [BASELINE] if best != BASELINE else ranked[1:]
     for name in rivals:
-        is_faster = [_fastest((best, name), end) == name for end in (other, *ends)]
+        # Of equal ones, and of those without a run, the best one counts as the faster.
+        is_faster = [_seconds(end.rows.get(name)) < _seconds(end.rows.get(best)) for end in (other, *ends)]
         if all(is_faster):
             why = f"on the other half of the requests {name} is faster than {best}"
             return _Choice(policy=best, tied=tied, open_because=why)
@@ -354,11 +350,6 @@ def _at_slow_end(question: _Question, policy: str | None, ends: Sequence[_Served
     """By how much the choice misses limits at the slow end of the cost; "" if it keeps them."""
     row = ends[-1].rows.get(policy) if ends and policy is not None else None
     return "" if row is None else missed(row, question.limits)
-
-
-def _fastest(names: tuple[str, str], served: _Served) -> str:
-    """The one with the least time in the system; the first of equal ones, and of those without a run."""
-    return min(names, key=lambda name: _seconds(served.rows.get(name)))
 
 
 def _seconds(row: SeedRow | None) -> float:
