@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..base.errors import ArgumentError
 from ..base.options import given
 from ..sim.simulate import MOST_BATCH
 from ..studies.compare import MOST_CELLS
@@ -25,7 +24,15 @@ from ..studies.options import (
     WhyOptions,
 )
 from ..studies.setting import open_recording
-from .options import WORKLOAD, FindRateOption, FromOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
+from .options import (
+    FindRateOption,
+    FromOption,
+    GivenClusterOption,
+    GivenWorkloadOption,
+    PoliciesOption,
+    RatesOption,
+    TraceOption,
+)
 from .output import (
     FigureOption,
     HtmlOption,
@@ -35,6 +42,7 @@ from .output import (
     check_json_path,
     refuse_beside,
     refuse_others,
+    refuse_without,
     show,
     show_again,
 )
@@ -75,9 +83,7 @@ def compare(
     json: JsonOption = None,
     kept: LogOptions,
     load: LoadOptions,
-    workload: Annotated[
-        str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
-    ] = None,
+    workload: GivenWorkloadOption = None,
     rate: RatesOption = None,
     find_rate: FindRateOption = None,
     cluster: GivenClusterOption = None,
@@ -87,7 +93,11 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     if from_ is not None:
-        _compare_again(context, from_, json)
+        from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
+
+        refuse_others(context, "--from", but=("from_", "json"))
+        check_json_path(json)
+        show_again(json, compare_again(from_))
         return
     written = _checked(kept, replay.cost, figure=figure, html=html, json=json)
     under = {**vars(replay), **vars(repeats)}
@@ -103,7 +113,7 @@ def compare(
         refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **more)
         show_found_rates(trace, policy, under, find_rate=find_rate, html=html, json=json)
         return
-    _refuse_without_workload(load, rate=rate, find_rate=find_rate, cluster=cluster)
+    refuse_without("`workload`", **given(load), rate=rate, find_rate=find_rate, cluster=cluster)
     if sweep:
         refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on, **given(reorder))
         show(found=sweep_chains(open_recording(trace), sweep, batches=batches(batch), **under, **vars(mix)), **written)
@@ -124,20 +134,6 @@ def _checked(
     check_figure_path(figure, log)
     check_html_path("--html", html, log, figure, json)
     return {"figure": figure, "html": html, "json": json}
-
-
-def _refuse_without_workload(load: LoadOptions, **alone: object) -> None:
-    for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
-        raise ArgumentError(f"`{name}` goes with `workload`")
-
-
-def _compare_again(context: typer.Context, candidate: str, json: Path | None) -> None:
-    """Run a candidate of a recommendation again; raises ArgumentError for any other option that was given."""
-    from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
-
-    refuse_others(context, "--from", but=("from_", "json"))
-    check_json_path(json)
-    show_again(json, compare_again(candidate))
 
 
 def batches(text: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,6 +78,19 @@ def refuse_beside(option: str, **values: object) -> None:
         raise ArgumentError(f"`{first}` does not apply to {option}{advice}")
 
 
+def refuse_without(option: str, **values: object) -> None:
+    """Raise ArgumentError for the first given option that goes with `option`."""
+    for name in (name for name, value in values.items() if value is not None):
+        raise ArgumentError(f"`{name}` goes with {option}")
+
+
+def check_cluster(cluster: str | None) -> str:
+    """The cluster of a workload; raises ValueError where none was given."""
+    if cluster is None:
+        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
+    return cluster
+
+
 def refuse_others(context: typer.Context, option: str, *, but: Collection[str]) -> None:
     """Raise ArgumentError for the first option that was typed and is not among `but`."""
     for name in context.params:
@@ -121,10 +134,14 @@ def check_json_path(path: Path | None, *others: Path | None) -> None:
     """
     if path is None or str(path) == "-":
         return
-    check_file_path("--json", path)
-    same = [other for other in others if other is not None and place_of(other) == place_of(path)]
-    if same:
-        raise ValueError(f"--json must be a file of its own, got {str(path)!r}")
+    _check_own_file("--json", path, others)
+
+
+def _check_own_file(option: str, path: Path, others: Iterable[Path | None]) -> None:
+    """As `check_file_path`; raises ValueError also for a path that is one of the others."""
+    check_file_path(option, path)
+    if any(other is not None and place_of(other) == place_of(path) for other in others):
+        raise ValueError(f"{option} must be a file of its own, got {str(path)!r}")
 
 
 def check_file_path(option: str, path: Path) -> None:
@@ -148,12 +165,8 @@ FigureOption = Annotated[Path | None, typer.Option(help="Draw into this .svg, .p
 def check_figure_path(path: Path | None, *others: Path | None) -> None:
     """Reject, before a long run, a figure that could not be drawn or written after it; raises as `check_json_path`."""
     check_figure(path)
-    if path is None:
-        return
-    check_file_path("--figure", path)
-    same = [other for other in others if other is not None and place_of(other) == place_of(path)]
-    if same:
-        raise ValueError(f"--figure must be a file of its own, got {str(path)!r}")
+    if path is not None:
+        _check_own_file("--figure", path, others)
 
 
 HtmlOption = Annotated[Path | None, typer.Option(help="Write one self-contained page, .html, as well.")]
@@ -166,10 +179,7 @@ def check_html_path(option: str, path: Path | None, *others: Path | None) -> Non
     needs_matplotlib()
     if path.suffix != ".html":
         raise ValueError(f"{option} must end in .html, got {str(path)!r}")
-    check_file_path(option, path)
-    same = [other for other in others if other is not None and place_of(other) == place_of(path)]
-    if same:
-        raise ValueError(f"{option} must be a file of its own, got {str(path)!r}")
+    _check_own_file(option, path, others)
 
 
 def check_new_folder(option: str, path: Path | None, *, what: str = "a run") -> None:

@@ -1,6 +1,5 @@
 """`paceline profile | validate`: what operations take on this machine, and how true simulated seconds are."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +25,7 @@ from .options import (
     ThreadsOption,
     named_recording,
 )
-from .output import FigureOption, JsonOption, check_figure_path, check_file_path, check_json_path, show
+from .output import FigureOption, JsonOption, check_figure_path, check_file_path, check_json_path, refuse_without, show
 from .typed import numbers, whole_numbers
 
 if TYPE_CHECKING:
@@ -120,30 +119,20 @@ def profile(
         given: dict[str, object] = {"prompts": prompts, "recording": trace, "out": out, "policy": policy}
         unchanged = asdict(_Rounds())
         changed = {name: value != unchanged[name] for name, value in asdict(rounds).items()}
-        _refuse_beside_check(given | shapes.given() | changed, sampling=mode is not None, chat=chat)
+        given |= {**shapes.given(), **changed, "sampling": mode is not None, "chat": chat}
+        for name in (name for name, value in given.items() if value):
+            raise ArgumentError(f"`{name}` does not apply to `check`, which measures a few forwards only")
         _check(pool, file, threads=threads, debug=debug, json=json)
         return
-    _check_files(file, out)
+    if file is not None:
+        raise ValueError(f"FILE goes with --check, got {str(file)!r}; --out names the file to write")
+    if out is not None:
+        check_file_path("--out", out)
     with needs_torch():
         from ..studies.profile import profile as profile_pool
     options = asdict(rounds) | {"policies": policy or (), "threads": threads, "chat": chat, "debug": debug}
     found = profile_pool(pool, prompts, recording=trace, out=out, sampling=mode, grid=shapes.grid(), **options)
     show(json, found)
-
-
-def _check_files(file: Path | None, out: Path | None) -> None:
-    """Raises ValueError for a FILE without --check, or one that cannot be written."""
-    if file is not None:
-        raise ValueError(f"FILE goes with --check, got {str(file)!r}; --out names the file to write")
-    if out is not None:
-        check_file_path("--out", out)
-
-
-def _refuse_beside_check(values: Mapping[str, object], **changed: bool) -> None:
-    """Raise ArgumentError for the first given option that a check would ignore."""
-    given = next((name for name, value in {**values, **changed}.items() if value), None)
-    if given is not None:
-        raise ArgumentError(f"`{given}` does not apply to `check`, which measures a few forwards only")
 
 
 def _check(pool: Path | None, file: Path | None, *, threads: int, debug: bool, json: Path | None) -> None:
@@ -215,11 +204,6 @@ class _Load:
         int, typer.Option(help="With --workload: seed of arrivals, and of the requests drawn for them.")
     ] = 0
 
-    def refuse_without_workload(self) -> None:
-        """Raise ArgumentError for the first given option that only --workload takes."""
-        for name in given(self):
-            raise ArgumentError(f"`{name}` goes with --workload")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
@@ -254,25 +238,6 @@ class _Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedOn:
-    """What serves observed requests in the simulator, of `validate`'s common options.
-
-    Attributes:
-        cluster: a TOML file, or a device; None: not given.
-        policy: as often as it was given.
-        trace: that acceptance is drawn from; None: the shipped one.
-        cost: of all replicas; None: the cluster's own.
-        seed: of all random draws.
-    """
-
-    cluster: str | None
-    policy: list[str] | None
-    trace: Path | None
-    cost: str | None
-    seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedAsked:
     """Options: which observed run is compared, and how."""
 
@@ -297,32 +262,30 @@ class ObservedAsked:
         typer.Option(metavar="FILE.json", help="With --calibrate: write what was fitted, for --cost."),
     ] = None
 
-    def validated(self, asked: ServedOn, bounds: _Bounds, unused: Mapping[str, object]) -> ObservedValidation:
-        """The validation; raises ValueError for a missing option, or for one of `unused` that was given."""
+    def validated(
+        self, load: _Load, policy: list[str] | None, trace: Path | None, cost: str | None, bounds: _Bounds
+    ) -> ObservedValidation:
+        """The validation; raises ValueError for a missing option."""
         assert self.observed is not None
-        for name, is_given in unused.items():
-            if is_given:
-                raise ArgumentError(f"`{name}` does not apply to `observed`, whose requests are those of the run")
-        if asked.cluster is None:
+        if load.cluster is None:
             raise ArgumentError("`observed` goes with `cluster` FILE or `cluster` DEVICE")
-        if asked.policy is not None and len(asked.policy) > 1:
-            raise ValueError(f"--policy must be given once beside --observed, got {', '.join(asked.policy)}")
+        if policy is not None and len(policy) > 1:
+            raise ValueError(f"--policy must be given once beside --observed, got {', '.join(policy)}")
         return validate_observed(
             self.observed,
-            cluster=asked.cluster,
+            cluster=load.cluster,
             calibrate_on=self.calibrate or (),
             write_cost=self.write_cost,
-            policy=None if asked.policy is None else asked.policy[0],
-            recording=asked.trace,
-            cost=asked.cost,
-            seed=asked.seed,
+            policy=None if policy is None else policy[0],
+            recording=trace,
+            cost=cost,
+            seed=load.seed,
             **given(bounds),
         )
 
     def needed_without(self, trace: Path | None) -> Path:
         """The recording, needed without --observed; raises ArgumentError without it, or for an option of --observed."""
-        for name in given(self):
-            raise ArgumentError(f"`{name}` goes with `observed`")
+        refuse_without("`observed`", **given(self))
         if trace is None:
             raise ArgumentError("`trace` must be given, except with `observed`")
         return trace
@@ -360,14 +323,11 @@ def validate(
         check_file_path("--write-cost", observed.write_cost)
     if observed.observed is not None:
         beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
-        beside |= {
-            "allow_foreign_profile": allow_foreign_profile,
-            "chat": chat,
-            "debug": debug,
-            **dict.fromkeys(given(cells), True),
-        }
-        asked = ServedOn(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
-        judged = observed.validated(asked, bounds, beside | {"workload": load.workload, "rate": load.rate})
+        beside |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat, "debug": debug}
+        beside |= {**dict.fromkeys(given(cells), True), "workload": load.workload, "rate": load.rate}
+        for name in (name for name, value in beside.items() if value):
+            raise ArgumentError(f"`{name}` does not apply to `observed`, whose requests are those of the run")
+        judged = observed.validated(load, policy, trace, cost, bounds)
         show(json, judged)
         if not judged.within:
             raise typer.Exit(BEYOND)
@@ -382,7 +342,7 @@ def validate(
         show(json, served)
         bounds.exit_beyond(*served.errors)
         return
-    load.refuse_without_workload()
+    refuse_without("--workload", **given(load))
     with needs_torch():
         from ..studies.validate import validate as validate_seconds
     requests = 8 if cells.limit is None else cells.limit

@@ -30,6 +30,7 @@ from .options import CLUSTER, WORKLOAD, FromOption, ModelsOption, RateOption, Sl
 from .output import (
     FigureOption,
     JsonOption,
+    check_cluster,
     check_figure_path,
     check_file_path,
     check_html_path,
@@ -329,6 +330,4 @@ def show_found_rates(
 
 
 def _check_served(options: dict[str, Any], json: Path | None) -> None:
-    if options["cluster"] is None:
-        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
-    check_json_path(json, Path(options["workload"]), Path(options["cluster"]))
+    check_json_path(json, Path(options["workload"]), Path(check_cluster(options["cluster"])))
