@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import atan, ceil, cos, exp, log, log10, pi, prod, sin, sqrt
 from statistics import fmean, stdev
+from typing import Any
 
 LEVEL = 0.95
 NORMAL = 1.959963984540054  # the z with P(|Z| <= z) = 0.95
@@ -37,6 +38,10 @@ class Interval:
     def bounds(self) -> tuple[float, float]:
         """Both ends, the lower one first."""
         return self.low, self.high
+
+    def to_json(self) -> dict[str, Any]:
+        """The mean, and both ends."""
+        return {"mean": self.mean, "ci": list(self.bounds)}
 
 
 def mean_interval(values: Sequence[float]) -> Interval:

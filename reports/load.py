@@ -399,7 +399,7 @@ class LoadComparison(Pictured):
         best = self._best_row(at_rate)
         if best is None:
             return None
-        return {name: {"mean": one.mean, "ci": list(one.bounds)} for name, one in less(row, best).items()}
+        return {name: one.to_json() for name, one in less(row, best).items()}
 
     def _behind(self) -> Grid | None:
         """Differences of the others to the best policy of a rate; None where no rate has a best one and others."""

@@ -264,7 +264,7 @@ ENDS = {
 def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
     """The spread of `latency_seconds`; None without any."""
     seconds = latency_seconds(log, name, among)
-    return spread_of(float(seconds.mean()), np.percentile(seconds, PERCENTILES).tolist()) if len(seconds) else None
+    return Spread.of(seconds) if len(seconds) else None
 
 
 def latency_seconds(log: ServingLog, name: str, among: Mask) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from typing import Any
 from ..base.errors import counted
 from ..runs.serving import ServingAbout, ServingLog, ServingMeta
 from ..traces.workloads.arrival import PS_PER_S
-from ..traces.workloads.summary import Distribution, WorkloadSummary
+from ..traces.workloads.summary import WorkloadSummary
 from .intervals import Interval, mean_interval
 from .page import Pictured
 from .panels import AnyPanel, Section, by_category, ranking
@@ -445,14 +445,13 @@ def _lengths(summary: WorkloadSummary) -> Grid:
         "output tokens": (summary.output_tokens, 0),
         "waits within sessions, s": (summary.wait_s, 2),
     }
-    shown = [_row(name, found, digits) for name, (found, digits) in rows.items() if found is not None]
+    shown = [
+        {"": name, "mean": f"{found.mean:,.{max(1, digits)}f}"}
+        | {part: f"{getattr(found, part):,.{digits}f}" for part in ("p50", "p90", "p99", "max")}
+        for name, (found, digits) in rows.items()
+        if found is not None
+    ]
     return table(shown, title="by request", remarks=summary.about.notes)
-
-
-def _row(name: str, found: Distribution, digits: int) -> dict[str, str]:
-    figures = {"p50": found.p50, "p90": found.p90, "p99": found.p99, "max": found.max}
-    row = {"": name, "mean": f"{found.mean:,.{max(1, digits)}f}"}
-    return row | {heading: f"{figure:,.{digits}f}" for heading, figure in figures.items()}
 
 
 COUNTED: Shown = {name: SERVED[name] for name in ("requests", "finished")}

@@ -73,11 +73,8 @@ class WhatIf(Printed):
         if not (changed.row.mean(figure) and self.base.mean(figure)):
             return None
         pairs = paired(changed.row.by_seed(figure), self.base.by_seed(figure))
-        return (
-            [ours / theirs for ours, theirs in pairs]
-            if all(ours > 0 and theirs > 0 for ours, theirs in pairs)
-            else None
-        )
+        known = all(ours > 0 and theirs > 0 for ours, theirs in pairs)
+        return [ours / theirs for ours, theirs in pairs] if known else None
 
     def tables(self) -> Sequence[Grid]:
         """The run without changes, then the ratio of each figure to it."""
@@ -134,11 +131,11 @@ class WhatIf(Printed):
             "remarks": list(self.remarks),
         }
         terms = {name: self.term(name) for name in COMPARED}
-        return {**found, "over_product": {name: _json(one) for name, one in terms.items() if one is not None}}
+        return {**found, "over_product": {name: one.to_json() for name, one in terms.items() if one is not None}}
 
     def _json_of(self, changed: Changed) -> dict[str, Any]:
         ratios = {name: self.ratio(changed, name) for name in COMPARED}
-        return {name: _json(one) for name, one in ratios.items() if one is not None}
+        return {name: one.to_json() for name, one in ratios.items() if one is not None}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each change, and for all together; a column for each figure's ratio."""
@@ -154,7 +151,3 @@ def _of_term(term: Interval) -> str:
     if term.low <= 1 <= term.high or abs(term.mean - 1) < 1e-9:  # so that a rounding error does not look like one
         return f"{said}; that they change each other cannot be told"
     return f"{said}; together they are {'quicker' if term.mean < 1 else 'slower'} than that"
-
-
-def _json(interval: Interval) -> dict[str, Any]:
-    return {"mean": interval.mean, "ci": list(interval.bounds)}

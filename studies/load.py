@@ -40,6 +40,7 @@ from .serving import (
     ServingSetting,
     Watched,
     check_policy,
+    group_to_json,
     measured_run,
     notes_on,
     serving_run,
@@ -205,23 +206,9 @@ def _gigabytes(size: int) -> str:
 
 
 def _group_json(name: str, replicas: Sequence[PlacedReplica]) -> dict[str, Any]:
-    one = replicas[0]
-    return {
-        "name": name,
-        "count": len(replicas),
-        "role": str(one.role),
-        "policy": one.policy,
-        "cost": one.cost_name,
-        "tensor_parallel": one.tensor_parallel,
-        "max_num_seqs": one.limits.max_num_seqs,
-        "token_budget": one.limits.token_budget,
-        "preemption": str(one.limits.preemption),
-        "admission": str(one.limits.admission),
-        "shared_prefix": None if one.limits.shared_prefix is None else asdict(one.limits.shared_prefix),
-        "max_model_len": dict(one.limits.max_model_len),
-        "offload": None if one.limits.offload is None else asdict(one.limits.offload),
-        "memory": [_device_json(device) for device in one.memory],
-    }
+    memory = [_device_json(device) for device in replicas[0].memory]
+    split = replicas[0].tensor_parallel
+    return {"name": name, "tensor_parallel": split, **group_to_json(replicas), "memory": memory}
 
 
 def _device_json(device: DeviceMemory) -> dict[str, Any]:
@@ -459,7 +446,7 @@ class LoadRuns:
     def _end(self, setting: ServingSetting, policy: NamedPolicy, workload: Workload, rate: float | None) -> MeasuredRun:
         """The first seed's run at an end of the costs' ranges; an interrupt cuts it."""
         seed = setting.replay.seed
-        watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
+        watched = Watched(interrupts=self.interrupts, on_ended=lambda: None)
         log, _ = serving_run(setting, policy, workload, self.first, rate=rate, seed=seed, watched=watched)
         return measured_run(log, policy.name, setting.promised)
 
@@ -481,14 +468,17 @@ class LoadRuns:
         log = self._run(policy, workload, self._tables(seed), rate, seed)
         if log.meta.stopped == INTERRUPTED:
             return None
-        chance = _chance_in(self.setting, workload, log)
+        # Requests, drafts and, among several replicas, routes are drawn.
+        cluster, drafted = self.setting.cluster, any(level.judged for level in log.meta.levels)
+        routed = len(cluster.replicas) > 1 and cluster.router.maker is not RoundRobin
+        chance = workload.about.drawn or drafted or routed
         self.has_chance |= chance
         return measured_run(log, f"{policy.name}{at}, seed {seed}", self.setting.promised), chance
 
     def _run(
         self, policy: NamedPolicy, workload: Workload, tables: ReplayTables, rate: float | None, seed: int
     ) -> ServingLog:
-        watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
+        watched = Watched(interrupts=self.interrupts, on_ended=lambda: None)
         explained = self.why and seed == self.setting.replay.seed
         try:
             log, served = serving_run(
@@ -542,17 +532,6 @@ def why_of(runs: LoadRuns, rates: Sequence[AtRate]) -> dict[float | None, Why]:
     }
 
 
-def _nothing() -> None:
-    pass
-
-
-def _chance_in(setting: ServingSetting, workload: Workload, log: ServingLog) -> bool:
-    """Whether another seed may give another run: requests, drafts and, among several replicas, routes are drawn."""
-    drafted = any(level.judged for level in log.meta.levels)
-    routed = len(setting.cluster.replicas) > 1 and setting.cluster.router.maker is not RoundRobin
-    return workload.about.drawn or drafted or routed
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WorkloadDescription(Printed):
     """The content of a workload; prints as `paceline workload` does."""
@@ -585,19 +564,14 @@ def describe_workload(
     """
     asked = options or WorkloadOptions()
     recording = None
-    if _draws_lengths(str(workload), asked):
+    text = str(workload)
+    spec = parse_spec(text, asked.rate, asked.concurrency) if is_spec(text) else None
+    if spec is not None and (spec.prompt is None or spec.output is None):
         recording = open_recording(lengths_from)
     elif lengths_from is not None:
-        raise ArgumentError(f"`lengths_from` must be left out: no lengths of {str(workload)!r} are drawn")
+        raise ArgumentError(f"`lengths_from` must be left out: no lengths of {text!r} are drawn")
     opened = with_options(workload, asked, recording)
     if asked.seed and not opened.about.drawn:
-        raise ArgumentError(f"`seed` must be left out: nothing of {str(workload)!r} is drawn")
+        raise ArgumentError(f"`seed` must be left out: nothing of {text!r} is drawn")
     watch = partial(tracked, stage="reading", unit="arrivals", total=opened.about.num_arrivals)
     return WorkloadDescription(summary=summary_of(opened, watch=watch))
-
-
-def _draws_lengths(text: str, options: WorkloadOptions) -> bool:
-    if not is_spec(text):
-        return False
-    spec = parse_spec(text, options.rate, options.concurrency)
-    return spec.prompt is None or spec.output is None

@@ -247,14 +247,6 @@ def remarks_on(recording: Recording, *, batch: int) -> list[str]:
     return [*batch_remarks(batch, len(recording.requests), of="recording"), *recording.about.remarks]
 
 
-def _assumed_device(recording: Recording) -> str:
-    """A remark on the seconds of a recording of a pool without any, where no cost was given."""
-    taken = f"the recording holds no seconds, so these are those of device {default_cost(recording)}"
-    if is_profiled_here(recording):
-        return f"{taken}; `cost` here takes this machine's, of its newest profile of these models"
-    return f"{taken}; for this machine's run paceline profile, then give `cost` here"
-
-
 def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
     """A remark if there are fewer requests than `batch`; `of` names what they are of."""
     if batch <= num_requests:
@@ -326,7 +318,13 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         about = self.recording.about
         assumed = self.cost is None and not (about.costs or self.models) and about.kind == "recorded"
         found = [remark for batch in batches for remark in remarks_on(self.recording, batch=batch)]
-        return [*dict.fromkeys(found), *([_assumed_device(self.recording)] if assumed else [])]
+        if not assumed:
+            return [*dict.fromkeys(found)]
+        taken = f"the recording holds no seconds, so these are those of device {default_cost(self.recording)}"
+        advice = "for this machine's run paceline profile, then give `cost` here"
+        if is_profiled_here(self.recording):
+            advice = "`cost` here takes this machine's, of its newest profile of these models"
+        return [*dict.fromkeys(found), f"{taken}; {advice}"]
 
     def priced(self, reading: MappedBy = MappedBy.device) -> CostModel:
         """The cost model; `reading` is for a measurement mapped to another device."""
@@ -343,10 +341,6 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
             shapes_given=bool(self.models),
             allow_foreign_profile=self.allow_foreign_profile,
         )
-
-    def _profiled_deciding(self, first: Scenario) -> bool:
-        """Whether each policy is charged its seconds in a profile."""
-        return self.decide_s is None and first.cost.knows_operations
 
     def scenarios(self) -> Scenarios:
         """The runs to be made, seed by seed; raises ValueError for options that do not fit the recording."""
@@ -393,7 +387,8 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
             "seeds": self.seeds,
             "orders": self.orders,
             "fixed_mix": self.fixed_mix,
-            "decide_s": None if self._profiled_deciding(first) else self.decide_s or 0.0,
+            # None: each policy is charged its seconds in a profile.
+            "decide_s": None if self.decide_s is None and first.cost.knows_operations else self.decide_s or 0.0,
             "start": first.begins.value,
             "devices": first.placement.name,
             "prefix_cache": None if first.prefixes is None else asdict(first.prefixes),
