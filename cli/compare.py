@@ -99,7 +99,11 @@ def compare(
         check_json_path(json)
         show_again(json, compare_again(from_))
         return
-    written = _checked(kept, replay.cost, figure=figure, html=html, json=json)
+    log = None if kept.log is None else Path(kept.log)
+    check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
+    check_figure_path(figure, log)
+    check_html_path("--html", html, log, figure, json)
+    written: dict[str, Any] = {"figure": figure, "html": html, "json": json}
     under = {**vars(replay), **vars(repeats)}
     beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
@@ -123,17 +127,6 @@ def compare(
     under |= {**beside, **vars(mix), **vars(reorder), **more}
     compared = compare_policies(open_recording(trace), policy, batch=sizes[0], **under)
     show(found=compared, tables=partial(compared.tables, detail=detail), **written)
-
-
-def _checked(
-    kept: LogOptions, cost: str | Path | None, *, figure: Path | None, html: Path | None, json: Path | None
-) -> dict[str, Any]:
-    """Where to write, as arguments of `show`."""
-    log = None if kept.log is None else Path(kept.log)
-    check_json_path(json, log, figure, *([] if cost is None else [Path(cost)]))
-    check_figure_path(figure, log)
-    check_html_path("--html", html, log, figure, json)
-    return {"figure": figure, "html": html, "json": json}
 
 
 def batches(text: str) -> tuple[int, ...]:

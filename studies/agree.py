@@ -25,7 +25,7 @@ from ..runs.log import RunLog
 from ..runtime.ahead import check_has_use
 from ..runtime.decode import decode, whole
 from ..runtime.forward_kinds import AHEAD_KINDS, AheadKind
-from ..runtime.pools.members import LoadedMember, loaded_pool
+from ..runtime.pools.members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, first_of, prompts_of
 from ..runtime.recording.near_ties import near_ties_along
@@ -236,7 +236,12 @@ def _check_pool(path: Path, meta: TrieMeta, pool: ModelPool) -> None:
     if meta.ngram is not None:
         ngram = meta.ngram
         recorded = {ngram.name: _words(ngram.max_match, ngram.min_match, ngram.occurrence), **recorded}
-    loaded = {member.name: _recorded_as(member) for member in pool.members}
+    loaded: dict[str, Any] = {
+        member.name: (member.num_parameters, member.num_layers, member.dtype)
+        if (rule := member.lookup) is None
+        else _words(rule.max_match, rule.min_match, rule.occurrence)
+        for member in pool.members
+    }
     if list(recorded.items()) != list(loaded.items()):
         raise TraceFormatError(path, "models", f"must be those of pool {pool.name}, {_named(loaded)}", _named(recorded))
     reader = "" if pool.feature_level is None else pool.members[pool.feature_level].name
@@ -246,13 +251,6 @@ def _check_pool(path: Path, meta: TrieMeta, pool: ModelPool) -> None:
     recorded_eos, eos = sorted(meta.eos_token_ids), sorted(pool.eos_token_ids)
     if recorded_eos != eos:
         raise TraceFormatError(path, "eos_token_ids", f"must be {eos}", recorded_eos)
-
-
-def _recorded_as(member: LoadedMember) -> object:
-    rule = member.lookup
-    if rule is None:
-        return (member.num_parameters, member.num_layers, member.dtype)
-    return _words(rule.max_match, rule.min_match, rule.occurrence)
 
 
 def _words(max_match: int, min_match: int, occurrence: str) -> str:
@@ -393,21 +391,7 @@ def agree(
         lossless=own.lossless,
         overlap=own.overlap,
     )
-    return _agreements(worlds, asked, deciders, max_new_tokens=longest)
-
-
-def _decider(policy: NamedPolicy, pool: Pool, prompts: Sequence[Prompt], *, lossless: bool) -> Policy:
-    """A policy of the runtime, which may name tags of prompts."""
-    made = policy.admitted(pool, lossless=lossless)
-    refuse_oracle(made, policy.name)
-    check_tags(made, policy.name, (prompt.tag for prompt in prompts), "the prompts")
-    return made
-
-
-def _agreements(
-    worlds: BothWorlds, asked: Sequence[NamedPolicy], deciders: Sequence[Policy], *, max_new_tokens: int
-) -> Agreements:
-    """Replay all policies, which is fast and may raise, then run and compare each."""
+    # Replays come first: they are fast and may raise.
     replays = [worlds.replay(policy) for policy in tracked(asked, "replaying", total=len(asked), unit="policies")]
     agreements = []
     with Progress("comparing", len(asked), unit="policies") as progress, quiet():
@@ -416,11 +400,19 @@ def _agreements(
             agreements.append(worlds.agreement(policy, decider, replay, progress))
             progress.advance()
     return Agreements(
-        meta=_meta(worlds, max_new_tokens=max_new_tokens),
+        meta=_meta(worlds, max_new_tokens=longest),
         policies=tuple(agreements),
-        near_ties=tuple(_near_ties_at(agreement, worlds.recording, worlds.pool) for agreement in agreements),
-        decode=worlds.pool.decode,
+        near_ties=tuple(_near_ties_at(agreement, replayed, models) for agreement in agreements),
+        decode=models.decode,
     )
+
+
+def _decider(policy: NamedPolicy, pool: Pool, prompts: Sequence[Prompt], *, lossless: bool) -> Policy:
+    """A policy of the runtime, which may name tags of prompts."""
+    made = policy.admitted(pool, lossless=lossless)
+    refuse_oracle(made, policy.name)
+    check_tags(made, policy.name, (prompt.tag for prompt in prompts), "the prompts")
+    return made
 
 
 def _meta(worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:

@@ -248,9 +248,14 @@ def swept(
     with nullcontext(within) if within else Progress("replaying", each * len(batches), unit="policies") as progress:
         done_before, comparisons = progress.done, dict[int, SideBySide]()
         for number, batch in enumerate(batches, 1):
-            comparisons[batch] = _compared(
-                scenarios.with_batch(batch), policies, meta, lossless=setting.lossless, within=progress
-            )
+            own, lossless = scenarios.with_batch(batch), setting.lossless
+            try:
+                runs = run_policies(own, policies, lossless=lossless, partial=True, within=progress)
+                known = [policy for policy in policies if policy.name in runs.known]
+                ends = at_ends(own, known, lossless=lossless, within=progress)
+                comparisons[batch] = runs.side_by_side(meta, own.first.cost, ends)
+            except CostRangeError as error:
+                raise CostRangeError(f"batch {batch:,}: {error}") from error
             progress.advance_to(done_before + number * each)
     told = {
         "batch": list(batches),
@@ -267,18 +272,6 @@ def swept(
 def num_replayed(setting: Setting, policies: int) -> int:
     """How many replays `policies` policies take, at the cost and at the ends of its range."""
     return policies * (1 + len(setting.priced().ends()))
-
-
-def _compared(
-    scenarios: Scenarios, policies: Sequence[NamedPolicy], meta: dict[str, Any], *, lossless: bool, within: Progress
-) -> SideBySide:
-    try:
-        runs = run_policies(scenarios, policies, lossless=lossless, partial=True, within=within)
-        known = [policy for policy in policies if policy.name in runs.known]
-        ends = at_ends(scenarios, known, lossless=lossless, within=within)
-        return runs.side_by_side(meta, scenarios.first.cost, ends)
-    except CostRangeError as error:
-        raise CostRangeError(f"batch {scenarios.first.batch:,}: {error}") from error
 
 
 OUTER = (MappedBy.all, MappedBy.memory)

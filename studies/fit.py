@@ -111,29 +111,23 @@ class FittedHead(Printed):
 
     def to_json(self) -> dict[str, Any]:
         """See `Printed`; without the sums, which are in the file."""
-        return self.to_dicts()[0]
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """See `Printed`: one row."""
         head, fit = self.head, self.head.held_out
-        return [
-            {
-                "recording": head.recording,
-                "drafter": head.drafter,
-                "target": head.target,
-                "window": head.window,
-                "num_requests": self.num_requests,
-                "num_tokens": head.num_tokens,
-                "num_held_out": self.num_held_out,
-                "held_out_tokens": fit.num_rows,
-                "held_out_share": fit.share,
-                "auc": fit.auc,
-                "calibration_error": fit.calibration_error,
-                "start": head.start,
-                "bias": head.bias,
-                **head.weights,
-            }
-        ]
+        return {
+            "recording": head.recording,
+            "drafter": head.drafter,
+            "target": head.target,
+            "window": head.window,
+            "num_requests": self.num_requests,
+            "num_tokens": head.num_tokens,
+            "num_held_out": self.num_held_out,
+            "held_out_tokens": fit.num_rows,
+            "held_out_share": fit.share,
+            "auc": fit.auc,
+            "calibration_error": fit.calibration_error,
+            "start": head.start,
+            "bias": head.bias,
+            **head.weights,
+        }
 
 
 def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) -> FittedHead:
