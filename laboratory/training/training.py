@@ -258,12 +258,9 @@ def _rows_at(step: int, num_rows: int, num_sequences: int, seed: int) -> Tensor:
     """Indices, int64 `[num_rows]`, of the sequences of a step; each pass over the data has its own order."""
     first, last = step * num_rows, (step + 1) * num_rows
     epochs = range(first // num_sequences, (last - 1) // num_sequences + 1)
-    orders = torch.cat([_order(num_sequences, seed + epoch) for epoch in epochs])
+    generators = (torch.Generator().manual_seed(seed + epoch) for epoch in epochs)
+    orders = torch.cat([torch.randperm(num_sequences, generator=one) for one in generators])
     return orders[first - epochs.start * num_sequences :][:num_rows]
-
-
-def _order(num_sequences: int, seed: int) -> Tensor:
-    return torch.randperm(num_sequences, generator=torch.Generator().manual_seed(seed))
 
 
 @contextmanager
@@ -316,7 +313,11 @@ def _step_loss(model: PreTrainedModel, batch: Tensor, step: int, recipe: Recipe)
     if kind < recipe.full_share:
         logits = logits_of(model, tokens)
     else:
-        with layers_kept(model, recipe.slim_layers if is_slim else _random_layers(recipe, rng)):
+        last, kept = recipe.target.num_layers - 1, recipe.slim_layers
+        if not is_slim:
+            every = range(last + 1)
+            kept = tuple(layer for layer in every if layer in (0, last) or rng.random() >= recipe.drop_prob)
+        with layers_kept(model, kept):
             logits = logits_of(model, tokens)
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
@@ -328,11 +329,6 @@ def _slim_distil_loss(model: PreTrainedModel, tokens: Tensor, kept: tuple[int, .
     with layers_kept(model, kept):
         logits = logits_of(model, tokens)
     return functional.cross_entropy(logits.flatten(0, 1), probs.flatten(0, 1))
-
-
-def _random_layers(recipe: Recipe, rng: random.Random) -> tuple[int, ...]:
-    last = recipe.target.num_layers - 1
-    return tuple(layer for layer in range(last + 1) if layer in (0, last) or rng.random() >= recipe.drop_prob)
 
 
 def train_student(
