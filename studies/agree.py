@@ -238,8 +238,8 @@ def _check_pool(path: Path, meta: TrieMeta, pool: ModelPool) -> None:
         recorded = {ngram.name: _words(ngram.max_match, ngram.min_match, ngram.occurrence), **recorded}
     loaded: dict[str, Any] = {
         member.name: (member.num_parameters, member.num_layers, member.dtype)
-        if (rule := member.lookup) is None
-        else _words(rule.max_match, rule.min_match, rule.occurrence)
+        if (lookup := member.lookup) is None
+        else _words(lookup.max_match, lookup.min_match, lookup.occurrence)
         for member in pool.members
     }
     if list(recorded.items()) != list(loaded.items()):

@@ -7,7 +7,7 @@ round.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from .options import (
     RecommendOptions,
     RecommendUnderLoadOptions,
     checked,
+    shared,
     takes,
 )
 from .rates import NoRateError, find_rates
@@ -156,6 +157,7 @@ def recommend_under_load(
     first, other, ends = _all_served(question, named)
     ranked = first.feasible(question.limits)
     choice = _chosen(question, ranked, first, other, ends)
+    slowest = ends[-1].rows.get(choice.policy) if ends and choice.policy is not None else None
     candidates = _candidates(question, named, first, other, ends)
     setting, advice = _setting(question, choice, ranked, schedules)
     lines = served_lines(candidates)
@@ -169,7 +171,7 @@ def recommend_under_load(
         chosen=choice.policy,
         tied=choice.tied,
         open_because=choice.open_because,
-        at_slow_end=_at_slow_end(question, choice.policy, ends),
+        at_slow_end="" if slowest is None else missed(slowest, question.limits),
         present=None if question.present is None else question.chain(question.present),
         observed=observed,
         crossing=_crossing(question, choice.policy, candidates),
@@ -216,9 +218,7 @@ def _limits(slo: str | None) -> tuple[Limit, ...]:
 
 def serving_options(asked: RecommendUnderLoadOptions) -> FindRatesOptions:
     """The options of every run, as those of `find_rates`; without `slo`, as there are no promises."""
-    known = {one.name for one in fields(FindRatesOptions)} - {"slo"}
-    given = {name: value for name, value in vars(asked).items() if name in known}
-    return FindRatesOptions(**given, limits=asked.slo or "")
+    return FindRatesOptions(**shared(FindRatesOptions, asked, but=["slo"]), limits=asked.slo or "")
 
 
 def _refuse_early(question: _Question) -> None:
@@ -248,14 +248,10 @@ def _observed(question: _Question) -> Printed | None:
 
 def _by_batch(question: _Question) -> Recommendation | None:
     """K by running requests, if the cluster has one cost: its device's, or the given one."""
-    asked = question.asked
     if question.replayed_at is None:
         return None
-    known = {one.name for one in fields(RecommendOptions)}
-    return recommend(
-        question.recording,
-        **{name: value for name, value in vars(asked).items() if name in known} | {"cost": question.replayed_at},
-    )
+    options = shared(RecommendOptions, question.asked) | {"cost": question.replayed_at}
+    return recommend(question.recording, **options)
 
 
 def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
@@ -344,12 +340,6 @@ def _chosen(
             why = f"the cost does not tell {best} from {name}"
             return _Choice(policy=best, tied=tied, open_because=why, by_cost=True)
     return _Choice(policy=best, tied=tied)
-
-
-def _at_slow_end(question: _Question, policy: str | None, ends: Sequence[_Served]) -> str:
-    """By how much the choice misses limits at the slow end of the cost; "" if it keeps them."""
-    row = ends[-1].rows.get(policy) if ends and policy is not None else None
-    return "" if row is None else missed(row, question.limits)
 
 
 def _seconds(row: SeedRow | None) -> float:

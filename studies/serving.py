@@ -41,7 +41,7 @@ from ..traces.workloads.arrival import MOST_PS, PS_PER_S, ClosedLoopOptions, Wor
 from ..traces.workloads.formats import repeated_id_error
 from ..traces.workloads.workload import one_by_one
 from .compare import built
-from .options import Promised, ReplayOptions, ServingOptions, SimulateOptions, checked, takes
+from .options import Promised, ReplayOptions, ServingOptions, SimulateOptions, checked, shared, takes
 from .setting import NamedPolicy, PolicyGiven, Setting, named_policy, setting_of
 
 
@@ -267,9 +267,7 @@ def serving_setting(
         raise ArgumentError(f"`start` must be prefill under a workload: engines read prompts first, got {replay.start}")
     if replay.decide_s is not None:
         check_within("`decide_s`", replay.decide_s, "[0, 1e9]")
-    changes = {
-        one.name: getattr(asked, one.name) for record in (WorkloadChanges, ClosedLoopOptions) for one in fields(record)
-    }
+    changes = shared(WorkloadChanges, asked) | shared(ClosedLoopOptions, asked)
     if replay.cost is not None:
         cost = replace(replay, models=None).priced()  # a cluster uses shapes for its memory
     engine = replay.engine if replay.cost is None else None

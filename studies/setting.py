@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +39,7 @@ from .options import (
     PrefixOptions,
     ReplayOptions,
     SeedsOptions,
+    shared,
 )
 
 # Policies of this package are trusted in what they declare; those of others are checked step by step.
@@ -409,6 +410,5 @@ def setting_of(
         raise ArgumentError(f"`recording` must be a path or an opened recording, got {recording!r}")
     models = asked.models
     texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
-    known = {one.name for one in fields(Setting)} - {"recording", "tables"}
-    given = {"batch": batch} | {name: value for name, value in vars(asked).items() if name in known}
+    given = {"batch": batch} | shared(Setting, asked)
     return Setting(recording=opened.with_shapes(texts) if texts else opened, tables=tables, **given)

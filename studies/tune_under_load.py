@@ -5,7 +5,7 @@ from the other half. At one seed all trials have the same arrivals.
 """
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ..reports.limits import service_limits
 from ..reports.sweeps import HIGHEST, TunedUnderLoad, TunedUnderLoadHalf, mean_of
 from ..traces.recording import Recording
 from .load import LoadRuns, check_policies
-from .options import FindRatesOptions, TuneUnderLoadOptions, checked, takes
+from .options import FindRatesOptions, TuneUnderLoadOptions, checked, shared, takes
 from .rates import NoRateError, check_rates, rates_of
 from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, named_policies, open_recording
@@ -92,10 +92,7 @@ def question_of(setting: str) -> _Question:
 
 
 def _serving(asked: TuneUnderLoadOptions) -> FindRatesOptions:
-    known = {one.name for one in fields(FindRatesOptions)} - {"limits"}
-    return FindRatesOptions(
-        **{name: value for name, value in vars(asked).items() if name in known}, limits=asked.limits or ""
-    )
+    return FindRatesOptions(**shared(FindRatesOptions, asked, but=["limits"]), limits=asked.limits or "")
 
 
 @takes(TuneUnderLoadOptions)

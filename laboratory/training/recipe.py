@@ -292,7 +292,7 @@ def claim(path: Path, mine: Mapping[str, Any], rule: str) -> dict[str, Any]:
     if not path.exists():
         write_whole(path, json.dumps(mine, indent=1, sort_keys=True) + "\n")
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if found | mine != found or found.keys() - mine.keys() - {"dtype"}:
+    if {**found, **mine} != found or found.keys() - mine.keys() - {"dtype"}:
         raise ValueError(rule)
     return found
 
