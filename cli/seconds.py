@@ -122,7 +122,12 @@ def profile(
         given |= {**shapes.given(), **changed, "sampling": mode is not None, "chat": chat}
         for name in (name for name, value in given.items() if value):
             raise ArgumentError(f"`{name}` does not apply to `check`, which measures a few forwards only")
-        _check(pool, file, threads=threads, debug=debug, json=json)
+        with needs_torch():
+            from ..studies.profile_check import check_profile
+        checked = check_profile(pool, file, threads=threads, debug=debug)
+        show(json, checked)
+        if not checked.fits:
+            raise typer.Exit(UNFIT)
         return
     if file is not None:
         raise ValueError(f"FILE goes with --check, got {str(file)!r}; --out names the file to write")
@@ -133,15 +138,6 @@ def profile(
     options = asdict(rounds) | {"policies": policy or (), "threads": threads, "chat": chat, "debug": debug}
     found = profile_pool(pool, prompts, recording=trace, out=out, sampling=mode, grid=shapes.grid(), **options)
     show(json, found)
-
-
-def _check(pool: Path | None, file: Path | None, *, threads: int, debug: bool, json: Path | None) -> None:
-    with needs_torch():
-        from ..studies.profile_check import check_profile
-    found = check_profile(pool, file, threads=threads, debug=debug)
-    show(json, found)
-    if not found.fits:
-        raise typer.Exit(UNFIT)
 
 
 _RecordedTraceOption = Annotated[

@@ -211,7 +211,8 @@ def simulate(
         return
     if workload is None or cluster is None:
         raise ValueError("simulate takes --workload and --cluster, as in --cluster h100, or --from FILE#N")
-    name = _at_most_one(policy)
+    if policy is not None and len(policy) > 1:
+        raise ValueError(f"--policy must be given once, got {', '.join(policy)}; compare takes several")
     if events and out is None:
         raise ArgumentError("`events` goes with `out`, the folder that keeps them")
     check_figure_path(figure, Path(workload), Path(cluster), out)
@@ -221,7 +222,7 @@ def simulate(
     check_new_folder("--out", out)
     try:
         options = {"rate": rate, "out": out, "events": events, **vars(load), **vars(replay)}
-        found = serve_workload(workload, name, trace, cluster=cluster, **options)
+        found = serve_workload(workload, policy[0] if policy else None, trace, cluster=cluster, **options)
     except BrokenWorkloadError as broken:
         if broken.run is not None:
             show(json, broken.run)
@@ -259,12 +260,6 @@ def whatif(
     check_json_path(json, Path(workload), Path(cluster), *([] if replay.cost is None else [Path(replay.cost)]))
     options = {**vars(load), **vars(replay), **vars(repeats)}
     show(json, what_if(workload, policy, change, trace, cluster=cluster, rate=rate, **options))
-
-
-def _at_most_one(names: list[str] | None) -> str | None:
-    if names is not None and len(names) > 1:
-        raise ValueError(f"--policy must be given once, got {', '.join(names)}; compare takes several")
-    return None if names is None else names[0]
 
 
 def workload(
