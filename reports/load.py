@@ -18,18 +18,17 @@ from .panels import AnyPanel, Panel, Section, Series, ranking
 from .serving import Promises
 from .serving_tables import (
     LATENCIES,
-    LOAD,
     PARTS,
     PROMISED,
+    TAKEN,
     SeedRow,
     ServingReport,
     Shown,
     cells_of,
     class_table,
+    columns,
     milliseconds,
-    styled,
     what_was_asked,
-    whole,
 )
 from .tables import Grid, flat_rows, table
 from .waterfall import Why, why_table
@@ -207,19 +206,11 @@ def _list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-ENDED: Shown = {
-    "finished": ("finished", whole),
-    "rejected": ("rejected", whole),
-    "unfinished": ("unfinished", whole),
-}
 QUICK: Shown = {
-    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
-    "TTFT ms": ("ttft_s_mean", milliseconds),
-    "p99": ("ttft_s_p99", milliseconds),
-    "TPOT ms": ("tpot_s_mean", milliseconds),
-    "in system ms": ("in_system_s", milliseconds),
+    **columns("tokens/s", "TTFT ms"),
+    "p99": TAKEN["TTFT p99"],
+    **columns("TPOT ms", "in system ms"),
 }
-STRAINED: Shown = {name: LOAD[name] for name in ("preempted", "busy")}
 # One column, so that both are in every part of a table that does not fit.
 RATE_AND_POLICY = "arrivals/s: policy"
 
@@ -428,15 +419,23 @@ class LoadComparison(Pictured):
             for name in ("TTFT", "TPOT", "E2E")
             for part in ("mean", "p99")
         }
-        return {"tokens/s": QUICK["tokens/s"], **(PROMISED if self.promised.any else {}), **tails}
+        return {**columns("tokens/s"), **(PROMISED if self.promised.any else {}), **tails}
 
     def _shown(self) -> Shown:
         """Without empty columns: rejected and unfinished requests where there are none."""
         rows = [row for one in self.rates for row in one.rows]
-        ended = {
-            name: one for name, one in ENDED.items() if name == "finished" or any(row.mean(one[0]) for row in rows)
+        failed = {
+            name: one
+            for name, one in columns("rejected", "unfinished").items()
+            if any(row.mean(one[0]) for row in rows)
         }
-        return {**ended, **QUICK, **(PROMISED if self.promised.any else {}), **STRAINED}
+        return {
+            **columns("finished"),
+            **failed,
+            **QUICK,
+            **(PROMISED if self.promised.any else {}),
+            **columns("preempted", "busy"),
+        }
 
     def _title(self) -> str:
         parts = [f"workload {self.meta['workload']}", f"cluster {self.meta['cluster']}", f"trace {self.meta['trace']}"]

@@ -156,6 +156,14 @@ SERVED: Shown = {
     "requests/s": ("requests_per_s", styled(",.3f")),
     "tokens/s": ("output_tokens_per_s", styled(",.1f")),
 }
+TAKEN: Shown = {
+    "TTFT ms": ("ttft_s_mean", milliseconds),
+    "TTFT p99": ("ttft_s_p99", milliseconds),
+    "TPOT ms": ("tpot_s_mean", milliseconds),
+    "TPOT p99": ("tpot_s_p99", milliseconds),
+    "E2E ms": ("e2e_s_mean", milliseconds),
+    "E2E p99": ("e2e_s_p99", milliseconds),
+}
 PROMISED: Shown = {"goodput /s": ("goodput_per_s", styled(",.3f")), "SLO met": ("slo_share", styled(".1%"))}
 LOAD: Shown = {
     "running": ("running_mean", styled(",.2f")),
@@ -163,6 +171,14 @@ LOAD: Shown = {
     "preempted": ("preemptions", whole),
     "busy": ("busy_share", styled(".1%")),
 }
+_ALL: Shown = {**SERVED, **TAKEN, "in system ms": ("in_system_s", milliseconds), **LOAD}
+
+
+def columns(*headings: str) -> Shown:
+    """The figures under these headings, in their order."""
+    return {heading: _ALL[heading] for heading in headings}
+
+
 OF_MEMBER: Shown = {
     "busy s": ("busy_s", styled(",.3f")),
     "KV used": ("kv_use_mean", styled(".1%")),
@@ -454,23 +470,12 @@ def _lengths(summary: WorkloadSummary) -> Grid:
     return table(shown, title="by request", remarks=summary.about.notes)
 
 
-COUNTED: Shown = {name: SERVED[name] for name in ("requests", "finished")}
-TAKEN: Shown = {
-    "TTFT ms": ("ttft_s_mean", milliseconds),
-    "TTFT p99": ("ttft_s_p99", milliseconds),
-    "TPOT ms": ("tpot_s_mean", milliseconds),
-    "TPOT p99": ("tpot_s_p99", milliseconds),
-    "E2E ms": ("e2e_s_mean", milliseconds),
-    "E2E p99": ("e2e_s_p99", milliseconds),
-}
-
-
 def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: bool) -> Grid | None:
     """For each row a line per class; None where no request has a class.
 
     Each of `rows` has its name by heading; `promised`: with service levels.
     """
-    shown = {**COUNTED, **(PROMISED if promised else {}), **TAKEN}
+    shown = {**columns("requests", "finished"), **(PROMISED if promised else {}), **TAKEN}
     cells: list[dict[str, str]] = []
     ends: list[int] = []
     for named, row in rows:

@@ -12,19 +12,12 @@ from .intervals import Interval, enough_values, geometric_interval, over_product
 from .load import COMPARED, not_told_apart
 from .rates import with_ends
 from .serving import Promises
-from .serving_tables import PROMISED, SeedRow, Shown, cells_of, milliseconds, styled, what_was_asked
+from .serving_tables import PROMISED, SeedRow, Shown, cells_of, columns, styled, what_was_asked
 from .tables import Grid, Printed, flat_rows, table
 
 TOGETHER, TERM = "all together", "over the product"
 LEADING = "in_system_s"  # the figure of the last lines
-SHOWN: Shown = {
-    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
-    "in system ms": (LEADING, milliseconds),
-    "TTFT ms": ("ttft_s_mean", milliseconds),
-    "TTFT p99": ("ttft_s_p99", milliseconds),
-    "TPOT ms": ("tpot_s_mean", milliseconds),
-    "E2E p99": ("e2e_s_p99", milliseconds),
-}
+SHOWN = columns("tokens/s", "in system ms", "TTFT ms", "TTFT p99", "TPOT ms", "E2E p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
