@@ -93,17 +93,9 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     if from_ is not None:
-        from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
-
-        refuse_others(context, "--from", but=("from_", "json"))
-        check_json_path(json)
-        show_again(json, compare_again(from_))
+        _compare_again(context, from_, json)
         return
-    log = None if kept.log is None else Path(kept.log)
-    check_json_path(json, log, figure, *([] if replay.cost is None else [Path(replay.cost)]))
-    check_figure_path(figure, log)
-    check_html_path("--html", html, log, figure, json)
-    written: dict[str, Any] = {"figure": figure, "html": html, "json": json}
+    written = _checked(kept, replay.cost, figure=figure, html=html, json=json)
     under = {**vars(replay), **vars(repeats)}
     beside, more = {**vars(prefixes), **vars(parts), **vars(placement)}, vars(kept) | vars(asks)
     if workload is not None:
@@ -127,6 +119,26 @@ def compare(
     under |= {**beside, **vars(mix), **vars(reorder), **more}
     compared = compare_policies(open_recording(trace), policy, batch=sizes[0], **under)
     show(found=compared, tables=partial(compared.tables, detail=detail), **written)
+
+
+def _checked(
+    kept: LogOptions, cost: str | Path | None, *, figure: Path | None, html: Path | None, json: Path | None
+) -> dict[str, Any]:
+    """Where to write, as arguments of `show`."""
+    log = None if kept.log is None else Path(kept.log)
+    check_json_path(json, log, figure, *([] if cost is None else [Path(cost)]))
+    check_figure_path(figure, log)
+    check_html_path("--html", html, log, figure, json)
+    return {"figure": figure, "html": html, "json": json}
+
+
+def _compare_again(context: typer.Context, candidate: str, json: Path | None) -> None:
+    """Run a candidate of a recommendation again; raises ArgumentError for any other option that was given."""
+    from ..studies.recommend_again import compare_again  # noqa: PLC0415 - imports what serves, too
+
+    refuse_others(context, "--from", but=("from_", "json"))
+    check_json_path(json)
+    show_again(json, compare_again(candidate))
 
 
 def batches(text: str) -> tuple[int, ...]:
