@@ -125,10 +125,9 @@ def _checked(
     kept: LogOptions, cost: str | Path | None, *, figure: Path | None, html: Path | None, json: Path | None
 ) -> dict[str, Any]:
     """Where to write, as arguments of `show`."""
-    log = None if kept.log is None else Path(kept.log)
-    check_json_path(json, log, figure, *([] if cost is None else [Path(cost)]))
-    check_figure_path(figure, log)
-    check_html_path("--html", html, log, figure, json)
+    check_json_path(json, kept.log, figure, cost)
+    check_figure_path(figure, kept.log)
+    check_html_path("--html", html, kept.log, figure, json)
     return {"figure": figure, "html": html, "json": json}
 
 

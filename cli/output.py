@@ -121,7 +121,7 @@ def _in_options(part: object) -> object:
     return part | {key: list(map(as_options, part[key])) for key in REMARKS if key in part}
 
 
-def check_json_path(path: Path | None, *others: Path | None) -> None:
+def check_json_path(path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a path that `write_json` would reject after it.
 
     Args:
@@ -137,10 +137,10 @@ def check_json_path(path: Path | None, *others: Path | None) -> None:
     _check_own_file("--json", path, others)
 
 
-def _check_own_file(option: str, path: Path, others: Iterable[Path | None]) -> None:
+def _check_own_file(option: str, path: Path, others: Iterable[str | Path | None]) -> None:
     """As `check_file_path`; raises ValueError also for a path that is one of the others."""
     check_file_path(option, path)
-    if any(other is not None and place_of(other) == place_of(path) for other in others):
+    if any(other is not None and place_of(Path(other)) == place_of(path) for other in others):
         raise ValueError(f"{option} must be a file of its own, got {str(path)!r}")
 
 
@@ -162,7 +162,7 @@ def check_file_path(option: str, path: Path) -> None:
 FigureOption = Annotated[Path | None, typer.Option(help="Draw into this .svg, .png or .pdf as well.")]
 
 
-def check_figure_path(path: Path | None, *others: Path | None) -> None:
+def check_figure_path(path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a figure that could not be drawn or written after it; raises as `check_json_path`."""
     check_figure(path)
     if path is not None:
@@ -172,7 +172,7 @@ def check_figure_path(path: Path | None, *others: Path | None) -> None:
 HtmlOption = Annotated[Path | None, typer.Option(help="Write one self-contained page, .html, as well.")]
 
 
-def check_html_path(option: str, path: Path | None, *others: Path | None) -> None:
+def check_html_path(option: str, path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a page that could not be written after it; raises as `check_json_path`."""
     if path is None:
         return

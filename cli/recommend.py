@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from ..base.errors import ArgumentError
 from ..base.options import given
 from ..reports.ledger import Recommended
 from ..studies.options import DraftLengthOptions, MixOptions, ReplayOptions, SeedsOptions, ServiceLevelOptions
@@ -20,6 +19,7 @@ from .output import (
     check_file_path,
     check_html_path,
     check_json_path,
+    refuse_beside,
     refuse_without,
     show,
 )
@@ -70,8 +70,7 @@ def recommend(
         found: Recommended = recommended(trace, batches=batch, **vars(mix), **options)
     else:
         served_on = check_cluster(cluster)
-        for name in [*given(mix), *([] if batch is None else ["batches"])]:
-            raise ArgumentError(f"`{name}` does not apply to --workload")
+        refuse_beside("--workload", **dict.fromkeys(given(mix), True), batches=batch is not None)
         found = recommend_under_load(
             trace, policy or (), workload=workload, cluster=served_on, **vars(levels), **vars(changes), **options
         )

@@ -25,7 +25,16 @@ from .options import (
     ThreadsOption,
     named_recording,
 )
-from .output import FigureOption, JsonOption, check_figure_path, check_file_path, check_json_path, refuse_without, show
+from .output import (
+    FigureOption,
+    JsonOption,
+    check_figure_path,
+    check_file_path,
+    check_json_path,
+    refuse_beside,
+    refuse_without,
+    show,
+)
 from .typed import numbers, whole_numbers
 
 if TYPE_CHECKING:
@@ -120,8 +129,7 @@ def profile(
         unchanged = asdict(_Rounds())
         changed = {name: value != unchanged[name] for name, value in asdict(rounds).items()}
         given |= {**shapes.given(), **changed, "sampling": mode is not None, "chat": chat}
-        for name in (name for name, value in given.items() if value):
-            raise ArgumentError(f"`{name}` does not apply to `check`, which measures a few forwards only")
+        refuse_beside("`check`, which measures a few forwards only", **given)
         with needs_torch():
             from ..studies.profile_check import check_profile
         checked = check_profile(pool, file, threads=threads, debug=debug)
@@ -175,12 +183,6 @@ class _Cells:
             help="Runs of the models in each cell; the median counts, and two or more show their spread.", min=1
         ),
     ] = 3
-
-    def refuse_beside_workload(self, figure: Path | None) -> None:
-        """Raise ArgumentError for the first given option that does not apply to --workload."""
-        for name, is_given in (("batch", self.batch != "1,4,16"), ("tag", self.tag), ("figure", figure)):
-            if is_given:
-                raise ArgumentError(f"`{name}` does not apply to --workload, whose batches are the cluster's")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,8 +323,7 @@ def validate(
         beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
         beside |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat, "debug": debug}
         beside |= {**dict.fromkeys(given(cells), True), "workload": load.workload, "rate": load.rate}
-        for name in (name for name, value in beside.items() if value):
-            raise ArgumentError(f"`{name}` does not apply to `observed`, whose requests are those of the run")
+        refuse_beside("`observed`, whose requests are those of the run", **beside)
         judged = observed.validated(load, policy, trace, cost, bounds)
         show(json, judged)
         if not judged.within:
@@ -333,7 +334,8 @@ def validate(
     of_both: dict[str, Any] = {"cost": cost or "here", "runs": cells.runs, "threads": threads, "debug": debug}
     of_both |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat}
     if load.workload is not None:
-        cells.refuse_beside_workload(figure)
+        given_cells = {"batch": cells.batch != "1,4,16", "tag": cells.tag}
+        refuse_beside("--workload, whose batches are the cluster's", **given_cells, figure=figure)
         served = _under_load(pool, prompts, recorded, policy, load, limit=cells.limit, **of_both)
         show(json, served)
         bounds.exit_beyond(*served.errors)

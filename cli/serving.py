@@ -58,7 +58,7 @@ def cluster(
     json: JsonOption = None,
 ) -> None:
     """Print the replicas of a cluster, their limits, and where their memory goes: weights, reserve, blocks of KV."""
-    check_json_path(json, Path(file))
+    check_json_path(json, file)
     show(json, show_cluster(file, trace, models=models))
 
 
@@ -163,7 +163,7 @@ def observe(
 
     Ctrl-C stops the run and keeps what was measured. Exit 1 if no request was answered.
     """
-    check_json_path(json, Path(workload), prompts, out)
+    check_json_path(json, workload, prompts, out)
     check_new_folder("--out", out)
     options = WorkloadOptions(rate=rate, seed=seed, **vars(changes))
     named: dict[str, Any] = {"options": options, "concurrency": concurrency, "out": out}
@@ -215,10 +215,8 @@ def simulate(
         raise ValueError(f"--policy must be given once, got {', '.join(policy)}; compare takes several")
     if events and out is None:
         raise ArgumentError("`events` goes with `out`, the folder that keeps them")
-    check_figure_path(figure, Path(workload), Path(cluster), out)
-    check_json_path(
-        json, Path(workload), Path(cluster), out, figure, *([] if replay.cost is None else [Path(replay.cost)])
-    )
+    check_figure_path(figure, workload, cluster, out)
+    check_json_path(json, workload, cluster, out, figure, replay.cost)
     check_new_folder("--out", out)
     try:
         options = {"rate": rate, "out": out, "events": events, **vars(load), **vars(replay)}
@@ -257,7 +255,7 @@ def whatif(
     json: JsonOption = None,
 ) -> None:
     """Serve a workload with each change alone and with all together, and compare on the same requests."""
-    check_json_path(json, Path(workload), Path(cluster), *([] if replay.cost is None else [Path(replay.cost)]))
+    check_json_path(json, workload, cluster, replay.cost)
     options = {**vars(load), **vars(replay), **vars(repeats)}
     show(json, what_if(workload, policy, change, trace, cluster=cluster, rate=rate, **options))
 
@@ -284,7 +282,7 @@ def workload(
     json: JsonOption = None,
 ) -> None:
     """Print what a workload holds: requests, times, burstiness, lengths, sessions, shared prefixes."""
-    check_json_path(json, Path(workload), lengths_from)
+    check_json_path(json, workload, lengths_from)
     options = WorkloadOptions(rate=rate, horizon_s=horizon_s, seed=seed, **vars(changes))
     show(json, describe_workload(workload, options, lengths_from=lengths_from))
 
@@ -325,4 +323,4 @@ def show_found_rates(
 
 
 def _check_served(options: dict[str, Any], json: Path | None) -> None:
-    check_json_path(json, Path(options["workload"]), Path(check_cluster(options["cluster"])))
+    check_json_path(json, options["workload"], check_cluster(options["cluster"]))

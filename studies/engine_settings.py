@@ -84,10 +84,10 @@ class EngineRules:
     version: str  # whose files were read
     names: Mapping[str, str]  # the engine's name for each kind of drafter that it has
     fixed: Mapping[str, str]  # kinds for which K cannot follow the running requests, and why
-    trees: tuple[str, ...]  # kinds that draft trees
+    trees: tuple[str, ...] = ()  # kinds that draft trees
     longest_match: bool  # whether the longest match of an n-gram drafter can be set
     mtp_weights: bool  # whether MTP layers may have weights of their own
-    alone: bool  # whether it takes one request at a time
+    alone: bool = False  # whether it takes one request at a time
     write: Callable[[Decision, str | None], Pasted]  # with the engine's name of the drafter; None: no speculation
 
 
@@ -539,10 +539,8 @@ ENGINES: Mapping[str, EngineRules] = {
         version="0.33.0",
         names={MODEL: "draft_model", EAGLE: "eagle", EAGLE3: "eagle3", MTP: "mtp", NGRAM: "ngram", SUFFIX: "suffix"},
         fixed={SUFFIX: _ASSERTS},
-        trees=(),
         longest_match=True,
         mtp_weights=True,
-        alone=False,
         write=_vllm,
     ),
     "sglang": EngineRules(
@@ -553,7 +551,6 @@ ENGINES: Mapping[str, EngineRules] = {
         trees=(EAGLE, EAGLE3),
         longest_match=False,
         mtp_weights=True,
-        alone=False,
         write=_sglang,
     ),
     "trtllm": EngineRules(
@@ -564,7 +561,6 @@ ENGINES: Mapping[str, EngineRules] = {
         trees=(EAGLE3,),
         longest_match=True,
         mtp_weights=False,
-        alone=False,
         write=_tensorrt,
     ),
     "llamacpp": EngineRules(
@@ -572,10 +568,8 @@ ENGINES: Mapping[str, EngineRules] = {
         version="commit 0c1e57098",
         names={MODEL: "draft-simple", EAGLE3: "draft-eagle3", MTP: "draft-mtp", NGRAM: "ngram-simple"},
         fixed=dict.fromkeys((MODEL, EAGLE3, MTP, NGRAM), _ONE_K),
-        trees=(),
         longest_match=True,
         mtp_weights=True,
-        alone=False,
         write=_llamacpp,
     ),
     "transformers": EngineRules(
@@ -583,7 +577,6 @@ ENGINES: Mapping[str, EngineRules] = {
         version="5.24.0",
         names={MODEL: "assistant_model", MTP: "use_mtp", NGRAM: "prompt_lookup_num_tokens"},
         fixed=dict.fromkeys((MODEL, MTP, NGRAM), _EAGER),
-        trees=(),
         longest_match=True,
         mtp_weights=False,
         alone=True,

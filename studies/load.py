@@ -363,14 +363,14 @@ class LoadRuns:
     first: ReplayTables  # the recording for replay at the first seed
     interrupts: Interrupts
     progress: Progress  # advances with every row
-    folder: Path | None = field(kw_only=True)  # takes the folder of each run; None: none is written
+    folder: Path | None = field(default=None, kw_only=True)  # takes the folder of each run; None: none is written
     # the setting at the ends of its costs' ranges, at which the first seed of every row is served again
     ends: Sequence[ServingSetting] = field(default=(), kw_only=True)
     alone: NamedPolicy | None = field(default=None, kw_only=True)  # also run, if not among the policies
     why: bool = field(default=False, kw_only=True)  # whether to fill `spent`, for which operations are kept
     # by rate and policy where the seconds of the first seed's run went
     spent: dict[tuple[float | None, str], SpentUnderLoad | None] = field(default_factory=dict)
-    partial: bool = field(kw_only=True)  # whether policies may be rejected
+    partial: bool = field(default=False, kw_only=True)  # whether policies may be rejected
     # policies whose seconds are unknown to the cost, and why
     refused: dict[str, CostRangeError] = field(default_factory=dict)
     # what each run has beside its log, with its policy

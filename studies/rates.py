@@ -243,9 +243,8 @@ def find_rates(
     check_policies(setting, named, tables)
     setting.check_classes(setting.opened(FIRST_RATE, setting.replay.seed))
     with held_interrupts() as interrupts, Progress("finding rates", len(named), unit="policies") as progress:
-        runs = LoadRuns(
-            setting, tables, interrupts, progress, folder=None, partial=policies is None and asked.chains is None
-        )
+        partial = policies is None and asked.chains is None
+        runs = LoadRuns(setting, tables, interrupts, progress, partial=partial)
         search = _Search(runs=runs, limits=wanted)
         rows, without = _rows(search, named)
         bear = [policy for policy in named if policy.name in {row.policy for row in rows}]
@@ -268,7 +267,7 @@ def rates_of(setting: ServingSetting, policy: NamedPolicy, limits: Sequence[Limi
     """The highest rate of one policy by seed; raises NoRateError, and as `find_rates`."""
     with held_interrupts() as interrupts, Progress("finding rates", 1, unit="policies") as progress:
         tables = setting.tables(setting.replay.seed)
-        runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+        runs = LoadRuns(setting, tables, interrupts, progress)
         return {seed: one.rate for seed, one in _Search(runs=runs, limits=limits).highest(policy).found.items()}
 
 

@@ -276,7 +276,7 @@ def _all_served(question: _Question, policies: Sequence[NamedPolicy]) -> tuple[_
         found = []
         for setting in settings:
             tables = setting.tables(setting.replay.seed)
-            runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+            runs = LoadRuns(setting, tables, interrupts, progress)
             found.append(_served(runs, policies, question.asked.rate))
     return found[0], found[1], tuple(found[2:])
 

@@ -71,7 +71,7 @@ class _Question:
             return rates_of(setting, policy, service_limits(self.asked.limits, argument="limits"))
         with held_interrupts() as interrupts, Progress("serving", 1, unit="policies") as progress:
             tables = setting.tables(setting.replay.seed)
-            runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+            runs = LoadRuns(setting, tables, interrupts, progress)
             found = [row for one in runs.at_rates([self.asked.rate], [policy]) for row in one.rows]
         if not found:
             raise KeyboardInterrupt

@@ -147,7 +147,7 @@ class _Served:
         tables = setting.tables(setting.replay.seed)
         check_policies(setting, [named], tables)
         setting.check_classes(setting.opened(case.asked.rate, setting.replay.seed))
-        runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+        runs = LoadRuns(setting, tables, interrupts, progress)
         return cls(runs=runs, policy=named, rate=case.asked.rate)
 
     def row(self) -> SeedRow:

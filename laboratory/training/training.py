@@ -36,7 +36,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from .recipe import TAGS, Recipe, Schedule, Shape, Student
+from .recipe import TAGS, Distillation, Recipe, Schedule, Shape, Student
 from .texts import Corpus
 from .writing import write_texts
 
@@ -166,9 +166,8 @@ def run_training(
     *,
     num_sequences: int,
     schedule: Schedule,
-    seed: int,
+    recipe: Recipe | Distillation,
     sequence_tokens: int,
-    checkpoint_every_s: float,
     checkpoint: Path,
     stage: str,
     is_done: Callable[[int], bool] = lambda _: False,
@@ -182,9 +181,8 @@ def run_training(
             that a continued run repeats an uninterrupted one.
         num_sequences: sequences to learn from.
         schedule: length and rates.
-        seed: orders the sequences.
+        recipe: has the seed that orders the sequences, and the seconds between two checkpoints.
         sequence_tokens: mean tokens of a sequence.
-        checkpoint_every_s: seconds between two checkpoints.
         checkpoint: file that holds the state.
         stage: name of the model, for the progress.
         is_done: whether to stop before a step; it must depend on its number and the weights only.
@@ -200,13 +198,13 @@ def run_training(
     with Progress(f"training {stage}", schedule.num_steps, unit="steps", done=first) as progress:
         step = first
         while step < schedule.num_steps and not is_done(step):
-            rows = _rows_at(step, schedule.num_rows, num_sequences, seed)
+            rows = _rows_at(step, schedule.num_rows, num_sequences, recipe.seed)
             loss = _take_step(model, optimizers, partial(loss_at, step, rows), schedule.rate_at(step))
             step += 1
             if step % STEPS_BETWEEN_LOSSES == 0 or step == schedule.num_steps:
                 progress.advance_to(step, f"loss {float(loss):.3f}")
             now_s = time.monotonic()
-            if now_s - saved_at_s >= checkpoint_every_s:
+            if now_s - saved_at_s >= recipe.checkpoint_every_s:
                 saved_at_s = now_s
                 save_run(checkpoint, model, optimizers, step=step, seconds=spent_s + now_s - started_at_s)
     model.eval()
@@ -287,9 +285,8 @@ def train_target(sequences: Tensor, recipe: Recipe, checkpoint: Path) -> tuple[P
         lambda step, rows: _step_loss(model, sequences[rows].long(), step, recipe),
         num_sequences=len(sequences),
         schedule=recipe.target_schedule,
-        seed=recipe.seed,
+        recipe=recipe,
         sequence_tokens=recipe.sequence_tokens,
-        checkpoint_every_s=recipe.checkpoint_every_s,
         checkpoint=checkpoint,
         stage="target",
     )
@@ -354,9 +351,8 @@ def train_student(
         loss_at,
         num_sequences=len(tokens),
         schedule=student.schedule,
-        seed=recipe.seed,
+        recipe=recipe,
         sequence_tokens=recipe.sequence_tokens,
-        checkpoint_every_s=recipe.checkpoint_every_s,
         checkpoint=checkpoint,
         stage=student.name,
         is_done=lambda step: is_done(model, step),
