@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -132,20 +132,14 @@ def check_json_path(path: Path | None, *others: str | Path | None) -> None:
         ValueError: it cannot be written, or is one of the others.
         OSError: it is a link that leads to itself.
     """
-    if path is None or str(path) == "-":
-        return
-    _check_own_file("--json", path, others)
+    if str(path) != "-":
+        check_file_path("--json", path, *others)
 
 
-def _check_own_file(option: str, path: Path, others: Iterable[str | Path | None]) -> None:
-    """As `check_file_path`; raises ValueError also for a path that is one of the others."""
-    check_file_path(option, path)
-    if any(other is not None and place_of(Path(other)) == place_of(path) for other in others):
-        raise ValueError(f"{option} must be a file of its own, got {str(path)!r}")
-
-
-def check_file_path(option: str, path: Path) -> None:
+def check_file_path(option: str, path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a file that could not be written after it; raises as `check_json_path`."""
+    if path is None:
+        return
     if not path.name:
         raise ValueError(f"{option} must name a file, got {str(path)!r}")
     place = place_of(path)
@@ -157,6 +151,8 @@ def check_file_path(option: str, path: Path) -> None:
     if not os.access(place if place.exists() and not place.is_file() else place.parent, os.W_OK):
         raise ValueError(f"{path}: cannot be written")
     check_outside(path)
+    if any(other is not None and place_of(Path(other)) == place for other in others):
+        raise ValueError(f"{option} must be a file of its own, got {str(path)!r}")
 
 
 FigureOption = Annotated[Path | None, typer.Option(help="Draw into this .svg, .png or .pdf as well.")]
@@ -165,8 +161,7 @@ FigureOption = Annotated[Path | None, typer.Option(help="Draw into this .svg, .p
 def check_figure_path(path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a figure that could not be drawn or written after it; raises as `check_json_path`."""
     check_figure(path)
-    if path is not None:
-        _check_own_file("--figure", path, others)
+    check_file_path("--figure", path, *others)
 
 
 HtmlOption = Annotated[Path | None, typer.Option(help="Write one self-contained page, .html, as well.")]
@@ -179,7 +174,7 @@ def check_html_path(option: str, path: Path | None, *others: str | Path | None) 
     needs_matplotlib()
     if path.suffix != ".html":
         raise ValueError(f"{option} must end in .html, got {str(path)!r}")
-    _check_own_file(option, path, others)
+    check_file_path(option, path, *others)
 
 
 def check_new_folder(option: str, path: Path | None, *, what: str = "a run") -> None:

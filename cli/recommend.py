@@ -62,8 +62,7 @@ def recommend(
     """
     check_json_path(json, trace, out)
     check_html_path("--html", html, trace, out, json)
-    if out is not None:
-        check_file_path("--out", out)
+    check_file_path("--out", out)
     options = {name: value for record in (lengths, replay, repeats) for name, value in vars(record).items()}
     if workload is None:
         refuse_without("`workload`", **given(levels), **given(changes), policies=policy, cluster=cluster)

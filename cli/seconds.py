@@ -139,8 +139,7 @@ def profile(
         return
     if file is not None:
         raise ValueError(f"FILE goes with --check, got {str(file)!r}; --out names the file to write")
-    if out is not None:
-        check_file_path("--out", out)
+    check_file_path("--out", out)
     with needs_torch():
         from ..studies.profile import profile as profile_pool
     options = asdict(rounds) | {"policies": policy or (), "threads": threads, "chat": chat, "debug": debug}
@@ -317,8 +316,7 @@ def validate(
         check_within(f"`{name}`", bound, "(0, 10]")
     runs = [Path(run) for run in (observed.observed, *(observed.calibrate or ())) if run is not None]
     check_json_path(json, trace, prompts, figure, observed.write_cost, *runs)
-    if observed.write_cost is not None:
-        check_file_path("--write-cost", observed.write_cost)
+    check_file_path("--write-cost", observed.write_cost)
     if observed.observed is not None:
         beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
         beside |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat, "debug": debug}
