@@ -27,6 +27,7 @@ from .options import (
     SeedsOptions,
     SimulateOptions,
     checked,
+    shared,
 )
 from .recommend import halves_of
 from .recommend_under_load import UNDER_LOAD, serving_options
@@ -74,13 +75,10 @@ def simulate_again(candidate: str, recording: Recording | str | Path | None = No
             f"`candidate` {line.name} was replayed without arrivals: paceline compare --from {line.name}"
         )
     asked = _asked(RecommendUnderLoadOptions, line)
-    known = {one.name for one in fields(SimulateOptions)} - {"rate"}
-    options = {name: value for name, value in vars(serving_options(asked)).items() if name in known}
+    options = shared(SimulateOptions, serving_options(asked), but=["rate"])
     found = simulate(policy=line.policy, recording=line.half(recording, asked), rate=asked.rate, **options)
-    now = found.rows[0].runs[0].flat
-    return _again(
-        found, line, {name: now.get(name) for name in line.by_seed[str(asked.seed)]}, line.by_seed[str(asked.seed)]
-    )
+    now, then = found.rows[0].runs[0].flat, line.by_seed[str(asked.seed)]
+    return _again(found, line, {name: now.get(name) for name in then}, then)
 
 
 def compare_again(candidate: str, recording: Recording | str | Path | None = None) -> Again:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import ref
 
-from ..base.errors import ArgumentError, counted
+from ..base.errors import ArgumentError, check_within, counted
 from ..base.files import recording_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -286,10 +286,8 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
 
     def __post_init__(self) -> None:
         prefix_cache_size(self.prefix_cache, self.block_tokens)
-        if not LEAST_SEEDS <= self.seeds <= MOST_SEEDS:
-            raise ArgumentError(f"`seeds` must be in [{LEAST_SEEDS}, {MOST_SEEDS}], got {self.seeds}")
-        if not 1 <= self.orders <= MOST_ORDERS:
-            raise ArgumentError(f"`orders` must be in [1, {MOST_ORDERS}], got {self.orders}")
+        check_within("`seeds`", self.seeds, f"[{LEAST_SEEDS}, {MOST_SEEDS}]")
+        check_within("`orders`", self.orders, f"[1, {MOST_ORDERS}]")
         if self.start is not None:
             start_of(self.start)
         if self.fixed_mix and len({request.tag for request in self.recording.requests}) < 2:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, TypeVar
 
-from ..base.errors import ArgumentError, counted, repeated
+from ..base.errors import ArgumentError, check_least, counted, repeated
 from ..base.terminal import Progress, quiet, tell, tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.seen import Start
@@ -53,8 +53,7 @@ from .setting import NamedPolicy, PoliciesGiven, named_policies
 def check_cells(batches: Sequence[int], tags: Sequence[str] | None, requests: int, runs: int) -> None:
     """Raise ArgumentError for counts below 1, and for empty or repeated batches or tags."""
     for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
-        if least < 1:
-            raise ArgumentError(f"`{name}` must be >= 1, got {least}")
+        check_least(f"`{name}`", least, 1)
     _check_each_once("batches", batches)
     if tags is not None:
         _check_each_once("tags", tags)
