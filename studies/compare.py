@@ -138,7 +138,7 @@ def run_policies(
                     if len(found) == 1:
                         by_tag, went = tag_shares(run), Spent.of(run)
                         if folder is not None and policy.name in asked:
-                            write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
+                            write_run_log(run, folder / f"{index:02d}-{policy.file_name}")
                         chance = has_chance(found[0], shifted=scenarios.shifted)
                         wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
                     elif len(found) == 2 and not chance and parts[0].is_like(parts[1]):
@@ -193,10 +193,6 @@ def built(tables: ReplayTables, policy: NamedPolicy, *, lossless: bool) -> Polic
     tags = (request.tag for request in recording.requests)
     check_tags(made, policy.name, tags, f"recording {recording.about.name}")
     return made
-
-
-def _file_name(policy: str) -> str:
-    return "".join(char if char.isalnum() or char in "=,.-" else "_" for char in policy)
 
 
 MOST_CELLS = 1000

@@ -492,8 +492,7 @@ class LoadRuns:
         self.served.append((policy.name, served))
         if self.folder is not None and log.meta.stopped != INTERRUPTED:
             at = "" if rate is None else f"-{rate:g}"
-            name = "".join(char if char.isalnum() or char in "=,.-" else "_" for char in policy.name)
-            write_serving(log, self.folder / f"{name}{at}-seed{seed}")
+            write_serving(log, self.folder / f"{policy.file_name}{at}-seed{seed}")
         return log
 
     def _tables(self, seed: int) -> ReplayTables:

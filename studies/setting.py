@@ -113,6 +113,11 @@ class NamedPolicy:
     made_by: object  # its class, or a function; None for a text that names a pool's target
     _made: list[Callable[[], Policy | None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
+    @property
+    def file_name(self) -> str:
+        """The name as a part of a file's; unlike names may have one."""
+        return "".join(char if char.isalnum() or char in "=,.-" else "_" for char in self.name)
+
     def build(self, pool: Pool) -> Policy:
         """A new policy; raises ValueError if it cannot be made, or is one made before."""
         policy = self.make(pool)
