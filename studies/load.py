@@ -47,7 +47,7 @@ from .serving import (
     serving_setting,
     shares_of,
 )
-from .setting import NamedPolicy, PoliciesGiven, named_policies, named_policy, open_recording
+from .setting import NamedPolicy, PoliciesGiven, named_policies, named_policy, opened_recording, with_models
 
 REMARKS = (
     "usable: memory x share; free for keys and values: usable less weights and reserve",
@@ -111,8 +111,7 @@ def cluster(
     Raises:
         ValueError: a file that breaks a rule or does not fit the recording; one line.
     """
-    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
-    return ClusterShown(open_cluster(asked, opened.with_shapes(models) if models else opened))
+    return ClusterShown(open_cluster(asked, with_models(opened_recording(recording), models)))
 
 
 def _unusual(cluster: Cluster) -> list[str]:
@@ -566,7 +565,7 @@ def describe_workload(
     text = str(workload)
     spec = parse_spec(text, asked.rate, asked.concurrency) if is_spec(text) else None
     if spec is not None and (spec.prompt is None or spec.output is None):
-        recording = open_recording(lengths_from)
+        recording = opened_recording(lengths_from)
     elif lengths_from is not None:
         raise ArgumentError(f"`lengths_from` must be left out: no lengths of {text!r} are drawn")
     opened = with_options(workload, asked, recording)

@@ -32,7 +32,7 @@ from .options import (
 from .recommend import halves_of
 from .recommend_under_load import UNDER_LOAD, serving_options
 from .serving import simulate
-from .setting import open_recording
+from .setting import opened_recording
 
 Figures = Mapping[str, Any]
 
@@ -55,8 +55,7 @@ class _Line:
         where = self.asked["recording"] if recording is None else recording
         if where is None:
             raise ArgumentError(f"`recording` must be given: {self.name} is of one that was in memory")
-        opened = open_recording(where) if isinstance(where, str | Path) else where
-        return halves_of(opened, options)[1]
+        return halves_of(opened_recording(where), options)[1]
 
 
 def simulate_again(candidate: str, recording: Recording | str | Path | None = None) -> Again:

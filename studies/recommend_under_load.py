@@ -65,7 +65,7 @@ from .recommend import (
     version_of,
 )
 from .serving import ServingSetting, notes_on, serving_setting
-from .setting import NamedPolicy, named_policies, open_recording
+from .setting import NamedPolicy, named_policies, opened_recording, with_models
 from .validate_observed import validate_observed
 
 UNDER_LOAD = "recommend_under_load"  # the call, in a ledger
@@ -187,7 +187,7 @@ def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoa
     """The question; raises ArgumentError for bad options."""
     check_lengths(asked)
     limits = _limits(asked.slo)
-    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
+    opened = opened_recording(recording)
     drafter = drafter_of(opened, asked.drafter)
     present = present_of(opened, drafter, asked.present)
     if asked.observed is not None and present is None:
@@ -234,13 +234,11 @@ def _observed(question: _Question) -> Printed | None:
     asked = question.asked
     if asked.observed is None:
         return None
-    models = asked.models or ()
-    shapes = [f"{name}={one}" for name, one in models.items()] if isinstance(models, Mapping) else list(models)
     return validate_observed(
         asked.observed,
         cluster=asked.cluster,
         policy=question.chain(question.present or 0),
-        recording=question.recording.with_shapes(shapes) if shapes else question.recording,
+        recording=with_models(question.recording, asked.models),
         cost=None if asked.cost is None else str(asked.cost),
         seed=asked.seed,
     )

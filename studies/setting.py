@@ -215,6 +215,17 @@ def open_recording(path: str | Path | None = None) -> Recording:
     return read_recording(recording_path(path))
 
 
+def opened_recording(given: Recording | str | Path | None) -> Recording:
+    """A recording that is given opened, or as `open_recording` takes it; raises as that."""
+    return open_recording(given) if given is None or isinstance(given, str | Path) else given
+
+
+def with_models(recording: Recording, models: Mapping[str, str] | Sequence[str] | None) -> Recording:
+    """The recording with shapes of members, as `ReplayOptions` takes them; raises as `Recording.with_shapes`."""
+    texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
+    return recording.with_shapes(texts) if texts else recording
+
+
 def kept_recording(path: str | None) -> Recording:
     """A recording as `open_recording` reads it; cached for the next call, which is mostly for the same one.
 
@@ -407,11 +418,10 @@ def setting_of(
     None is the recording that comes with the package. Raises ArgumentError unless it is a path or a recording.
     """
     tables = recording if is_ready(recording) and not asked.models else None
-    found = recording.trace if is_ready(recording) else cast(Recording | str | Path | None, recording)
-    opened = open_recording(found) if found is None or isinstance(found, str | Path) else found
+    opened = (
+        recording.trace if is_ready(recording) else opened_recording(cast(Recording | str | Path | None, recording))
+    )
     if not is_recording(opened):
         raise ArgumentError(f"`recording` must be a path or an opened recording, got {recording!r}")
-    models = asked.models
-    texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
     given = {"batch": batch} | shared(Setting, asked)
-    return Setting(recording=opened.with_shapes(texts) if texts else opened, tables=tables, **given)
+    return Setting(recording=with_models(opened, asked.models), tables=tables, **given)
