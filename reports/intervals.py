@@ -55,6 +55,11 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return Interval(mean=mean, low=mean - half_width, high=mean + half_width)
 
 
+def interval_or_point(values: Sequence[float]) -> Interval:
+    """As `mean_interval`; of a single value, without width."""
+    return Interval(mean=values[0], low=values[0], high=values[0]) if len(values) == 1 else mean_interval(values)
+
+
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple[float, float]]:
     """Two figures at the same seeds, in their order; a single one, of a run without chance, serves for every seed."""
     seeds = sorted({*ours, *theirs})
@@ -67,7 +72,7 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple
 def geometric_interval(values: Sequence[float]) -> Interval:
     """The geometric mean of independent values > 0, one or more, and its 95% interval, which has no width for one."""
     if len(values) == 1:
-        return Interval(mean=values[0], low=values[0], high=values[0])
+        return interval_or_point(values)  # itself, without rounding
     found = mean_interval([log(value) for value in values])
     return Interval(mean=exp(found.mean), low=exp(found.low), high=exp(found.high))
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..base.errors import counted
 from ..policies.chain_text import BASELINE
 from .cost_range import gain, gain_range, is_better_at_ends, ranges_table
-from .intervals import Interval, enough_in_words, enough_values, mean_interval, paired
+from .intervals import Interval, enough_in_words, enough_values, interval_or_point, paired
 from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
 from .serving import Promises
@@ -85,7 +85,9 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
     apart = [(row.about.policy, _differences(best, row, aim.figure)) for row in others]
     if aim is GOODPUT and others and not any(any(differences) for _, differences in apart):
         return best_at(rate, rows, IN_SYSTEM)
-    tied = {policy: found for policy, found in apart if _interval(found).low <= 0 <= _interval(found).high}
+    tied = {
+        policy: found for policy, found in apart if interval_or_point(found).low <= 0 <= interval_or_point(found).high
+    }
     better = [row.about.policy for row in others if not is_better_at_ends(best, row, aim.figure, most=aim.most)]
     enough = [enough_values(differences) for differences in tied.values() if len(differences) > 1]
     return Best(
@@ -165,11 +167,7 @@ def less(row: SeedRow, other: SeedRow) -> dict[str, Interval]:
     Both have the same requests. A figure that is unknown in either is left out.
     """
     known = [name for name in COMPARED if row.mean(name) is not None and other.mean(name) is not None]
-    return {name: _interval(_differences(row, other, name)) for name in known}
-
-
-def _interval(values: Sequence[float]) -> Interval:
-    return Interval(mean=values[0], low=values[0], high=values[0]) if len(values) == 1 else mean_interval(values)
+    return {name: interval_or_point(_differences(row, other, name)) for name in known}
 
 
 def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
@@ -487,7 +485,7 @@ def _sooner(first: SeedRow, row: SeedRow) -> tuple[float, float] | None:
     ratios = [theirs / own for theirs, own in both if own]
     if not ratios:
         return None
-    return fmean(ratios), mean_interval(ratios).half_width if len(ratios) > 1 else 0.0
+    return fmean(ratios), interval_or_point(ratios).half_width
 
 
 def _scaled(row: SeedRow, figure: str, scale: float) -> tuple[float, float] | None:

@@ -542,7 +542,7 @@ class ServingReport(Pictured):
             known = [(mean, row) for row in self.rows if (mean := row.mean(figure)) is not None]
             if len(known) == len(self.rows) > 1:
                 row = (max if most else min)(known, key=lambda one: one[0])[1]
-                best.append(f"{words}: {' '.join(names_of(self.rows, row).values()) or row.about.policy}")
+                best.append(f"{words}: {' '.join(names_of(self.rows, row).values())}")
         told = [f"{'; '.join(best)}"] if best else []
         return [*told, *(self._in_words(row) for row in self.rows)]
 
@@ -551,7 +551,7 @@ class ServingReport(Pictured):
         asked = {}
         for row in self.rows:
             seeds = [run.meta.about.seed for run in row.runs]
-            name = " ".join(names_of(self.rows, row).values()) or row.about.policy
+            name = " ".join(names_of(self.rows, row).values())
             asked[name] = {**row.about.model_dump(exclude={"notes", "seed"}), "seeds": seeds}
         return asked if len(asked) > 1 else next(iter(asked.values()))
 
@@ -574,7 +574,7 @@ class ServingReport(Pictured):
         return "; ".join([*parts, *([] if kept is None else [f"{kept:.1%} kept the promises"])])
 
     def _drawn(self) -> list[AnyPanel]:
-        names = [" ".join(names_of(self.rows, row).values()) or row.about.policy for row in self.rows]
+        names = [" ".join(names_of(self.rows, row).values()) for row in self.rows]
         found: list[AnyPanel] = []
         for title, figure in DRAWN_LATENCIES.items():
             parts = {part: [row.mean(f"{figure}_{part}") for row in self.rows] for part in DRAWN_PARTS}

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError
 from ..base.terminal import Progress, held_interrupts
-from ..reports.intervals import Interval, mean_interval
+from ..reports.intervals import Interval, interval_or_point
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
 from ..reports.serving_tables import MeasuredRun
@@ -171,8 +171,9 @@ class _Search:
 
     def _less(self, first: NamedPolicy, last: NamedPolicy, rate: float) -> Interval:
         """The difference of two policies' times in the system, at the same seeds."""
-        values = [self.seconds(first, seed, rate) - self.seconds(last, seed, rate) for seed in self._seeds()]
-        return mean_interval(values) if len(values) > 1 else Interval(mean=values[0], low=values[0], high=values[0])
+        return interval_or_point(
+            [self.seconds(first, seed, rate) - self.seconds(last, seed, rate) for seed in self._seeds()]
+        )
 
     def _crossing(
         self, below: NamedPolicy, above: NamedPolicy, between: tuple[float, float], rates: Sequence[float]
