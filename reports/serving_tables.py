@@ -502,7 +502,7 @@ class ServingReport(Pictured):
 
     def tables(self) -> Sequence[Grid]:
         """Requests served, classes if there are any, latencies, load, and members."""
-        served = served_table(self.rows, promised=self.promised.any, title=self._title(), remarks=self._remarks())
+        served = served_table(self.rows, promised=self.promised.any, title=self.headline(), remarks=self._remarks())
         classes = class_table([(names_of(self.rows, row), row) for row in self.rows], promised=self.promised.any)
         by_class = [] if classes is None else [classes]
         return [served, *by_class, latency_table(self.rows), load_table(self.rows), member_table(self.rows)]
@@ -594,9 +594,6 @@ class ServingReport(Pictured):
 
     def headline(self) -> str:
         """What was served."""
-        return self._title()
-
-    def _title(self) -> str:
         about = self.rows[0].about
         same = {name: {getattr(row.about, name) for row in self.rows} for name in ("workload", "cluster")}
         parts = [f"{name} {getattr(about, name)}" for name, values in same.items() if len(values) == 1]
