@@ -302,7 +302,8 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
 
     def __post_init__(self) -> None:
         prefix_cache_size(self.prefix_cache, self.block_tokens)
-        check_within("`seeds`", self.seeds, f"[{LEAST_SEEDS}, {MOST_SEEDS}]")
+        if not LEAST_SEEDS <= self.seeds <= MOST_SEEDS:
+            raise ArgumentError(f"`seeds` must be in [{LEAST_SEEDS}, {MOST_SEEDS}], got {self.seeds}")
         check_within("`orders`", self.orders, f"[1, {MOST_ORDERS}]")
         if self.start is not None:
             start_of(self.start)
