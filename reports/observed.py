@@ -17,7 +17,7 @@ from ..runs.serving import ServingLog
 from ..traces.workloads.arrival import PS_PER_S
 from .serving import Promises, metrics_of
 from .serving_tables import FIGURES, THROUGHPUT, VALIDATED_LATENCIES, VALIDATED_PARTS, figures_of
-from .summary import Spread
+from .summary import Spread, spread_over
 from .tables import Grid, facts, shown, table
 
 
@@ -95,7 +95,7 @@ def _total(counts: Sequence[int | None]) -> int | None:
 def _spread(times_ps: Sequence[float]) -> Spread | None:
     if not times_ps:
         return None
-    return Spread.of(np.array(times_ps, dtype=np.float64) / PS_PER_S)
+    return spread_over(np.array(times_ps, dtype=np.float64) / PS_PER_S)
 
 
 DURATION = "duration_s"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,11 @@ class Spread:
     p95: float
     p99: float
 
-    @classmethod
-    def of(cls, seconds: NDArray[np.float64]) -> Self:
-        """Of one request or more."""
-        p50, p90, p95, p99 = np.percentile(seconds, PERCENTILES).tolist()
-        return cls(mean=float(seconds.mean()), p50=p50, p90=p90, p95=p95, p99=p99)
+
+def spread_over(seconds: NDArray[np.float64]) -> Spread:
+    """The spread over one request or more."""
+    p50, p90, p95, p99 = np.percentile(seconds, PERCENTILES).tolist()
+    return Spread(mean=float(seconds.mean()), p50=p50, p90=p90, p95=p95, p99=p99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +114,9 @@ def summarise_run(log: RunLog) -> Summary:
         drawn=bool(log.meta.get("drawn", exact_share < 1)),
         reanchored=int(log.requests["reanchored"].sum()),
         divergent_tokens=int(log.requests["divergent_tokens"].sum()),
-        ttft_s=Spread.of(ttft_s if len(ttft_s) else np.zeros(1)),
-        tpot_s=Spread.of(tpot_s if len(tpot_s) else np.zeros(1)),
-        e2e_s=Spread.of(e2e_s if len(e2e_s) else np.zeros(1)),
+        ttft_s=spread_over(ttft_s if len(ttft_s) else np.zeros(1)),
+        tpot_s=spread_over(tpot_s if len(tpot_s) else np.zeros(1)),
+        e2e_s=spread_over(e2e_s if len(e2e_s) else np.zeros(1)),
         failed=len(log.requests["failed"]) - num_answered,
         preempted=int(log.requests["preempted"].sum()),
         thrashed=int((log.requests["times_plain"] > 1.0).sum()),
