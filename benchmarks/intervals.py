@@ -9,7 +9,6 @@ session and, as if sessions were unknown, by request. simulate: latencies of one
 the mean over the runs of all seeds, a tenth of the number of samples, and at least 10.
 """
 
-import argparse
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +21,7 @@ from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline_laboratory.findings import Cell, table, table_cell
+from shared.report import parser_of
 
 Pair = tuple[RequestShares, RequestShares]  # of a policy and of the target alone on the same requests
 SPREAD = 0.25  # of the logarithm of a request's seconds
@@ -123,7 +123,7 @@ def served(requests: int, rate: float, seeds: int) -> list[Cell]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--samples", type=int, default=1000)
     samples = parser.parse_args().samples
     rows: list[list[Cell]] = []

@@ -15,7 +15,6 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import entry_points, version
-from importlib.util import find_spec
 from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any
@@ -176,11 +175,8 @@ def _imported(module: str, name: str) -> Any:  # noqa: ANN401 - a command, or a 
 
 def _docstring(place: str) -> str:
     """A function's docstring, read without importing its module."""
-    module, name = _module(place)
-    spec = find_spec(module)
-    assert spec is not None, module
-    assert spec.origin is not None, module
-    body = ast.parse(Path(spec.origin).read_bytes()).body
+    module, _, name = place.partition(":")
+    body = ast.parse(Path(__file__).with_name(f"{module}.py").read_bytes()).body
     found = next(each for each in body if isinstance(each, ast.FunctionDef) and each.name == name)
     return cleandoc(ast.get_docstring(found) or "")
 

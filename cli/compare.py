@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..base.errors import ArgumentError
 from ..base.options import given
 from ..sim.simulate import MOST_BATCH
 from ..studies.compare import MOST_CELLS
@@ -25,7 +24,15 @@ from ..studies.options import (
     WhyOptions,
 )
 from ..studies.setting import open_recording
-from .options import WORKLOAD, FindRateOption, FromOption, GivenClusterOption, PoliciesOption, RatesOption, TraceOption
+from .options import (
+    FindRateOption,
+    FromOption,
+    GivenClusterOption,
+    GivenWorkloadOption,
+    PoliciesOption,
+    RatesOption,
+    TraceOption,
+)
 from .output import (
     FigureOption,
     HtmlOption,
@@ -35,6 +42,7 @@ from .output import (
     check_json_path,
     refuse_beside,
     refuse_others,
+    refuse_without,
     show,
     show_again,
 )
@@ -75,9 +83,7 @@ def compare(
     json: JsonOption = None,
     kept: LogOptions,
     load: LoadOptions,
-    workload: Annotated[
-        str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
-    ] = None,
+    workload: GivenWorkloadOption = None,
     rate: RatesOption = None,
     find_rate: FindRateOption = None,
     cluster: GivenClusterOption = None,
@@ -103,7 +109,7 @@ def compare(
         refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **more)
         show_found_rates(trace, policy, under, find_rate=find_rate, html=html, json=json)
         return
-    _refuse_without_workload(load, rate=rate, find_rate=find_rate, cluster=cluster)
+    refuse_without("`workload`", **given(load), rate=rate, find_rate=find_rate, cluster=cluster)
     if sweep:
         refuse_beside("--sweep", policy=policy, detail=detail, **beside, **more, on=replay.on, **given(reorder))
         show(found=sweep_chains(open_recording(trace), sweep, batches=batches(batch), **under, **vars(mix)), **written)
@@ -119,16 +125,10 @@ def _checked(
     kept: LogOptions, cost: str | Path | None, *, figure: Path | None, html: Path | None, json: Path | None
 ) -> dict[str, Any]:
     """Where to write, as arguments of `show`."""
-    log = None if kept.log is None else Path(kept.log)
-    check_json_path(json, log, figure, *([] if cost is None else [Path(cost)]))
-    check_figure_path(figure, log)
-    check_html_path("--html", html, log, figure, json)
+    check_json_path(json, kept.log, figure, cost)
+    check_figure_path(figure, kept.log)
+    check_html_path("--html", html, kept.log, figure, json)
     return {"figure": figure, "html": html, "json": json}
-
-
-def _refuse_without_workload(load: LoadOptions, **alone: object) -> None:
-    for name in given(load) | {name: value for name, value in alone.items() if value is not None}:
-        raise ArgumentError(f"`{name}` goes with `workload`")
 
 
 def _compare_again(context: typer.Context, candidate: str, json: Path | None) -> None:

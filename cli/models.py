@@ -17,7 +17,6 @@ from ..runtime.prompts import read_prompts
 from ..runtime.tasks import FORMS, prompt_lines, read_task
 from ..studies.options import AgreeOptions, LiveOptions, RecordOptions, RunOptions
 from ..traces.contexts.meta import ROUNDING
-from ..traces.contexts.recording import TrieRecording
 from .app import is_first
 from .errors import Interrupted
 from .options import (
@@ -107,10 +106,7 @@ def record(
     check_new_folder("OUT", out, what="a recording")
     with needs_torch():
         from ..studies.record import record as record_prompts
-    _say_what_it_holds(record_prompts(pool, requests, out, **vars(own)), out)
-
-
-def _say_what_it_holds(trace: TrieRecording, out: Path) -> None:
+    trace = record_prompts(pool, requests, out, **vars(own))
     contexts = sum(request.trie.num_nodes for request in trace.requests)
     typer.echo(f"{out}: {counted(len(trace.requests), 'request')}, {counted(contexts, 'context')}")
     ties = trace.meta.trunk_near_ties

@@ -53,6 +53,9 @@ FromOption = Annotated[
         help="Run candidate N of a recommendation.json (recommend --out) again, by itself; exit 1 if figures differ.",
     ),
 ]
+GivenWorkloadOption = Annotated[
+    str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
+]
 GivenClusterOption = Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"With --workload. {CLUSTER}")]
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]
 MaxNewTokensOption = Annotated[int, option_of(ModelsOptions, "max_new_tokens")]

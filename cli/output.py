@@ -78,6 +78,19 @@ def refuse_beside(option: str, **values: object) -> None:
         raise ArgumentError(f"`{first}` does not apply to {option}{advice}")
 
 
+def refuse_without(option: str, **values: object) -> None:
+    """Raise ArgumentError for the first given option that goes with `option`."""
+    for name in (name for name, value in values.items() if value is not None):
+        raise ArgumentError(f"`{name}` goes with {option}")
+
+
+def check_cluster(cluster: str | None) -> str:
+    """The cluster of a workload; raises ValueError where none was given."""
+    if cluster is None:
+        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
+    return cluster
+
+
 def refuse_others(context: typer.Context, option: str, *, but: Collection[str]) -> None:
     """Raise ArgumentError for the first option that was typed and is not among `but`."""
     for name in context.params:
@@ -108,7 +121,7 @@ def _in_options(part: object) -> object:
     return part | {key: list(map(as_options, part[key])) for key in REMARKS if key in part}
 
 
-def check_json_path(path: Path | None, *others: Path | None) -> None:
+def check_json_path(path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a path that `write_json` would reject after it.
 
     Args:
@@ -119,16 +132,14 @@ def check_json_path(path: Path | None, *others: Path | None) -> None:
         ValueError: it cannot be written, or is one of the others.
         OSError: it is a link that leads to itself.
     """
-    if path is None or str(path) == "-":
-        return
-    check_file_path("--json", path)
-    same = [other for other in others if other is not None and place_of(other) == place_of(path)]
-    if same:
-        raise ValueError(f"--json must be a file of its own, got {str(path)!r}")
+    if str(path) != "-":
+        check_file_path("--json", path, *others)
 
 
-def check_file_path(option: str, path: Path) -> None:
+def check_file_path(option: str, path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a file that could not be written after it; raises as `check_json_path`."""
+    if path is None:
+        return
     if not path.name:
         raise ValueError(f"{option} must name a file, got {str(path)!r}")
     place = place_of(path)
@@ -140,36 +151,30 @@ def check_file_path(option: str, path: Path) -> None:
     if not os.access(place if place.exists() and not place.is_file() else place.parent, os.W_OK):
         raise ValueError(f"{path}: cannot be written")
     check_outside(path)
+    if any(other is not None and place_of(Path(other)) == place for other in others):
+        raise ValueError(f"{option} must be a file of its own, got {str(path)!r}")
 
 
 FigureOption = Annotated[Path | None, typer.Option(help="Draw into this .svg, .png or .pdf as well.")]
 
 
-def check_figure_path(path: Path | None, *others: Path | None) -> None:
+def check_figure_path(path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a figure that could not be drawn or written after it; raises as `check_json_path`."""
     check_figure(path)
-    if path is None:
-        return
-    check_file_path("--figure", path)
-    same = [other for other in others if other is not None and place_of(other) == place_of(path)]
-    if same:
-        raise ValueError(f"--figure must be a file of its own, got {str(path)!r}")
+    check_file_path("--figure", path, *others)
 
 
 HtmlOption = Annotated[Path | None, typer.Option(help="Write one self-contained page, .html, as well.")]
 
 
-def check_html_path(option: str, path: Path | None, *others: Path | None) -> None:
+def check_html_path(option: str, path: Path | None, *others: str | Path | None) -> None:
     """Reject, before a long run, a page that could not be written after it; raises as `check_json_path`."""
     if path is None:
         return
     needs_matplotlib()
     if path.suffix != ".html":
         raise ValueError(f"{option} must end in .html, got {str(path)!r}")
-    check_file_path(option, path)
-    same = [other for other in others if other is not None and place_of(other) == place_of(path)]
-    if same:
-        raise ValueError(f"{option} must be a file of its own, got {str(path)!r}")
+    check_file_path(option, path, *others)
 
 
 def check_new_folder(option: str, path: Path | None, *, what: str = "a run") -> None:

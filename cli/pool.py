@@ -9,7 +9,7 @@ import typer
 from ..base.errors import counted, needs_torch
 from ..base.files import pool_path
 from ..reports.tables import table
-from ..runtime.pools.check_report import DeviceNeed, MemberCheck, PoolCheck
+from ..runtime.pools.check_report import MemberCheck, PoolCheck
 from ..runtime.pools.pool_file import read_pool_file
 from ..runtime.prompts import PROMPTS_FILE
 from .options import ChatOption, MaxNewTokensOption, PoolArgument, ThreadsOption
@@ -62,7 +62,12 @@ def _print_check(found: PoolCheck) -> None:
     title = f"pool {found.name}, context {counted(found.context_tokens, 'token')}, tokenizer of {known}"
     print_table(table(map(_check_cells, found.members), texts=_CHECKED_WORDS, title=title))
     for need in found.devices:
-        say(_need(need))
+        say(
+            f"{need.device}: weights {need.weight_bytes / 1e6:,.1f} MB, copies of them in quicker layouts at most "
+            f"{need.copy_bytes / 1e6:,.1f} MB, {need.choice_bytes / 1e6:,.1f} MB more while they load, "
+            f"keys and values of a request of full length {need.kv_bytes / 1e6:,.1f} MB, "
+            f"of {need.total_bytes / 1e9:,.1f} GB"
+        )
     problems = [*found.problems, *(problem for member in found.members for problem in member.problems)]
     for problem in problems:
         typer.echo(problem)
@@ -109,15 +114,6 @@ def _vocabulary(member: MemberCheck) -> str:
 
 def _count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
-
-
-def _need(need: DeviceNeed) -> str:
-    return (
-        f"{need.device}: weights {need.weight_bytes / 1e6:,.1f} MB, copies of them in quicker layouts at most "
-        f"{need.copy_bytes / 1e6:,.1f} MB, {need.choice_bytes / 1e6:,.1f} MB more while they load, "
-        f"keys and values of a request of full length {need.kv_bytes / 1e6:,.1f} MB, "
-        f"of {need.total_bytes / 1e9:,.1f} GB"
-    )
 
 
 def fetch(

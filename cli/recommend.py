@@ -5,15 +5,24 @@ from typing import Annotated
 
 import typer
 
-from ..base.errors import ArgumentError
 from ..base.options import given
 from ..reports.ledger import Recommended
 from ..studies.options import DraftLengthOptions, MixOptions, ReplayOptions, SeedsOptions, ServiceLevelOptions
 from ..studies.recommend import recommend as recommended
 from ..studies.recommend_under_load import recommend_under_load
 from ..traces.workloads.arrival import WorkloadChanges
-from .options import WORKLOAD, GivenClusterOption, PoliciesOption, TraceOption
-from .output import HtmlOption, JsonOption, check_file_path, check_html_path, check_json_path, show
+from .options import GivenClusterOption, GivenWorkloadOption, PoliciesOption, TraceOption
+from .output import (
+    HtmlOption,
+    JsonOption,
+    check_cluster,
+    check_file_path,
+    check_html_path,
+    check_json_path,
+    refuse_beside,
+    refuse_without,
+    show,
+)
 
 
 def recommend(
@@ -27,9 +36,7 @@ def recommend(
         ),
     ] = None,
     lengths: DraftLengthOptions,
-    workload: Annotated[
-        str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
-    ] = None,
+    workload: GivenWorkloadOption = None,
     cluster: GivenClusterOption = None,
     levels: ServiceLevelOptions,
     policy: PoliciesOption = None,
@@ -55,21 +62,16 @@ def recommend(
     """
     check_json_path(json, trace, out)
     check_html_path("--html", html, trace, out, json)
-    if out is not None:
-        check_file_path("--out", out)
+    check_file_path("--out", out)
     options = {name: value for record in (lengths, replay, repeats) for name, value in vars(record).items()}
     if workload is None:
-        beside = {**given(levels), **given(changes), "policies": policy, "cluster": cluster}
-        for name in (name for name, value in beside.items() if value is not None):
-            raise ArgumentError(f"`{name}` goes with `workload`")
+        refuse_without("`workload`", **given(levels), **given(changes), policies=policy, cluster=cluster)
         found: Recommended = recommended(trace, batches=batch, **vars(mix), **options)
     else:
-        if cluster is None:
-            raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
-        for name in [*given(mix), *([] if batch is None else ["batches"])]:
-            raise ArgumentError(f"`{name}` does not apply to --workload")
+        served_on = check_cluster(cluster)
+        refuse_beside("--workload", **dict.fromkeys(given(mix), True), batches=batch is not None)
         found = recommend_under_load(
-            trace, policy or (), workload=workload, cluster=cluster, **vars(levels), **vars(changes), **options
+            trace, policy or (), workload=workload, cluster=served_on, **vars(levels), **vars(changes), **options
         )
     if out is not None:
         found.write(out)

@@ -15,7 +15,6 @@ from ..runtime.pools.pool_file import tokenizer_sha256
 from ..traces.contexts.on_disk import write_trace
 from ..traces.errors import TraceFormatError
 from ..traces.opening import by_form, open_recording
-from ..traces.recording import Recording
 from ..traces.synthetic import SyntheticSpec, make_trace
 from .options import named_recording
 from .output import JsonOption, check_json_path, check_new_folder, print_table, show_table, write_json
@@ -79,19 +78,12 @@ def check(
 ) -> None:
     """Validate a recording in full; exit 2 with the first broken rule."""
     recording = open_recording(trace)
-    if pool is not None:
-        _check_tokenizer(recording, trace, pool)
+    wanted, found = None if pool is None else tokenizer_sha256(pool), recording.about.tokenizer_sha256
+    if wanted is not None and found != wanted:
+        held = "none, as it was imported" if found is None else found[:12]
+        raise TraceFormatError(trace, "tokenizer_sha256", f"must be that of {pool}, {wanted[:12]}", held)
     recording.summary()  # reads all of it, and reading checks
     typer.echo(f"{trace}: ok, {recording.about.holds}")
-
-
-def _check_tokenizer(recording: Recording, path: Path, pool: Path) -> None:
-    wanted, found = tokenizer_sha256(pool), recording.about.tokenizer_sha256
-    if found != wanted:
-        rule = f"must be that of {pool}, {wanted[:12]}"
-        raise TraceFormatError(
-            path, "tokenizer_sha256", rule, "none, as it was imported" if found is None else found[:12]
-        )
 
 
 def make(*, out: Annotated[Path, typer.Argument(help="The .trace folder to write.")], recording: SyntheticSpec) -> None:

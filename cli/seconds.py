@@ -1,6 +1,5 @@
 """`paceline profile | validate`: what operations take on this machine, and how true simulated seconds are."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +25,16 @@ from .options import (
     ThreadsOption,
     named_recording,
 )
-from .output import FigureOption, JsonOption, check_figure_path, check_file_path, check_json_path, show
+from .output import (
+    FigureOption,
+    JsonOption,
+    check_figure_path,
+    check_file_path,
+    check_json_path,
+    refuse_beside,
+    refuse_without,
+    show,
+)
 from .typed import numbers, whole_numbers
 
 if TYPE_CHECKING:
@@ -120,39 +128,23 @@ def profile(
         given: dict[str, object] = {"prompts": prompts, "recording": trace, "out": out, "policy": policy}
         unchanged = asdict(_Rounds())
         changed = {name: value != unchanged[name] for name, value in asdict(rounds).items()}
-        _refuse_beside_check(given | shapes.given() | changed, sampling=mode is not None, chat=chat)
-        _check(pool, file, threads=threads, debug=debug, json=json)
+        given |= {**shapes.given(), **changed, "sampling": mode is not None, "chat": chat}
+        refuse_beside("`check`, which measures a few forwards only", **given)
+        with needs_torch():
+            from ..studies.profile_check import check_profile
+        checked = check_profile(pool, file, threads=threads, debug=debug)
+        show(json, checked)
+        if not checked.fits:
+            raise typer.Exit(UNFIT)
         return
-    _check_files(file, out)
+    if file is not None:
+        raise ValueError(f"FILE goes with --check, got {str(file)!r}; --out names the file to write")
+    check_file_path("--out", out)
     with needs_torch():
         from ..studies.profile import profile as profile_pool
     options = asdict(rounds) | {"policies": policy or (), "threads": threads, "chat": chat, "debug": debug}
     found = profile_pool(pool, prompts, recording=trace, out=out, sampling=mode, grid=shapes.grid(), **options)
     show(json, found)
-
-
-def _check_files(file: Path | None, out: Path | None) -> None:
-    """Raises ValueError for a FILE without --check, or one that cannot be written."""
-    if file is not None:
-        raise ValueError(f"FILE goes with --check, got {str(file)!r}; --out names the file to write")
-    if out is not None:
-        check_file_path("--out", out)
-
-
-def _refuse_beside_check(values: Mapping[str, object], **changed: bool) -> None:
-    """Raise ArgumentError for the first given option that a check would ignore."""
-    given = next((name for name, value in {**values, **changed}.items() if value), None)
-    if given is not None:
-        raise ArgumentError(f"`{given}` does not apply to `check`, which measures a few forwards only")
-
-
-def _check(pool: Path | None, file: Path | None, *, threads: int, debug: bool, json: Path | None) -> None:
-    with needs_torch():
-        from ..studies.profile_check import check_profile
-    found = check_profile(pool, file, threads=threads, debug=debug)
-    show(json, found)
-    if not found.fits:
-        raise typer.Exit(UNFIT)
 
 
 _RecordedTraceOption = Annotated[
@@ -191,12 +183,6 @@ class _Cells:
         ),
     ] = 3
 
-    def refuse_beside_workload(self, figure: Path | None) -> None:
-        """Raise ArgumentError for the first given option that does not apply to --workload."""
-        for name, is_given in (("batch", self.batch != "1,4,16"), ("tag", self.tag), ("figure", figure)):
-            if is_given:
-                raise ArgumentError(f"`{name}` does not apply to --workload, whose batches are the cluster's")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Load:
@@ -214,11 +200,6 @@ class _Load:
     seed: Annotated[
         int, typer.Option(help="With --workload: seed of arrivals, and of the requests drawn for them.")
     ] = 0
-
-    def refuse_without_workload(self) -> None:
-        """Raise ArgumentError for the first given option that only --workload takes."""
-        for name in given(self):
-            raise ArgumentError(f"`{name}` goes with --workload")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,25 +235,6 @@ class _Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedOn:
-    """What serves observed requests in the simulator, of `validate`'s common options.
-
-    Attributes:
-        cluster: a TOML file, or a device; None: not given.
-        policy: as often as it was given.
-        trace: that acceptance is drawn from; None: the shipped one.
-        cost: of all replicas; None: the cluster's own.
-        seed: of all random draws.
-    """
-
-    cluster: str | None
-    policy: list[str] | None
-    trace: Path | None
-    cost: str | None
-    seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedAsked:
     """Options: which observed run is compared, and how."""
 
@@ -297,32 +259,30 @@ class ObservedAsked:
         typer.Option(metavar="FILE.json", help="With --calibrate: write what was fitted, for --cost."),
     ] = None
 
-    def validated(self, asked: ServedOn, bounds: _Bounds, unused: Mapping[str, object]) -> ObservedValidation:
-        """The validation; raises ValueError for a missing option, or for one of `unused` that was given."""
+    def validated(
+        self, load: _Load, policy: list[str] | None, trace: Path | None, cost: str | None, bounds: _Bounds
+    ) -> ObservedValidation:
+        """The validation; raises ValueError for a missing option."""
         assert self.observed is not None
-        for name, is_given in unused.items():
-            if is_given:
-                raise ArgumentError(f"`{name}` does not apply to `observed`, whose requests are those of the run")
-        if asked.cluster is None:
+        if load.cluster is None:
             raise ArgumentError("`observed` goes with `cluster` FILE or `cluster` DEVICE")
-        if asked.policy is not None and len(asked.policy) > 1:
-            raise ValueError(f"--policy must be given once beside --observed, got {', '.join(asked.policy)}")
+        if policy is not None and len(policy) > 1:
+            raise ValueError(f"--policy must be given once beside --observed, got {', '.join(policy)}")
         return validate_observed(
             self.observed,
-            cluster=asked.cluster,
+            cluster=load.cluster,
             calibrate_on=self.calibrate or (),
             write_cost=self.write_cost,
-            policy=None if asked.policy is None else asked.policy[0],
-            recording=asked.trace,
-            cost=asked.cost,
-            seed=asked.seed,
+            policy=None if policy is None else policy[0],
+            recording=trace,
+            cost=cost,
+            seed=load.seed,
             **given(bounds),
         )
 
     def needed_without(self, trace: Path | None) -> Path:
         """The recording, needed without --observed; raises ArgumentError without it, or for an option of --observed."""
-        for name in given(self):
-            raise ArgumentError(f"`{name}` goes with `observed`")
+        refuse_without("`observed`", **given(self))
         if trace is None:
             raise ArgumentError("`trace` must be given, except with `observed`")
         return trace
@@ -356,18 +316,13 @@ def validate(
         check_within(f"`{name}`", bound, "(0, 10]")
     runs = [Path(run) for run in (observed.observed, *(observed.calibrate or ())) if run is not None]
     check_json_path(json, trace, prompts, figure, observed.write_cost, *runs)
-    if observed.write_cost is not None:
-        check_file_path("--write-cost", observed.write_cost)
+    check_file_path("--write-cost", observed.write_cost)
     if observed.observed is not None:
         beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
-        beside |= {
-            "allow_foreign_profile": allow_foreign_profile,
-            "chat": chat,
-            "debug": debug,
-            **dict.fromkeys(given(cells), True),
-        }
-        asked = ServedOn(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
-        judged = observed.validated(asked, bounds, beside | {"workload": load.workload, "rate": load.rate})
+        beside |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat, "debug": debug}
+        beside |= {**dict.fromkeys(given(cells), True), "workload": load.workload, "rate": load.rate}
+        refuse_beside("`observed`, whose requests are those of the run", **beside)
+        judged = observed.validated(load, policy, trace, cost, bounds)
         show(json, judged)
         if not judged.within:
             raise typer.Exit(BEYOND)
@@ -377,12 +332,13 @@ def validate(
     of_both: dict[str, Any] = {"cost": cost or "here", "runs": cells.runs, "threads": threads, "debug": debug}
     of_both |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat}
     if load.workload is not None:
-        cells.refuse_beside_workload(figure)
+        given_cells = {"batch": cells.batch != "1,4,16", "tag": cells.tag}
+        refuse_beside("--workload, whose batches are the cluster's", **given_cells, figure=figure)
         served = _under_load(pool, prompts, recorded, policy, load, limit=cells.limit, **of_both)
         show(json, served)
         bounds.exit_beyond(*served.errors)
         return
-    load.refuse_without_workload()
+    refuse_without("--workload", **given(load))
     with needs_torch():
         from ..studies.validate import validate as validate_seconds
     requests = 8 if cells.limit is None else cells.limit

@@ -30,6 +30,7 @@ from .options import CLUSTER, WORKLOAD, FromOption, ModelsOption, RateOption, Sl
 from .output import (
     FigureOption,
     JsonOption,
+    check_cluster,
     check_figure_path,
     check_file_path,
     check_html_path,
@@ -57,7 +58,7 @@ def cluster(
     json: JsonOption = None,
 ) -> None:
     """Print the replicas of a cluster, their limits, and where their memory goes: weights, reserve, blocks of KV."""
-    check_json_path(json, Path(file))
+    check_json_path(json, file)
     show(json, show_cluster(file, trace, models=models))
 
 
@@ -162,7 +163,7 @@ def observe(
 
     Ctrl-C stops the run and keeps what was measured. Exit 1 if no request was answered.
     """
-    check_json_path(json, Path(workload), prompts, out)
+    check_json_path(json, workload, prompts, out)
     check_new_folder("--out", out)
     options = WorkloadOptions(rate=rate, seed=seed, **vars(changes))
     named: dict[str, Any] = {"options": options, "concurrency": concurrency, "out": out}
@@ -210,17 +211,16 @@ def simulate(
         return
     if workload is None or cluster is None:
         raise ValueError("simulate takes --workload and --cluster, as in --cluster h100, or --from FILE#N")
-    name = _at_most_one(policy)
+    if policy is not None and len(policy) > 1:
+        raise ValueError(f"--policy must be given once, got {', '.join(policy)}; compare takes several")
     if events and out is None:
         raise ArgumentError("`events` goes with `out`, the folder that keeps them")
-    check_figure_path(figure, Path(workload), Path(cluster), out)
-    check_json_path(
-        json, Path(workload), Path(cluster), out, figure, *([] if replay.cost is None else [Path(replay.cost)])
-    )
+    check_figure_path(figure, workload, cluster, out)
+    check_json_path(json, workload, cluster, out, figure, replay.cost)
     check_new_folder("--out", out)
     try:
         options = {"rate": rate, "out": out, "events": events, **vars(load), **vars(replay)}
-        found = serve_workload(workload, name, trace, cluster=cluster, **options)
+        found = serve_workload(workload, policy[0] if policy else None, trace, cluster=cluster, **options)
     except BrokenWorkloadError as broken:
         if broken.run is not None:
             show(json, broken.run)
@@ -255,15 +255,9 @@ def whatif(
     json: JsonOption = None,
 ) -> None:
     """Serve a workload with each change alone and with all together, and compare on the same requests."""
-    check_json_path(json, Path(workload), Path(cluster), *([] if replay.cost is None else [Path(replay.cost)]))
+    check_json_path(json, workload, cluster, replay.cost)
     options = {**vars(load), **vars(replay), **vars(repeats)}
     show(json, what_if(workload, policy, change, trace, cluster=cluster, rate=rate, **options))
-
-
-def _at_most_one(names: list[str] | None) -> str | None:
-    if names is not None and len(names) > 1:
-        raise ValueError(f"--policy must be given once, got {', '.join(names)}; compare takes several")
-    return None if names is None else names[0]
 
 
 def workload(
@@ -288,7 +282,7 @@ def workload(
     json: JsonOption = None,
 ) -> None:
     """Print what a workload holds: requests, times, burstiness, lengths, sessions, shared prefixes."""
-    check_json_path(json, Path(workload), lengths_from)
+    check_json_path(json, workload, lengths_from)
     options = WorkloadOptions(rate=rate, horizon_s=horizon_s, seed=seed, **vars(changes))
     show(json, describe_workload(workload, options, lengths_from=lengths_from))
 
@@ -329,6 +323,4 @@ def show_found_rates(
 
 
 def _check_served(options: dict[str, Any], json: Path | None) -> None:
-    if options["cluster"] is None:
-        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
-    check_json_path(json, Path(options["workload"]), Path(options["cluster"]))
+    check_json_path(json, options["workload"], check_cluster(options["cluster"]))

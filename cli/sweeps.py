@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..base.errors import ArgumentError, counted
+from ..base.errors import counted
 from ..base.options import given
 from ..studies.options import (
     LoadOptions,
@@ -21,14 +21,16 @@ from ..studies.sweeps import collect as collect_cells
 from ..studies.tune import tune as tune_policy
 from ..studies.tune_under_load import tune_under_load as tune_served
 from .errors import Interrupted
-from .options import WORKLOAD, FindRateOption, GivenClusterOption, TraceOption
+from .options import FindRateOption, GivenClusterOption, GivenWorkloadOption, TraceOption
 from .output import (
     FigureOption,
     JsonOption,
+    check_cluster,
     check_figure_path,
     check_file_path,
     check_json_path,
     refuse_beside,
+    refuse_without,
     say,
     show,
 )
@@ -131,9 +133,7 @@ def tune(
     placement: PlacementOptions,
     prefixes: PrefixOptions,
     load: LoadOptions,
-    workload: Annotated[
-        str | None, typer.Option(metavar="FILE|SPEC", help=f"Serve these requests on --cluster. {WORKLOAD}")
-    ] = None,
+    workload: GivenWorkloadOption = None,
     rate: Annotated[
         float | None,
         typer.Option(help="Mean arrivals per second, at which --slo is to be kept most; default: the workload's own."),
@@ -153,16 +153,12 @@ def tune(
     options = {**vars(search), **vars(replay), **vars(repeats)}
     beside = {**given(reorder), **given(placement), **given(prefixes)}
     if workload is None:
-        asked = {**given(load), "rate": rate, "limits": find_rate, "cluster": cluster}
-        for name in (name for name, value in asked.items() if value is not None):
-            raise ArgumentError(f"`{name}` goes with `workload`")
+        refuse_without("`workload`", **given(load), rate=rate, limits=find_rate, cluster=cluster)
         options |= {**vars(reorder), **vars(placement), **vars(prefixes)}
         show(json, tune_policy(policy, trace, out=out, jobs=jobs, batch=batch, **options), figure=figure)
         return
-    if cluster is None:
-        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE, as in --cluster h100")
     idle = beside | ({} if search.over_tags == SearchOptions().over_tags else {"over_tags": search.over_tags})
     refuse_beside("--workload", **idle, batch=batch != 1)
     del options["over_tags"]
-    served = {"workload": workload, "cluster": cluster, "rate": rate, "limits": find_rate, **vars(load)}
+    served = {"workload": workload, "cluster": check_cluster(cluster), "rate": rate, "limits": find_rate, **vars(load)}
     show(json, tune_served(policy, trace, out=out, jobs=jobs, **served, **options), figure=figure)

@@ -84,7 +84,7 @@ def import_(
 ) -> None:
     """Import what others logged: acceptance by round, and seconds where they were measured."""
     check_new_folder("--out", out, what="a recording")
-    check_json_path(json, out, *files, *(Path(text.rpartition("=")[2]) for text in models or ()))
+    check_json_path(json, out, *files, *(text.rpartition("=")[2] for text in models or ()))
     options = ImportOptions(
         name=out.name.removesuffix(".trace") if name is None else name,
         target=target,

@@ -195,7 +195,7 @@ def typed_fields(record: Callable[..., object]) -> dict[str, tuple[Parameter, Ca
         if said is not None:
             found[name] = _typed(field, said)
         elif get_origin(field.annotation) is Annotated:
-            found[name] = field, _same
+            found[name] = field, lambda value: value
     return found
 
 
@@ -206,10 +206,6 @@ def _typed(field: Parameter, said: Opt) -> tuple[Parameter, Callable[[Any], obje
     annotated: Any = Annotated
     typed = field.replace(annotation=annotated[kind, _option(field, said)], default=default)
     return typed, lambda value: None if value is None else parse(flag, said.metavar, value)
-
-
-def _same(value: object) -> object:
-    return value
 
 
 def spelled_out(command: Callable[..., None]) -> Callable[..., None]:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,16 +118,12 @@ def _print_board(board: Leaderboard, results: ArenaResults) -> None:
         print_table(lossy(board).grid())
     if board.regrets():
         print_table(regret(board).grid())
-    for line in _lines(results):
-        say(line)
-
-
-def _lines(results: ArenaResults) -> Iterator[str]:
     for name, why in results.missing.items():
-        yield f"recording {name} is left out: {why}"
+        say(f"recording {name} is left out: {why}")
     for (policy, why), count in Counter((one.run.policy, one.why) for one in results.left_out).items():
-        yield f"{policy} is left out of {counted(count, 'run')}: {why}"
-    yield from results.failed
+        say(f"{policy} is left out of {counted(count, 'run')}: {why}")
+    for line in results.failed:
+        say(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +207,10 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         if figure is not None:
             write_figure(finding.panels, figure)
         if json is None:
-            _print_finding(finding)
+            say(finding.question)
+            for rows in finding.tables:
+                print_table(rows.grid())
+            say(finding.answer)
         else:
             write_json(finding.to_json(), json)
 
@@ -233,13 +232,6 @@ def _to_json(found: Finding | Exception) -> dict[str, Any]:
     if isinstance(found, Exception):
         return {"error": f"{type(found).__name__}: {found}"}
     return found.to_json()
-
-
-def _print_finding(finding: Finding) -> None:
-    say(finding.question)
-    for rows in finding.tables:
-        print_table(rows.grid())
-    say(finding.answer)
 
 
 def train(

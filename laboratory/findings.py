@@ -179,7 +179,9 @@ def experiments_page(findings: Mapping[str, Finding | Exception], meta: TrieMeta
     """The whole page; an experiment that failed has its error, and `figures` is the folder relative to the page."""
     parts = [INTRO, _machine(meta)]
     parts += [
-        _failure(name, found) if isinstance(found, Exception) else _section(name, found, figures)
+        f"## {name}\n\nFailed when this page was made: {type(found).__name__}: {' '.join(str(found).split())}\n"
+        if isinstance(found, Exception)
+        else _section(name, found, figures)
         for name, found in findings.items()
     ]
     return "\n".join(parts)
@@ -207,8 +209,3 @@ def _section(name: str, finding: Finding, figures: str) -> str:
         *tables,
     ]
     return "\n".join(parts)
-
-
-def _failure(name: str, error: Exception) -> str:
-    told = " ".join(str(error).split())
-    return f"## {name}\n\nFailed when this page was made: {type(error).__name__}: {told}\n"

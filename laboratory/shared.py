@@ -31,6 +31,7 @@ from paceline.runtime.tokenizers import Alignment
 from paceline.runtime.world import TorchWorld
 from paceline.studies.agree import matching_trace
 from paceline.traces.contexts.recording import TrieRecording
+from paceline.traces.meta import GREEDY as GREEDY
 from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -41,8 +42,6 @@ from .replays import in_turns
 from .training.recipe import read_recipe
 from .training.texts import build_corpus, pack_corpus, train_tokenizer
 from .training.training import train_target
-
-GREEDY = Sampling(mode="greedy")
 
 
 def pool_of(setting: ExperimentSetting) -> ModelPool:

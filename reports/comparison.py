@@ -7,6 +7,7 @@ best, whether that is certain, and where another one loses its seconds per token
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from math import floor
 from typing import Any
 
@@ -45,14 +46,19 @@ def conclusion(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> st
     best, tied, slower = _standing(comparison, ruled_out)
     clauses = [best_in_words(comparison, ruled_out=ruled_out)]
     if _is_lossy(best):
-        clauses += _best_lossless(comparison, [row for row in comparison.ranked() if row.policy not in ruled_out])
+        ranked = (row for row in comparison.ranked() if row.policy not in ruled_out and not _is_lossy(row))
+        clauses += [f"best of the lossless: {_named(comparison, row)}" for row in islice(ranked, 1)]
     return "; ".join([*clauses, *_reason(comparison, best, tied, slower)])
 
 
 def best_in_words(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> str:
     """Which policy is best, and which cannot be told apart from it; arguments as of `conclusion`."""
     best, tied, _ = _standing(comparison, ruled_out)
-    named = f"best: {_named(comparison, best)}{_lossy(best)}"
+    lossy = ""
+    if best.quality is not None and best.quality.lossy:
+        known = best.quality.divergences_per_1000
+        lossy = " (lossy)" if known is None else f" (lossy, {known:.1f} divergences per 1,000 tokens)"
+    named = f"best: {_named(comparison, best)}{lossy}"
     return "; ".join([named, *_too_few(comparison), *_ties(comparison, best, tied)])
 
 
@@ -91,19 +97,6 @@ def _named(comparison: SideBySide, row: Summary, *, before: str = ", ", after: s
 
 def _is_lossy(row: Summary) -> bool:
     return row.quality is not None and row.quality.lossy
-
-
-def _lossy(row: Summary) -> str:
-    if row.quality is None or not row.quality.lossy:
-        return ""
-    known = row.quality.divergences_per_1000
-    return " (lossy)" if known is None else f" (lossy, {known:.1f} divergences per 1,000 tokens)"
-
-
-def _best_lossless(comparison: SideBySide, ranked: Sequence[Summary]) -> Iterator[str]:
-    lossless = next((row for row in ranked if not _is_lossy(row)), None)
-    if lossless is not None:
-        yield f"best of the lossless: {_named(comparison, lossless)}"
 
 
 def _ties(comparison: SideBySide, best: Summary, tied: Sequence[Summary]) -> Iterator[str]:

@@ -7,18 +7,12 @@ the first seed's run is.
 from collections.abc import Sequence
 
 from .intervals import Interval, geometric_interval, paired
-from .serving_tables import SeedRow, Shown, cells_between, milliseconds, styled
+from .serving_tables import SeedRow, cells_between, columns
 from .tables import Grid, table
 
 IN_SYSTEM_S = "in_system_s"
-# The figures whose range is printed: heading, figure, and style.
-SHOWN: Shown = {
-    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
-    "TTFT ms": ("ttft_s_mean", milliseconds),
-    "TTFT p99": ("ttft_s_p99", milliseconds),
-    "TPOT ms": ("tpot_s_mean", milliseconds),
-    "TPOT p99": ("tpot_s_p99", milliseconds),
-}
+# The figures whose range is printed.
+SHOWN = columns("tokens/s", "TTFT ms", "TTFT p99", "TPOT ms", "TPOT p99")
 ENDS_REMARK = (
     "range of cost: the first seed's requests served again, with plain steps and with rounds that take as little and "
     "as much as nine in ten measurements did"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import atan, ceil, cos, exp, log, log10, pi, prod, sin, sqrt
 from statistics import fmean, stdev
+from typing import Any
 
 LEVEL = 0.95
 NORMAL = 1.959963984540054  # the z with P(|Z| <= z) = 0.95
@@ -38,6 +39,10 @@ class Interval:
         """Both ends, the lower one first."""
         return self.low, self.high
 
+    def to_json(self) -> dict[str, Any]:
+        """The mean, and both ends."""
+        return {"mean": self.mean, "ci": list(self.bounds)}
+
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """The mean of independent values and its 95% interval; raises ValueError for fewer than two values."""
@@ -48,6 +53,11 @@ def mean_interval(values: Sequence[float]) -> Interval:
         return Interval(mean=values[0], low=float(values[0]), high=float(values[0]))
     mean, half_width = fmean(values), t_quantile(count - 1) * stdev(values) / sqrt(count)
     return Interval(mean=mean, low=mean - half_width, high=mean + half_width)
+
+
+def interval_or_point(values: Sequence[float]) -> Interval:
+    """As `mean_interval`; of a single value, without width."""
+    return Interval(mean=values[0], low=values[0], high=values[0]) if len(values) == 1 else mean_interval(values)
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple[float, float]]:
@@ -62,7 +72,7 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple
 def geometric_interval(values: Sequence[float]) -> Interval:
     """The geometric mean of independent values > 0, one or more, and its 95% interval, which has no width for one."""
     if len(values) == 1:
-        return Interval(mean=values[0], low=values[0], high=values[0])
+        return interval_or_point(values)  # itself, without rounding
     found = mean_interval([log(value) for value in values])
     return Interval(mean=exp(found.mean), low=exp(found.low), high=exp(found.high))
 

@@ -12,24 +12,23 @@ from typing import Any
 from ..base.errors import counted
 from ..policies.chain_text import BASELINE
 from .cost_range import gain, gain_range, is_better_at_ends, ranges_table
-from .intervals import Interval, enough_in_words, enough_values, mean_interval, paired
+from .intervals import Interval, enough_in_words, enough_values, interval_or_point, paired
 from .page import Pictured
 from .panels import AnyPanel, Panel, Section, Series, ranking
 from .serving import Promises
 from .serving_tables import (
     LATENCIES,
-    LOAD,
     PARTS,
     PROMISED,
+    TAKEN,
     SeedRow,
     ServingReport,
     Shown,
     cells_of,
     class_table,
+    columns,
     milliseconds,
-    styled,
     what_was_asked,
-    whole,
 )
 from .tables import Grid, flat_rows, table
 from .waterfall import Why, why_table
@@ -86,7 +85,9 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
     apart = [(row.about.policy, _differences(best, row, aim.figure)) for row in others]
     if aim is GOODPUT and others and not any(any(differences) for _, differences in apart):
         return best_at(rate, rows, IN_SYSTEM)
-    tied = {policy: differences for policy, differences in apart if _hold_zero(differences)}
+    tied = {
+        policy: found for policy, found in apart if interval_or_point(found).low <= 0 <= interval_or_point(found).high
+    }
     better = [row.about.policy for row in others if not is_better_at_ends(best, row, aim.figure, most=aim.most)]
     enough = [enough_values(differences) for differences in tied.values() if len(differences) > 1]
     return Best(
@@ -119,7 +120,9 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
                 f"between {_rate(low.rate)} and {_rate(high.rate)} the best policy changes from {low.policy} to "
                 f"{high.policy}"
             )
-    lines += _at_rates((best.rate, _alike(best)) for best in found)
+    lines += _at_rates(
+        (best.rate, f"{_list(best.same)} did exactly as well as {best.policy}" if best.same else "") for best in found
+    )
     for (policy, open_to, seeds), of_rates in groupby(found, key=lambda best: (best.policy, best.open_to, best.seeds)):
         if open_to:
             bests = list(of_rates)
@@ -130,14 +133,10 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
     return [*lines, *_at_rates((best.rate, _open_by_cost(best)) for best in found)]
 
 
-def _alike(best: Best) -> str:
-    return f"{_list(best.same, 'and')} did exactly as well as {best.policy}" if best.same else ""
-
-
 def _open_by_cost(best: Best) -> str:
     if not best.by_cost or best.policy == BASELINE:
         return ""
-    return f"{_list(best.by_cost, 'and')} cannot be told apart from {best.policy} by this cost"
+    return f"{_list(best.by_cost)} cannot be told apart from {best.policy} by this cost"
 
 
 def _at_rates(said: Iterable[tuple[float | None, str]]) -> list[str]:
@@ -168,11 +167,7 @@ def less(row: SeedRow, other: SeedRow) -> dict[str, Interval]:
     Both have the same requests. A figure that is unknown in either is left out.
     """
     known = [name for name in COMPARED if row.mean(name) is not None and other.mean(name) is not None]
-    return {name: _interval(_differences(row, other, name)) for name in known}
-
-
-def _interval(values: Sequence[float]) -> Interval:
-    return Interval(mean=values[0], low=values[0], high=values[0]) if len(values) == 1 else mean_interval(values)
+    return {name: interval_or_point(_differences(row, other, name)) for name in known}
 
 
 def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
@@ -195,12 +190,6 @@ def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:
     return [a - b for a, b in paired(best.by_seed(figure), other.by_seed(figure))]
 
 
-def _hold_zero(differences: Sequence[float]) -> bool:
-    """Whether their interval contains 0; with one seed, whether it is 0."""
-    low, high = _interval(differences).bounds
-    return low <= 0 <= high
-
-
 def _span(rates: Sequence[float | None]) -> str:
     if rates[0] is None:
         return "at the workload's own rate"
@@ -211,23 +200,15 @@ def _rate(rate: float | None) -> str:
     return "the workload's own rate" if rate is None else f"{rate:g} arrivals/s"
 
 
-def _list(names: Sequence[str], word: str) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-ENDED: Shown = {
-    "finished": ("finished", whole),
-    "rejected": ("rejected", whole),
-    "unfinished": ("unfinished", whole),
-}
 QUICK: Shown = {
-    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
-    "TTFT ms": ("ttft_s_mean", milliseconds),
-    "p99": ("ttft_s_p99", milliseconds),
-    "TPOT ms": ("tpot_s_mean", milliseconds),
-    "in system ms": ("in_system_s", milliseconds),
+    **columns("tokens/s", "TTFT ms"),
+    "p99": TAKEN["TTFT p99"],
+    **columns("TPOT ms", "in system ms"),
 }
-STRAINED: Shown = {name: LOAD[name] for name in ("preempted", "busy")}
 # One column, so that both are in every part of a table that does not fit.
 RATE_AND_POLICY = "arrivals/s: policy"
 
@@ -301,9 +282,7 @@ class LoadComparison(Pictured):
         told = {best.rate: best.policy for best in self.best if BASELINE in best.by_cost} if several else {}
         for_what = "cannot be told apart from the target alone by this cost"
         open_to = [(one.rate, [name for name in one.gain_open if name != told.get(one.rate)]) for one in self.rates]
-        return lines + _at_rates(
-            (rate, f"{_list(names, 'and')} {for_what}" if names else "") for rate, names in open_to
-        )
+        return lines + _at_rates((rate, f"{_list(names)} {for_what}" if names else "") for rate, names in open_to)
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving.md)."""
@@ -409,7 +388,7 @@ class LoadComparison(Pictured):
         best = self._best_row(at_rate)
         if best is None:
             return None
-        return {name: {"mean": one.mean, "ci": list(one.bounds)} for name, one in less(row, best).items()}
+        return {name: one.to_json() for name, one in less(row, best).items()}
 
     def _behind(self) -> Grid | None:
         """Differences of the others to the best policy of a rate; None where no rate has a best one and others."""
@@ -438,15 +417,23 @@ class LoadComparison(Pictured):
             for name in ("TTFT", "TPOT", "E2E")
             for part in ("mean", "p99")
         }
-        return {"tokens/s": QUICK["tokens/s"], **(PROMISED if self.promised.any else {}), **tails}
+        return {**columns("tokens/s"), **(PROMISED if self.promised.any else {}), **tails}
 
     def _shown(self) -> Shown:
         """Without empty columns: rejected and unfinished requests where there are none."""
         rows = [row for one in self.rates for row in one.rows]
-        ended = {
-            name: one for name, one in ENDED.items() if name == "finished" or any(row.mean(one[0]) for row in rows)
+        failed = {
+            name: one
+            for name, one in columns("rejected", "unfinished").items()
+            if any(row.mean(one[0]) for row in rows)
         }
-        return {**ended, **QUICK, **(PROMISED if self.promised.any else {}), **STRAINED}
+        return {
+            **columns("finished"),
+            **failed,
+            **QUICK,
+            **(PROMISED if self.promised.any else {}),
+            **columns("preempted", "busy"),
+        }
 
     def _title(self) -> str:
         parts = [f"workload {self.meta['workload']}", f"cluster {self.meta['cluster']}", f"trace {self.meta['trace']}"]
@@ -498,7 +485,7 @@ def _sooner(first: SeedRow, row: SeedRow) -> tuple[float, float] | None:
     ratios = [theirs / own for theirs, own in both if own]
     if not ratios:
         return None
-    return fmean(ratios), mean_interval(ratios).half_width if len(ratios) > 1 else 0.0
+    return fmean(ratios), interval_or_point(ratios).half_width
 
 
 def _scaled(row: SeedRow, figure: str, scale: float) -> tuple[float, float] | None:

@@ -4,6 +4,7 @@ Figures are over finished requests, except gaps of chunks, which are of all. Req
 where tokens are needed; `unknown` is shown for what a server did not report.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,9 +15,9 @@ from ..base.errors import counted
 from ..runs.observed import BY_TOKENIZER, ObservedAcceptance, ObservedRequest, ObservedRun
 from ..runs.serving import ServingLog
 from ..traces.workloads.arrival import PS_PER_S
-from .serving import Promises, metrics_of, spread_of
+from .serving import Promises, metrics_of
 from .serving_tables import FIGURES, THROUGHPUT, VALIDATED_LATENCIES, VALIDATED_PARTS, figures_of
-from .summary import PERCENTILES, Spread
+from .summary import Spread, spread_over
 from .tables import Grid, facts, shown, table
 
 
@@ -51,7 +52,9 @@ class ObservedFigures:
 def observed_figures(run: ObservedRun) -> ObservedFigures:
     """The figures of a run."""
     finished, failed = run.finished, run.failed
-    duration_s = _duration_s(run.requests, finished)
+    began_ps = min((one.sent_at_ps for one in run.requests), default=0)
+    lasted_ps = [one.ended_at_ps - began_ps for one in finished if one.ended_at_ps is not None]
+    duration_s = max(lasted_ps, default=0) / PS_PER_S
     output = _total([one.output_tokens for one in finished])
     return ObservedFigures(
         requests=len(run.requests),
@@ -69,7 +72,7 @@ def observed_figures(run: ObservedRun) -> ObservedFigures:
         itl_s=_spread([gap for one in run.requests for gap in np.diff(one.outputs_at_ps).tolist()]),
         e2e_s=_spread([one.ended_at_ps - one.sent_at_ps for one in finished if one.ended_at_ps is not None]),
         late_s=max((one.sent_at_ps - one.due_at_ps for one in run.requests), default=0) / PS_PER_S,
-        finish_reasons=_counts([one.finish_reason for one in finished]),
+        finish_reasons=dict(Counter(one.finish_reason for one in finished)),
         failures={
             reason: [one.request_id for one in failed if one.failed == reason]
             for reason in dict.fromkeys(one.failed for one in failed)
@@ -84,11 +87,6 @@ def tpot_ps(one: ObservedRequest) -> float | None:
     return (one.ended_at_ps - one.outputs_at_ps[0]) / (one.output_tokens - 1)
 
 
-def _duration_s(requests: Sequence[ObservedRequest], finished: Sequence[ObservedRequest]) -> float:
-    began = min((one.sent_at_ps for one in requests), default=0)
-    return max((one.ended_at_ps - began for one in finished if one.ended_at_ps is not None), default=0) / PS_PER_S
-
-
 def _total(counts: Sequence[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None
@@ -97,12 +95,7 @@ def _total(counts: Sequence[int | None]) -> int | None:
 def _spread(times_ps: Sequence[float]) -> Spread | None:
     if not times_ps:
         return None
-    seconds = np.array(times_ps, dtype=np.float64) / PS_PER_S
-    return spread_of(float(seconds.mean()), np.percentile(seconds, PERCENTILES).tolist())
-
-
-def _counts(words: Sequence[str]) -> dict[str, int]:
-    return {word: words.count(word) for word in dict.fromkeys(words)}
+    return spread_over(np.array(times_ps, dtype=np.float64) / PS_PER_S)
 
 
 DURATION = "duration_s"
@@ -221,7 +214,8 @@ def observed_tables(run: ObservedRun, figures: ObservedFigures) -> list[Grid]:
         "requests": f"{figures.requests:,}: {figures.finished:,} finished, {figures.failed:,} failed, "
         f"{figures.unfinished:,} unfinished",
         "finish reasons": ", ".join(f"{why or UNKNOWN} {count:,}" for why, count in figures.finish_reasons.items()),
-        "tokens": f"{_count(figures.prompt_tokens)} prompt, {_count(figures.output_tokens)} output",
+        "tokens": f"{shown(figures.prompt_tokens, ',', unknown=UNKNOWN)} prompt, "
+        f"{shown(figures.output_tokens, ',', unknown=UNKNOWN)} output",
         "duration": f"{figures.duration_s:.3f} s",
         "requests/s": shown(figures.requests_per_s, ".3f", unknown=UNKNOWN),
         "tokens/s": shown(figures.output_tokens_per_s, ",.1f", unknown=UNKNOWN),
@@ -274,7 +268,3 @@ def _latency_table(figures: ObservedFigures) -> Grid:
             | {part: UNKNOWN if spread is None else f"{1e3 * getattr(spread, part):,.2f}" for part in parts}
         )
     return table(rows, title="latencies, ms")
-
-
-def _count(count: int | None) -> str:
-    return UNKNOWN if count is None else f"{count:,}"

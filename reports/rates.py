@@ -145,7 +145,9 @@ class HighestRates(Printed):
 
     def lines(self) -> Sequence[str]:
         """The policy that sustains most, its ties, and where the order changes."""
-        return [self._most(), *self._changes()] if len(self.rows) > 1 else []
+        low, high = map(three_digits, self.looked_at)
+        changes = self.crossings or [f"{self.quickest} from {low} to {high} arrivals/s"]
+        return [self._most(), *(f"least time in the system: {one}" for one in changes)] if len(self.rows) > 1 else []
 
     def _most(self) -> str:
         best, tied = self.rows[0], self.tied
@@ -157,14 +159,6 @@ class HighestRates(Printed):
         known = min((number for number in enough if number is not None), default=None)
         names = [f"{row.policy} ({three_digits(row.rate.mean)})" for row in tied]
         return f"{said}; {not_told_apart(names, 'it', seeds=max(map(len, logs)), enough=known)}"
-
-    def _changes(self) -> list[str]:
-        if not self.crossings:
-            low, high = self.looked_at
-            return [
-                f"least time in the system: {self.quickest} from {three_digits(low)} to {three_digits(high)} arrivals/s"
-            ]
-        return [f"least time in the system: {one}" for one in self.crossings]
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving.md)."""

@@ -139,10 +139,11 @@ class Recommendation(Recommended):
     def answer(self) -> Sequence[str]:
         """The draft lengths in words, and why no setting is named."""
         spans = [(key, [*group]) for key, group in groupby(self.batches, key=lambda each: each.chosen)]
-        words = [
-            f"{_lengths(length)} at {_batches(each)} running" + (f": {_gains(each)}" if length else "")
-            for length, each in spans
-        ]
+        words = []
+        for length, each in spans:
+            batches = f"{each[0].batch:,}" + (f" to {each[-1].batch:,}" if len(each) > 1 else "")
+            drafts = f"draft {counted(length, 'token')}" if length else "do not draft"
+            words.append(f"{drafts} at {batches} running" + (f": {_gains(each)}" if length else ""))
         if self.setting is not None:
             return words
         first, *advice = self._open()
@@ -188,14 +189,6 @@ class Recommendation(Recommended):
                 for one in each.candidates
             ]
         )
-
-
-def _lengths(length: int) -> str:
-    return f"draft {counted(length, 'token')}" if length else "do not draft"
-
-
-def _batches(each: Sequence[AtBatch]) -> str:
-    return f"{each[0].batch:,}" + (f" to {each[-1].batch:,}" if len(each) > 1 else "")
 
 
 def _gains(each: Sequence[AtBatch]) -> str:

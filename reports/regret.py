@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -39,26 +40,20 @@ def regret_of(comparison: SideBySide, by_tag: ByTag, *, static: Sequence[str], r
     fixed windows.
     """
     speed = {row.policy: comparison.output_tokens_per_s(row) for row in comparison.rows}
-    best_static = {tag: _fastest(by_tag, static, tag) for tag in by_tag.tags} if static else {}
+
+    def on(tag: str, policy: str) -> float:
+        return by_tag.policies[policy][tag].output_tokens_per_s
+
+    best_static = {tag: max(static, key=partial(on, tag)) for tag in by_tag.tags} if static else {}
     return Regret(
         reference=reference,
         over_reference={policy: speed[reference] / own - 1.0 for policy, own in speed.items()},
         best_static=best_static,
         over_static={
-            policy: {
-                tag: _speed(by_tag, best, tag) / _speed(by_tag, policy, tag) - 1.0 for tag, best in best_static.items()
-            }
+            policy: {tag: on(tag, best) / on(tag, policy) - 1.0 for tag, best in best_static.items()}
             for policy in speed
         },
     )
-
-
-def _fastest(by_tag: ByTag, policies: Sequence[str], tag: str) -> str:
-    return max(policies, key=lambda policy: _speed(by_tag, policy, tag))
-
-
-def _speed(by_tag: ByTag, policy: str, tag: str) -> float:
-    return by_tag.policies[policy][tag].output_tokens_per_s
 
 
 def regret_table(regret: Regret, *, by_tag: bool) -> Grid:

@@ -43,15 +43,9 @@ def _level_cells(level: LevelSummary) -> dict[str, str]:
         "drafted": f"{level.drafted:,}",
         "judged": f"{level.judged:,}",
         "accepted": f"{level.accepted:,}",
-        "acceptance": _acceptance(level),
+        "acceptance": "-" if level.trees else f"{level.accepted / level.judged:.1%}" if level.judged else "",
         "refused": f"{level.refused:,}",
     }
-
-
-def _acceptance(level: LevelSummary) -> str:
-    if level.trees:
-        return "-"
-    return f"{level.accepted / level.judged:.1%}" if level.judged else ""
 
 
 def _quality(summary: Summary) -> list[str]:

@@ -15,7 +15,7 @@ from ..base.errors import check_within
 from ..runs.log import Columns
 from ..runs.serving import UNKNOWN, ReplicaTotals, ServingLog, total_gaps, total_ps
 from ..traces.workloads.arrival import MOST_PS, PS_PER_S
-from .summary import PERCENTILES, Spread
+from .summary import PERCENTILES, Spread, spread_over
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -264,7 +264,7 @@ ENDS = {
 def latency_spread(log: ServingLog, name: str, among: Mask) -> Spread | None:
     """The spread of `latency_seconds`; None without any."""
     seconds = latency_seconds(log, name, among)
-    return spread_of(float(seconds.mean()), np.percentile(seconds, PERCENTILES).tolist()) if len(seconds) else None
+    return spread_over(seconds) if len(seconds) else None
 
 
 def latency_seconds(log: ServingLog, name: str, among: Mask) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from typing import Any
 from ..base.errors import counted
 from ..runs.serving import ServingAbout, ServingLog, ServingMeta
 from ..traces.workloads.arrival import PS_PER_S
-from ..traces.workloads.summary import Distribution, WorkloadSummary
+from ..traces.workloads.summary import WorkloadSummary
 from .intervals import Interval, mean_interval
 from .page import Pictured
 from .panels import AnyPanel, Section, by_category, ranking
@@ -156,6 +156,14 @@ SERVED: Shown = {
     "requests/s": ("requests_per_s", styled(",.3f")),
     "tokens/s": ("output_tokens_per_s", styled(",.1f")),
 }
+TAKEN: Shown = {
+    "TTFT ms": ("ttft_s_mean", milliseconds),
+    "TTFT p99": ("ttft_s_p99", milliseconds),
+    "TPOT ms": ("tpot_s_mean", milliseconds),
+    "TPOT p99": ("tpot_s_p99", milliseconds),
+    "E2E ms": ("e2e_s_mean", milliseconds),
+    "E2E p99": ("e2e_s_p99", milliseconds),
+}
 PROMISED: Shown = {"goodput /s": ("goodput_per_s", styled(",.3f")), "SLO met": ("slo_share", styled(".1%"))}
 LOAD: Shown = {
     "running": ("running_mean", styled(",.2f")),
@@ -163,6 +171,14 @@ LOAD: Shown = {
     "preempted": ("preemptions", whole),
     "busy": ("busy_share", styled(".1%")),
 }
+_ALL: Shown = {**SERVED, **TAKEN, "in system ms": ("in_system_s", milliseconds), **LOAD}
+
+
+def columns(*headings: str) -> Shown:
+    """The figures under these headings, in their order."""
+    return {heading: _ALL[heading] for heading in headings}
+
+
 OF_MEMBER: Shown = {
     "busy s": ("busy_s", styled(",.3f")),
     "KV used": ("kv_use_mean", styled(".1%")),
@@ -445,25 +461,13 @@ def _lengths(summary: WorkloadSummary) -> Grid:
         "output tokens": (summary.output_tokens, 0),
         "waits within sessions, s": (summary.wait_s, 2),
     }
-    shown = [_row(name, found, digits) for name, (found, digits) in rows.items() if found is not None]
+    shown = [
+        {"": name, "mean": f"{found.mean:,.{max(1, digits)}f}"}
+        | {part: f"{getattr(found, part):,.{digits}f}" for part in ("p50", "p90", "p99", "max")}
+        for name, (found, digits) in rows.items()
+        if found is not None
+    ]
     return table(shown, title="by request", remarks=summary.about.notes)
-
-
-def _row(name: str, found: Distribution, digits: int) -> dict[str, str]:
-    figures = {"p50": found.p50, "p90": found.p90, "p99": found.p99, "max": found.max}
-    row = {"": name, "mean": f"{found.mean:,.{max(1, digits)}f}"}
-    return row | {heading: f"{figure:,.{digits}f}" for heading, figure in figures.items()}
-
-
-COUNTED: Shown = {name: SERVED[name] for name in ("requests", "finished")}
-TAKEN: Shown = {
-    "TTFT ms": ("ttft_s_mean", milliseconds),
-    "TTFT p99": ("ttft_s_p99", milliseconds),
-    "TPOT ms": ("tpot_s_mean", milliseconds),
-    "TPOT p99": ("tpot_s_p99", milliseconds),
-    "E2E ms": ("e2e_s_mean", milliseconds),
-    "E2E p99": ("e2e_s_p99", milliseconds),
-}
 
 
 def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: bool) -> Grid | None:
@@ -471,7 +475,7 @@ def class_table(rows: Sequence[tuple[Mapping[str, str], SeedRow]], *, promised: 
 
     Each of `rows` has its name by heading; `promised`: with service levels.
     """
-    shown = {**COUNTED, **(PROMISED if promised else {}), **TAKEN}
+    shown = {**columns("requests", "finished"), **(PROMISED if promised else {}), **TAKEN}
     cells: list[dict[str, str]] = []
     ends: list[int] = []
     for named, row in rows:
@@ -498,7 +502,7 @@ class ServingReport(Pictured):
 
     def tables(self) -> Sequence[Grid]:
         """Requests served, classes if there are any, latencies, load, and members."""
-        served = served_table(self.rows, promised=self.promised.any, title=self._title(), remarks=self._remarks())
+        served = served_table(self.rows, promised=self.promised.any, title=self.headline(), remarks=self._remarks())
         classes = class_table([(names_of(self.rows, row), row) for row in self.rows], promised=self.promised.any)
         by_class = [] if classes is None else [classes]
         return [served, *by_class, latency_table(self.rows), load_table(self.rows), member_table(self.rows)]
@@ -538,7 +542,7 @@ class ServingReport(Pictured):
             known = [(mean, row) for row in self.rows if (mean := row.mean(figure)) is not None]
             if len(known) == len(self.rows) > 1:
                 row = (max if most else min)(known, key=lambda one: one[0])[1]
-                best.append(f"{words}: {' '.join(names_of(self.rows, row).values()) or row.about.policy}")
+                best.append(f"{words}: {' '.join(names_of(self.rows, row).values())}")
         told = [f"{'; '.join(best)}"] if best else []
         return [*told, *(self._in_words(row) for row in self.rows)]
 
@@ -547,7 +551,7 @@ class ServingReport(Pictured):
         asked = {}
         for row in self.rows:
             seeds = [run.meta.about.seed for run in row.runs]
-            name = " ".join(names_of(self.rows, row).values()) or row.about.policy
+            name = " ".join(names_of(self.rows, row).values())
             asked[name] = {**row.about.model_dump(exclude={"notes", "seed"}), "seeds": seeds}
         return asked if len(asked) > 1 else next(iter(asked.values()))
 
@@ -570,7 +574,7 @@ class ServingReport(Pictured):
         return "; ".join([*parts, *([] if kept is None else [f"{kept:.1%} kept the promises"])])
 
     def _drawn(self) -> list[AnyPanel]:
-        names = [" ".join(names_of(self.rows, row).values()) or row.about.policy for row in self.rows]
+        names = [" ".join(names_of(self.rows, row).values()) for row in self.rows]
         found: list[AnyPanel] = []
         for title, figure in DRAWN_LATENCIES.items():
             parts = {part: [row.mean(f"{figure}_{part}") for row in self.rows] for part in DRAWN_PARTS}
@@ -590,9 +594,6 @@ class ServingReport(Pictured):
 
     def headline(self) -> str:
         """What was served."""
-        return self._title()
-
-    def _title(self) -> str:
         about = self.rows[0].about
         same = {name: {getattr(row.about, name) for row in self.rows} for name in ("workload", "cluster")}
         parts = [f"{name} {getattr(about, name)}" for name, values in same.items() if len(values) == 1]

@@ -27,6 +27,12 @@ class Spread:
     p99: float
 
 
+def spread_over(seconds: NDArray[np.float64]) -> Spread:
+    """The spread over one request or more."""
+    p50, p90, p95, p99 = np.percentile(seconds, PERCENTILES).tolist()
+    return Spread(mean=float(seconds.mean()), p50=p50, p90=p90, p95=p95, p99=p99)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSummary:
     """The figures of one pool member in a run."""
@@ -108,9 +114,9 @@ def summarise_run(log: RunLog) -> Summary:
         drawn=bool(log.meta.get("drawn", exact_share < 1)),
         reanchored=int(log.requests["reanchored"].sum()),
         divergent_tokens=int(log.requests["divergent_tokens"].sum()),
-        ttft_s=_spread(ttft_s),
-        tpot_s=_spread(tpot_s),
-        e2e_s=_spread(e2e_s),
+        ttft_s=spread_over(ttft_s if len(ttft_s) else np.zeros(1)),
+        tpot_s=spread_over(tpot_s if len(tpot_s) else np.zeros(1)),
+        e2e_s=spread_over(e2e_s if len(e2e_s) else np.zeros(1)),
         failed=len(log.requests["failed"]) - num_answered,
         preempted=int(log.requests["preempted"].sum()),
         thrashed=int((log.requests["times_plain"] > 1.0).sum()),
@@ -273,10 +279,3 @@ def _mean_speed(requests: Columns) -> float:
     seconds = requests["finished_at_s"] - requests["arrived_at_s"]
     took = seconds > 0
     return float((requests["emitted_tokens"][took] / seconds[took]).mean()) if took.any() else 0.0
-
-
-def _spread(values: NDArray[np.float64]) -> Spread:
-    if not len(values):
-        return Spread(mean=0.0, p50=0.0, p90=0.0, p95=0.0, p99=0.0)
-    p50, p90, p95, p99 = np.percentile(values, PERCENTILES)
-    return Spread(mean=float(values.mean()), p50=float(p50), p90=float(p90), p95=float(p95), p99=float(p99))

@@ -342,16 +342,14 @@ class TunedHalf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Tuned(Pictured):
-    """The result of a tuning."""
+class TuningResult(Pictured):
+    """The search of a tuning, of any figure."""
 
     ranges: str  # the policy's text
-    best: str  # with the values that were fastest on the requests that it was tuned on
+    best: str  # with the values that were best on the requests that it was tuned on
     values: Mapping[str, str]  # these, by the name of their range
-    over_tags: OverTags  # the maximised figure
-    trail: tuple[float | None, ...]  # tokens per second of each trial, in their order; None if it failed
+    trail: tuple[float | None, ...]  # the maximised figure of each trial, in their order; None if it failed
     failed: tuple[str, ...]  # why trials failed, each reason once
-    halves: tuple[TunedHalf, TunedHalf]  # of the requests that it was not tuned on, and of the others
     recording: str
     split: float  # share of each tag that it was tuned on
     split_seed: int
@@ -361,28 +359,37 @@ class Tuned(Pictured):
         """The number of trials."""
         return len(self.trail)
 
-    @property
-    def _over(self) -> str:
-        return "mean over tags" if self.over_tags is OverTags.mean else "of the worst tag"
-
     def headline(self) -> str:
         """What was tuned, and on what."""
         share = f"{self.split:.0%} of each tag's requests, split seed {self.split_seed}"
         return f"{self.best}, the best of {counted(self.trials, 'trial')} on {share}, of {self.recording}"
 
+    def _searched(self, topic: str, figure: str) -> list[Section]:
+        """Both halves, and the course of the search."""
+        return [Section(topic=topic, tables=tuple(self.tables()), panels=(learning_curve(self.trail, figure),))]
+
+    def _failures(self) -> str:
+        return f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Tuned(TuningResult):
+    """The result of a tuning; its figure is tokens per second."""
+
+    over_tags: OverTags  # of tags, the maximised figure
+    halves: tuple[TunedHalf, TunedHalf]  # of the requests that it was not tuned on, and of the others
+
+    @property
+    def _over(self) -> str:
+        return "mean over tags" if self.over_tags is OverTags.mean else "of the worst tag"
+
     def sections(self) -> Sequence[Section]:
         """Both halves, and the course of the search."""
-        return [
-            Section(
-                topic="policies",
-                tables=tuple(self.tables()),
-                panels=(learning_curve(self.trail, f"tokens/s, {self._over}"),),
-            )
-        ]
+        return self._searched("policies", f"tokens/s, {self._over}")
 
     def tables(self) -> Sequence[Grid]:
         """A row for each half, the one that counts first."""
-        return [table([self._row(half, self._over) for half in self.halves], title=self.headline())]
+        return [table(map(self._row, self.halves), title=self.headline())]
 
     def lines(self) -> Sequence[str]:
         """The result, and failures."""
@@ -393,8 +400,7 @@ class Tuned(Pictured):
         unknown = (
             "" if bounds is not None else "how sure that is cannot be told: it needs two requests of each tag, 5 in all"
         )
-        failed = f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
-        return [found, *filter(None, [beside_plain(own.speed_up), unknown, failed])]
+        return [found, *filter(None, [beside_plain(own.speed_up), unknown, self._failures()])]
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
@@ -407,14 +413,14 @@ class Tuned(Pictured):
         """A row for each half."""
         return [{"half": half.name, "policy": self.best, **half.to_json(self.best)} for half in self.halves]
 
-    def _row(self, half: TunedHalf, what: str) -> dict[str, str]:
+    def _row(self, half: TunedHalf) -> dict[str, str]:
         bounds = half.intervals[self.best]
         sure = f" ± {bounds.half_width:,.1f}" if bounds is not None and bounds.half_width else ""
         speed_up = half.speed_up
         return {
             "requests": half.name,
             "number": f"{half.requests:,}",
-            f"tokens/s, {what}": f"{half.rates[self.best]:,.1f}{sure}",
+            f"tokens/s, {self._over}": f"{half.rates[self.best]:,.1f}{sure}",
             "over the target alone": "" if speed_up is None else f"{speed_up.mean:.2f}x ± {speed_up.half_width:.2f}",
         }
 
@@ -471,32 +477,22 @@ class TunedUnderLoadHalf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TunedUnderLoad(Pictured):
+class TunedUnderLoad(TuningResult):
     """The result of a tuning under load."""
 
-    ranges: str  # the policy's text
-    best: str  # with the values that were best with the requests that it was tuned on
-    values: Mapping[str, str]  # these, by the name of their range
     figure: str  # the maximised figure, by flat name
     words: str  # the same in words
-    trail: tuple[float | None, ...]  # the figure of each trial, in their order; None if it failed
-    failed: tuple[str, ...]  # why trials failed, each reason once
     halves: tuple[TunedUnderLoadHalf, TunedUnderLoadHalf]  # of requests that it was not tuned on, and of the others
-    recording: str
     workload: str
     cluster: str
-    split: float  # share of each tag that it was tuned on
-    split_seed: int
 
     def headline(self) -> str:
         """What was tuned, on what."""
-        share = f"{self.split:.0%} of each tag's requests, split seed {self.split_seed}"
-        what = f"{self.best}, the best of {counted(len(self.trail), 'trial')} on {share}, of {self.recording}"
-        return f"{what}; workload {self.workload}; cluster {self.cluster}"
+        return f"{TuningResult.headline(self)}; workload {self.workload}; cluster {self.cluster}"
 
     def sections(self) -> Sequence[Section]:
         """Both halves, and the course of the search."""
-        return [Section(topic="load", tables=tuple(self.tables()), panels=(learning_curve(self.trail, self.words),))]
+        return self._searched("load", self.words)
 
     def tables(self) -> Sequence[Grid]:
         """A row for each half, the one that counts first."""
@@ -508,15 +504,15 @@ class TunedUnderLoad(Pictured):
         """The result, and failures."""
         own = self.halves[0]
         found = f"{self.best}: {own.shown[0]} {self.words}, on requests that it was not tuned on"
-        failed = f"trials failed for {counted(len(self.failed), 'reason')}, as {self.failed[0]}" if self.failed else ""
-        return [found, *filter(None, [beside_plain(own.gain if len(own.tuned) > 1 else None), failed])]
+        sure = own.gain if len(own.tuned) > 1 else None
+        return [found, *filter(None, [beside_plain(sure), self._failures()])]
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
         names = ("ranges", "best", "figure", "recording", "workload", "cluster", "split", "split_seed")
         asked = {name: getattr(self, name) for name in names} | {"values": dict(self.values)}
         own, tuned = (half.to_json() for half in self.halves)
-        found = {"trials": len(self.trail), "failed": list(self.failed)}
+        found = {"trials": self.trials, "failed": list(self.failed)}
         return {**asked, **found, "not_tuned_on": own, "tuned_on": tuned}
 
     def to_dicts(self) -> list[dict[str, Any]]:

@@ -264,7 +264,9 @@ def _parts(grid: Grid, width: int) -> Iterator[tuple[Grid, list[int], bool]]:
 
 def _widths(grid: Grid, width: int) -> tuple[list[int], bool] | None:
     """(widths of the columns, whether the edges are padded); None where they do not fit."""
-    whole, least = _whole(grid), _least(grid)
+    texts = [_texts(grid, place) for place in range(len(grid.columns))]
+    whole = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
+    least = _least(grid)
     numbers = [column.number for column in grid.columns]
     narrow = [low if number else high for low, high, number in zip(least, whole, numbers, strict=True)]
     for widths, padded in ((whole, True), (narrow, True), (narrow, False)):
@@ -277,14 +279,6 @@ def _widths(grid: Grid, width: int) -> tuple[list[int], bool] | None:
             return None
         narrow[widest] -= 1
     return narrow, False
-
-
-def _whole(grid: Grid) -> list[int]:
-    """Widths without any breaks."""
-    return [
-        max(cell_len(line) for text in _texts(grid, place) for line in text.split("\n"))
-        for place in range(len(grid.columns))
-    ]
 
 
 def _least(grid: Grid) -> list[int]:

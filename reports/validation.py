@@ -148,7 +148,17 @@ def cells_table(cells: Sequence[Cell], *, title: str) -> Grid:
 
 def choices_table(choices: Sequence[BestPolicy]) -> Grid:
     """A row for each batch and tag."""
-    return table([_choice_row(choice) for choice in choices], texts=("tag", "simulated best", "measured best"))
+    rows = [
+        {
+            "tag": choice.tag,
+            "batch": f"{choice.batch}",
+            "simulated best": choice.simulated,
+            "measured best": choice.measured,
+            "regret": f"{choice.regret:.1%}",
+        }
+        for choice in choices
+    ]
+    return table(rows, texts=("tag", "simulated best", "measured best"))
 
 
 def _cell_row(cell: Cell) -> dict[str, str]:
@@ -164,14 +174,4 @@ def _cell_row(cell: Cell) -> dict[str, str]:
         "TPOT error": "" if cell.tpot_error is None else f"{cell.tpot_error:+.1%}",
         "spread": f"{cell.spread:.1%}",
         "steps": "equal" if cell.equal else "differ",
-    }
-
-
-def _choice_row(choice: BestPolicy) -> dict[str, str]:
-    return {
-        "tag": choice.tag,
-        "batch": f"{choice.batch}",
-        "simulated best": choice.simulated,
-        "measured best": choice.measured,
-        "regret": f"{choice.regret:.1%}",
     }

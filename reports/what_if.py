@@ -12,19 +12,12 @@ from .intervals import Interval, enough_values, geometric_interval, over_product
 from .load import COMPARED, not_told_apart
 from .rates import with_ends
 from .serving import Promises
-from .serving_tables import PROMISED, SeedRow, Shown, cells_of, milliseconds, styled, what_was_asked
+from .serving_tables import PROMISED, SeedRow, Shown, cells_of, columns, styled, what_was_asked
 from .tables import Grid, Printed, flat_rows, table
 
 TOGETHER, TERM = "all together", "over the product"
 LEADING = "in_system_s"  # the figure of the last lines
-SHOWN: Shown = {
-    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
-    "in system ms": (LEADING, milliseconds),
-    "TTFT ms": ("ttft_s_mean", milliseconds),
-    "TTFT p99": ("ttft_s_p99", milliseconds),
-    "TPOT ms": ("tpot_s_mean", milliseconds),
-    "E2E p99": ("e2e_s_p99", milliseconds),
-}
+SHOWN = columns("tokens/s", "in system ms", "TTFT ms", "TTFT p99", "TPOT ms", "E2E p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +66,8 @@ class WhatIf(Printed):
         if not (changed.row.mean(figure) and self.base.mean(figure)):
             return None
         pairs = paired(changed.row.by_seed(figure), self.base.by_seed(figure))
-        return (
-            [ours / theirs for ours, theirs in pairs]
-            if all(ours > 0 and theirs > 0 for ours, theirs in pairs)
-            else None
-        )
+        known = all(ours > 0 and theirs > 0 for ours, theirs in pairs)
+        return [ours / theirs for ours, theirs in pairs] if known else None
 
     def tables(self) -> Sequence[Grid]:
         """The run without changes, then the ratio of each figure to it."""
@@ -134,11 +124,11 @@ class WhatIf(Printed):
             "remarks": list(self.remarks),
         }
         terms = {name: self.term(name) for name in COMPARED}
-        return {**found, "over_product": {name: _json(one) for name, one in terms.items() if one is not None}}
+        return {**found, "over_product": {name: one.to_json() for name, one in terms.items() if one is not None}}
 
     def _json_of(self, changed: Changed) -> dict[str, Any]:
         ratios = {name: self.ratio(changed, name) for name in COMPARED}
-        return {name: _json(one) for name, one in ratios.items() if one is not None}
+        return {name: one.to_json() for name, one in ratios.items() if one is not None}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each change, and for all together; a column for each figure's ratio."""
@@ -154,7 +144,3 @@ def _of_term(term: Interval) -> str:
     if term.low <= 1 <= term.high or abs(term.mean - 1) < 1e-9:  # so that a rounding error does not look like one
         return f"{said}; that they change each other cannot be told"
     return f"{said}; together they are {'quicker' if term.mean < 1 else 'slower'} than that"
-
-
-def _json(interval: Interval) -> dict[str, Any]:
-    return {"mean": interval.mean, "ci": list(interval.bounds)}

@@ -25,7 +25,7 @@ from ..runs.log import RunLog
 from ..runtime.ahead import check_has_use
 from ..runtime.decode import decode, whole
 from ..runtime.forward_kinds import AHEAD_KINDS, AheadKind
-from ..runtime.pools.members import LoadedMember, loaded_pool
+from ..runtime.pools.members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, first_of, prompts_of
 from ..runtime.recording.near_ties import near_ties_along
@@ -100,17 +100,12 @@ class BothWorlds:
         parts = []
         for start in range(0, len(self.prompts), self.batch):
             progress.note(f"{policy.name}, request {start + 1} of {len(self.prompts)}")
-            parts.append(self._part(start)._lossy_agreement(policy))
+            part = slice(start, start + self.batch)
+            recording = replace(self.recording, requests=self.recording.requests[part])
+            some = replace(self, recording=recording, prompts=self.prompts[part])
+            built = policy.build(loaded_pool(self.pool))
+            parts.append(some._compared(policy.name, built, some._replay(policy, strict=False)))
         return joined(parts)
-
-    def _part(self, start: int) -> "BothWorlds":
-        part = slice(start, start + self.batch)
-        recording = replace(self.recording, requests=self.recording.requests[part])
-        return replace(self, recording=recording, prompts=self.prompts[part])
-
-    def _lossy_agreement(self, policy: NamedPolicy) -> Agreement:
-        decider = policy.build(loaded_pool(self.pool))
-        return self._compared(policy.name, decider, self._replay(policy, strict=False))
 
     def _replay(self, policy: NamedPolicy, *, strict: bool) -> ReplayedRun:
         tables = TrieTables(self.recording)
@@ -241,7 +236,12 @@ def _check_pool(path: Path, meta: TrieMeta, pool: ModelPool) -> None:
     if meta.ngram is not None:
         ngram = meta.ngram
         recorded = {ngram.name: _words(ngram.max_match, ngram.min_match, ngram.occurrence), **recorded}
-    loaded = {member.name: _recorded_as(member) for member in pool.members}
+    loaded: dict[str, Any] = {
+        member.name: (member.num_parameters, member.num_layers, member.dtype)
+        if (lookup := member.lookup) is None
+        else _words(lookup.max_match, lookup.min_match, lookup.occurrence)
+        for member in pool.members
+    }
     if list(recorded.items()) != list(loaded.items()):
         raise TraceFormatError(path, "models", f"must be those of pool {pool.name}, {_named(loaded)}", _named(recorded))
     reader = "" if pool.feature_level is None else pool.members[pool.feature_level].name
@@ -251,13 +251,6 @@ def _check_pool(path: Path, meta: TrieMeta, pool: ModelPool) -> None:
     recorded_eos, eos = sorted(meta.eos_token_ids), sorted(pool.eos_token_ids)
     if recorded_eos != eos:
         raise TraceFormatError(path, "eos_token_ids", f"must be {eos}", recorded_eos)
-
-
-def _recorded_as(member: LoadedMember) -> object:
-    rule = member.lookup
-    if rule is None:
-        return (member.num_parameters, member.num_layers, member.dtype)
-    return _words(rule.max_match, rule.min_match, rule.occurrence)
 
 
 def _words(max_match: int, min_match: int, occurrence: str) -> str:
@@ -308,12 +301,12 @@ class Agreements(Printed):
         """One row per policy."""
         meta = self.meta
         closure, sampling = meta["closure"], Sampling.model_validate(meta["sampling"])
+        ahead = "" if meta["overlap"] == "auto" else f", members that work at the same time in {meta['overlap']}"
         head = (
             f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
             f"{closure['reach']}, run {closure['run']}), {counted(meta['requests'], 'request')}, at most "
             f"{counted(meta['max_new_tokens'], 'token')} each, batch {meta['batch']}, cache {meta['cache']}"
-            f"{start_words(meta)}{prefix_words(meta)}"
-            f"{_overlap_words(meta)}"
+            f"{start_words(meta)}{prefix_words(meta)}{ahead}"
         )
         return [replace(agreement_table(self.policies), title=head)]
 
@@ -370,7 +363,9 @@ def agree(
     """
     own = checked(AgreeOptions, options)
     memory = Memory(cache=own.cache, prefixes=prefix_cache_size(own.prefix_cache, own.block_tokens))
-    start, given = start_of(own.start), _asked_for(policies)
+    start, given = start_of(own.start), None if policies is None else named_policies(policies)
+    for policy in given or ():
+        refuse_oracle(policy.made_by, policy.name)
     if recording is not None and (own.closure, own.reach, own.run) != (None, None, None):
         raise ArgumentError("`closure`, `reach` and `run` belong to a recording made now; `recording` has its own")
     sampling, everyone = own.sampling or GREEDY, prompts_of(prompts)
@@ -380,8 +375,12 @@ def agree(
     asked = named_policies(default_policies(members)) if given is None else given
     deciders = [_decider(policy, members, everyone, lossless=own.lossless) for policy in asked]
     check_has_use(own.overlap, {policy.name: made for policy, made in zip(asked, deciders, strict=True)})
-    closed = None if recording is not None else closure_for(deciders, own.closure, own.reach, own.run)
-    replayed = _recording(recording, models, requests, closed, sampling=sampling, max_new_tokens=own.max_new_tokens)
+    longest = own.max_new_tokens
+    if recording is not None:
+        replayed = matching_trace(Path(recording), models, requests, sampling=sampling, max_new_tokens=longest)
+    else:
+        closure = closure_for(deciders, own.closure, own.reach, own.run)
+        replayed = recording_made_now(models, requests, sampling, closure, longest)
     worlds = BothWorlds(
         pool=models,
         recording=replayed,
@@ -392,44 +391,7 @@ def agree(
         lossless=own.lossless,
         overlap=own.overlap,
     )
-    return _agreements(worlds, asked, deciders, max_new_tokens=own.max_new_tokens)
-
-
-def _recording(
-    given: str | Path | None,
-    pool: ModelPool,
-    prompts: Sequence[Prompt],
-    closure: Closure | None,
-    *,
-    sampling: Sampling,
-    max_new_tokens: int,
-) -> TrieRecording:
-    """The recording to replay: the given one, or one made now, with a closure."""
-    if given is not None:
-        return matching_trace(Path(given), pool, prompts, sampling=sampling, max_new_tokens=max_new_tokens)
-    assert closure is not None
-    return recording_made_now(pool, prompts, sampling, closure, max_new_tokens)
-
-
-def _asked_for(policies: PoliciesGiven | None) -> Sequence[NamedPolicy] | None:
-    given = None if policies is None else named_policies(policies)
-    for policy in given or ():
-        refuse_oracle(policy.made_by, policy.name)
-    return given
-
-
-def _decider(policy: NamedPolicy, pool: Pool, prompts: Sequence[Prompt], *, lossless: bool) -> Policy:
-    """A policy of the runtime, which may name tags of prompts."""
-    made = policy.admitted(pool, lossless=lossless)
-    refuse_oracle(made, policy.name)
-    check_tags(made, policy.name, (prompt.tag for prompt in prompts), "the prompts")
-    return made
-
-
-def _agreements(
-    worlds: BothWorlds, asked: Sequence[NamedPolicy], deciders: Sequence[Policy], *, max_new_tokens: int
-) -> Agreements:
-    """Replay all policies, which is fast and may raise, then run and compare each."""
+    # Replays come first: they are fast and may raise.
     replays = [worlds.replay(policy) for policy in tracked(asked, "replaying", total=len(asked), unit="policies")]
     agreements = []
     with Progress("comparing", len(asked), unit="policies") as progress, quiet():
@@ -438,11 +400,19 @@ def _agreements(
             agreements.append(worlds.agreement(policy, decider, replay, progress))
             progress.advance()
     return Agreements(
-        meta=_meta(worlds, max_new_tokens=max_new_tokens),
+        meta=_meta(worlds, max_new_tokens=longest),
         policies=tuple(agreements),
-        near_ties=tuple(_near_ties_at(agreement, worlds.recording, worlds.pool) for agreement in agreements),
-        decode=worlds.pool.decode,
+        near_ties=tuple(_near_ties_at(agreement, replayed, models) for agreement in agreements),
+        decode=models.decode,
     )
+
+
+def _decider(policy: NamedPolicy, pool: Pool, prompts: Sequence[Prompt], *, lossless: bool) -> Policy:
+    """A policy of the runtime, which may name tags of prompts."""
+    made = policy.admitted(pool, lossless=lossless)
+    refuse_oracle(made, policy.name)
+    check_tags(made, policy.name, (prompt.tag for prompt in prompts), "the prompts")
+    return made
 
 
 def _meta(worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:
@@ -477,10 +447,6 @@ def _near_ties_at(agreement: Agreement, recording: TrieRecording, pool: ModelPoo
     return near_ties_along(
         pool, record.request_id, record.prompt, answer, first=first, sampling=recording.meta.sampling
     )
-
-
-def _overlap_words(meta: Mapping[str, Any]) -> str:
-    return "" if meta["overlap"] == "auto" else f", members that work at the same time in {meta['overlap']}"
 
 
 def _near_tie_line(ties: list[tuple[str, int]], dtype: str) -> str:

@@ -4,7 +4,7 @@ Also the further parts of a comparison: figures by tag, regret against oracles, 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..policies.about import about_of, check_tags, may_work_ahead
-from ..policies.chain_text import BASELINE, ChainSpec, chains_in
+from ..policies.chain_text import BASELINE, chains_in
 from ..policies.fixed import Chain, Plain
 from ..policies.oracles import OracleChain, OracleWindow
 from ..reports.comparison import Comparison, DeviceRange, Sweep
@@ -138,7 +138,7 @@ def run_policies(
                     if len(found) == 1:
                         by_tag, went = tag_shares(run), Spent.of(run)
                         if folder is not None and policy.name in asked:
-                            write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
+                            write_run_log(run, folder / f"{index:02d}-{policy.file_name}")
                         chance = has_chance(found[0], shifted=scenarios.shifted)
                         wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
                     elif len(found) == 2 and not chance and parts[0].is_like(parts[1]):
@@ -195,10 +195,6 @@ def built(tables: ReplayTables, policy: NamedPolicy, *, lossless: bool) -> Polic
     return made
 
 
-def _file_name(policy: str) -> str:
-    return "".join(char if char.isalnum() or char in "=,.-" else "_" for char in policy)
-
-
 MOST_CELLS = 1000
 
 
@@ -248,45 +244,30 @@ def swept(
     with nullcontext(within) if within else Progress("replaying", each * len(batches), unit="policies") as progress:
         done_before, comparisons = progress.done, dict[int, SideBySide]()
         for number, batch in enumerate(batches, 1):
-            comparisons[batch] = _compared(
-                scenarios.with_batch(batch), policies, meta, lossless=setting.lossless, within=progress
-            )
+            own, lossless = scenarios.with_batch(batch), setting.lossless
+            try:
+                runs = run_policies(own, policies, lossless=lossless, partial=True, within=progress)
+                known = [policy for policy in policies if policy.name in runs.known]
+                ends = at_ends(own, known, lossless=lossless, within=progress)
+                comparisons[batch] = runs.side_by_side(meta, own.first.cost, ends)
+            except CostRangeError as error:
+                raise CostRangeError(f"batch {batch:,}: {error}") from error
             progress.advance_to(done_before + number * each)
     told = {
         "batch": list(batches),
         "remarks": setting.remarks(*batches),
-        "cost_notes": _once(note for one in comparisons.values() for note in one.meta["cost_notes"]),
+        "cost_notes": list(dict.fromkeys(note for one in comparisons.values() for note in one.meta["cost_notes"])),
         "left_out": [
             f"batch {batch:,}: {reason}" for batch, one in comparisons.items() for reason in one.meta["left_out"]
         ],
     }
-    windows = {str(chain): _windows(chain) for chain in found}
+    windows = {str(chain): dict(zip(chain.members, chain.windows, strict=False)) for chain in found}
     return Sweep(meta={**meta, **told}, chains=windows, comparisons=comparisons)
 
 
 def num_replayed(setting: Setting, policies: int) -> int:
     """How many replays `policies` policies take, at the cost and at the ends of its range."""
     return policies * (1 + len(setting.priced().ends()))
-
-
-def _compared(
-    scenarios: Scenarios, policies: Sequence[NamedPolicy], meta: dict[str, Any], *, lossless: bool, within: Progress
-) -> SideBySide:
-    try:
-        runs = run_policies(scenarios, policies, lossless=lossless, partial=True, within=within)
-        known = [policy for policy in policies if policy.name in runs.known]
-        ends = at_ends(scenarios, known, lossless=lossless, within=within)
-        return runs.side_by_side(meta, scenarios.first.cost, ends)
-    except CostRangeError as error:
-        raise CostRangeError(f"batch {scenarios.first.batch:,}: {error}") from error
-
-
-def _windows(chain: ChainSpec) -> dict[str, int]:
-    return dict(zip(chain.members, chain.windows, strict=False))
-
-
-def _once(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
 
 
 OUTER = (MappedBy.all, MappedBy.memory)

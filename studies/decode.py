@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -371,7 +372,7 @@ class DecodedByPolicy(Pictured):
         known = [(run, run.summary) for run in self.runs]
         speeds = self._speeds()
         rows = [
-            _cells(run, summary, speeds[place] if speeds else _once(summary))
+            _cells(run, summary, speeds[place] if speeds else {"tokens/s": f"{summary.output_tokens_per_s:,.1f}"})
             for place, (run, summary) in enumerate(known)
             if summary is not None
         ]
@@ -436,7 +437,7 @@ class DecodedByPolicy(Pictured):
         return {
             "policies": [run.to_json() for run in self.runs],
             "tokens_per_s": [list(row) for row in self.speeds],
-            "over_first": [None if one is None else {"mean": one.mean, "ci": list(one.bounds)} for one in over],
+            "over_first": [None if one is None else one.to_json() for one in over],
         }
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -483,46 +484,27 @@ def decode_each(
         first.append(decode(models, prompts, policy, **vars(own)))
         if first[-1].log.meta["interrupted"] or first[-1].quality_interrupted:
             return DecodedByPolicy(runs=tuple(first), asked_rounds=repeats)
-    speeds, shares = [_speeds_of(first)], [_shares_of(first)]
-    while len(speeds) < repeats:
-        again = _answered(models, prompts, asked, speed_only)
-        if len(again) < len(asked):
+    figures = [_figures_of(first)]
+    while len(figures) < repeats:
+        again = (decode(models, prompts, policy, **vars(speed_only)) for policy in asked)
+        whole = list(takewhile(lambda run: not run.log.meta["interrupted"], again))
+        if len(whole) < len(asked):
             break
-        speeds.append(_speeds_of(again))
-        shares.append(_shares_of(again))
+        figures.append(_figures_of(whole))
+    speeds, shares = zip(*figures, strict=True)
     return DecodedByPolicy(
         runs=tuple(first),
-        speeds=tuple(speeds),
-        shares=tuple(shares),
+        speeds=speeds,
+        shares=shares,
         asked_rounds=repeats,
         sessions=sessions_of(prompts),
     )
 
 
-def _answered(
-    models: ModelPool, prompts: Sequence[Prompt], policies: Sequence[NamedPolicy], own: DecodeOptions
-) -> list[Decoded]:
-    """A round; without the policies from the interrupted one on."""
-    found: list[Decoded] = []
-    for policy in policies:
-        run = decode(models, prompts, policy, **vars(own))
-        if run.log.meta["interrupted"]:
-            break
-        found.append(run)
-    return found
-
-
-def _shares_of(runs: Sequence[Decoded]) -> tuple[RequestShares, ...]:
-    return tuple(RequestShares.of(run.log) for run in runs)
-
-
-def _speeds_of(runs: Sequence[Decoded]) -> tuple[float, ...]:
-    """Tokens/s of each; 0 if it finished no request."""
-    return tuple(0.0 if run.summary is None else run.summary.output_tokens_per_s for run in runs)
-
-
-def _once(summary: Summary) -> dict[str, str]:
-    return {"tokens/s": f"{summary.output_tokens_per_s:,.1f}"}
+def _figures_of(runs: Sequence[Decoded]) -> tuple[tuple[float, ...], tuple[RequestShares, ...]]:
+    """Of a round: tokens/s of each policy, 0 if it finished no request, and its tokens and seconds by request."""
+    speeds = tuple(0.0 if run.summary is None else run.summary.output_tokens_per_s for run in runs)
+    return speeds, tuple(RequestShares.of(run.log) for run in runs)
 
 
 def _cells(run: Decoded, summary: Summary, speeds: Mapping[str, str]) -> dict[str, str]:

@@ -133,7 +133,11 @@ def doctor() -> Diagnosis:
     names = {"paceline": version("paceline"), "python": f"{platform.python_version()} ({sys.executable})"}
     return Diagnosis(
         versions=names | {name: _version(name) or "NOT INSTALLED" for name in needed},
-        extras=tuple(_extra(name, packages) for name, packages in extras.items()),
+        extras=tuple(
+            Extra(name=name, missing=missing, install=install_hint(name) if missing else "")
+            for name, packages in extras.items()
+            for missing in [tuple(package for package in packages if _version(package) is None)]
+        ),
         plugins=tuple(
             FoundPlugin(kind=kind, name=name, unusable=str(found) if isinstance(found, ValueError) else "")
             for kind, of in KINDS.items()
@@ -164,11 +168,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _extra(name: str, packages: Sequence[str]) -> Extra:
-    missing = tuple(package for package in packages if _version(package) is None)
-    return Extra(name=name, missing=missing, install=install_hint(name) if missing else "")
 
 
 def _machine() -> dict[str, str]:

@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base.errors import ArgumentError, check_within, known_are
@@ -71,8 +71,8 @@ class Pasted:
     """The text to paste."""
 
     command: str  # a line of a shell, or of Python
-    setting: dict[str, Any]  # the same by the engine's names
-    files: Mapping[str, str]  # text of each file that the command reads, by name
+    setting: dict[str, Any] = field(default_factory=dict)  # the same by the engine's names
+    files: Mapping[str, str] = field(default_factory=dict)  # text of each file that the command reads, by name
     notes: tuple[str, ...] = ()
 
 
@@ -84,12 +84,11 @@ class EngineRules:
     version: str  # whose files were read
     names: Mapping[str, str]  # the engine's name for each kind of drafter that it has
     fixed: Mapping[str, str]  # kinds for which K cannot follow the running requests, and why
-    trees: tuple[str, ...]  # kinds that draft trees
+    trees: tuple[str, ...] = ()  # kinds that draft trees
     longest_match: bool  # whether the longest match of an n-gram drafter can be set
     mtp_weights: bool  # whether MTP layers may have weights of their own
-    alone: bool  # whether it takes one request at a time
-    write: Callable[[Decision, str], Pasted]  # for a decision whose K is not always 0, and the engine's name
-    plain: Callable[[Decision], Pasted]  # without speculation
+    alone: bool = False  # whether it takes one request at a time
+    write: Callable[[Decision, str | None], Pasted]  # with the engine's name of the drafter; None: no speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -177,12 +176,9 @@ def settings(
     if asked.per_request:
         notes.append("K of each request: set it anew before its call")
     if decision.most == 0:
-        off = f"K is 0 at every number of running requests: {known.title} serves without a drafter"
-        pasted = known.plain(decision)
-        notes = [off, *notes]
-    else:
-        pasted = known.write(decision, known.names[decision.drafter.kind])
-    told = Pasted(command=pasted.command, setting=pasted.setting, files=pasted.files, notes=(*pasted.notes, *notes))
+        notes = [f"K is 0 at every number of running requests: {known.title} serves without a drafter", *notes]
+    pasted = known.write(decision, known.names[decision.drafter.kind] if decision.most else None)
+    told = replace(pasted, notes=(*pasted.notes, *notes))
     return EngineSettings(engine=engine, version=known.version, decision=decision, pasted=told)
 
 
@@ -352,8 +348,11 @@ def _most_running(decision: Decision, option: str) -> list[str]:
     return [] if decision.max_batch is None else [option, str(decision.max_batch)]
 
 
-def _vllm(decision: Decision, method: str) -> Pasted:
+def _vllm(decision: Decision, method: str | None) -> Pasted:
     drafter = decision.drafter
+    serve = ["vllm", "serve", decision.target, *_most_running(decision, "--max-num-seqs")]
+    if method is None:
+        return Pasted(command=_shell(*serve))
     config: dict[str, Any] = {"method": method}
     if drafter.model is not None:
         config["model"] = drafter.model
@@ -379,20 +378,18 @@ def _vllm(decision: Decision, method: str) -> Pasted:
         )
     if drafter.kind == SUFFIX:
         notes.append(f"as many tokens as it finds, {decision.most} at most; needs the package arctic-inference")
-    option = ["--speculative-config", json.dumps(config)]
-    command = _shell("vllm", "serve", decision.target, *_most_running(decision, "--max-num-seqs"), *option)
-    return Pasted(command=command, setting={"speculative_config": config}, files={}, notes=tuple(notes))
-
-
-def _plain_vllm(decision: Decision) -> Pasted:
-    command = _shell("vllm", "serve", decision.target, *_most_running(decision, "--max-num-seqs"))
-    return Pasted(command=command, setting={}, files={})
+    command = _shell(*serve, "--speculative-config", json.dumps(config))
+    return Pasted(command=command, setting={"speculative_config": config}, notes=tuple(notes))
 
 
 _ADAPTIVE = "adaptive.json"
 
 
-def _sglang(decision: Decision, algorithm: str) -> Pasted:
+def _sglang(decision: Decision, algorithm: str | None) -> Pasted:
+    running = _most_running(decision, "--max-running-requests")
+    serve = ["python", "-m", "sglang.launch_server", "--model-path", decision.target, *running]
+    if algorithm is None:
+        return Pasted(command=_shell(*serve))
     drafter, most = decision.drafter, decision.most
     top_k, drafted = decision.tree or (1, most)
     tokens = drafted + 1  # SGLang counts the newest token of the text
@@ -424,21 +421,15 @@ def _sglang(decision: Decision, algorithm: str) -> Pasted:
     options = [
         part for name, value in setting.items() for part in (f"--{name}", *([] if value is True else [str(value)]))
     ]
-    running = _most_running(decision, "--max-running-requests")
-    command = _shell("python", "-m", "sglang.launch_server", "--model-path", decision.target, *running, *options)
-    return Pasted(command=command, setting=setting, files=files, notes=tuple(notes))
-
-
-def _plain_sglang(decision: Decision) -> Pasted:
-    running = _most_running(decision, "--max-running-requests")
-    command = _shell("python", "-m", "sglang.launch_server", "--model-path", decision.target, *running)
-    return Pasted(command=command, setting={}, files={})
+    return Pasted(command=_shell(*serve, *options), setting=setting, files=files, notes=tuple(notes))
 
 
 _YAML = "speculative.yaml"
 
 
-def _tensorrt(decision: Decision, decoding_type: str) -> Pasted:
+def _tensorrt(decision: Decision, decoding_type: str | None) -> Pasted:
+    if decoding_type is None:
+        return _trtllm_serve(decision, {}, [])
     drafter, schedule = decision.drafter, decision.schedule
     config: dict[str, Any] = {"decoding_type": decoding_type, "max_draft_len": decision.most}
     if drafter.model is not None:
@@ -467,10 +458,6 @@ def _tensorrt(decision: Decision, decoding_type: str) -> Pasted:
     return _trtllm_serve(decision, {"speculative_config": config}, notes)
 
 
-def _plain_tensorrt(decision: Decision) -> Pasted:
-    return _trtllm_serve(decision, {}, [])
-
-
 def _trtllm_serve(decision: Decision, setting: dict[str, Any], notes: Sequence[str]) -> Pasted:
     if decision.max_batch is not None:
         setting = {"max_batch_size": decision.max_batch, **setting}
@@ -493,8 +480,11 @@ def _yaml(values: Mapping[str, Any], indent: str = "") -> str:
     return "".join(lines)
 
 
-def _llamacpp(decision: Decision, kind: str) -> Pasted:
+def _llamacpp(decision: Decision, kind: str | None) -> Pasted:
     drafter = decision.drafter
+    serve = ["llama-server", "--model", decision.target, *_most_running(decision, "--parallel")]
+    if kind is None:
+        return Pasted(command=_shell(*serve))
     setting: dict[str, Any] = {} if drafter.model is None else {"spec-draft-model": drafter.model}
     setting["spec-type"] = kind
     if drafter.kind == NGRAM:
@@ -504,21 +494,16 @@ def _llamacpp(decision: Decision, kind: str) -> Pasted:
     else:
         setting["spec-draft-n-max"] = decision.most
     options = [part for name, value in setting.items() for part in (f"--{name}", str(value))]
-    running = _most_running(decision, "--parallel")
     notes = []
     if drafter.longest_match is not None:
         notes.append(f"llama.cpp looks up exactly {drafter.longest_match} tokens, and no shorter match")
-    command = _shell("llama-server", "--model", decision.target, *running, *options)
-    return Pasted(command=command, setting=setting, files={}, notes=tuple(notes))
+    return Pasted(command=_shell(*serve, *options), setting=setting, notes=tuple(notes))
 
 
-def _plain_llamacpp(decision: Decision) -> Pasted:
-    running = _most_running(decision, "--parallel")
-    return Pasted(command=_shell("llama-server", "--model", decision.target, *running), setting={}, files={})
-
-
-def _transformers(decision: Decision, keyword: str) -> Pasted:
+def _transformers(decision: Decision, keyword: str | None) -> Pasted:
     drafter, most = decision.drafter, decision.most
+    if keyword is None:
+        return Pasted(command="model.generate(**inputs)")
     if drafter.kind == MODEL:
         # `generate` reads these from the assistant's own configuration: as keywords they change nothing.
         config = {
@@ -530,9 +515,7 @@ def _transformers(decision: Decision, keyword: str) -> Pasted:
         lines += [f"assistant.generation_config.{name} = {value!r}" for name, value in config.items()]
         lines.append(f"model.generate(**inputs, {keyword}=assistant)")
         note = "as keywords of generate() these three change nothing: it reads the assistant's own configuration"
-        return Pasted(
-            command="\n".join(lines), setting={"assistant_generation_config": config}, files={}, notes=(note,)
-        )
+        return Pasted(command="\n".join(lines), setting={"assistant_generation_config": config}, notes=(note,))
     notes = []
     setting: dict[str, Any] = {keyword: True}
     if drafter.kind == NGRAM:
@@ -542,11 +525,7 @@ def _transformers(decision: Decision, keyword: str) -> Pasted:
     else:
         notes.append("transformers drafts with every MTP layer of the model: K is their number, whatever is asked for")
     words = ", ".join(f"{name}={value!r}" for name, value in setting.items())
-    return Pasted(command=f"model.generate(**inputs, {words})", setting=setting, files={}, notes=tuple(notes))
-
-
-def _plain_transformers(decision: Decision) -> Pasted:
-    return Pasted(command="model.generate(**inputs)", setting={}, files={})
+    return Pasted(command=f"model.generate(**inputs, {words})", setting=setting, notes=tuple(notes))
 
 
 _EAGER = "it takes one request at a time"
@@ -560,12 +539,9 @@ ENGINES: Mapping[str, EngineRules] = {
         version="0.33.0",
         names={MODEL: "draft_model", EAGLE: "eagle", EAGLE3: "eagle3", MTP: "mtp", NGRAM: "ngram", SUFFIX: "suffix"},
         fixed={SUFFIX: _ASSERTS},
-        trees=(),
         longest_match=True,
         mtp_weights=True,
-        alone=False,
         write=_vllm,
-        plain=_plain_vllm,
     ),
     "sglang": EngineRules(
         title="SGLang",
@@ -575,9 +551,7 @@ ENGINES: Mapping[str, EngineRules] = {
         trees=(EAGLE, EAGLE3),
         longest_match=False,
         mtp_weights=True,
-        alone=False,
         write=_sglang,
-        plain=_plain_sglang,
     ),
     "trtllm": EngineRules(
         title="TensorRT-LLM",
@@ -587,32 +561,25 @@ ENGINES: Mapping[str, EngineRules] = {
         trees=(EAGLE3,),
         longest_match=True,
         mtp_weights=False,
-        alone=False,
         write=_tensorrt,
-        plain=_plain_tensorrt,
     ),
     "llamacpp": EngineRules(
         title="llama.cpp",
         version="commit 0c1e57098",
         names={MODEL: "draft-simple", EAGLE3: "draft-eagle3", MTP: "draft-mtp", NGRAM: "ngram-simple"},
         fixed=dict.fromkeys((MODEL, EAGLE3, MTP, NGRAM), _ONE_K),
-        trees=(),
         longest_match=True,
         mtp_weights=True,
-        alone=False,
         write=_llamacpp,
-        plain=_plain_llamacpp,
     ),
     "transformers": EngineRules(
         title="transformers",
         version="5.24.0",
         names={MODEL: "assistant_model", MTP: "use_mtp", NGRAM: "prompt_lookup_num_tokens"},
         fixed=dict.fromkeys((MODEL, MTP, NGRAM), _EAGER),
-        trees=(),
         longest_match=True,
         mtp_weights=False,
         alone=True,
         write=_transformers,
-        plain=_plain_transformers,
     ),
 }

@@ -3,7 +3,7 @@
 It is fitted to the tokens that rounds of one drafter would have judged over a recording's own text. Letter: N tokens.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -111,29 +111,23 @@ class FittedHead(Printed):
 
     def to_json(self) -> dict[str, Any]:
         """See `Printed`; without the sums, which are in the file."""
-        return self.to_dicts()[0]
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """See `Printed`: one row."""
         head, fit = self.head, self.head.held_out
-        return [
-            {
-                "recording": head.recording,
-                "drafter": head.drafter,
-                "target": head.target,
-                "window": head.window,
-                "num_requests": self.num_requests,
-                "num_tokens": head.num_tokens,
-                "num_held_out": self.num_held_out,
-                "held_out_tokens": fit.num_rows,
-                "held_out_share": fit.share,
-                "auc": fit.auc,
-                "calibration_error": fit.calibration_error,
-                "start": head.start,
-                "bias": head.bias,
-                **head.weights,
-            }
-        ]
+        return {
+            "recording": head.recording,
+            "drafter": head.drafter,
+            "target": head.target,
+            "window": head.window,
+            "num_requests": self.num_requests,
+            "num_tokens": head.num_tokens,
+            "num_held_out": self.num_held_out,
+            "held_out_tokens": fit.num_rows,
+            "held_out_share": fit.share,
+            "auc": fit.auc,
+            "calibration_error": fit.calibration_error,
+            "start": head.start,
+            "bias": head.bias,
+            **head.weights,
+        }
 
 
 def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) -> FittedHead:
@@ -209,12 +203,13 @@ def _fitted(
     weights = fit_logistic(_rows(fitted, start), _kept(fitted))
     bias, *others = weights.tolist()
     drafter, target, members = tells_of
+    hashes = [each.sha256 for each in judged]
     head = AcceptanceHead(
         drafter=drafter,
         target=target,
         members=members,
         recording=names,
-        sha256=judged[0].sha256 if len(judged) == 1 else _hash_of(each.sha256 for each in judged),
+        sha256=hashes[0] if len(hashes) == 1 else sha256("\n".join(hashes).encode()).hexdigest(),
         num_tokens=len(_kept(fitted)),
         window=window,
         start=start,
@@ -223,10 +218,6 @@ def _fitted(
         held_out=fit_of(chances_of(_rows(held_out, start), weights), _kept(held_out)),
     )
     return FittedHead(head=head, num_requests=len(fitted), num_held_out=len(held_out))
-
-
-def _hash_of(texts: Iterable[str]) -> str:
-    return sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _rows(judged: Sequence[JudgedTokens], start: float) -> NDArray[np.float64]:

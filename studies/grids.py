@@ -175,9 +175,11 @@ def read_grid(path: Path) -> SweepGrid:
     axes: dict[str, tuple[Any, ...]] = {keyword: tuple(getattr(file, key)) or (None,) for key, keyword in own.items()}
     constants, varied = _options(path, file.options, serves=serves)
     try:
-        spread = [(text, _num_policies(text, file.windows)) for text in file.policies]
-        others = prod(map(len, [*axes.values(), *varied.values(), file.seeds]))
-        cells = max(sum(count for _, count in spread), 1) * others
+        policies_of = [
+            policy_ranges(text.replace(ANY_WINDOW, ":1")).count * len(file.windows) ** text.count(ANY_WINDOW)
+            for text in file.policies
+        ]
+        cells = max(sum(policies_of), 1) * prod(map(len, [*axes.values(), *varied.values(), file.seeds]))
         if cells > MOST_CELLS:
             raise ArgumentError(f"must have {MOST_CELLS:,} cells at most, got {cells:,}")
         policies = tuple(dict.fromkeys(chain.from_iterable(_policies(text, file.windows) for text in file.policies)))
@@ -238,10 +240,6 @@ def _options(
         else:
             constants[name] = value
     return constants, varied
-
-
-def _num_policies(text: str, windows: Sequence[int]) -> int:
-    return policy_ranges(text.replace(ANY_WINDOW, ":1")).count * int(len(windows) ** text.count(ANY_WINDOW))
 
 
 def _policies(text: str, windows: Sequence[int]) -> Iterator[str]:

@@ -4,7 +4,7 @@ Also descriptions of a cluster or a workload, without serving.
 """
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -40,13 +40,14 @@ from .serving import (
     ServingSetting,
     Watched,
     check_policy,
+    group_to_json,
     measured_run,
     notes_on,
     serving_run,
     serving_setting,
     shares_of,
 )
-from .setting import NamedPolicy, PoliciesGiven, named_policies, named_policy, open_recording
+from .setting import NamedPolicy, PoliciesGiven, named_policies, named_policy, opened_recording, with_models
 
 REMARKS = (
     "usable: memory x share; free for keys and values: usable less weights and reserve",
@@ -110,8 +111,7 @@ def cluster(
     Raises:
         ValueError: a file that breaks a rule or does not fit the recording; one line.
     """
-    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
-    return ClusterShown(open_cluster(asked, opened.with_shapes(models) if models else opened))
+    return ClusterShown(open_cluster(asked, with_models(opened_recording(recording), models)))
 
 
 def _unusual(cluster: Cluster) -> list[str]:
@@ -159,11 +159,12 @@ def _memory_table(name: str, replica: PlacedReplica) -> Grid:
     for device in replica.memory:
         rows += _device_rows(device)
         lines.append(len(rows) - 1)
+    unknown = [member.name for device in replica.memory for member in device.members if member.shape is None]
     return table(
         rows,
         texts=("device", "prefix cache"),
         title=f"Memory of replica: {name}",
-        remarks=(*REMARKS, *_unknown(replica)),
+        remarks=[*REMARKS, *([f"shapes not known, counted as no bytes: {', '.join(unknown)}"] if unknown else [])],
         lines=lines,
     )
 
@@ -203,29 +204,10 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.3f}"
 
 
-def _unknown(replica: PlacedReplica) -> list[str]:
-    names = [member.name for device in replica.memory for member in device.members if member.shape is None]
-    return [f"shapes not known, counted as no bytes: {', '.join(names)}"] if names else []
-
-
 def _group_json(name: str, replicas: Sequence[PlacedReplica]) -> dict[str, Any]:
-    one = replicas[0]
-    return {
-        "name": name,
-        "count": len(replicas),
-        "role": str(one.role),
-        "policy": one.policy,
-        "cost": one.cost_name,
-        "tensor_parallel": one.tensor_parallel,
-        "max_num_seqs": one.limits.max_num_seqs,
-        "token_budget": one.limits.token_budget,
-        "preemption": str(one.limits.preemption),
-        "admission": str(one.limits.admission),
-        "shared_prefix": None if one.limits.shared_prefix is None else asdict(one.limits.shared_prefix),
-        "max_model_len": dict(one.limits.max_model_len),
-        "offload": None if one.limits.offload is None else asdict(one.limits.offload),
-        "memory": [_device_json(device) for device in one.memory],
-    }
+    memory = [_device_json(device) for device in replicas[0].memory]
+    split = replicas[0].tensor_parallel
+    return {"name": name, "tensor_parallel": split, **group_to_json(replicas), "memory": memory}
 
 
 def _device_json(device: DeviceMemory) -> dict[str, Any]:
@@ -305,7 +287,9 @@ def compare_under_load(
             why=asked.why,
             partial=policies is None and asked.chains is None,
         )
-        found = _without(runs.refused, list(runs.at_rates(asked_rates, named)))
+        every = list(runs.at_rates(asked_rates, named))  # a policy that is rejected at any rate is left out of all
+        known = [[row for row in one.rows if row.about.policy not in runs.refused] for one in every]
+        found = tuple(replace(one, rows=tuple(rows)) for one, rows in zip(every, known, strict=True) if rows)
         if not found:
             raise KeyboardInterrupt if interrupts.heard() else next(iter(runs.refused.values()))
     return LoadComparison(
@@ -356,12 +340,6 @@ def check_policies(setting: ServingSetting, policies: Sequence[NamedPolicy], tab
         check_policy(setting, policy, tables)
 
 
-def _without(refused: Container[str], rates: Sequence[AtRate]) -> tuple[AtRate, ...]:
-    """Rows without the policies that were rejected at any rate."""
-    kept = [replace(one, rows=tuple(row for row in one.rows if row.about.policy not in refused)) for one in rates]
-    return tuple(one for one in kept if one.rows)
-
-
 def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
     """The rates in order; raises ArgumentError for one out of range or given twice."""
     if rates is None:
@@ -384,14 +362,14 @@ class LoadRuns:
     first: ReplayTables  # the recording for replay at the first seed
     interrupts: Interrupts
     progress: Progress  # advances with every row
-    folder: Path | None = field(kw_only=True)  # takes the folder of each run; None: none is written
+    folder: Path | None = field(default=None, kw_only=True)  # takes the folder of each run; None: none is written
     # the setting at the ends of its costs' ranges, at which the first seed of every row is served again
     ends: Sequence[ServingSetting] = field(default=(), kw_only=True)
     alone: NamedPolicy | None = field(default=None, kw_only=True)  # also run, if not among the policies
     why: bool = field(default=False, kw_only=True)  # whether to fill `spent`, for which operations are kept
     # by rate and policy where the seconds of the first seed's run went
     spent: dict[tuple[float | None, str], SpentUnderLoad | None] = field(default_factory=dict)
-    partial: bool = field(kw_only=True)  # whether policies may be rejected
+    partial: bool = field(default=False, kw_only=True)  # whether policies may be rejected
     # policies whose seconds are unknown to the cost, and why
     refused: dict[str, CostRangeError] = field(default_factory=dict)
     # what each run has beside its log, with its policy
@@ -467,7 +445,7 @@ class LoadRuns:
     def _end(self, setting: ServingSetting, policy: NamedPolicy, workload: Workload, rate: float | None) -> MeasuredRun:
         """The first seed's run at an end of the costs' ranges; an interrupt cuts it."""
         seed = setting.replay.seed
-        watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
+        watched = Watched(interrupts=self.interrupts, on_ended=lambda: None)
         log, _ = serving_run(setting, policy, workload, self.first, rate=rate, seed=seed, watched=watched)
         return measured_run(log, policy.name, setting.promised)
 
@@ -489,14 +467,17 @@ class LoadRuns:
         log = self._run(policy, workload, self._tables(seed), rate, seed)
         if log.meta.stopped == INTERRUPTED:
             return None
-        chance = _chance_in(self.setting, workload, log)
+        # Requests, drafts and, among several replicas, routes are drawn.
+        cluster, drafted = self.setting.cluster, any(level.judged for level in log.meta.levels)
+        routed = len(cluster.replicas) > 1 and cluster.router.maker is not RoundRobin
+        chance = workload.about.drawn or drafted or routed
         self.has_chance |= chance
         return measured_run(log, f"{policy.name}{at}, seed {seed}", self.setting.promised), chance
 
     def _run(
         self, policy: NamedPolicy, workload: Workload, tables: ReplayTables, rate: float | None, seed: int
     ) -> ServingLog:
-        watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
+        watched = Watched(interrupts=self.interrupts, on_ended=lambda: None)
         explained = self.why and seed == self.setting.replay.seed
         try:
             log, served = serving_run(
@@ -510,8 +491,7 @@ class LoadRuns:
         self.served.append((policy.name, served))
         if self.folder is not None and log.meta.stopped != INTERRUPTED:
             at = "" if rate is None else f"-{rate:g}"
-            name = "".join(char if char.isalnum() or char in "=,.-" else "_" for char in policy.name)
-            write_serving(log, self.folder / f"{name}{at}-seed{seed}")
+            write_serving(log, self.folder / f"{policy.file_name}{at}-seed{seed}")
         return log
 
     def _tables(self, seed: int) -> ReplayTables:
@@ -550,17 +530,6 @@ def why_of(runs: LoadRuns, rates: Sequence[AtRate]) -> dict[float | None, Why]:
     }
 
 
-def _nothing() -> None:
-    pass
-
-
-def _chance_in(setting: ServingSetting, workload: Workload, log: ServingLog) -> bool:
-    """Whether another seed may give another run: requests, drafts and, among several replicas, routes are drawn."""
-    drafted = any(level.judged for level in log.meta.levels)
-    routed = len(setting.cluster.replicas) > 1 and setting.cluster.router.maker is not RoundRobin
-    return workload.about.drawn or drafted or routed
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WorkloadDescription(Printed):
     """The content of a workload; prints as `paceline workload` does."""
@@ -593,19 +562,14 @@ def describe_workload(
     """
     asked = options or WorkloadOptions()
     recording = None
-    if _draws_lengths(str(workload), asked):
-        recording = open_recording(lengths_from)
+    text = str(workload)
+    spec = parse_spec(text, asked.rate, asked.concurrency) if is_spec(text) else None
+    if spec is not None and (spec.prompt is None or spec.output is None):
+        recording = opened_recording(lengths_from)
     elif lengths_from is not None:
-        raise ArgumentError(f"`lengths_from` must be left out: no lengths of {str(workload)!r} are drawn")
+        raise ArgumentError(f"`lengths_from` must be left out: no lengths of {text!r} are drawn")
     opened = with_options(workload, asked, recording)
     if asked.seed and not opened.about.drawn:
-        raise ArgumentError(f"`seed` must be left out: nothing of {str(workload)!r} is drawn")
+        raise ArgumentError(f"`seed` must be left out: nothing of {text!r} is drawn")
     watch = partial(tracked, stage="reading", unit="arrivals", total=opened.about.num_arrivals)
     return WorkloadDescription(summary=summary_of(opened, watch=watch))
-
-
-def _draws_lengths(text: str, options: WorkloadOptions) -> bool:
-    if not is_spec(text):
-        return False
-    spec = parse_spec(text, options.rate, options.concurrency)
-    return spec.prompt is None or spec.output is None

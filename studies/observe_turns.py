@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from math import exp, log
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from ..base.errors import ArgumentError, check_within, repeated
 from ..base.files import as_file_name
 from ..observing.server import Endpoint, model_of
-from ..reports.intervals import Interval, mean_interval
+from ..reports.intervals import Interval, geometric_interval
 from ..reports.observed import ObservedFigures
 from ..reports.tables import Grid, Printed, flat_rows, shown, table
 from ..runs.observed import ObservedRun
@@ -68,11 +67,8 @@ class ObservedTurns(Printed):
 
     def gain(self, policy: str) -> Interval | None:
         """Geometric mean over turns and its 95% interval, by Student's t over logarithms; None with one turn."""
-        logs = [log(gain) for gain in self.gains(policy)]
-        if len(logs) < 2:
-            return None
-        found = mean_interval(logs)
-        return Interval(mean=exp(found.mean), low=exp(found.low), high=exp(found.high))
+        gains = self.gains(policy)
+        return geometric_interval(gains) if len(gains) > 1 else None
 
     @property
     def apart(self) -> float | None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ..base.errors import ArgumentError, counted
+from ..base.errors import ArgumentError, check_within, counted
 from ..base.terminal import held_interrupts
 from ..runs.observed import ObservedAcceptance, ObservedMeta, ObservedRequest, ObservedRun, read_run
 from ..runs.serving import ServingLog
@@ -156,8 +156,7 @@ def _drafted_a_round(meta: ObservedMeta, name: str, stated: int | None, num_answ
     if mean is not None and not _of_one_length(told, found, num_answers):
         said = f"{stated} were stated" if stated is not None else "a calibration needs drafts of one length"
         raise ArgumentError(f"{name}: the server drafted {mean:.3g} tokens a round, {said}")
-    if not 1 <= found <= MOST_DRAFTED:
-        raise ArgumentError(f"{name}: drafted tokens a round must be in [1, {MOST_DRAFTED}], got {found}")
+    check_within(f"{name}: drafted tokens a round", found, f"[1, {MOST_DRAFTED}]")
     return found
 
 

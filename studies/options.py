@@ -4,8 +4,8 @@ The command line makes its options of these records (`cli/typed.py`), the functi
 and `__init__.pyi` is written from them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -538,6 +538,12 @@ def checked(record: Callable[..., Record], given: Mapping[str, object]) -> Recor
             raise ArgumentError(f"no keyword `{name}`; there are {', '.join(declared(record))}") from None
         raise ArgumentError(f"`{name}` must be {rule}, got {given[str(name)]!r}") from None
     return record(**given)
+
+
+def shared(record: type, asked: object, *, but: Collection[str] = ()) -> dict[str, Any]:
+    """The values of options that another record declares too, except those named in `but`."""
+    names = {one.name for one in fields(record)}
+    return {name: value for name, value in vars(asked).items() if name in names and name not in but}
 
 
 def _choices(kind: object) -> Iterator[str]:

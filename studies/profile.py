@@ -36,13 +36,11 @@ from ..runtime.profiling.probe import Journal, ProbedWorld, check_probed
 from ..runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
 from ..sim.contexts import TrieTables
 from ..traces.contexts.on_disk import read_trace
-from ..traces.contexts.trie import TrieRequest
-from ..traces.meta import Sampling
+from ..traces.meta import GREEDY, Sampling
 from ..traces.profile import (
     ENDING,
     MOST_SPREAD,
     BesideForwards,
-    DecideSeconds,
     Profile,
     ProfiledMember,
     ProfileMeta,
@@ -56,13 +54,13 @@ from .profile_check import (
     MOST_DRIFT,
     check_runnable,
     device_name,
+    forwards_here,
     journal_of,
     kept_for_another,
     left_of,
     watched_chains,
 )
 
-GREEDY = Sampling(mode="greedy")
 # Requests that run at a time while operations are watched are fewer.
 _MOST_REQUESTS = 64
 
@@ -102,19 +100,15 @@ def watched_requests(
     if recording is not None:
         raise ArgumentError(f"`recording` is for a forced pool, whose models decide nothing, got {str(recording)!r}")
     found = _prompts(pool, prompts)
-    _refuse_long(found, models)
-    return WatchedRequests(prompts=found, tags=_tags(found), sampling=sampling or GREEDY)
-
-
-def _refuse_long(prompts: Sequence[Prompt], models: ModelPool) -> None:
-    """Raise ArgumentError for a prompt that leaves no room for an answer, or that has no token to continue from."""
-    for prompt in prompts:
+    for prompt in found:  # it must leave room for an answer, and have a token to continue from
         count = len(models.encode(prompt.text))
         if not 1 <= count < models.context_tokens:
             raise ArgumentError(
                 f"`prompts` must have 1 to {models.context_tokens - 1} tokens, as pool {models.name} has a context of "
                 f"{models.context_tokens}, got request {prompt.request_id} of {count}"
             )
+    tags = frozenset(prompt.tag for prompt in found)
+    return WatchedRequests(prompts=found, tags=tags, sampling=sampling or GREEDY)
 
 
 def _prompts(
@@ -156,11 +150,8 @@ def _recording(
     world.follow(tables.world(synthetic_cost(forced.meta.model_names), seed=0, strict=False))
     world.take(requests, eos=frozenset(forced.meta.eos_token_ids))
     texts = tuple(Prompt(request_id=name, tag=request.tag, text=name) for name, request in requests.items())
-    return WatchedRequests(prompts=texts, tags=_tags(forced.requests), sampling=mode, world=world)
-
-
-def _tags(requests: Iterable[Prompt | TrieRequest]) -> frozenset[str]:
-    return frozenset(request.tag for request in requests)
+    tags = frozenset(request.tag for request in forced.requests)
+    return WatchedRequests(prompts=texts, tags=tags, sampling=mode, world=world)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -173,9 +164,8 @@ class Profiled(Printed):
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/profiles.md)."""
-        shapes = [shape._asdict() for shape in self.profile.shapes]
         meta = self.profile.meta.model_dump(mode="json")
-        return {"out": str(self.out), "floor": self.floor, "meta": meta, "shapes": shapes}
+        return {"out": str(self.out), "floor": self.floor, "meta": meta, "shapes": self.to_dicts()}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each measured shape."""
@@ -196,15 +186,17 @@ class Profiled(Printed):
             if beside is not None
         ]
         operations.append(_operation_row("lookup", meta.lookup))
+        batches = sorted({batch for known in meta.decide_s.values() for batch in known.batches})
+        policies = [
+            {"policy": name} | {f"{batch} running": f"{known.each_s(batch) * 1e6:.1f}" for batch in batches}
+            for name, known in meta.decide_s.items()
+        ]
         pool = f"{'FORCED ' if meta.forced else ''}pool {meta.pool}"
         title = f"{pool} on {meta.hardware}: {counted(len(self.profile.shapes), 'shape')} of forwards"
         return [
             table(members, texts=("forward",), title=title),
             table(operations, title="beside forwards"),
-            table(
-                [_policy_row(name, meta.decide_s) for name in meta.decide_s],
-                title="deciding and learning, us a step of a request",
-            ),
+            table(policies, title="deciding and learning, us a step of a request"),
         ]
 
     def lines(self) -> Sequence[str]:
@@ -285,11 +277,7 @@ def profile(
     members = loaded_pool(models)
     chains = _built(watched_chains(members), members, watched)
     timed = _timed(chains, _built(default_policies(members), members, watched), _built(policies, members, watched))
-    forwards = {
-        member.name: models.forward(level, "auto", share_weights=True)
-        for level, member in enumerate(models.members)
-        if member.model is not None
-    }
+    forwards = forwards_here(models)
     shapes = grid or ShapeGrid()
     journal = journal_of(models, forwards, shapes, most_drift=most_drift, restart=restart)
     with kept_for_another(journal):
@@ -300,7 +288,8 @@ def profile(
             models, watched.prompts, measured, chains, timed, watched.sampling, world=watched.world
         )
     made = Profile(meta=_meta(models, measured, operations, watched.sampling), shapes=even.shapes)
-    path = _place(made.meta) if out is None else Path(out)
+    usual = profiles_folder() / f"{made.meta.pool}-{made.meta.measured_at:%Y%m%dT%H%M%S}{ENDING}"
+    path = usual if out is None else Path(out)
     write_profile(made, path)
     journal.forget()
     return Profiled(profile=made, out=path, floor=_floor(models, made))
@@ -365,12 +354,6 @@ def _timed(
     return {**timed, **given}
 
 
-def _policy_row(name: str, decide_s: Mapping[str, DecideSeconds]) -> dict[str, str]:
-    batches = sorted({batch for known in decide_s.values() for batch in known.batches})
-    of_batches = {f"{batch} running": f"{decide_s[name].each_s(batch) * 1e6:.1f}" for batch in batches}
-    return {"policy": name, **of_batches}
-
-
 def _built(names: Iterable[str], pool: Pool, watched: WatchedRequests) -> dict[str, MakePolicy]:
     """Makers of policies, by name; raises ValueError for one that cannot be made, or run on these requests."""
     makers: dict[str, MakePolicy] = {name: partial(PolicySpec.parse(name).build, pool) for name in dict.fromkeys(names)}
@@ -421,7 +404,3 @@ def _meta(
         lookup=operations.lookup,
         decide_s=operations.decide_s,
     )
-
-
-def _place(meta: ProfileMeta) -> Path:
-    return profiles_folder() / f"{meta.pool}-{meta.measured_at:%Y%m%dT%H%M%S}{ENDING}"

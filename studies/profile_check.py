@@ -4,7 +4,7 @@ Some of its forwards are measured again, and its conditions are compared. Also: 
 studied, whether an interrupted profile can continue, and chains that run every member in all its parts.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -124,11 +124,7 @@ def measure_freshness(profile: Profile, models: LoadedMembers, runs: Collection[
 
     `profile` must be of these models, without any of `mismatches`. `runs` are the members that count; None: all.
     """
-    forwards = {
-        member.name: models.forward(level, "auto", share_weights=True)
-        for level, member in enumerate(models.members)
-        if member.model is not None and profile.of(member.name)
-    }
+    forwards = forwards_here(models, profile.of)
     age_s = max(0.0, (datetime.now(UTC) - profile.meta.measured_at).total_seconds())
     again = measure_again(forwards, [shape for shape in profile.shapes if shape.member in forwards])
     known = {member.name: member for member in profile.meta.members if member.name in forwards}
@@ -160,6 +156,20 @@ def _pace(
     )
 
 
+def forwards_here(models: LoadedMembers, among: Callable[[str], object] = bool) -> dict[str, ModelForward]:
+    """The forwards of models as they run here, by member for whose name `among` is true."""
+    return {
+        member.name: models.forward(level, "auto", share_weights=True)
+        for level, member in enumerate(models.members)
+        if member.model is not None and among(member.name)
+    }
+
+
+def _own_of(models: LoadedMembers) -> dict[str, tuple[int, str]]:
+    """(parameters, dtype) by member with a model."""
+    return {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
+
+
 def fitting_profile(models: LoadedMembers, file: Path | None) -> Profile:
     """A profile of these models as they run here: the newest of this machine, or a file.
 
@@ -167,9 +177,8 @@ def fitting_profile(models: LoadedMembers, file: Path | None) -> Profile:
         TraceFormatError: no such file, or one that breaks the format.
         ArgumentError: there is no profile, or its seconds are of another machine, members or setting.
     """
-    given = None if file is None else read_profile(file)
-    own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
-    profile = newest_here(own, torch.get_num_threads(), device_name(models)) if given is None else given
+    threads, device = torch.get_num_threads(), device_name(models)
+    profile = newest_here(_own_of(models), threads, device) if file is None else read_profile(file)
     for words in mismatches(profile, models):
         raise ArgumentError(f"the profile does not fit these models: {words}; profile again")
     return profile
@@ -178,8 +187,7 @@ def fitting_profile(models: LoadedMembers, file: Path | None) -> Profile:
 def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
     """Differences between a profile and the models as they run now that make its seconds wrong; in words."""
     meta = profile.meta
-    own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
-    words = differences(meta, own)
+    words = differences(meta, _own_of(models))
     if meta.processor != processor():
         words.append(f"it was measured on {meta.hardware}, this is {processor()}")
     device = device_name(models)

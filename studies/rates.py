@@ -13,7 +13,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError
 from ..base.terminal import Progress, held_interrupts
-from ..reports.intervals import Interval, mean_interval
+from ..reports.intervals import Interval, interval_or_point
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
 from ..reports.serving_tables import MeasuredRun
@@ -171,8 +171,9 @@ class _Search:
 
     def _less(self, first: NamedPolicy, last: NamedPolicy, rate: float) -> Interval:
         """The difference of two policies' times in the system, at the same seeds."""
-        values = [self.seconds(first, seed, rate) - self.seconds(last, seed, rate) for seed in self._seeds()]
-        return mean_interval(values) if len(values) > 1 else Interval(mean=values[0], low=values[0], high=values[0])
+        return interval_or_point(
+            [self.seconds(first, seed, rate) - self.seconds(last, seed, rate) for seed in self._seeds()]
+        )
 
     def _crossing(
         self, below: NamedPolicy, above: NamedPolicy, between: tuple[float, float], rates: Sequence[float]
@@ -243,9 +244,8 @@ def find_rates(
     check_policies(setting, named, tables)
     setting.check_classes(setting.opened(FIRST_RATE, setting.replay.seed))
     with held_interrupts() as interrupts, Progress("finding rates", len(named), unit="policies") as progress:
-        runs = LoadRuns(
-            setting, tables, interrupts, progress, folder=None, partial=policies is None and asked.chains is None
-        )
+        partial = policies is None and asked.chains is None
+        runs = LoadRuns(setting, tables, interrupts, progress, partial=partial)
         search = _Search(runs=runs, limits=wanted)
         rows, without = _rows(search, named)
         bear = [policy for policy in named if policy.name in {row.policy for row in rows}]
@@ -268,7 +268,7 @@ def rates_of(setting: ServingSetting, policy: NamedPolicy, limits: Sequence[Limi
     """The highest rate of one policy by seed; raises NoRateError, and as `find_rates`."""
     with held_interrupts() as interrupts, Progress("finding rates", 1, unit="policies") as progress:
         tables = setting.tables(setting.replay.seed)
-        runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+        runs = LoadRuns(setting, tables, interrupts, progress)
         return {seed: one.rate for seed, one in _Search(runs=runs, limits=limits).highest(policy).found.items()}
 
 

@@ -7,7 +7,6 @@ B running requests.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from ..traces.shapes import head_called
 from .compare import num_replayed, swept
 from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_drafter, sets_schedules, settings
 from .grids import CODE_OF, inputs_of, texts_in
-from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, takes
+from .options import DraftLengthOptions, RecommendOptions, SweepOptions, checked, shared, takes
 from .setting import Setting, setting_of
 from .tune import sampled, split_recording
 
@@ -63,10 +62,7 @@ def recommend(
     longest = longest_of(setting.recording, drafter, asked.most, present)
     text = f"{drafter}:1..{longest}/{setting.recording.about.target}"
     # The halves have the shapes already.
-    replayed = {
-        one.name: getattr(asked, one.name) for one in fields(SweepOptions) if one.name not in ("models", "batches")
-    }
-    parts = checked(SweepOptions, {**replayed, "batches": batches})
+    parts = checked(SweepOptions, {**shared(SweepOptions, asked, but=["models"]), "batches": batches})
     total = len(halves) * len(batches) * num_replayed(setting, longest + 1)
     with Progress("replaying", total, unit="policies") as progress:
         tuned, others = (swept(half, text, parts, within=progress) for half in halves)
@@ -120,9 +116,8 @@ def halves_of(recording: Recording, asked: DraftLengthOptions) -> tuple[Recordin
 def sampled_of(recording: Recording, most: int) -> list[str]:
     """A remark if not all requests were replayed."""
     count = len(recording.requests)
-    return (
-        [] if count <= most else [f"about {most:,} of {count:,} requests were drawn and replayed; --sample takes more"]
-    )
+    told = f"about {most:,} of {count:,} requests were drawn and replayed; --sample takes more"
+    return [] if count <= most else [told]
 
 
 def _not_replayed(found: Sequence[AtBatch]) -> list[str]:
@@ -232,7 +227,9 @@ def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | 
 
     Raises ArgumentError for a bad version.
     """
-    engine = asked.paste_into or _engine_of(setting)
+    source = setting.recording.about.source or ""
+    named = (asked.paste_into, setting.engine, source.partition("-")[0], DEFAULT_ENGINE)
+    engine = next(name for name in named if name is not None and name != BARE and name in ENGINES)
     version = asked.engine_version or setting.recording.about.software.get(engine)
     if version is not None:
         sets_schedules(engine, version)
@@ -254,7 +251,8 @@ def _settable(found: Sequence[AtBatch], engine_and_version: tuple[str, str | Non
         return [(one.tuned_on or one.tokens_per_s) / (own.tuned_on or own.tokens_per_s) for one, own in pairs]
 
     lengths = [one.draft_tokens for one in found[0].candidates]
-    best = max((length for length in lengths if _everywhere(found, length)), key=lambda length: min(kept(length)))
+    everywhere = set.intersection(*({one.draft_tokens for one in each.candidates} for each in found))
+    best = max((length for length in lengths if length in everywhere), key=lambda length: min(kept(length)))
     least = min(kept(best))
     where = found[kept(best).index(least)].batch
     title = ENGINES[engine].title
@@ -262,10 +260,6 @@ def _settable(found: Sequence[AtBatch], engine_and_version: tuple[str, str | Non
         f"{title} {version} is older than {ENGINES[engine].version}, where K by running requests was read: one K for "
         f"all, K = {best}, which loses most at {where:,} running, {max(1 - least, 0.0):.0%}"
     ]
-
-
-def _everywhere(found: Sequence[AtBatch], length: int) -> bool:
-    return all(any(one.draft_tokens == length for one in each.candidates) for each in found)
 
 
 def pasted(
@@ -286,13 +280,6 @@ def pasted(
         return settings(engine, weights, schedule=schedule, engine_version=version), None
     except ArgumentError as error:
         return None, f"{engine} cannot do this: {error}"
-
-
-def _engine_of(setting: Setting) -> str:
-    """The engine whose settings are printed by default."""
-    source = setting.recording.about.source or ""
-    named = [setting.engine, source.partition("-")[0], DEFAULT_ENGINE]
-    return next(name for name in named if name is not None and name != BARE and name in ENGINES)
 
 
 def _advice(found: Sequence[AtBatch]) -> list[str]:

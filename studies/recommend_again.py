@@ -27,11 +27,12 @@ from .options import (
     SeedsOptions,
     SimulateOptions,
     checked,
+    shared,
 )
 from .recommend import halves_of
 from .recommend_under_load import UNDER_LOAD, serving_options
 from .serving import simulate
-from .setting import open_recording
+from .setting import opened_recording
 
 Figures = Mapping[str, Any]
 
@@ -54,8 +55,7 @@ class _Line:
         where = self.asked["recording"] if recording is None else recording
         if where is None:
             raise ArgumentError(f"`recording` must be given: {self.name} is of one that was in memory")
-        opened = open_recording(where) if isinstance(where, str | Path) else where
-        return halves_of(opened, options)[1]
+        return halves_of(opened_recording(where), options)[1]
 
 
 def simulate_again(candidate: str, recording: Recording | str | Path | None = None) -> Again:
@@ -74,13 +74,10 @@ def simulate_again(candidate: str, recording: Recording | str | Path | None = No
             f"`candidate` {line.name} was replayed without arrivals: paceline compare --from {line.name}"
         )
     asked = _asked(RecommendUnderLoadOptions, line)
-    known = {one.name for one in fields(SimulateOptions)} - {"rate"}
-    options = {name: value for name, value in vars(serving_options(asked)).items() if name in known}
+    options = shared(SimulateOptions, serving_options(asked), but=["rate"])
     found = simulate(policy=line.policy, recording=line.half(recording, asked), rate=asked.rate, **options)
-    now = found.rows[0].runs[0].flat
-    return _again(
-        found, line, {name: now.get(name) for name in line.by_seed[str(asked.seed)]}, line.by_seed[str(asked.seed)]
-    )
+    now, then = found.rows[0].runs[0].flat, line.by_seed[str(asked.seed)]
+    return _again(found, line, {name: now.get(name) for name in then}, then)
 
 
 def compare_again(candidate: str, recording: Recording | str | Path | None = None) -> Again:

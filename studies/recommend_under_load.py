@@ -7,7 +7,7 @@ round.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from .options import (
     RecommendOptions,
     RecommendUnderLoadOptions,
     checked,
+    shared,
     takes,
 )
 from .rates import NoRateError, find_rates
@@ -64,7 +65,7 @@ from .recommend import (
     version_of,
 )
 from .serving import ServingSetting, notes_on, serving_setting
-from .setting import NamedPolicy, named_policies, open_recording
+from .setting import NamedPolicy, named_policies, opened_recording, with_models
 from .validate_observed import validate_observed
 
 UNDER_LOAD = "recommend_under_load"  # the call, in a ledger
@@ -141,7 +142,7 @@ def recommend_under_load(
     asked = checked(RecommendUnderLoadOptions, {**options, "workload": workload, "cluster": cluster})
     question = _question(recording, asked)
     named = named_policies(list(dict.fromkeys([*map(question.chain, (0, *question.lengths)), *policies])))
-    reported = question.settings[1]
+    reported, halves = question.settings[1], question.halves
     version_of(asked, reported.replay)  # raises before the long runs
     check_policies(reported, named, reported.tables(asked.seed))
     if question.limits:
@@ -156,21 +157,21 @@ def recommend_under_load(
     first, other, ends = _all_served(question, named)
     ranked = first.feasible(question.limits)
     choice = _chosen(question, ranked, first, other, ends)
+    slowest = ends[-1].rows.get(choice.policy) if ends and choice.policy is not None else None
     candidates = _candidates(question, named, first, other, ends)
     setting, advice = _setting(question, choice, ranked, schedules)
     lines = served_lines(candidates)
     if by_batch is not None:
         lines += replayed_candidates(by_batch.batches, by_batch.compared, first=len(lines) + 1)
     return RecommendationUnderLoad(
-        meta=meta_of(reported)
-        | dict(zip(("requests_tuned_on", "requests"), map(_count, question.halves), strict=True)),
+        meta=meta_of(reported) | {"requests_tuned_on": len(halves[0].requests), "requests": len(halves[1].requests)},
         limits=question.limits,
         rate=asked.rate,
         candidates=candidates,
         chosen=choice.policy,
         tied=choice.tied,
         open_because=choice.open_because,
-        at_slow_end=_at_slow_end(question, choice.policy, ends),
+        at_slow_end="" if slowest is None else missed(slowest, question.limits),
         present=None if question.present is None else question.chain(question.present),
         observed=observed,
         crossing=_crossing(question, choice.policy, candidates),
@@ -182,15 +183,11 @@ def recommend_under_load(
     )
 
 
-def _count(recording: Recording) -> int:
-    return len(recording.requests)
-
-
 def _question(recording: Recording | str | Path | None, asked: RecommendUnderLoadOptions) -> _Question:
     """The question; raises ArgumentError for bad options."""
     check_lengths(asked)
     limits = _limits(asked.slo)
-    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
+    opened = opened_recording(recording)
     drafter = drafter_of(opened, asked.drafter)
     present = present_of(opened, drafter, asked.present)
     if asked.observed is not None and present is None:
@@ -221,9 +218,7 @@ def _limits(slo: str | None) -> tuple[Limit, ...]:
 
 def serving_options(asked: RecommendUnderLoadOptions) -> FindRatesOptions:
     """The options of every run, as those of `find_rates`; without `slo`, as there are no promises."""
-    known = {one.name for one in fields(FindRatesOptions)} - {"slo"}
-    given = {name: value for name, value in vars(asked).items() if name in known}
-    return FindRatesOptions(**given, limits=asked.slo or "")
+    return FindRatesOptions(**shared(FindRatesOptions, asked, but=["slo"]), limits=asked.slo or "")
 
 
 def _refuse_early(question: _Question) -> None:
@@ -239,13 +234,11 @@ def _observed(question: _Question) -> Printed | None:
     asked = question.asked
     if asked.observed is None:
         return None
-    models = asked.models or ()
-    shapes = [f"{name}={one}" for name, one in models.items()] if isinstance(models, Mapping) else list(models)
     return validate_observed(
         asked.observed,
         cluster=asked.cluster,
         policy=question.chain(question.present or 0),
-        recording=question.recording.with_shapes(shapes) if shapes else question.recording,
+        recording=with_models(question.recording, asked.models),
         cost=None if asked.cost is None else str(asked.cost),
         seed=asked.seed,
     )
@@ -253,14 +246,10 @@ def _observed(question: _Question) -> Printed | None:
 
 def _by_batch(question: _Question) -> Recommendation | None:
     """K by running requests, if the cluster has one cost: its device's, or the given one."""
-    asked = question.asked
     if question.replayed_at is None:
         return None
-    known = {one.name for one in fields(RecommendOptions)}
-    return recommend(
-        question.recording,
-        **{name: value for name, value in vars(asked).items() if name in known} | {"cost": question.replayed_at},
-    )
+    options = shared(RecommendOptions, question.asked) | {"cost": question.replayed_at}
+    return recommend(question.recording, **options)
 
 
 def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
@@ -285,7 +274,7 @@ def _all_served(question: _Question, policies: Sequence[NamedPolicy]) -> tuple[_
         found = []
         for setting in settings:
             tables = setting.tables(setting.replay.seed)
-            runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+            runs = LoadRuns(setting, tables, interrupts, progress)
             found.append(_served(runs, policies, question.asked.rate))
     return found[0], found[1], tuple(found[2:])
 
@@ -340,7 +329,8 @@ def _chosen(
         return _Choice(policy=best, tied=tied, open_because=BARE, by_cost=True)
     rivals = [BASELINE] if best != BASELINE else ranked[1:]
     for name in rivals:
-        is_faster = [_fastest((best, name), end) == name for end in (other, *ends)]
+        # Of equal ones, and of those without a run, the best one counts as the faster.
+        is_faster = [_seconds(end.rows.get(name)) < _seconds(end.rows.get(best)) for end in (other, *ends)]
         if all(is_faster):
             why = f"on the other half of the requests {name} is faster than {best}"
             return _Choice(policy=best, tied=tied, open_because=why)
@@ -348,17 +338,6 @@ def _chosen(
             why = f"the cost does not tell {best} from {name}"
             return _Choice(policy=best, tied=tied, open_because=why, by_cost=True)
     return _Choice(policy=best, tied=tied)
-
-
-def _at_slow_end(question: _Question, policy: str | None, ends: Sequence[_Served]) -> str:
-    """By how much the choice misses limits at the slow end of the cost; "" if it keeps them."""
-    row = ends[-1].rows.get(policy) if ends and policy is not None else None
-    return "" if row is None else missed(row, question.limits)
-
-
-def _fastest(names: tuple[str, str], served: _Served) -> str:
-    """The one with the least time in the system; the first of equal ones, and of those without a run."""
-    return min(names, key=lambda name: _seconds(served.rows.get(name)))
 
 
 def _seconds(row: SeedRow | None) -> float:

@@ -41,7 +41,7 @@ from ..traces.workloads.arrival import MOST_PS, PS_PER_S, ClosedLoopOptions, Wor
 from ..traces.workloads.formats import repeated_id_error
 from ..traces.workloads.workload import one_by_one
 from .compare import built
-from .options import Promised, ReplayOptions, ServingOptions, SimulateOptions, checked, takes
+from .options import Promised, ReplayOptions, ServingOptions, SimulateOptions, checked, shared, takes
 from .setting import NamedPolicy, PolicyGiven, Setting, named_policy, setting_of
 
 
@@ -222,11 +222,15 @@ class ServingSetting:
         if self.cluster.transfer is not None:
             told["transfer"] = asdict(self.cluster.transfer)
         # A file that was changed between two runs keeps its name: its content distinguishes them.
-        told["replicas"] = {name: _told_of(alike) for name, alike in self.cluster.groups.items()}
+        told["replicas"] = {
+            name: group_to_json(alike) | {"kv": {member: asdict(kv) for member, kv in alike[0].limits.kv.items()}}
+            for name, alike in self.cluster.groups.items()
+        }
         return told
 
 
-def _told_of(alike: Sequence[PlacedReplica]) -> dict[str, Any]:
+def group_to_json(alike: Sequence[PlacedReplica]) -> dict[str, Any]:
+    """A group of replicas with the same limits, without its memory."""
     first = alike[0]
     return {
         "count": len(alike),
@@ -240,7 +244,6 @@ def _told_of(alike: Sequence[PlacedReplica]) -> dict[str, Any]:
         "shared_prefix": None if first.limits.shared_prefix is None else asdict(first.limits.shared_prefix),
         "max_model_len": dict(first.limits.max_model_len),
         "offload": None if first.limits.offload is None else asdict(first.limits.offload),
-        "kv": {name: asdict(kv) for name, kv in first.limits.kv.items()},
     }
 
 
@@ -264,9 +267,7 @@ def serving_setting(
         raise ArgumentError(f"`start` must be prefill under a workload: engines read prompts first, got {replay.start}")
     if replay.decide_s is not None:
         check_within("`decide_s`", replay.decide_s, "[0, 1e9]")
-    changes = {
-        one.name: getattr(asked, one.name) for record in (WorkloadChanges, ClosedLoopOptions) for one in fields(record)
-    }
+    changes = shared(WorkloadChanges, asked) | shared(ClosedLoopOptions, asked)
     if replay.cost is not None:
         cost = replace(replay, models=None).priced()  # a cluster uses shapes for its memory
     engine = replay.engine if replay.cost is None else None

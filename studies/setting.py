@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 from weakref import ref
 
-from ..base.errors import ArgumentError, counted
+from ..base.errors import ArgumentError, check_within, counted
 from ..base.files import recording_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -39,6 +39,7 @@ from .options import (
     PrefixOptions,
     ReplayOptions,
     SeedsOptions,
+    shared,
 )
 
 # Policies of this package are trusted in what they declare; those of others are checked step by step.
@@ -111,6 +112,11 @@ class NamedPolicy:
     make: Callable[[Pool], Policy]  # makes it for a pool
     made_by: object  # its class, or a function; None for a text that names a pool's target
     _made: list[Callable[[], Policy | None]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def file_name(self) -> str:
+        """The name as a part of a file's; unlike names may have one."""
+        return "".join(char if char.isalnum() or char in "=,.-" else "_" for char in self.name)
 
     def build(self, pool: Pool) -> Policy:
         """A new policy; raises ValueError if it cannot be made, or is one made before."""
@@ -209,6 +215,17 @@ def open_recording(path: str | Path | None = None) -> Recording:
     return read_recording(recording_path(path))
 
 
+def opened_recording(given: Recording | str | Path | None) -> Recording:
+    """A recording that is given opened, or as `open_recording` takes it; raises as that."""
+    return open_recording(given) if given is None or isinstance(given, str | Path) else given
+
+
+def with_models(recording: Recording, models: Mapping[str, str] | Sequence[str] | None) -> Recording:
+    """The recording with shapes of members, as `ReplayOptions` takes them; raises as `Recording.with_shapes`."""
+    texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
+    return recording.with_shapes(texts) if texts else recording
+
+
 def kept_recording(path: str | None) -> Recording:
     """A recording as `open_recording` reads it; cached for the next call, which is mostly for the same one.
 
@@ -245,14 +262,6 @@ def _tables_at(path: Path, *written: int) -> ReplayTables:
 def remarks_on(recording: Recording, *, batch: int) -> list[str]:
     """Remarks on a comparison's recording and its replay."""
     return [*batch_remarks(batch, len(recording.requests), of="recording"), *recording.about.remarks]
-
-
-def _assumed_device(recording: Recording) -> str:
-    """A remark on the seconds of a recording of a pool without any, where no cost was given."""
-    taken = f"the recording holds no seconds, so these are those of device {default_cost(recording)}"
-    if is_profiled_here(recording):
-        return f"{taken}; `cost` here takes this machine's, of its newest profile of these models"
-    return f"{taken}; for this machine's run paceline profile, then give `cost` here"
 
 
 def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
@@ -295,8 +304,7 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         prefix_cache_size(self.prefix_cache, self.block_tokens)
         if not LEAST_SEEDS <= self.seeds <= MOST_SEEDS:
             raise ArgumentError(f"`seeds` must be in [{LEAST_SEEDS}, {MOST_SEEDS}], got {self.seeds}")
-        if not 1 <= self.orders <= MOST_ORDERS:
-            raise ArgumentError(f"`orders` must be in [1, {MOST_ORDERS}], got {self.orders}")
+        check_within("`orders`", self.orders, f"[1, {MOST_ORDERS}]")
         if self.start is not None:
             start_of(self.start)
         if self.fixed_mix and len({request.tag for request in self.recording.requests}) < 2:
@@ -326,7 +334,13 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         about = self.recording.about
         assumed = self.cost is None and not (about.costs or self.models) and about.kind == "recorded"
         found = [remark for batch in batches for remark in remarks_on(self.recording, batch=batch)]
-        return [*dict.fromkeys(found), *([_assumed_device(self.recording)] if assumed else [])]
+        if not assumed:
+            return [*dict.fromkeys(found)]
+        taken = f"the recording holds no seconds, so these are those of device {default_cost(self.recording)}"
+        advice = "for this machine's run paceline profile, then give `cost` here"
+        if is_profiled_here(self.recording):
+            advice = "`cost` here takes this machine's, of its newest profile of these models"
+        return [*dict.fromkeys(found), f"{taken}; {advice}"]
 
     def priced(self, reading: MappedBy = MappedBy.device) -> CostModel:
         """The cost model; `reading` is for a measurement mapped to another device."""
@@ -343,10 +357,6 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
             shapes_given=bool(self.models),
             allow_foreign_profile=self.allow_foreign_profile,
         )
-
-    def _profiled_deciding(self, first: Scenario) -> bool:
-        """Whether each policy is charged its seconds in a profile."""
-        return self.decide_s is None and first.cost.knows_operations
 
     def scenarios(self) -> Scenarios:
         """The runs to be made, seed by seed; raises ValueError for options that do not fit the recording."""
@@ -393,7 +403,8 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
             "seeds": self.seeds,
             "orders": self.orders,
             "fixed_mix": self.fixed_mix,
-            "decide_s": None if self._profiled_deciding(first) else self.decide_s or 0.0,
+            # None: each policy is charged its seconds in a profile.
+            "decide_s": None if self.decide_s is None and first.cost.knows_operations else self.decide_s or 0.0,
             "start": first.begins.value,
             "devices": first.placement.name,
             "prefix_cache": None if first.prefixes is None else asdict(first.prefixes),
@@ -408,12 +419,10 @@ def setting_of(
     None is the recording that comes with the package. Raises ArgumentError unless it is a path or a recording.
     """
     tables = recording if is_ready(recording) and not asked.models else None
-    found = recording.trace if is_ready(recording) else cast(Recording | str | Path | None, recording)
-    opened = open_recording(found) if found is None or isinstance(found, str | Path) else found
+    opened = (
+        recording.trace if is_ready(recording) else opened_recording(cast(Recording | str | Path | None, recording))
+    )
     if not is_recording(opened):
         raise ArgumentError(f"`recording` must be a path or an opened recording, got {recording!r}")
-    models = asked.models
-    texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
-    known = {one.name for one in fields(Setting)} - {"recording", "tables"}
-    given = {"batch": batch} | {name: value for name, value in vars(asked).items() if name in known}
-    return Setting(recording=opened.with_shapes(texts) if texts else opened, tables=tables, **given)
+    given = {"batch": batch} | shared(Setting, asked)
+    return Setting(recording=with_models(opened, asked.models), tables=tables, **given)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -46,29 +46,37 @@ DIGITS = 6  # of numbers that Optuna chooses, so that they can be read and typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneTrial:
+class TuningTrial:
     """A policy on the tuning half; see `runs.cells.CellWork`."""
 
+    call: str  # which tuning it is of
     policy: str
-    setting: str  # JSON of `recording`, `split`, `split_seed` and the options of the replay
+    setting: str  # JSON of `recording`, `split`, `split_seed` and the other options
     inputs: Mapping[str, str]  # a hash of each file that is read
+    figures: Callable[[str, str], dict[str, Any]]  # of a policy in a setting, flat
 
     @property
     def asked(self) -> dict[str, Any]:
         """See `CellWork`."""
-        return {"call": "tune", "policy": self.policy, "setting": json.loads(self.setting), "inputs": self.inputs}
+        said = json.loads(self.setting)
+        return {"call": self.call, "policy": self.policy, "setting": said, "inputs": self.inputs}
 
     def __str__(self) -> str:
         return self.policy
 
     def play(self) -> dict[str, Any]:
-        """Output tokens per second: of each tag, their mean and their least, all as means over seeds."""
-        first, _ = halves_of(self.setting)
-        runs = run_policies(first, named_policies([self.policy]), lossless=json.loads(self.setting)["lossless"])
-        shares = runs.by_request[runs.asked[0]]
-        rates = [one.rates() for one in shares]
-        tags = {tag: fmean(of_seed[tag] for of_seed in rates) for tag in rates[0]}
-        return {"tags": tags, **{over.value: rate_over_tags(shares, over) for over in OverTags}}
+        """See `CellWork`."""
+        return self.figures(self.policy, self.setting)
+
+
+def _figures(policy: str, setting: str) -> dict[str, Any]:
+    """Output tokens per second: of each tag, their mean and their least, all as means over seeds."""
+    first, _ = halves_of(setting)
+    runs = run_policies(first, named_policies([policy]), lossless=json.loads(setting)["lossless"])
+    shares = runs.by_request[runs.asked[0]]
+    rates = [one.rates() for one in shares]
+    tags = {tag: fmean(of_seed[tag] for of_seed in rates) for tag in rates[0]}
+    return {"tags": tags, **{over.value: rate_over_tags(shares, over) for over in OverTags}}
 
 
 @lru_cache(maxsize=1)
@@ -157,17 +165,16 @@ def tune(
     spec = first_of(ranges, asked)
     setting = setting_text(asked, recording)
     halves_of(setting)  # raises here, not trial by trial
-    inputs = inputs_of(texts_in([policy, *json.loads(setting).values()]), {policy: spec.policy_class})
-    trail = search_trials(
-        ranges,
-        lambda at: TuneTrial(policy=at, setting=setting, inputs=inputs),
-        folder=Path(out),
-        figure=over,
-        trials=asked.trials,
-        jobs=jobs,
-    )
+    inputs = inputs_of_trials(spec, ranges, setting)
+    trial = partial(TuningTrial, call="tune", setting=setting, inputs=inputs, figures=_figures)
+    trail = search_trials(ranges, trial, folder=Path(out), figure=over, trials=asked.trials, jobs=jobs)
     write_trail(ranges, trail, Path(out) / TRAIL, _of_tags)
     return _tuned(ranges, trail, over, setting)
+
+
+def inputs_of_trials(spec: PolicySpec, ranges: PolicyRanges, setting: str) -> dict[str, str]:
+    """A hash of each file that trials of a policy, which `spec` is one of, read; by the text that names it."""
+    return inputs_of(texts_in([ranges.text, *json.loads(setting).values()]), {ranges.text: spec.policy_class})
 
 
 Trail = list[tuple[Sequence[str], CellFound]]  # values of the ranges, and their results
@@ -175,14 +182,17 @@ Trail = list[tuple[Sequence[str], CellFound]]  # values of the ranges, and their
 
 def search_trials(
     ranges: PolicyRanges,
-    trial: Callable[[str], CellWork],
+    trial: Callable[..., CellWork],
     *,
     folder: Path,
     figure: str,
     trials: int | None,
     jobs: int | None,
 ) -> Trail:
-    """Play trials of a policy's ranges: every value, or `trials` that Optuna chooses to maximise `figure`."""
+    """Play trials of a policy's ranges: every value, or `trials` that Optuna chooses to maximise `figure`.
+
+    `trial` makes one of a text, the keyword `policy`.
+    """
     searched = _every(ranges) if trials is None else _chosen(ranges, trials, figure, folder)
     trail: Trail = []
     came: list[CellFound] | None = None
@@ -192,18 +202,30 @@ def search_trials(
                 values = next(searched) if came is None else searched.send(came)
             except StopIteration:
                 return trail
-            played = [trial(ranges.at(one)) for one in values]
+            played = [trial(policy=ranges.at(one)) for one in values]
             came = _played(played, folder, num_processors() if jobs is None else jobs)
             trail += zip(values, came, strict=True)
 
 
-def best_of(ranges: PolicyRanges, trail: Trail, figure: str) -> Sequence[str]:
-    """The values with the most of a figure, the first of equal ones; raises ArgumentError where all trials failed."""
+def best_of(ranges: PolicyRanges, trail: Trail, figure: str, setting: str) -> dict[str, Any]:
+    """The fields of `TuningResult`: the values with the most of a figure, the first of equal ones.
+
+    Raises ArgumentError where all trials failed.
+    """
     known = [(found.figures[figure], place) for place, (_, found) in enumerate(trail) if found.figures is not None]
     if not known:
         raise ArgumentError(f"`policy` {ranges.text}: no value can be played: {trail[0][1].failed}")
     most = max(value for value, _ in known)
-    return trail[next(place for value, place in known if value == most)][0]
+    values = trail[next(place for value, place in known if value == most)][0]
+    said = json.loads(setting)
+    return {
+        "ranges": ranges.text,
+        "best": ranges.at(values),
+        "values": dict(zip((one.name for one in ranges.ranges), values, strict=True)),
+        "trail": tuple(None if found.figures is None else found.figures[figure] for _, found in trail),
+        "failed": tuple(dict.fromkeys(found.failed for _, found in trail if found.figures is None)),
+        **{name: said[name] for name in ("recording", "split", "split_seed")},
+    }
 
 
 def first_of(ranges: PolicyRanges, asked: TrialsOptions) -> PolicySpec:
@@ -318,9 +340,9 @@ def write_trail(
 
 
 def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> Tuned:
-    """The best of the trials, the first of equal ones, on both halves; raises ArgumentError where all failed."""
-    values = best_of(ranges, trail, over)
-    best = ranges.at(values)
+    """The best of the trials on both halves; raises as `best_of`."""
+    searched = best_of(ranges, trail, over, setting)
+    best = searched["best"]
     halves = []
     for name, scenarios in zip(("tuned on", "not tuned on"), halves_of(setting), strict=True):
         runs = run_policies(scenarios, named_policies([best]), lossless=json.loads(setting)["lossless"])
@@ -335,19 +357,7 @@ def _tuned(ranges: PolicyRanges, trail: Trail, over: OverTags, setting: str) -> 
                 speed_up=resampled.rate_of_tags(best, over, BASELINE) if BASELINE in runs.by_request else None,
             )
         )
-    said = json.loads(setting)
-    return Tuned(
-        ranges=ranges.text,
-        best=best,
-        values=dict(zip((one.name for one in ranges.ranges), values, strict=True)),
-        over_tags=over,
-        trail=tuple(None if found.figures is None else found.figures[over] for _, found in trail),
-        failed=tuple(dict.fromkeys(found.failed for _, found in trail if found.figures is None)),
-        halves=(halves[1], halves[0]),
-        recording=said["recording"],
-        split=said["split"],
-        split_seed=said["split_seed"],
-    )
+    return Tuned(**searched, over_tags=over, halves=(halves[1], halves[0]))
 
 
 def rate_over_tags(runs: Sequence[RequestShares], over: OverTags) -> float:

@@ -5,9 +5,8 @@ from the other half. At one seed all trials have the same arrivals.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +17,40 @@ from ..policies.ranges import policy_ranges
 from ..reports.limits import service_limits
 from ..reports.sweeps import HIGHEST, TunedUnderLoad, TunedUnderLoadHalf, mean_of
 from ..traces.recording import Recording
-from .grids import inputs_of, texts_in
 from .load import LoadRuns, check_policies
-from .options import FindRatesOptions, TuneUnderLoadOptions, checked, takes
+from .options import FindRatesOptions, TuneUnderLoadOptions, checked, shared, takes
 from .rates import NoRateError, check_rates, rates_of
 from .serving import ServingSetting, serving_setting
 from .setting import NamedPolicy, named_policies, open_recording
-from .tune import TRAIL, best_of, first_of, search_trials, setting_text, split_recording, write_trail
+from .tune import (
+    TRAIL,
+    TuningTrial,
+    best_of,
+    first_of,
+    inputs_of_trials,
+    search_trials,
+    setting_text,
+    split_recording,
+    write_trail,
+)
 
 GOODPUT = "goodput_per_s"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadTrial:
-    """A policy that serves the workload, its acceptance that of the tuning half; see `runs.cells.CellWork`."""
-
-    policy: str
-    setting: str  # JSON of `recording`, `split`, `split_seed` and the options
-    inputs: Mapping[str, str]  # a hash of each file that is read
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """See `CellWork`."""
-        said = json.loads(self.setting)
-        return {"call": "tune under load", "policy": self.policy, "setting": said, "inputs": self.inputs}
-
-    def __str__(self) -> str:
-        return self.policy
-
-    def play(self) -> dict[str, Any]:
-        """The figure to maximise: by seed, and the mean."""
-        question = question_of(self.setting)
-        (policy,) = named_policies([self.policy])
-        found = question.figures(policy, question.settings[0])
-        return {
-            question.figure: mean_of(question.figure, found.values()),
-            "seeds": {str(seed): value for seed, value in found.items()},
-        }
+def _figures(policy: str, setting: str) -> dict[str, Any]:
+    """The figure to maximise of a policy that serves with the acceptance of the tuning half: by seed, and the mean."""
+    question = question_of(setting)
+    (named,) = named_policies([policy])
+    found = question.figures(named, question.settings[0])
+    return {
+        question.figure: mean_of(question.figure, found.values()),
+        "seeds": {str(seed): value for seed, value in found.items()},
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
     asked: TuneUnderLoadOptions
-    recording: str
     requests: tuple[int, int]  # recorded ones of the tuning half, and of the other one
     settings: tuple[ServingSetting, ServingSetting]
 
@@ -81,7 +71,7 @@ class _Question:
             return rates_of(setting, policy, service_limits(self.asked.limits, argument="limits"))
         with held_interrupts() as interrupts, Progress("serving", 1, unit="policies") as progress:
             tables = setting.tables(setting.replay.seed)
-            runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+            runs = LoadRuns(setting, tables, interrupts, progress)
             found = [row for one in runs.at_rates([self.asked.rate], [policy]) for row in one.rows]
         if not found:
             raise KeyboardInterrupt
@@ -98,14 +88,11 @@ def question_of(setting: str) -> _Question:
     serving = _serving(asked)
     first, second = (serving_setting(half, asked.workload, asked.cluster, serving) for half in halves)
     numbers = len(halves[0].requests), len(halves[1].requests)
-    return _Question(asked=asked, recording=recording, requests=numbers, settings=(first, second))
+    return _Question(asked=asked, requests=numbers, settings=(first, second))
 
 
 def _serving(asked: TuneUnderLoadOptions) -> FindRatesOptions:
-    known = {one.name for one in fields(FindRatesOptions)} - {"limits"}
-    return FindRatesOptions(
-        **{name: value for name, value in vars(asked).items() if name in known}, limits=asked.limits or ""
-    )
+    return FindRatesOptions(**shared(FindRatesOptions, asked, but=["limits"]), limits=asked.limits or "")
 
 
 @takes(TuneUnderLoadOptions)
@@ -146,35 +133,22 @@ def tune_under_load(
     if asked.limits is not None:
         check_rates(served, _serving(asked), service_limits(asked.limits, argument="limits"))
     check_policies(served, named_policies([BASELINE, spec.label]), served.tables(asked.seed))
-    inputs = inputs_of(texts_in([policy, *json.loads(setting).values()]), {policy: spec.policy_class})
-    trail = search_trials(
-        ranges,
-        lambda at: LoadTrial(policy=at, setting=setting, inputs=inputs),
-        folder=Path(out),
-        figure=question.figure,
-        trials=asked.trials,
-        jobs=jobs,
-    )
-    write_trail(ranges, trail, Path(out) / TRAIL, lambda figures: {question.figure: figures.get(question.figure)})
-    values = best_of(ranges, trail, question.figure)
-    best = ranges.at(values)
-    halves = [
-        _half(question, best, name, place) for place, name in reversed([*enumerate(("tuned on", "not tuned on"))])
-    ]
+    inputs = inputs_of_trials(spec, ranges, setting)
+    trial = partial(TuningTrial, call="tune under load", setting=setting, inputs=inputs, figures=_figures)
+    figure = question.figure
+    trail = search_trials(ranges, trial, folder=Path(out), figure=figure, trials=asked.trials, jobs=jobs)
+    write_trail(ranges, trail, Path(out) / TRAIL, lambda figures: {figure: figures.get(figure)})
+    searched = best_of(ranges, trail, figure, setting)
     return TunedUnderLoad(
-        ranges=ranges.text,
-        best=best,
-        values=dict(zip((one.name for one in ranges.ranges), values, strict=True)),
-        figure=question.figure,
+        **searched,
+        figure=figure,
         words=question.words,
-        trail=tuple(None if found.figures is None else found.figures[question.figure] for _, found in trail),
-        failed=tuple(dict.fromkeys(found.failed for _, found in trail if found.figures is None)),
-        halves=(halves[0], halves[1]),
-        recording=question.recording,
+        halves=(
+            _half(question, searched["best"], "not tuned on", 1),
+            _half(question, searched["best"], "tuned on", 0),
+        ),
         workload=str(workload),
         cluster=str(cluster),
-        split=asked.split,
-        split_seed=asked.split_seed,
     )
 
 

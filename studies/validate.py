@@ -4,13 +4,14 @@ Prompts are decoded by models, or a recording's decisions are forced on models o
 recording of these models, which the simulator replays. Each cell is unique: no policy is compared with itself.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, ClassVar, TypeVar
 
-from ..base.errors import ArgumentError, counted, repeated
+from ..base.errors import ArgumentError, check_least, counted, repeated
 from ..base.terminal import Progress, quiet, tell, tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.seen import Start
@@ -52,8 +53,7 @@ from .setting import NamedPolicy, PoliciesGiven, named_policies
 def check_cells(batches: Sequence[int], tags: Sequence[str] | None, requests: int, runs: int) -> None:
     """Raise ArgumentError for counts below 1, and for empty or repeated batches or tags."""
     for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
-        if least < 1:
-            raise ArgumentError(f"`{name}` must be >= 1, got {least}")
+        check_least(f"`{name}`", least, 1)
     _check_each_once("batches", batches)
     if tags is not None:
         _check_each_once("tags", tags)
@@ -74,6 +74,16 @@ class CheckedCost:
     cost: CostModel
     freshness: Freshness | None = None  # of its profile; None for a cost without a profile
     remarks: tuple[str, ...] = ()  # remarks on its seconds, a line each
+
+    def about(self, notes: Sequence[str] = ()) -> dict[str, Any]:
+        """The cost after its use, for the meta of a validation, whose own `notes` come first."""
+        freshness = self.freshness
+        lines = [] if freshness is None else [freshness.line]
+        return {
+            "cost": self.cost.name,
+            "freshness": None if freshness is None else freshness.to_json(),
+            "notes": [*notes, *self.cost.notes(), *lines, *self.remarks],
+        }
 
 
 def members_that_run(policies: Iterable[Policy]) -> frozenset[str] | None:
@@ -126,25 +136,28 @@ def _refuse_foreign(cost: ProfiledCost, models: LoadedMembers, threads: int) -> 
 Tokens = Mapping[str, Sequence[int]]
 
 
-class MeasuredRuns(Protocol):
+class MeasuredRuns(ABC):
     """Runs of models whose decisions are in a recording."""
 
-    name: str  # of the pool
-    models: LoadedMembers
+    models: ModelPool | ForcedPool
     recording: TrieRecording  # of them, for the simulator
-    forced: bool  # whether decisions are the recording's, not the models'
+    forced: ClassVar[bool]  # whether decisions are the recording's, not the models'
 
     def build(self, policy: NamedPolicy) -> Policy:
-        """A policy for a run; raises ValueError for one that cannot be run."""
-        ...
+        """A policy for a run; raises ValueError for one that cannot be run, such as a lossy one of a forced pool."""
+        built = policy.build(loaded_pool(self.models))
+        tags = (request.tag for request in self.recording.requests)
+        where = f"recording {self.recording.meta.name}"
+        check_runnable(built, policy.name, forced=self.forced, tags=tags, where=where)
+        return built
 
+    @abstractmethod
     def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
         """The committed tokens by request, and the log, of the requests of a part of the recording."""
-        ...
 
 
-class DecodedRuns:
-    """Prompts decoded by models; implements `MeasuredRuns`. `path` is that of the recording.
+class DecodedRuns(MeasuredRuns):
+    """Prompts decoded by models. `path` is that of the recording.
 
     Raises ValueError unless the recording is of the models and of some of the prompts.
     """
@@ -154,9 +167,7 @@ class DecodedRuns:
     def __init__(self, models: ModelPool, prompts: Sequence[Prompt], path: Path) -> None:
         stored = read_trace(path)
         known = {request.request_id for request in stored.requests}
-        self.name = models.name
-        self.models: LoadedMembers = models
-        self._pool = models
+        self.models: ModelPool = models
         self._prompts = {prompt.request_id: prompt for prompt in prompts}
         self.recording = matching_trace(
             path,
@@ -166,14 +177,10 @@ class DecodedRuns:
             max_new_tokens=stored.requests[0].max_new_tokens,
         )
 
-    def build(self, policy: NamedPolicy) -> Policy:
-        """See `MeasuredRuns`."""
-        return _built(self, policy)
-
     def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
         """See `MeasuredRuns`."""
         ran = decode(
-            self._pool,
+            self.models,
             self.build(policy),
             [self._prompts[request.request_id] for request in part.requests],
             sampling=part.meta.sampling,
@@ -185,8 +192,8 @@ class DecodedRuns:
         return {output.request_id: output.tokens for output in outputs}, log
 
 
-class ForcedRuns:
-    """A recording's decisions, as stored, on as many models of random weights; implements `MeasuredRuns`.
+class ForcedRuns(MeasuredRuns):
+    """A recording's decisions, as stored, on as many models of random weights.
 
     Raises ArgumentError for a recording that cannot be forced on these models.
     """
@@ -194,15 +201,9 @@ class ForcedRuns:
     forced = True
 
     def __init__(self, models: ForcedPool, recording: TrieRecording) -> None:
-        self.name = models.name
-        self.models: LoadedMembers = models
-        self._pool = models
+        self.models: ForcedPool = models
         self.recording = forced_recording(recording, models)
         self._tables: dict[tuple[str, ...], TrieTables] = {}
-
-    def build(self, policy: NamedPolicy) -> Policy:
-        """See `MeasuredRuns`; raises for policies declared lossy, whose texts were not recorded."""
-        return _built(self, policy)
 
     def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
         """See `MeasuredRuns`."""
@@ -214,7 +215,7 @@ class ForcedRuns:
         decisions = tables.world(synthetic_cost(part.meta.model_names), seed=0, strict=False)
         sessions = list(decisions.sessions(tables.prefill_before(Start.prefill)))
         log = forced_run(
-            self._pool,
+            self.models,
             self.build(policy),
             sessions,
             decisions,
@@ -224,14 +225,6 @@ class ForcedRuns:
             batch=batch,
         )
         return {session.request_id: session.emitted for session in sessions}, log
-
-
-def _built(runs: MeasuredRuns, policy: NamedPolicy) -> Policy:
-    built = policy.build(loaded_pool(runs.models))
-    meta = runs.recording.meta
-    tags = (request.tag for request in runs.recording.requests)
-    check_runnable(built, policy.name, forced=runs.forced, tags=tags, where=f"recording {meta.name}")
-    return built
 
 
 def measured_runs(
@@ -272,6 +265,7 @@ BATCHES = (1, 4, 16)
 
 # Committed tokens by request, and the log.
 _Ran = tuple[Tokens, RunLog]
+Ran = TypeVar("Ran")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -396,9 +390,11 @@ def validate(
     parts = _parts(trace, tags, requests)
     priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile, runs=runs_of)
     jobs = [_Job(measured, part, priced.cost, policy, batch) for part in parts for batch in batches for policy in named]
-    cells = _cells(jobs, runs)
+    # Replays come first: they are fast and may raise, as for seconds unknown to the cost.
+    replays = [job.replay() for job in tracked(jobs, "replaying", total=len(jobs), unit="runs")]
+    ran = in_turns("validating", [job.run for job in jobs], runs)
     meta = {
-        "pool": measured.name,
+        "pool": models.name,
         "forced": measured.forced,
         "trace": trace.meta.name,
         "sampling": trace.meta.sampling.model_dump(),
@@ -407,33 +403,17 @@ def validate(
         "runs": runs,
         "threads": threads,
     }
-    return Validation(meta=meta | _about(priced), cells=cells)
+    cells = tuple(job.cell(replay, own) for job, replay, own in zip(jobs, replays, ran, strict=True))
+    return Validation(meta=meta | priced.about(), cells=cells)
 
 
-def _about(priced: CheckedCost) -> dict[str, Any]:
-    """Notes on a cost after its use."""
-    freshness = priced.freshness
-    return {
-        "cost": priced.cost.name,
-        "freshness": None if freshness is None else freshness.to_json(),
-        "notes": [*priced.cost.notes(), *([] if freshness is None else [freshness.line]), *priced.remarks],
-    }
-
-
-def _cells(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
-    """All cells; replays come first: they are fast and may raise, as for seconds unknown to the cost."""
-    replays = [job.replay() for job in tracked(jobs, "replaying", total=len(jobs), unit="runs")]
-    measured = _measured(jobs, runs)
-    return tuple(job.cell(replay, ran) for job, replay, ran in zip(jobs, replays, measured, strict=True))
-
-
-def _measured(jobs: Sequence["_Job"], runs: int) -> list[list[_Ran]]:
-    """The runs of each cell; all cells in turn, so that a slow spell of the machine affects all alike."""
-    ran: list[list[_Ran]] = [[] for _ in jobs]
-    with Progress("validating", runs * len(jobs), unit="runs") as progress, quiet():
+def in_turns(stage: str, jobs: Sequence[Callable[[], Ran]], runs: int) -> list[list[Ran]]:
+    """The results of each job in `runs` runs, all in turn: so a slow spell of the machine affects all alike."""
+    ran: list[list[Ran]] = [[] for _ in jobs]
+    with Progress(stage, runs * len(jobs), unit="runs") as progress, quiet():
         for _ in range(runs):
-            for place, job in enumerate(jobs):
-                ran[place].append(job.measured.run(job.policy, job.part, job.batch))
+            for own, job in zip(ran, jobs, strict=True):
+                own.append(job())
                 progress.advance()
     return ran
 
@@ -452,6 +432,9 @@ class _Job:
         scenario = Scenario(tables=tables, cost=self.cost, batch=self.batch)
         log = simulate(scenario, self.policy.build(tables.pool), self.policy.name, outputs=outputs)
         return outputs, log
+
+    def run(self) -> _Ran:
+        return self.measured.run(self.policy, self.part, self.batch)
 
     def cell(self, replay: _Ran, ran: Sequence[_Ran]) -> Cell:
         _, simulated = replay

@@ -119,7 +119,16 @@ def validate_observed(
         raise ArgumentError(
             f"`{what}` must be left out where `calibrate` has a run that drafts: each has its own rounds"
         )
-    on_cluster = _judged_on(run, cluster, policy, recording, cost=cost, is_fitted=bool(runs), seed=seed)
+    # With its own rounds, if it drafted and no other option is given.
+    if given or not run.drafts.tokens:
+        on_cluster = replayer(cluster, policy, recording, cost=cost, seed=seed, is_fitted=bool(runs))
+    else:
+        on_cluster = run.replayer(cluster, cost, seed, is_fitted=bool(runs))
+        if not runs and not is_priced(on_cluster):
+            raise ArgumentError(
+                f"`observed` {run.name} drafted {run.drafts.tokens} tokens a round, and {on_cluster.cost_names} does "
+                "not know its models: give `calibrate`, `cost` FILE.json, or `policy` and `trace`"
+            )
     fitted = None
     if runs:
         fitted = calibrate(runs, lambda one: one.replayer(cluster, None, seed, is_fitted=True), on_cluster.target)
@@ -142,7 +151,11 @@ def _meta(
         for one in (*others, run)
         if one.drafts.tokens and (one is not run or on_cluster.has_rounds)
     ]
-    notes = [*from_results, *rounds, *_notes(run.run.meta, log), *_about_requests(run.requests)]
+    told = [one for one in run.requests.requests if one.cached_tokens is not None]
+    cached, prompts = (sum(getattr(one, name) or 0 for one in told) for name in ("cached_tokens", "prompt_tokens"))
+    of = f"{counted(len(told), 'request')} that it told it of"
+    held = [f"the server had {cached / prompts:.1%} of the prompt tokens of {of} in its cache"] if cached else []
+    notes = [*from_results, *rounds, *_notes(run.run.meta, log), *run.requests.about.notes, *held]
     return {
         "observed": run.name,
         "url": run.run.meta.url,
@@ -197,28 +210,6 @@ def _check_others(run: Replayable, others: Sequence[Replayable]) -> None:
         )
 
 
-def _judged_on(
-    run: Replayable,
-    cluster: str | Path,
-    policy: str | None,
-    recording: Recording | str | Path | None,
-    *,
-    cost: str | None,
-    is_fitted: bool,
-    seed: int,
-) -> Replayer:
-    """The cluster that serves the judged run: with its own rounds, if it drafted and no other option is given."""
-    if policy is not None or recording is not None or not run.drafts.tokens:
-        return replayer(cluster, policy, recording, cost=cost, seed=seed, is_fitted=is_fitted)
-    found = run.replayer(cluster, cost, seed, is_fitted=is_fitted)
-    if not is_fitted and not is_priced(found):
-        raise ArgumentError(
-            f"`observed` {run.name} drafted {run.drafts.tokens} tokens a round, and {found.cost_names} does not know "
-            "its models: give `calibrate`, `cost` FILE.json, or `policy` and `trace`"
-        )
-    return found
-
-
 def _notes(meta: ObservedMeta, log: ServingLog) -> list[str]:
     notes = []
     if meta.loop == "closed":
@@ -228,12 +219,3 @@ def _notes(meta: ObservedMeta, log: ServingLog) -> list[str]:
         rate = shown(target.accepted / target.judged if target.judged else None, ".1%", unknown="nothing drafted")
         notes.append(f"acceptance: simulated {rate}; observed {acceptance_words(meta.acceptance)}")
     return notes
-
-
-def _about_requests(requests: ReplayedRequests) -> list[str]:
-    told = [one for one in requests.requests if one.cached_tokens is not None]
-    cached = sum(one.cached_tokens or 0 for one in told)
-    prompts = sum(one.prompt_tokens or 0 for one in told)
-    of = f"{counted(len(told), 'request')} that it told it of"
-    held = [f"the server had {cached / prompts:.1%} of the prompt tokens of {of} in its cache"] if cached else []
-    return [*requests.about.notes, *held]

@@ -7,11 +7,11 @@ whose operations real models run, at their own seconds.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
+from operator import ne
 from pathlib import Path
 from typing import Any, cast
 
 from ..base.errors import ArgumentError, check_least, counted
-from ..base.terminal import Progress, quiet
 from ..decoding.legal_steps import Policy
 from ..decoding.results import Deferred, Failed, Judged
 from ..decoding.rules import Signal
@@ -58,7 +58,7 @@ from .decode import is_forced, load_pool
 from .load import rising_rates
 from .serving import recorder_of, shares_of
 from .setting import NamedPolicy, PoliciesGiven, named_policies
-from .validate import CheckedCost, DecodedRuns, checked_cost, members_that_run
+from .validate import DecodedRuns, checked_cost, in_turns, members_that_run
 
 # Tokens of prompt and answer by recorded request.
 Lengths = Mapping[str, tuple[int, int]]
@@ -228,13 +228,9 @@ class ModelsWorld:
         start = len(session.emitted)
         written = [*session.tokens[: judged.num_accepted], judged.own_token]
         recorded = self._trunks[session.recorded_id][start : start + len(written)]
-        if session.request_id not in self._left and any(map(_differ, written, recorded)):
+        if session.request_id not in self._left and any(map(ne, written, recorded)):
             self._left.add(session.request_id)
             session.eos = frozenset()
-
-
-def _differ(written: int, recorded: int) -> bool:
-    return written != recorded
 
 
 def _check_ran(sessions: Sequence[ServedRequest], rows: Sequence[object]) -> None:
@@ -523,7 +519,8 @@ def validate_under_load(
         worlds.build(policy)
     attached = [(rate, worlds.attached(arrivals)) for rate, arrivals in zip(asked, opened, strict=True)]
     jobs = [_Job(worlds, policy, rate, arrivals) for rate, arrivals in attached for policy in named]
-    cells = _run(jobs, runs)
+    measured = in_turns("serving", [job.measured for job in jobs], runs)
+    cells = tuple(job.cell(found) for job, found in zip(jobs, measured, strict=True))
     meta: dict[str, Any] = {
         "pool": models.name,
         "trace": trace.meta.name,
@@ -531,7 +528,7 @@ def validate_under_load(
         "cluster": served_on.name,
     }
     meta |= {"rates": None if rates is None else list(rates), "runs": runs, "seed": seed, "threads": threads}
-    return LoadValidation(meta=meta | _about(priced, jobs[0].workload), cells=cells)
+    return LoadValidation(meta=meta | priced.about(jobs[0].workload.about.notes), cells=cells)
 
 
 def _loaded(pool: ModelPool | Path | str | None, *, threads: int, debug: bool, chat: bool) -> ModelPool:
@@ -539,21 +536,6 @@ def _loaded(pool: ModelPool | Path | str | None, *, threads: int, debug: bool, c
     if isinstance(pool, ForcedPool) or is_forced(pool):
         raise ArgumentError("`workload` goes with a pool of trained models, whose text is their own, not a forced one")
     return load_pool(pool, threads=threads, debug=debug, chat=chat)
-
-
-def _about(priced: CheckedCost, workload: AttachedWorkload) -> dict[str, Any]:
-    """Notes on a cost and a workload after their use."""
-    freshness = priced.freshness
-    return {
-        "cost": priced.cost.name,
-        "freshness": None if freshness is None else freshness.to_json(),
-        "notes": [
-            *workload.about.notes,
-            *priced.cost.notes(),
-            *([] if freshness is None else [freshness.line]),
-            *priced.remarks,
-        ],
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -586,14 +568,3 @@ class _Job:
             modelled=ours.served.num_modelled,
             equal=ours.log.meta.levels == theirs.log.meta.levels,
         )
-
-
-def _run(jobs: Sequence[_Job], runs: int) -> tuple[LoadCell, ...]:
-    """All cells in turn, so that a slow spell of the machine affects all alike."""
-    measured: list[list[ServedRun]] = [[] for _ in jobs]
-    with Progress("serving", runs * len(jobs), unit="runs") as progress, quiet():
-        for _ in range(runs):
-            for found, job in zip(measured, jobs, strict=True):
-                found.append(job.measured())
-                progress.advance()
-    return tuple(job.cell(found) for job, found in zip(jobs, measured, strict=True))

@@ -16,7 +16,7 @@ from ..traces.recording import Recording
 from .load import LoadRuns, check_policies, meta_of
 from .options import WhatIfOptions, checked, takes
 from .serving import ServingSetting, notes_on, serving_setting
-from .setting import NamedPolicy, PolicyGiven, named_policy, open_recording
+from .setting import NamedPolicy, PolicyGiven, named_policy, opened_recording
 
 OF_A_RUN = ("rate", "device", "policy", "prefix_cache")
 _FACTOR = re.compile(r"(\d+(?:\.\d+)?|\.\d+)x", re.ASCII)
@@ -147,7 +147,7 @@ class _Served:
         tables = setting.tables(setting.replay.seed)
         check_policies(setting, [named], tables)
         setting.check_classes(setting.opened(case.asked.rate, setting.replay.seed))
-        runs = LoadRuns(setting, tables, interrupts, progress, folder=None, partial=False)
+        runs = LoadRuns(setting, tables, interrupts, progress)
         return cls(runs=runs, policy=named, rate=case.asked.rate)
 
     def row(self) -> SeedRow:
@@ -192,7 +192,7 @@ def what_if(
         raise ArgumentError(f"`changes` must be a list of at least one text, got {changes!r}")
     if twice := repeated(change.partition("=")[0] for change in changes):
         raise ArgumentError(f"`changes` must hold one of each kind, got {twice[0]} twice")
-    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
+    opened = opened_recording(recording)
     members = opened.about.models
     base = Case(policy=policy, asked=asked)
     cases = {change: changed(base, change, members) for change in changes}

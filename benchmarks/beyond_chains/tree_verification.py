@@ -7,7 +7,6 @@ python benchmarks/beyond_chains/tree_verification.py [--runs 15]
 """
 
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -26,7 +25,7 @@ from paceline.runtime.world import TorchWorld
 from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling
 from paceline_laboratory.findings import Cell, table_cell
-from shared.report import show
+from shared.report import parser_of, show
 
 NODES = 16
 CONTEXTS = (64, 256, 384)  # pico has 512 positions, and requests need room to continue
@@ -99,7 +98,7 @@ def rows(pool: ModelPool, runs: int) -> Iterator[list[Cell]]:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=15, help="operations of each kind")
     options = parser.parse_args()
     pool = load_pool(None, threads=1)

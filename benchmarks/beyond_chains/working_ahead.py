@@ -7,7 +7,6 @@ python benchmarks/beyond_chains/working_ahead.py [--runs 3] [--tokens 32] [--bat
 """
 
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling
 from paceline_laboratory.findings import Cell, table_cell
 from paceline_laboratory.replays import in_turns
-from shared.report import show
+from shared.report import parser_of, show
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -174,7 +173,7 @@ def rows(pools: Sequence[ModelPool], size: Size) -> Iterator[list[Cell]]:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs of each kind")
     parser.add_argument("--tokens", type=int, default=32, help="of each answer")
     parser.add_argument("--batch", type=int, default=1, help="answers side by side")

@@ -17,7 +17,6 @@ from paceline.policies.by_name import make_policy
 from paceline.reports.serving import Promises, ServiceLevels, metrics_of
 from paceline.runs.recorder import ServingRecorder
 from paceline.runs.serving import ServingAbout
-from paceline.sim.cost.base import CostModel
 from paceline.sim.cost.files import CostLine, FileCost
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
 from paceline.sim.replay_tables import ReplayTables, tables_of
@@ -50,29 +49,17 @@ LARGE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A served run.
+    """A served run."""
 
-    Attributes:
-        source: file below the data, or a generator's text with "{requests}".
-        num_replicas: number of replicas, each with its own memory.
-        policy: text of every replica's policy.
-        recording: folder below the repository; members take the seconds of `LARGE`; None: the target alone.
-        prefix_cache: whether replicas have one.
-        router: the router before the replicas.
-        stepwise: simulate every step separately.
-        limit: most arrivals; None: all.
-        goal: output tokens per second.
-    """
-
-    source: str
-    num_replicas: int
-    policy: str = "target"
-    recording: str | None = None
-    prefix_cache: bool = False
-    router: str = "round-robin"
-    stepwise: bool = False
-    limit: int | None = None
-    goal: float | None = None
+    source: str  # file below the data, or a generator's text with "{requests}"
+    num_replicas: int  # each with its own memory
+    policy: str = "target"  # text of every replica's
+    recording: str | None = None  # below the repository; members take the seconds of `LARGE`; None: the target alone
+    prefix_cache: bool = False  # whether replicas have one
+    router: str = "round-robin"  # before the replicas
+    stepwise: bool = False  # simulate every step separately
+    limit: int | None = None  # most arrivals; None: all
+    goal: float | None = None  # output tokens per second
 
 
 JOBS = {
@@ -123,7 +110,10 @@ def served(job: Job, data: Path, requests: int) -> tuple[int, float]:
 
 def served_workload(job: Job, workload: Workload) -> tuple[int, float]:
     """`served` for a workload that is not read yet."""
-    tables, cost = _tables(job), _cost(job)
+    if job.recording is None:
+        tables, cost = _alone(), _roofline()
+    else:
+        tables, cost = tables_of(open_recording(ROOT / job.recording)), FileCost("large", LARGE)
     limits = _limits(job, tables.pool)
     started_s = time.process_time()
     names = tables.pool.names
@@ -193,25 +183,17 @@ def _loaded(path: Path) -> ModuleType:
     return module
 
 
+def _roofline() -> RooflineCost:
+    assert SHAPE is not None
+    return RooflineCost(device_sheet()["h100"], (SHAPE,))
+
+
 def _alone() -> ReplayTables:
     """A recording of the target alone: sixteen answers of 512 tokens."""
     requests = tuple(
         RoundsRequest(request_id=f"r{index}", tag="", num_tokens={"": 512}, rounds={}) for index in range(16)
     )
     return tables_of(RoundsRecording(meta=RoundsMeta(name="alone", source="made", drafters=()), requests=requests))
-
-
-def _tables(job: Job) -> ReplayTables:
-    return _alone() if job.recording is None else tables_of(open_recording(ROOT / job.recording))
-
-
-def _cost(job: Job) -> CostModel:
-    return _roofline() if job.recording is None else FileCost("large", LARGE)
-
-
-def _roofline() -> RooflineCost:
-    assert SHAPE is not None
-    return RooflineCost(device_sheet()["h100"], (SHAPE,))
 
 
 def _limits(job: Job, pool: Pool) -> EngineLimits:

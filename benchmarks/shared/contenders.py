@@ -66,6 +66,20 @@ def one_by_one(pool: ModelPool, task: Task, answer: Callable[[list[int]], list[i
     return job
 
 
+def _generated(pool: ModelPool, task: Task, prompt: list[int], **options: object) -> list[int]:
+    """What `generate()` of the target writes after a prompt."""
+    ids = torch.tensor([prompt])
+    answered = pool.target.model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=task.max_new_tokens,
+        pad_token_id=pool.eos_token_ids[0],
+        **options,
+    )
+    return answered[0, len(prompt) :].tolist()
+
+
 def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, window: int = 0) -> Job:
     """Stock `generate()`, with assisted generation if there is an assistant."""
     model = None if assistant is None else pool.member(assistant).model
@@ -77,40 +91,17 @@ def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, win
             config.num_assistant_tokens = window
             config.num_assistant_tokens_schedule = "constant"
             config.assistant_confidence_threshold = 0.0
-        ids = torch.tensor([prompt])
-        answered = pool.target.model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=task.max_new_tokens,
-            pad_token_id=pool.eos_token_ids[0],
-            **options,
-        )
-        return answered[0, len(prompt) :].tolist()
+        return _generated(pool, task, prompt, **options)
 
     return one_by_one(pool, task, answer)
 
 
 def drop_in(pool: ModelPool, task: Task, drafter: str, window: int, *, prepared: Prepared | None = None) -> Job:
     """`generate()` with two more lines, whose models were prepared before or are for each call."""
-    model = pool.target.model
     options = {"policy": f"{drafter}:{window}/target", "custom_generate": prepared or paceline.generate}
     if prepared is None:
         options |= {"assistant_models": [pool.member(drafter).model], "assistant_names": [drafter]}
-
-    def answer(prompt: list[int]) -> list[int]:
-        ids = torch.tensor([prompt])
-        answered = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=task.max_new_tokens,
-            pad_token_id=pool.eos_token_ids[0],
-            **options,
-        )
-        return answered[0, len(prompt) :].tolist()
-
-    return one_by_one(pool, task, answer)
+    return one_by_one(pool, task, lambda prompt: _generated(pool, task, prompt, **options))
 
 
 def by_hand(pool: ModelPool, task: Task, drafter: str, window: int) -> Job:

@@ -9,7 +9,6 @@ python benchmarks/sharing/prefill.py [--tokens 256] [--rollouts 16] [--groups 1]
 """
 
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from paceline.studies.decode import load_pool
 from paceline.traces.meta import Sampling
 from paceline_laboratory.findings import Cell, table_cell
 from paceline_laboratory.replays import in_turns
-from shared.report import show
+from shared.report import parser_of, show
 
 BLOCK_TOKENS = 16
 
@@ -59,20 +58,12 @@ def items_of(pool: ModelPool, prompts: Sequence[Prompt]) -> list[VerifyItem]:
 
 
 class Prefill(NamedTuple):
-    """One operation that reads every request's prompt and writes its first token.
-
-    Attributes:
-        taken_s: seconds of the operation.
-        last_s: seconds of the last forward, which reads last tokens of other requests' prompts and writes their first
-            ones.
-        num_fed: tokens fed.
-        held_bytes: bytes in rows and taken blocks of the target.
-    """
+    """One operation that reads every request's prompt and writes its first token."""
 
     taken_s: float
-    last_s: float
-    num_fed: int
-    held_bytes: int
+    last_s: float  # of the last forward, which reads last tokens of other requests' prompts and writes their first ones
+    num_fed: int  # tokens
+    held_bytes: int  # in rows and taken blocks of the target
 
 
 class Kind(NamedTuple):
@@ -113,7 +104,7 @@ def row(kind: Kind, found: Prefill, one_s: float) -> list[Cell]:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     for name, default in (("--tokens", 256), ("--rollouts", 16), ("--groups", 1), ("--runs", 15)):
         parser.add_argument(name, type=int, default=default)
     options = parser.parse_args()

@@ -23,6 +23,7 @@ from paceline.base.errors import counted
 from paceline.base.files import whole_file
 from paceline.reports.figure import check_figure, write_figure
 from paceline.reports.panels import Panel, Series, by_category
+from paceline.reports.tables import shown
 
 from ..findings import Cell, Rows, markdown_table, table, table_cell
 from .cells import ArenaCell, Side, Split
@@ -207,7 +208,8 @@ def checks(runs: BoardRuns, cells: Iterable[ArenaCell]) -> tuple[CellCheck, ...]
     """The checks of all cells with a run of SpecRouter."""
     static, plain = runs.ratios(OURS), runs.ratios(OURS, TARGET_ALONE)
     early, beyond = ratios_after(runs, OURS, LEARNT), ratios_beyond(runs, OURS)
-    others = {name: runs.ratios(name) for name in runs.lossless if _is_other(name)}
+    general = [name for name in runs.lossless if name != TARGET_ALONE and name.partition(",")[0] != OURS]
+    others = {name: runs.ratios(name) for name in general}
     found = []
     for cell in cells:
         if cell not in static:
@@ -234,10 +236,6 @@ def checks(runs: BoardRuns, cells: Iterable[ArenaCell]) -> tuple[CellCheck, ...]
             )
         )
     return tuple(found)
-
-
-def _is_other(policy: str) -> bool:
-    return policy != TARGET_ALONE and policy.partition(",")[0] != OURS
 
 
 EVEN = 1e-9  # speeds that differ by less are equal
@@ -484,11 +482,11 @@ def _ranked(board: Leaderboard, policy: str) -> list[Cell]:
         table_cell("report: least", least(report.ratios)[1], "", 3),
         table_cell("tune: least", least(tune.ratios)[1], "", 3),
         table_cell("where", str(least(score.ratios)[0] or "")),
-        table_cell("won", _percent(score.share_won)),
+        table_cell("won", shown(score.share_won, ".1%")),
         table_cell("over plain: mean", score.mean_over_plain, "", 2),
         table_cell("over plain: least", least(score.over_plain)[1], "", 3),
         table_cell("least after 1,000 tokens", least(score.learnt)[1], "", 3),
-        table_cell("replayed", _percent(least(score.replayed)[1])),
+        table_cell("replayed", shown(least(score.replayed)[1], ".1%")),
         table_cell("thinks", board.runs.think_us(policy), "us", 1),
         table_cell("left out", report.left_out + tune.left_out),
     ]
@@ -506,9 +504,9 @@ def _lossy(board: Leaderboard, policy: str) -> list[Cell]:
         table_cell("report: mean", report.mean, "", 3),
         table_cell("tune: mean", tune.mean, "", 3),
         table_cell("over plain: mean", score.mean_over_plain, "", 2),
-        table_cell("same tokens", _percent(board.runs.same_share(policy))),
+        table_cell("same tokens", shown(board.runs.same_share(policy), ".1%")),
         table_cell("other tokens in 1,000", board.runs.divergences(policy), "", 1),
-        table_cell("replayed", _percent(least(score.replayed)[1])),
+        table_cell("replayed", shown(least(score.replayed)[1], ".1%")),
         table_cell("thinks", board.runs.think_us(policy), "us", 1),
         table_cell("left out", report.left_out + tune.left_out),
     ]
@@ -582,26 +580,19 @@ def regret(board: Leaderboard) -> Rows:
     regrets = board.regrets()
     policies = dict.fromkeys(policy for by_policy in regrets.values() for policy in by_policy)
     order = sorted(policies, key=lambda policy: [by_policy.get(policy, inf) for by_policy in regrets.values()])
-    rows = [[table_cell("policy", policy), *_regrets(regrets, policy)] for policy in order]
+    rows = [
+        [
+            table_cell("policy", policy),
+            *(table_cell(f"{oracle}, {side}", shown(of.get(policy), "+.1%")) for (oracle, side), of in regrets.items()),
+        ]
+        for policy in order
+    ]
     return table("seconds more than an oracle", rows)
-
-
-def _regrets(regrets: Mapping[tuple[str, Side], Mapping[str, float]], policy: str) -> Iterator[Cell]:
-    for (oracle, side), by_policy in regrets.items():
-        yield table_cell(f"{oracle}, {side}", _signed(by_policy.get(policy)))
 
 
 def _told(board: Leaderboard) -> str:
     """The side of columns that do not name one, in words; "" for the reporting side."""
     return "" if board.side is Side.report else f"no cell to report; columns without a side are of side {board.side}"
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.1%}"
-
-
-def _signed(share: float | None) -> str:
-    return "" if share is None else f"{share:+.1%}"
 
 
 INTRO = """\
@@ -668,7 +659,11 @@ def _section(title: str, told: str, *rows: Rows) -> Iterator[str]:
 
 
 def _cells(board: Leaderboard) -> str:
-    lines = [f"- {side}: {_counted(board.cells[side])}" for side in (Side.report, Side.tune)]
+    lines = []
+    for side in SIDES:
+        cells = board.cells[side]
+        parts = [counted(len({getattr(cell, part) for cell in cells}), part) for part in ArenaCell._fields]
+        lines.append(f"- {side}: {counted(len(cells), 'cell')} of {', '.join(parts)}")
     lines += [f"- recording `{name}` is left out: {why}" for name, why in board.missing.items()]
     lines += [f"- {gap}" for gap in board.gaps]
     where, share = least(board.runs.replayed(BEST_STATIC))
@@ -677,11 +672,6 @@ def _cells(board: Leaderboard) -> str:
             f"- decisions of the best static chains: at least {share:.1%} are replayed, not modelled ({where})"
         )
     return "\n".join([*lines, ""])
-
-
-def _counted(cells: Sequence[ArenaCell]) -> str:
-    named = [counted(len({getattr(cell, part) for cell in cells}), part) for part in ArenaCell._fields]
-    return f"{counted(len(cells), 'cell')} of {', '.join(named)}"
 
 
 FIGURES = "figures"  # folder beside the page

@@ -12,14 +12,13 @@ from statistics import median
 import numpy as np
 from paceline.base.errors import ArgumentError, check_least, check_within
 from paceline.decoding.legal_steps import Policy
-from paceline.decoding.pool import Pool
 from paceline.policies.about import About, about_of, decides_by_pending, runs_target_alone
 from paceline.policies.by_name import PolicySpec
 from paceline.policies.fixed import Plain
 from paceline.reports.summary import summarise_run
 from paceline.runs.log import UNKNOWN_COUNT, RunLog
 from paceline.runs.recorder import ServingRecorder
-from paceline.runs.serving import ServingAbout, ServingLog
+from paceline.runs.serving import ServingAbout
 from paceline.sim.context_tables import RequestTables
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostModel, CostRangeError
@@ -27,7 +26,7 @@ from paceline.sim.replay_tables import ReplayTables, check_observed, in_order, t
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.requests import DrawnRequests
-from paceline.sim.serving.routers import Dispatcher, RoundRobin, RouterSetting, WatchedReplica
+from paceline.sim.serving.routers import Dispatcher, RoundRobin, RouterSetting
 from paceline.sim.serving.serve import serve
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.contexts.recording import TrieRecording
@@ -200,32 +199,23 @@ def served(
     workload = PoissonArrivals(tables.trace, tokens_per_s, seed=seed)
     blocks = [None if member.model_free else BLOCKS for member in tables.pool.members]
     recorder = ServingRecorder(tables.pool.names, {"replica": blocks})
-    spec = ReplicaSpec(policy=policy, policy_name=name, cost=cost, limits=_limits(tables.pool))
+    memory = KvLimits(num_blocks=BLOCKS, prefix_cache=False)
+    kv = {member.name: memory for member in tables.pool.members if not member.model_free}
+    limits = EngineLimits(max_num_seqs=MOST_RUNNING, token_budget=TOKEN_BUDGET, kv=kv)
+    spec = ReplicaSpec(policy=policy, policy_name=name, cost=cost, limits=limits)
+    router = RoundRobin(RouterSetting(num_replicas=1, seed=0))
+    dispatch = partial(Dispatcher, router, "round-robin")
     try:
-        serve(workload, tables, [spec], dispatch=_dispatch, recorder=recorder, seed=seed)
+        serve(workload, tables, [spec], dispatch=dispatch, recorder=recorder, seed=seed)
     except CostRangeError as error:
         raise error.loaded() from None
-    return _figures(recorder.log(ServingAbout(policy="policy", workload="arena", cluster="arena", seed=seed)))
-
-
-def _figures(log: ServingLog) -> ServedFigures:
-    busy_ps = sum(member.busy_ps for replica in log.meta.replicas for member in replica.members)
+    log = recorder.log(ServingAbout(policy="policy", workload="arena", cluster="arena", seed=seed))
     e2e_ps = log.requests["ended_at_ps"] - log.requests["arrived_at_ps"]
     return ServedFigures(
         tokens=int(log.requests["emitted_tokens"].sum()),
-        busy_s=busy_ps / PS_PER_S,
+        busy_s=sum(member.busy_ps for replica in log.meta.replicas for member in replica.members) / PS_PER_S,
         mean_e2e_s=float(e2e_ps.mean()) / PS_PER_S,
     )
-
-
-def _limits(pool: Pool) -> EngineLimits:
-    kept = [member.name for member in pool.members if not member.model_free]
-    memory = KvLimits(num_blocks=BLOCKS, prefix_cache=False)
-    return EngineLimits(max_num_seqs=MOST_RUNNING, token_budget=TOKEN_BUDGET, kv=dict.fromkeys(kept, memory))
-
-
-def _dispatch(replicas: Sequence[WatchedReplica]) -> Dispatcher:
-    return Dispatcher(RoundRobin(RouterSetting(num_replicas=1, seed=0)), "round-robin", replicas, 0)
 
 
 WALKED, STEPPED, SERVED = "walked", "stepped", "served"

@@ -161,18 +161,14 @@ def _fitting(items: Sequence[Item], tokenizer: Tokenizer, generated_rows: int) -
 def _teacher(
     target: PreTrainedModel, texts: Texts, recipe: PoolRecipe, tags: tuple[str, ...], work: Path
 ) -> dict[str, Tensor]:
-    training = _of_tags(recipe.training, tags)
+    shares = [share if tag in tags else 0.0 for tag, share in zip(TAGS, recipe.training.shares, strict=True)]
+    training = replace(recipe.training, shares=tuple(share / sum(shares) for share in shares), students=())
     corpus = Corpus(train={tag: texts.corpus.train[tag] if tag in tags else [] for tag in TAGS}, held_out={})
     sequences = pack_corpus(corpus, texts.tokenizer, training)
     prompts = Corpus(train={tag: texts.written_from[tag] if tag in tags else [] for tag in TAGS}, held_out={})
     folder = work / f"teacher-{'-'.join(tags)}"
     folder.mkdir(exist_ok=True)
     return make_teacher(target, prompts, sequences, texts.tokenizer, training, folder)
-
-
-def _of_tags(training: Recipe, tags: tuple[str, ...]) -> Recipe:
-    shares = [share if tag in tags else 0.0 for tag, share in zip(TAGS, training.shares, strict=True)]
-    return replace(training, shares=tuple(share / sum(shares) for share in shares), students=())
 
 
 def _train(

@@ -136,16 +136,14 @@ def _best(scenario: Scenario, trace: TrieRecording, roles: tuple[str, str, str],
         three=(best_three, speed_up_of(three[best_three], plain)),
         adaptive=speed_up_of(adaptive, plain),
         exact_share=min(summarise_run(log).exact_share for log in (two[best_two], three[best_three], adaptive)),
-        gains={tag: _gain(two, three, tag) for tag in tags_of(trace)},
+        gains={
+            tag: speed_up_of(three[_fastest(three, tag)], two[_fastest(two, tag)], tag=tag) for tag in tags_of(trace)
+        },
     )
 
 
 def _fastest(logs: Mapping[str, RunLog], tag: str) -> str:
     return max(logs, key=lambda name: speed_of(logs[name], tag=tag))
-
-
-def _gain(two: Mapping[str, RunLog], three: Mapping[str, RunLog], tag: str) -> float:
-    return speed_up_of(three[_fastest(three, tag)], two[_fastest(two, tag)], tag=tag)
 
 
 def _speeds(best: Best) -> list[Cell]:

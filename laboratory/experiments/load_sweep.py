@@ -98,11 +98,8 @@ def run(setting: ExperimentSetting) -> Finding:
 
 
 def _swept(server: Server, trace: TrieRecording, seed: int, requests: int, folder: Path) -> Iterator[AtRate]:
-    cost, cluster, workload = (
-        a100_cost(trace, folder, ("draft", "target")),
-        folder / "cluster.toml",
-        folder / "workload.jsonl",
-    )
+    cost = a100_cost(trace, folder, ("draft", "target"))
+    cluster, workload = folder / "cluster.toml", folder / "workload.jsonl"
     cluster.write_text(CLUSTER.format(max_num_seqs=server.max_num_seqs))
     for rate in server.rates:
         taken: dict[str, list[float]] = {}

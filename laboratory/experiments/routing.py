@@ -18,7 +18,7 @@ from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.traces.contexts.recording import TrieRecording
 
-from ..findings import Cell, ExperimentSetting, Finding, Value, table, table_cell
+from ..findings import Cell, ExperimentSetting, Finding, table, table_cell
 from ..replays import (
     ALL,
     TARGET_ALONE,
@@ -124,29 +124,22 @@ def _measured(
 
 
 def _overall(name: str, one: PolicyFigures) -> list[Cell]:
-    def known(read: Callable[[Quality], Value]) -> Value:
-        return None if one.quality is None else read(one.quality)
-
+    quality = one.quality
+    same = None if quality is None or quality.text_agreement is None else quality.text_agreement * 100
+    right = None
+    if quality is not None and quality.answers_total is not None:
+        right = f"{quality.answers_right} ({quality.answers_own}) of {quality.answers_total}"
     return [
         table_cell("policy", name),
         table_cell("rejection rate", one.rejected, "%", 1),
         table_cell("target calls per token", one.calls_per_token, digits=3),
         table_cell("speed-up", one.speed_up, "x", 2),
-        table_cell("divergences per 1,000 tokens", known(lambda its: its.divergences_per_1000), digits=1),
-        table_cell("same text", known(_same_text), "%", 1),
-        table_cell("log-likelihood per token", known(lambda its: its.log_prob_per_token), "nats", 3),
-        table_cell("of the target's own text", known(lambda its: its.own_log_prob_per_token), "nats", 3),
-        table_cell("answers right (own)", known(_answers)),
+        table_cell("divergences per 1,000 tokens", getattr(quality, "divergences_per_1000", None), digits=1),
+        table_cell("same text", same, "%", 1),
+        table_cell("log-likelihood per token", getattr(quality, "log_prob_per_token", None), "nats", 3),
+        table_cell("of the target's own text", getattr(quality, "own_log_prob_per_token", None), "nats", 3),
+        table_cell("answers right (own)", right),
     ]
-
-
-def _same_text(quality: Quality) -> float | None:
-    return None if quality.text_agreement is None else quality.text_agreement * 100
-
-
-def _answers(quality: Quality) -> str | None:
-    total = quality.answers_total
-    return None if total is None else f"{quality.answers_right} ({quality.answers_own}) of {total}"
 
 
 def _by_tag(name: str, found: ByPolicy, tags: Sequence[str]) -> Iterator[list[Cell]]:

@@ -67,7 +67,9 @@ def run(setting: ExperimentSetting) -> Finding:
 
 def _loaded(scenario: Scenario, best_alone: str | None) -> Loaded:
     pool = scenario.tables.pool
-    speeds = {name: _speed(scenario, make_policy(name, pool), name) for name in _fixed_chains(scenario)}
+    chains = two_levels(drafters_of(scenario), pool.target, WINDOWS)
+    chains += three_levels(pool, lower=LOWER_WINDOWS, upper=UPPER_WINDOWS)
+    speeds = {name: _speed(scenario, make_policy(name, pool), name) for name in chains}
     static = max(speeds, key=lambda name: speeds[name])
     router = SpecRouter(pool)
     routed = _speed(scenario, router, CHOSEN)
@@ -84,12 +86,6 @@ def _loaded(scenario: Scenario, best_alone: str | None) -> Loaded:
         shared_chain=None if router.shared_chain is None else _members(router.shared_chain),
         switches=router.counters.switches,
     )
-
-
-def _fixed_chains(scenario: Scenario) -> list[str]:
-    pool = scenario.tables.pool
-    deep = three_levels(pool, lower=LOWER_WINDOWS, upper=UPPER_WINDOWS)
-    return two_levels(drafters_of(scenario), pool.target, WINDOWS) + deep
 
 
 def _speed(scenario: Scenario, policy: Policy, name: str) -> float:

@@ -14,7 +14,7 @@ that keep no prefix cache, a fault of real engines; and the same on models.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -202,7 +202,9 @@ def _cell(metrics: ServingMetrics, log: ServingLog) -> ServedCell:
     assert metrics.tpot_s is not None
     ran = [(level, one) for level, one in enumerate(metrics.members) if one.forwards]
     prompts, cached = log.requests["prompt_tokens"], log.requests["cached_tokens"]
-    reading = {one.name: _reading_s(one.name, int((prompts - cached[:, level]).sum())) for level, one in ran}
+    reading = {
+        one.name: A100_COST[one.name]["per_new_token_s"] * int((prompts - cached[:, level]).sum()) for level, one in ran
+    }
     return ServedCell(
         duration_s=metrics.duration_s,
         tokens_per_s=metrics.output_tokens / metrics.duration_s,
@@ -215,10 +217,6 @@ def _cell(metrics: ServingMetrics, log: ServingLog) -> ServedCell:
         running=metrics.running_mean or 0.0,
         preemptions=metrics.preemptions,
     )
-
-
-def _reading_s(member: str, tokens: int) -> float:
-    return A100_COST[member]["per_new_token_s"] * tokens
 
 
 GROUPS, PROMPTS_OF_GROUP, TEXTS_OF_HEAD = 3, 4, 3
@@ -381,65 +379,54 @@ class Served:
         return fmean(sum(getattr(one, f"{what}_s").values()) for one in self.cells[chain, sharing])
 
 
-def served_load(
-    load: SessionLoad, trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path
-) -> Served:
-    """Serve a load in every cell; at one seed all have the same requests, and the same recorded answers."""
-    servers = {(chain, sharing): SharingServer(sharing=sharing) for sharing in SHARINGS for chain in CHAINS}
-    return _in_cells(load, servers, trace, seeds, limit, folder)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingRuns:
+    """What loads are served with; at one seed all cells have the same requests, and the same recorded answers."""
 
+    trace: TrieRecording
+    seeds: Sequence[int]
+    limit: int | None  # sessions of a load at most
+    folder: Path  # for files
 
-def _in_cells(
-    load: SessionLoad,
-    servers: Mapping[Key, SharingServer],
-    trace: TrieRecording,
-    seeds: Sequence[int],
-    limit: int | None,
-    folder: Path,
-) -> Served:
-    workload = load.workload(limit)
-    cells = {
-        key: [served(workload, key[0], server, trace=trace, seed=seed, folder=folder) for seed in seeds]
-        for key, server in servers.items()
-    }
-    return Served(load=load, cells=cells)
+    def cell(self, load: SessionLoad, chain: str, server: SharingServer) -> list[ServedCell]:
+        """A load under one chain, by seed."""
+        work = load.workload(self.limit)
+        return [served(work, chain, server, trace=self.trace, seed=seed, folder=self.folder) for seed in self.seeds]
+
+    def in_all_cells(self, load: SessionLoad) -> Served:
+        """A load under every chain, with every kind of sharing."""
+        keys = [(chain, sharing) for sharing in SHARINGS for chain in CHAINS]
+        cells = {(chain, kind): self.cell(load, chain, SharingServer(sharing=kind)) for chain, kind in keys}
+        return Served(load=load, cells=cells)
+
+    def crowd(self, size: int, *, most: int, memory_bytes: int | None) -> Served:
+        """The crowd at most `most` at a time, in limited memory, where each member of a chain has as many blocks."""
+        cells = {}
+        for chain, sharing in ((chain, sharing) for sharing in (OFF, CACHE) for chain in MEMBERS):
+            token_bytes = sum(KV_BYTES[name] for name in MEMBERS[chain])
+            blocks = AMPLE_BLOCKS if memory_bytes is None else memory_bytes // (BLOCK_TOKENS * token_bytes)
+            server = SharingServer(sharing=sharing, max_num_seqs=most, blocks=blocks)
+            cells[chain, sharing] = self.cell(CROWD, chain, server)
+        return Served(load=CROWD, cells=cells, size=size)
+
+    def uncached(self, found: Sequence[Served]) -> "list[Uncached]":
+        """Every load again under each chain, its drafts without prefix caches."""
+        return [
+            Uncached(
+                load=one.load.name,
+                chain=chain,
+                cached=one.cells[chain, CACHE],
+                uncached=self.cell(one.load, chain, SharingServer(sharing=CACHE, uncached=below)),
+            )
+            for one in found
+            for chain, below in BELOW.items()
+        ]
 
 
 BATCHES = (1, 4, 16, 64)
 MEMORIES_GB = (2, 4, 8, 16)
 CROWDED = 64  # requests in a batch at most, where memory limits it
 MEMBERS = {PLAIN: ("target",), TWO: ("draft", "target")}
-
-
-def at_batches(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[Served]:
-    """Serve the crowd in increasing batches, with ample memory."""
-
-    def server(chain: str, sharing: str, size: int) -> SharingServer:
-        return SharingServer(sharing=sharing, max_num_seqs=size)
-
-    return [_at_size(size, server, trace, seeds, limit, folder) for size in BATCHES]
-
-
-def at_memories(trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path) -> list[Served]:
-    """Serve it with increasing memory; each member of a chain has the same number of blocks."""
-
-    def server(chain: str, sharing: str, size: int) -> SharingServer:
-        token_bytes = sum(KV_BYTES[name] for name in MEMBERS[chain])
-        return SharingServer(sharing=sharing, max_num_seqs=CROWDED, blocks=size * 10**9 // (BLOCK_TOKENS * token_bytes))
-
-    return [_at_size(size, server, trace, seeds, limit, folder) for size in MEMORIES_GB]
-
-
-def _at_size(
-    size: int,
-    server: Callable[[str, str, int], SharingServer],
-    trace: TrieRecording,
-    seeds: Sequence[int],
-    limit: int | None,
-    folder: Path,
-) -> Served:
-    servers = {(chain, sharing): server(chain, sharing, size) for sharing in (OFF, CACHE) for chain in MEMBERS}
-    return replace(_in_cells(CROWD, servers, trace, seeds, limit, folder), size=size)
 
 
 def batch_table(found: Sequence[Served]) -> Rows:
@@ -451,27 +438,34 @@ def batch_table(found: Sequence[Served]) -> Rows:
 def memory_table(found: Sequence[Served]) -> Rows:
     """A row for each memory."""
     title = f"{CROWD.name}, {TWO}: keys and values of all members in limited memory, at most {CROWDED} at a time"
-    return table(title, [[table_cell("memory", one.size, "GB"), *_preempted(one), *_common(one)] for one in found])
+    return table(title, [_memory_row(one) for one in found])
 
 
-def _preempted(one: Served) -> list[Cell]:
+def _memory_row(one: Served) -> list[Cell]:
     return [
+        table_cell("memory", one.size, "GB"),
         table_cell("preempted, no cache", one.mean(TWO, OFF, "preemptions"), digits=0),
         table_cell("preempted, cache", one.mean(TWO, CACHE, "preemptions"), digits=0),
+        *_common(one),
     ]
 
 
 def _common(one: Served) -> list[Cell]:
-    term = one.interaction(TWO, CACHE, OFF)
     return [
         table_cell("plain runs, no cache", one.mean(PLAIN, OFF, "running"), digits=1),
         table_cell("plain runs, cache", one.mean(PLAIN, CACHE, "running"), digits=1),
-        table_cell("cache gains plain", term.gain.mean, "x", 2),
-        table_cell("speed-up without", term.without.mean, "x", 2),
-        table_cell("speed-up with", term.together.mean, "x", 2),
-        table_cell("interaction", term.term.mean, digits=3),
-        table_cell("±", term.term.half_width, digits=3),
-        table_cell("speculation is worth", term.words),
+        *_terms("cache gains plain", one.interaction(TWO, CACHE, OFF)),
+    ]
+
+
+def _terms(gain: str, one: Interaction) -> list[Cell]:
+    return [
+        table_cell(gain, one.gain.mean, "x", 2),
+        table_cell("speed-up without", one.without.mean, "x", 2),
+        table_cell("speed-up with", one.together.mean, "x", 2),
+        table_cell("interaction", one.term.mean, digits=3),
+        table_cell("±", one.term.half_width, digits=3),
+        table_cell("speculation is worth", one.words),
     ]
 
 
@@ -510,18 +504,12 @@ def interaction_table(found: Sequence[Served]) -> Rows:
 
 
 def _interaction(found: Served, chain: str, sharing: str, over: str) -> list[Cell]:
-    one = found.interaction(chain, sharing, over)
     return [
         table_cell("workload", found.load.name),
         table_cell("chain", chain),
         table_cell("sharing", sharing),
         table_cell("over", over),
-        table_cell("it gains plain", one.gain.mean, "x", 2),
-        table_cell("speed-up without", one.without.mean, "x", 2),
-        table_cell("speed-up with", one.together.mean, "x", 2),
-        table_cell("interaction", one.term.mean, digits=3),
-        table_cell("±", one.term.half_width, digits=3),
-        table_cell("speculation is worth", one.words),
+        *_terms("it gains plain", found.interaction(chain, sharing, over)),
     ]
 
 
@@ -542,21 +530,6 @@ class Uncached:
     def slowdown(self) -> Interval:
         """Its duration over that with caches in all members."""
         return mean_interval([a.duration_s / b.duration_s for a, b in zip(self.uncached, self.cached, strict=True)])
-
-
-def uncached(
-    found: Sequence[Served], trace: TrieRecording, seeds: Sequence[int], limit: int | None, folder: Path
-) -> list[Uncached]:
-    """Serve every load again under each chain, its drafts without prefix caches."""
-    rows = []
-    for one in found:
-        for chain, below in BELOW.items():
-            server = SharingServer(sharing=CACHE, uncached=below)
-            work = one.load.workload(limit)
-            cells = [served(work, chain, server, trace=trace, seed=seed, folder=folder) for seed in seeds]
-            cached = one.cells[chain, CACHE]
-            rows.append(Uncached(load=one.load.name, chain=chain, cached=cached, uncached=cells))
-    return rows
 
 
 def uncached_table(found: Sequence[Uncached]) -> Rows:
@@ -676,11 +649,11 @@ def run(setting: ExperimentSetting) -> Finding:
     prompts = shared_prompts(setting)
     seeds = range(setting.seed, setting.seed + (SEEDS if setting.limit is None else FEW_SEEDS))
     with tempfile.TemporaryDirectory() as name:
-        folder, limit = Path(name), setting.limit
-        found = [served_load(load, trace, seeds, limit, folder) for load in LOADS]
-        without = uncached(found, trace, seeds, limit, folder)
-        batches = at_batches(trace, seeds, limit, folder)
-        memories = at_memories(trace, seeds, limit, folder)
+        runs = SharingRuns(trace=trace, seeds=seeds, limit=setting.limit, folder=Path(name))
+        found = [runs.in_all_cells(load) for load in LOADS]
+        without = runs.uncached(found)
+        batches = [runs.crowd(size, most=size, memory_bytes=None) for size in BATCHES]
+        memories = [runs.crowd(size, most=CROWDED, memory_bytes=size * 10**9) for size in MEMORIES_GB]
     models = in_both_worlds(pool, prompts, trace)
     return Finding(
         question="Does sharing of prefixes make speculation worth more or less, and where?",

@@ -185,13 +185,15 @@ def _answer(pairs: Sequence[Pair]) -> str:
     observed = [pair.observed for pair in pairs]
     told = [f"for {mode} decoding {_told(pairs, mode)}" for mode in MODES]
     bias = _bias(pairs, "coupled", SIM_SCORE) * 100
+    # Mean standard error of an observed acceptance, its tokens taken as independent.
+    chance = fmean(sqrt(pair.observed * (1 - pair.observed) / pair.tokens) for pair in pairs)
     return (
         f"Over drafters whose tokens are accepted from {min(observed):.0%} to {max(observed):.0%}, mean errors in "
         f"percentage points: {'; '.join(told)}. "
         f"Under coupled sampling {SIM_SCORE}, the SimScore, is {abs(bias):.1f} points too "
         f"{'high' if bias > 0 else 'low'} in the mean. "
         f"An acceptance is of {min(pair.tokens for pair in pairs)} tokens or more, so that chance alone is worth about "
-        f"{_chance(pairs) * 100:.1f} points."
+        f"{chance * 100:.1f} points."
     )
 
 
@@ -200,8 +202,3 @@ def _told(pairs: Sequence[Pair], mode: str) -> str:
     return ", ".join(
         f"{statistic} {errors[statistic]:.1f}" for statistic in sorted(errors, key=lambda name: errors[name])
     )
-
-
-def _chance(pairs: Sequence[Pair]) -> float:
-    """Mean standard error of an observed acceptance, its tokens taken as independent."""
-    return fmean(sqrt(pair.observed * (1 - pair.observed) / pair.tokens) for pair in pairs)

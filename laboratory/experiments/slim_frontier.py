@@ -14,7 +14,6 @@ from paceline.runs.log import RunLog
 from paceline.runtime.pools.members import LoadedMember
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import read_pool_file
-from paceline.runtime.prompts import Prompt
 from paceline.runtime.slim import (
     Budget,
     Distance,
@@ -68,7 +67,9 @@ def run(setting: ExperimentSetting) -> Finding:
     without = chain((drafter.name, pool.target.name), (DRAFTED,))
     chains = {row.name: chain((drafter.name, row.name, pool.target.name), (DRAFTED, KEPT)) for row in rows}
     distances = {row.name: measure_distance(wide.member(row.name).model, calibration) for row in rows}
-    speed_ups = _speed_ups(wide, [without, *chains.values()], prompts)
+    turns = ran_in_turns(wide, [TARGET_ALONE, without, *chains.values()], prompts, runs=RUNS, max_new_tokens=NEW_TOKENS)
+    seconds = {name: [_requests_s(log) for _, log in taken] for name, taken in turns.items()}
+    speed_ups = {name: _speed_up(seconds[TARGET_ALONE], seconds[name]) for name in (without, *chains.values())}
     points = [Point(found=row, distance=distances[row.name], speed_up=speed_ups[chains[row.name]]) for row in rows]
     two_levels = speed_ups[without]
     title = (
@@ -106,21 +107,14 @@ def _searched(setting: ExperimentSetting, pool: ModelPool) -> Frontier:
     return replace(found, baselines=tuple(row for row in found.baselines if row.name not in names))
 
 
-def _speed_ups(pool: ModelPool, chains: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, SpeedUp]:
-    turns = ran_in_turns(pool, [TARGET_ALONE, *chains], prompts, runs=RUNS, max_new_tokens=NEW_TOKENS)
-    runs = {name: [_request_s(log) for _, log in taken] for name, taken in turns.items()}
-    alone = runs[TARGET_ALONE]
-    return {name: _speed_up(alone, runs[name]) for name in chains}
+def _requests_s(log: RunLog) -> float:
+    """Seconds of all requests together."""
+    return float(sum((log.requests["finished_at_s"] - log.requests["admitted_at_s"]).tolist()))
 
 
-def _request_s(log: RunLog) -> list[float]:
-    seconds: list[float] = (log.requests["finished_at_s"] - log.requests["admitted_at_s"]).tolist()
-    return seconds
-
-
-def _speed_up(alone: Sequence[Sequence[float]], taken: Sequence[Sequence[float]]) -> SpeedUp:
-    """From seconds `[run][request]`; all texts are the target's, so the tokens cancel."""
-    each = [sum(one) / sum(other) for one, other in zip(alone, taken, strict=True)]
+def _speed_up(alone: Sequence[float], taken: Sequence[float]) -> SpeedUp:
+    """From seconds by run; all texts are the target's, so the tokens cancel."""
+    each = [one / other for one, other in zip(alone, taken, strict=True)]
     return SpeedUp(typical=median(each), low=min(each), high=max(each))
 
 

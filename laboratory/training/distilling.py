@@ -35,7 +35,7 @@ from transformers import PreTrainedModel
 from ..findings import markdown_table
 from ..shared import with_slims
 from .pool import members_table
-from .recipe import Distillation, as_json
+from .recipe import Distillation, as_json, claim
 from .students import (
     Text,
     drafter_config,
@@ -117,7 +117,8 @@ def distil_pool(
     job = Job(pool=file, work=work, recipe=recipe, dtype=_claim(work, recipe, content, pool, device), device=device)
     job.shards.mkdir(exist_ok=True)
     for name, mask in submodels.items():  # raises for work of other layers before anything is written
-        _claim_restored(work / f"{name}.submodel.json", name, mask, recipe)
+        path, mine = work / f"{name}.submodel.json", {"skip_layers": list(mask), **as_json(recipe.restored)}
+        claim(path, mine, f"work must hold the same layers and recipe of {name}, {path} holds others")
     parts = min(processes, recipe.num_shards)
     with side_by_side(processes) as do:
         do([partial(write_part, job, part, parts) for part in range(parts)])
@@ -264,22 +265,10 @@ def _claim(work: Path, recipe: Distillation, content: PoolFile, pool: ModelPool,
     mine = {**recipe.to_json(), "target": content.members[-1].path, "tokenizer": pool.tokenizer_sha256}
     if not path.exists():
         quick = quick_dtype() if device == "cpu" else torch.bfloat16
-        dtype = str(quick).removeprefix("torch.")
-        write_whole(path, json.dumps({**mine, "dtype": dtype}, indent=1, sort_keys=True) + "\n")
-    found = json.loads(path.read_text(encoding="utf-8"))
-    begun: torch.dtype = getattr(torch, str(found.pop("dtype")))
-    if found != mine:
-        raise ValueError(f"work must belong to the same recipe and target, {work} holds another one")
+        mine["dtype"] = str(quick).removeprefix("torch.")
+    found = claim(path, mine, f"work must belong to the same recipe and target, {work} holds another one")
+    begun: torch.dtype = getattr(torch, found["dtype"])
     return begun
-
-
-def _claim_restored(path: Path, name: str, mask: Mask, recipe: Distillation) -> None:
-    """Claim a submodel's weights, so that those for other layers or by another recipe are not used."""
-    mine = {"skip_layers": list(mask), **as_json(recipe.restored)}
-    if not path.exists():
-        write_whole(path, json.dumps(mine, indent=1, sort_keys=True) + "\n")
-    elif json.loads(path.read_text(encoding="utf-8")) != mine:
-        raise ValueError(f"work must hold the same layers and recipe of {name}, {path} holds others")
 
 
 _ROWS, _WIDTH, _REPEATS = 256, 768, 9

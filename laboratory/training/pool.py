@@ -21,7 +21,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from ..findings import markdown_table
-from .recipe import TAGS, TARGET, Recipe
+from .recipe import TAGS, TARGET, Recipe, claim
 from .texts import END_TOKEN, Corpus, Item, build_corpus, held_out_items, pack_corpus, train_tokenizer, write_prompts
 from .training import TrainingRun, make_teacher, read_tensors, train_student, train_target, write_tensors
 
@@ -44,7 +44,8 @@ def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = 
     """
     work_dir.mkdir(parents=True, exist_ok=True)
     out_dir.mkdir(parents=True, exist_ok=True)
-    _claim(work_dir, recipe)
+    rule = f"work_dir must belong to the same recipe, {work_dir} holds another one"
+    claim(work_dir / "recipe.json", recipe.to_json(), rule)
     corpus = build_corpus(recipe)
     tokenizer = _prepare_texts(corpus, recipe, out_dir, work_dir)
     held_out = held_out_items(corpus, tokenizer, recipe)
@@ -61,16 +62,6 @@ def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = 
     pool = ModelPool.load(out_dir, threads=torch.get_num_threads())
     prompts = read_prompts(out_dir / "prompts.jsonl")
     write_whole(out_dir / "CARD.md", make_card(pool, prompts, held_out, runs, recipe=recipe, command=command))
-
-
-def _claim(work_dir: Path, recipe: Recipe) -> None:
-    """Claim the folder, so that checkpoints of another recipe do not leak into this pool."""
-    path = work_dir / "recipe.json"
-    fingerprint = json.dumps(recipe.to_json(), indent=1, sort_keys=True) + "\n"
-    if not path.exists():
-        write_whole(path, fingerprint)
-    if path.read_text(encoding="utf-8") != fingerprint:
-        raise ValueError(f"work_dir must belong to the same recipe, {work_dir} holds another one")
 
 
 def _prepare_texts(corpus: Corpus, recipe: Recipe, out_dir: Path, work_dir: Path) -> Tokenizer:

@@ -1,14 +1,17 @@
 """All numbers for training models: pools of small ones (`recipes.toml`), drafters (`recipe.toml`)."""
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
 from math import ceil
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from paceline.base.files import write_whole
 from paceline.runtime.pools.pool_file import MemberEntry, NgramEntry
 from pydantic import Field, TypeAdapter
 
@@ -279,6 +282,19 @@ def as_json(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass of t
     """A recipe, or a part of one, as JSON."""
     values: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json")
     return values
+
+
+def claim(path: Path, mine: Mapping[str, Any], rule: str) -> dict[str, Any]:
+    """Write what the work beside a file is made by, so that work made by anything else is not used.
+
+    Returns what is there, which may have further keys; raises ValueError, with `rule`, if it is something else.
+    """
+    if not path.exists():
+        write_whole(path, json.dumps(mine, indent=1, sort_keys=True) + "\n")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if {**found, **mine} != found or found.keys() - mine.keys() - {"dtype"}:
+        raise ValueError(rule)
+    return found
 
 
 def _shipped(file: str) -> dict[str, Any]:

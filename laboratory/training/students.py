@@ -337,9 +337,9 @@ def _run(
     schedule: Schedule, recipe: Distillation, checkpoint: Path, optimizers: list[torch.optim.Optimizer] | None = None,
 ) -> TrainingRun:  # fmt: skip
     return run_training(
-        model, loss_at, num_sequences=len(texts), schedule=schedule, seed=recipe.seed,
+        model, loss_at, num_sequences=len(texts), schedule=schedule, recipe=recipe,
         sequence_tokens=round(sum(len(text.tokens) for text in texts) / len(texts)),
-        checkpoint_every_s=recipe.checkpoint_every_s, checkpoint=checkpoint, stage=name, optimizers=optimizers,
+        checkpoint=checkpoint, stage=name, optimizers=optimizers,
     )  # fmt: skip
 
 

@@ -556,7 +556,13 @@ def held_out_items(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> dict
 def write_prompts(items: Mapping[str, Sequence[Item]], path: Path) -> None:
     """Write `prompts.jsonl`: one JSON object a line, round-robin over the domains."""
     rounds = enumerate(zip_longest(*items.values()), start=1)
-    rows = [_row(item, number) for number, some in rounds for item in some if item is not None]
+    rows = [
+        {"id": f"{item.tag}-{number:04d}", "tag": item.tag, "prompt": item.prompt}
+        | ({} if item.answer is None else {"answer": item.answer})
+        for number, some in rounds
+        for item in some
+        if item is not None
+    ]
     write_whole(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
 
 
@@ -568,11 +574,6 @@ def _fit_items(items: list[Item], tokenizer: Tokenizer) -> list[Item]:
         if MIN_PROMPT_TOKENS <= length <= MAX_PROMPT_TOKENS
     }
     return list(unique.values())
-
-
-def _row(item: Item, number: int) -> dict[str, str]:
-    row = {"id": f"{item.tag}-{number:04d}", "tag": item.tag, "prompt": item.prompt}
-    return row if item.answer is None else {**row, "answer": item.answer}
 
 
 def _generated(tag: str, seed: str) -> Iterator[Item]:

@@ -36,7 +36,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from .recipe import TAGS, Recipe, Schedule, Shape, Student
+from .recipe import TAGS, Distillation, Recipe, Schedule, Shape, Student
 from .texts import Corpus
 from .writing import write_texts
 
@@ -166,9 +166,8 @@ def run_training(
     *,
     num_sequences: int,
     schedule: Schedule,
-    seed: int,
+    recipe: Recipe | Distillation,
     sequence_tokens: int,
-    checkpoint_every_s: float,
     checkpoint: Path,
     stage: str,
     is_done: Callable[[int], bool] = lambda _: False,
@@ -182,9 +181,8 @@ def run_training(
             that a continued run repeats an uninterrupted one.
         num_sequences: sequences to learn from.
         schedule: length and rates.
-        seed: orders the sequences.
+        recipe: has the seed that orders the sequences, and the seconds between two checkpoints.
         sequence_tokens: mean tokens of a sequence.
-        checkpoint_every_s: seconds between two checkpoints.
         checkpoint: file that holds the state.
         stage: name of the model, for the progress.
         is_done: whether to stop before a step; it must depend on its number and the weights only.
@@ -200,13 +198,13 @@ def run_training(
     with Progress(f"training {stage}", schedule.num_steps, unit="steps", done=first) as progress:
         step = first
         while step < schedule.num_steps and not is_done(step):
-            rows = _rows_at(step, schedule.num_rows, num_sequences, seed)
+            rows = _rows_at(step, schedule.num_rows, num_sequences, recipe.seed)
             loss = _take_step(model, optimizers, partial(loss_at, step, rows), schedule.rate_at(step))
             step += 1
             if step % STEPS_BETWEEN_LOSSES == 0 or step == schedule.num_steps:
                 progress.advance_to(step, f"loss {float(loss):.3f}")
             now_s = time.monotonic()
-            if now_s - saved_at_s >= checkpoint_every_s:
+            if now_s - saved_at_s >= recipe.checkpoint_every_s:
                 saved_at_s = now_s
                 save_run(checkpoint, model, optimizers, step=step, seconds=spent_s + now_s - started_at_s)
     model.eval()
@@ -258,12 +256,9 @@ def _rows_at(step: int, num_rows: int, num_sequences: int, seed: int) -> Tensor:
     """Indices, int64 `[num_rows]`, of the sequences of a step; each pass over the data has its own order."""
     first, last = step * num_rows, (step + 1) * num_rows
     epochs = range(first // num_sequences, (last - 1) // num_sequences + 1)
-    orders = torch.cat([_order(num_sequences, seed + epoch) for epoch in epochs])
+    generators = (torch.Generator().manual_seed(seed + epoch) for epoch in epochs)
+    orders = torch.cat([torch.randperm(num_sequences, generator=one) for one in generators])
     return orders[first - epochs.start * num_sequences :][:num_rows]
-
-
-def _order(num_sequences: int, seed: int) -> Tensor:
-    return torch.randperm(num_sequences, generator=torch.Generator().manual_seed(seed))
 
 
 @contextmanager
@@ -290,9 +285,8 @@ def train_target(sequences: Tensor, recipe: Recipe, checkpoint: Path) -> tuple[P
         lambda step, rows: _step_loss(model, sequences[rows].long(), step, recipe),
         num_sequences=len(sequences),
         schedule=recipe.target_schedule,
-        seed=recipe.seed,
+        recipe=recipe,
         sequence_tokens=recipe.sequence_tokens,
-        checkpoint_every_s=recipe.checkpoint_every_s,
         checkpoint=checkpoint,
         stage="target",
     )
@@ -316,7 +310,11 @@ def _step_loss(model: PreTrainedModel, batch: Tensor, step: int, recipe: Recipe)
     if kind < recipe.full_share:
         logits = logits_of(model, tokens)
     else:
-        with layers_kept(model, recipe.slim_layers if is_slim else _random_layers(recipe, rng)):
+        last, kept = recipe.target.num_layers - 1, recipe.slim_layers
+        if not is_slim:
+            every = range(last + 1)
+            kept = tuple(layer for layer in every if layer in (0, last) or rng.random() >= recipe.drop_prob)
+        with layers_kept(model, kept):
             logits = logits_of(model, tokens)
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
@@ -328,11 +326,6 @@ def _slim_distil_loss(model: PreTrainedModel, tokens: Tensor, kept: tuple[int, .
     with layers_kept(model, kept):
         logits = logits_of(model, tokens)
     return functional.cross_entropy(logits.flatten(0, 1), probs.flatten(0, 1))
-
-
-def _random_layers(recipe: Recipe, rng: random.Random) -> tuple[int, ...]:
-    last = recipe.target.num_layers - 1
-    return tuple(layer for layer in range(last + 1) if layer in (0, last) or rng.random() >= recipe.drop_prob)
 
 
 def train_student(
@@ -358,9 +351,8 @@ def train_student(
         loss_at,
         num_sequences=len(tokens),
         schedule=student.schedule,
-        seed=recipe.seed,
+        recipe=recipe,
         sequence_tokens=recipe.sequence_tokens,
-        checkpoint_every_s=recipe.checkpoint_every_s,
         checkpoint=checkpoint,
         stage=student.name,
         is_done=lambda step: is_done(model, step),

@@ -46,13 +46,13 @@ from paceline_laboratory.experiments.sharing import (
     SHARINGS,
     THREE,
     TWO,
+    SharingRuns,
     SharingServer,
     cells_table,
     in_both_worlds,
     interaction,
     interaction_table,
     served,
-    served_load,
     shared_prompts,
     term,
 )
@@ -363,7 +363,8 @@ def pico():
 
 @pytest.fixture(scope="module")
 def found(pico, tmp_path_factory):
-    return served_load(AGENT, pico, SEEDS, 1, tmp_path_factory.mktemp("cells"))
+    folder = tmp_path_factory.mktemp("cells")
+    return SharingRuns(trace=pico, seeds=SEEDS, limit=1, folder=folder).in_all_cells(AGENT)
 
 
 def test_every_cell_is_served_at_every_seed(found):

@@ -135,8 +135,8 @@ def test_a_run_killed_between_steps_gives_the_same_weights(tmp_path):
 
         schedule = Schedule(num_steps=6, num_rows=2, knots=((0, 1e-2), (6, 2e-4)))
         run_training(
-            model, loss_at, num_sequences=12, schedule=schedule, seed=TINY.seed, sequence_tokens=17,
-            checkpoint_every_s=0.0, checkpoint=checkpoint, stage="t",
+            model, loss_at, num_sequences=12, schedule=schedule, recipe=replace(TINY, checkpoint_every_s=0.0),
+            sequence_tokens=17, checkpoint=checkpoint, stage="t",
         )  # fmt: skip
         return model
 

@@ -123,7 +123,7 @@ LONG = [*PROMPTS, Prompt(request_id="long", tag="a", text=" ".join(["t1"] * 256)
 @pytest.fixture
 def unmeasured(monkeypatch):
     """Nothing can be measured or run."""
-    for what in ("profile.journal_of", "profile.measure_members", "profile.measure_operations", "validate._measured"):
+    for what in ("profile.journal_of", "profile.measure_members", "profile.measure_operations", "validate.in_turns"):
         monkeypatch.setattr(f"paceline.studies.{what}", None)
 
 
