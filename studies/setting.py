@@ -247,9 +247,11 @@ def remarks_on(recording: Recording, *, batch: int) -> list[str]:
     return [*batch_remarks(batch, len(recording.requests), of="recording"), *recording.about.remarks]
 
 
-def _assumed_device(recording: Recording) -> str:
-    """A remark on the seconds of a recording of a pool without any, where no cost was given."""
+def _assumed_device(recording: Recording, *, by_shapes: bool) -> str:
+    """A remark on the seconds of a recording without any, where no cost was given, or only `models`."""
     taken = f"the recording holds no seconds, so these are those of device {default_cost(recording)}"
+    if by_shapes:
+        return taken
     if is_profiled_here(recording):
         return f"{taken}; `cost` here takes this machine's, of its newest profile of these models"
     return f"{taken}; for this machine's run paceline profile, then give `cost` here"
@@ -324,9 +326,10 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
     def remarks(self, *batches: int) -> list[str]:
         """Remarks on the recording, its replay at these batches and an assumed device, each once."""
         about = self.recording.about
-        assumed = self.cost is None and not (about.costs or self.models) and about.kind == "recorded"
+        assumed = self.cost is None and not about.costs and (self.models or about.kind == "recorded")
         found = [remark for batch in batches for remark in remarks_on(self.recording, batch=batch)]
-        return [*dict.fromkeys(found), *([_assumed_device(self.recording)] if assumed else [])]
+        told = [_assumed_device(self.recording, by_shapes=bool(self.models))] if assumed else []
+        return [*dict.fromkeys(found), *told]
 
     def priced(self, reading: MappedBy = MappedBy.device) -> CostModel:
         """The cost model; `reading` is for a measurement mapped to another device."""

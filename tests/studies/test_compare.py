@@ -50,6 +50,7 @@ def folder(recording, tmp_path, monkeypatch):
     [
         ({}, {}, False, "; for this machine's run paceline profile, then give `cost` here"),
         ({}, {}, True, "; `cost` here takes this machine's, of its newest profile of these models"),
+        ({}, {"models": ["target=llama-3.1-8b", "draft=llama-3.2-1b"]}, True, ""),
         ({}, {"cost": "h100"}, False, None),
         ({"kind": "synthetic"}, {}, False, None),
         ({"costs": None}, {}, False, None),
