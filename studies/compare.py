@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, counted
 from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -25,12 +25,13 @@ from ..reports.seconds_by_tag import ByTag, TagShares, tag_shares
 from ..reports.side_by_side import SideBySide, has_chance
 from ..reports.summary import Summary, summarise_run
 from ..reports.waterfall import Spent, Why, waterfall_of
-from ..runs.log import new_folder, write_run_log
+from ..runs.log import RunLog, new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
 from ..sim.simulate import simulate
 from ..traces.recording import Recording, sessions_of
+from ..traces.rounds.recording import RoundsRecording
 from .options import ComparisonOptions, SweepOptions, checked, takes
 from .setting import (
     NamedPolicy,
@@ -55,6 +56,7 @@ class PolicyRuns:
     spent: Mapping[str, Spent]  # by the run at the first seed
     refused: Mapping[str, CostRangeError]  # policies whose seconds are unknown to the cost, and why
     sessions: Mapping[str, str] = field(default_factory=dict)  # by request, of requests with a session
+    beyond: Sequence[str] = ()  # remarks on drafts longer than any of the log
 
     @property
     def known(self) -> list[str]:
@@ -74,8 +76,9 @@ class PolicyRuns:
         if BASELINE in self.refused and BASELINE not in self.asked:
             left_out.append(f"no speed-up is known: {self.refused[BASELINE]}")
         rows = [self.summaries[name] for name in self.known]
+        remarks = [*meta.get("remarks", ()), *self.beyond]
         return SideBySide(
-            meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out},
+            meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out, "remarks": remarks},
             baseline=self.summaries[BASELINE][0] if BASELINE in self.summaries else None,
             rows=tuple(row[0] for row in rows),
             repeats={name: tuple(row[1:]) for name, row in self.summaries.items()},
@@ -117,6 +120,7 @@ def run_policies(
     shares: dict[str, TagShares] = {}
     by_request: dict[str, list[RequestShares]] = {}
     spent: dict[str, Spent] = {}
+    longest: dict[str, Mapping[str, int]] = {}
     refused: dict[str, CostRangeError] = {}
     asked = [policy.name for policy in policies]
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
@@ -137,6 +141,7 @@ def run_policies(
                     parts.append(RequestShares.of(run))
                     if len(found) == 1:
                         by_tag, went = tag_shares(run), Spent.of(run)
+                        longest[policy.name] = _longest_drafts(run)
                         if folder is not None and policy.name in asked:
                             write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
                         chance = has_chance(found[0], shifted=scenarios.shifted)
@@ -161,7 +166,29 @@ def run_policies(
         spent=spent,
         refused=refused,
         sessions=sessions_of(scenarios.recording.requests),
+        beyond=_beyond_log(scenarios.recording, longest),
     )
+
+
+def _longest_drafts(log: RunLog) -> dict[str, int]:
+    """Tokens of each member's longest draft; without members that drafted none."""
+    steps = log.steps
+    drafted = {name: steps["drafted"][steps["level"] == level] for level, name in enumerate(log.meta["members"])}
+    return {name: int(found.max()) for name, found in drafted.items() if len(found)}
+
+
+def _beyond_log(recording: Recording, longest: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Remarks on drafts longer than any of an imported log; `longest` has those of each policy, by member."""
+    found = []
+    for drafter in recording.meta.drafters if isinstance(recording, RoundsRecording) else ():
+        window = recording.window(drafter)
+        beyond = [policy for policy, drafts in longest.items() if drafts.get(drafter.name, 0) > window]
+        if beyond:
+            found.append(
+                f"the longest draft of {drafter.name} in the log has {counted(window, 'token')}; of what deeper ones "
+                f"keep it says little or nothing: {', '.join(beyond)}"
+            )
+    return found
 
 
 def _stage(policies: Sequence[NamedPolicy], within: Progress | None) -> AbstractContextManager[Progress]:
@@ -254,7 +281,9 @@ def swept(
             progress.advance_to(done_before + number * each)
     told = {
         "batch": list(batches),
-        "remarks": setting.remarks(*batches),
+        "remarks": _once(
+            [*setting.remarks(*batches), *(remark for one in comparisons.values() for remark in one.meta["remarks"])]
+        ),
         "cost_notes": _once(note for one in comparisons.values() for note in one.meta["cost_notes"]),
         "left_out": [
             f"batch {batch:,}: {reason}" for batch, one in comparisons.items() for reason in one.meta["left_out"]
