@@ -185,8 +185,8 @@ def _beyond_log(recording: Recording, longest: Mapping[str, Mapping[str, int]]) 
         beyond = [policy for policy, drafts in longest.items() if drafts.get(drafter.name, 0) > window]
         if beyond:
             found.append(
-                f"the longest draft of {drafter.name} in the log has {counted(window, 'token')}; of what deeper ones "
-                f"keep it says little or nothing: {', '.join(beyond)}"
+                f"{drafter.name} drafted {counted(window, 'token')} at most in the log, which says little of more: "
+                f"{', '.join(beyond)}"
             )
     return found
 

@@ -401,7 +401,7 @@ def test_drafts_longer_than_those_of_a_log_are_named(tmp_path):
     cost.write_text('{"feature": {"intercept_s": 0.001}, "target": {"intercept_s": 0.01}}')
     chains = ["feature:1/target", "feature:2/target"]
     assert compare(logged, chains, cost=cost).meta["remarks"] == []
-    told = "the longest draft of feature in the log has 2 tokens; of what deeper ones keep it says little or nothing: "
+    told = "feature drafted 2 tokens at most in the log, which says little of more: "
     found = compare(logged, [*chains, "feature:3/target"], cost=cost)
     assert found.meta["remarks"] == [f"{told}feature:3/target"]
     grid = sweep(logged, "feature:2..4/target", batches=[1, 2], cost=cost)
