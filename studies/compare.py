@@ -31,7 +31,6 @@ from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
 from ..sim.simulate import simulate
 from ..traces.recording import Recording, sessions_of
-from ..traces.rounds.recording import RoundsRecording
 from .options import ComparisonOptions, SweepOptions, checked, takes
 from .setting import (
     NamedPolicy,
@@ -119,8 +118,7 @@ def run_policies(
     summaries: dict[str, list[Summary]] = {}
     shares: dict[str, TagShares] = {}
     by_request: dict[str, list[RequestShares]] = {}
-    spent: dict[str, Spent] = {}
-    longest: dict[str, Mapping[str, int]] = {}
+    spent, longest = dict[str, Spent](), dict[str, Mapping[str, int]]()
     refused: dict[str, CostRangeError] = {}
     asked = [policy.name for policy in policies]
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
@@ -128,8 +126,7 @@ def run_policies(
         done_before = progress.done
         for index, policy in enumerate(everyone):
             progress.advance_to(done_before + index, policy.name)
-            found: list[Summary] = []
-            parts: list[RequestShares] = []
+            found, parts = list[Summary](), list[RequestShares]()
             try:
                 wanted = 1
                 while len(found) < wanted:
@@ -140,8 +137,7 @@ def run_policies(
                     found.append(summarise_run(run))
                     parts.append(RequestShares.of(run))
                     if len(found) == 1:
-                        by_tag, went = tag_shares(run), Spent.of(run)
-                        longest[policy.name] = _longest_drafts(run)
+                        by_tag, went, drafts = tag_shares(run), Spent.of(run), _longest_drafts(run)
                         if folder is not None and policy.name in asked:
                             write_run_log(run, folder / f"{index:02d}-{_file_name(policy.name)}")
                         chance = has_chance(found[0], shifted=scenarios.shifted)
@@ -156,7 +152,7 @@ def run_policies(
                 refused[policy.name] = error
             else:
                 summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
-                spent[policy.name] = went
+                spent[policy.name], longest[policy.name] = went, drafts
         progress.advance_to(done_before + len(everyone))
     return PolicyRuns(
         asked=asked,
@@ -180,12 +176,11 @@ def _longest_drafts(log: RunLog) -> dict[str, int]:
 def _beyond_log(recording: Recording, longest: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Remarks on drafts longer than any of an imported log; `longest` has those of each policy, by member."""
     found = []
-    for drafter in recording.meta.drafters if isinstance(recording, RoundsRecording) else ():
-        window = recording.window(drafter)
-        beyond = [policy for policy, drafts in longest.items() if drafts.get(drafter.name, 0) > window]
+    for name, logged in recording.about.longest.items():
+        beyond = [policy for policy, drafts in longest.items() if drafts.get(name, 0) > logged]
         if beyond:
             found.append(
-                f"{drafter.name} drafted {counted(window, 'token')} at most in the log, which says little of more: "
+                f"{name} drafted {counted(logged, 'token')} at most in the log, which says little of more: "
                 f"{', '.join(beyond)}"
             )
     return found

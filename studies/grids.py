@@ -121,7 +121,7 @@ class SweepCell:
         return ", ".join(f"{name} {value}" for name, value in self.keywords.items())
 
     def set_up(self) -> None:
-        """Check all but the policy, as the function does before it plays; raises as that does."""
+        """Check what the function checks before it asks the policy; raises as that does."""
         from .serving import serving_setting  # noqa: PLC0415 - as in `play`
         from .setting import kept_recording, kept_tables, setting_of  # noqa: PLC0415
 
