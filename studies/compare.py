@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, counted
 from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -25,7 +25,7 @@ from ..reports.seconds_by_tag import ByTag, TagShares, tag_shares
 from ..reports.side_by_side import SideBySide, has_chance
 from ..reports.summary import Summary, summarise_run
 from ..reports.waterfall import Spent, Why, waterfall_of
-from ..runs.log import new_folder, write_run_log
+from ..runs.log import RunLog, new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
@@ -55,6 +55,7 @@ class PolicyRuns:
     spent: Mapping[str, Spent]  # by the run at the first seed
     refused: Mapping[str, CostRangeError]  # policies whose seconds are unknown to the cost, and why
     sessions: Mapping[str, str] = field(default_factory=dict)  # by request, of requests with a session
+    beyond: Sequence[str] = ()  # remarks on drafts longer than any of the log
 
     @property
     def known(self) -> list[str]:
@@ -74,8 +75,9 @@ class PolicyRuns:
         if BASELINE in self.refused and BASELINE not in self.asked:
             left_out.append(f"no speed-up is known: {self.refused[BASELINE]}")
         rows = [self.summaries[name] for name in self.known]
+        remarks = [*meta.get("remarks", ()), *self.beyond]
         return SideBySide(
-            meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out},
+            meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out, "remarks": remarks},
             baseline=self.summaries[BASELINE][0] if BASELINE in self.summaries else None,
             rows=tuple(row[0] for row in rows),
             repeats={name: tuple(row[1:]) for name, row in self.summaries.items()},
@@ -116,7 +118,7 @@ def run_policies(
     summaries: dict[str, list[Summary]] = {}
     shares: dict[str, TagShares] = {}
     by_request: dict[str, list[RequestShares]] = {}
-    spent: dict[str, Spent] = {}
+    spent, longest = dict[str, Spent](), dict[str, Mapping[str, int]]()
     refused: dict[str, CostRangeError] = {}
     asked = [policy.name for policy in policies]
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
@@ -124,8 +126,7 @@ def run_policies(
         done_before = progress.done
         for index, policy in enumerate(everyone):
             progress.advance_to(done_before + index, policy.name)
-            found: list[Summary] = []
-            parts: list[RequestShares] = []
+            found, parts = list[Summary](), list[RequestShares]()
             try:
                 wanted = 1
                 while len(found) < wanted:
@@ -136,7 +137,7 @@ def run_policies(
                     found.append(summarise_run(run))
                     parts.append(RequestShares.of(run))
                     if len(found) == 1:
-                        by_tag, went = tag_shares(run), Spent.of(run)
+                        by_tag, went, drafts = tag_shares(run), Spent.of(run), _longest_drafts(run)
                         if folder is not None and policy.name in asked:
                             write_run_log(run, folder / f"{index:02d}-{policy.file_name}")
                         chance = has_chance(found[0], shifted=scenarios.shifted)
@@ -151,7 +152,7 @@ def run_policies(
                 refused[policy.name] = error
             else:
                 summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
-                spent[policy.name] = went
+                spent[policy.name], longest[policy.name] = went, drafts
         progress.advance_to(done_before + len(everyone))
     return PolicyRuns(
         asked=asked,
@@ -161,7 +162,28 @@ def run_policies(
         spent=spent,
         refused=refused,
         sessions=sessions_of(scenarios.recording.requests),
+        beyond=_beyond_log(scenarios.recording, longest),
     )
+
+
+def _longest_drafts(log: RunLog) -> dict[str, int]:
+    """Tokens of each member's longest draft; without members that drafted none."""
+    steps = log.steps
+    drafted = {name: steps["drafted"][steps["level"] == level] for level, name in enumerate(log.meta["members"])}
+    return {name: int(found.max()) for name, found in drafted.items() if len(found)}
+
+
+def _beyond_log(recording: Recording, longest: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Remarks on drafts longer than any of an imported log; `longest` has those of each policy, by member."""
+    found = []
+    for name, logged in recording.about.longest.items():
+        beyond = [policy for policy, drafts in longest.items() if drafts.get(name, 0) > logged]
+        if beyond:
+            found.append(
+                f"{name} drafted {counted(logged, 'token')} at most in the log, which says little of more: "
+                f"{', '.join(beyond)}"
+            )
+    return found
 
 
 def _stage(policies: Sequence[NamedPolicy], within: Progress | None) -> AbstractContextManager[Progress]:
@@ -255,7 +277,11 @@ def swept(
             progress.advance_to(done_before + number * each)
     told = {
         "batch": list(batches),
-        "remarks": setting.remarks(*batches),
+        "remarks": list(
+            dict.fromkeys(
+                [*setting.remarks(*batches), *(each for one in comparisons.values() for each in one.meta["remarks"])]
+            )
+        ),
         "cost_notes": list(dict.fromkeys(note for one in comparisons.values() for note in one.meta["cost_notes"])),
         "left_out": [
             f"batch {batch:,}: {reason}" for batch, one in comparisons.items() for reason in one.meta["left_out"]

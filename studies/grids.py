@@ -8,8 +8,9 @@ of each is part of the cell.
 import ast
 import inspect
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from itertools import chain, product
 from math import prod
@@ -29,6 +30,7 @@ from ..traces.folder import META
 from .options import ComparisonOptions, SimulateOptions, checked
 
 MOST_CELLS = 1_000_000
+MOST_TRIED = 30  # cells with a value: where all of them fail before their policy is asked, the value is refused at once
 ANY_WINDOW = ":*"  # in a chain: one of `windows`
 # Folders whose code determines a cell's figures.
 CODE = ("base", "decoding", "policies", "reports", "runs", "sim", "studies", "traces")
@@ -118,6 +120,20 @@ class SweepCell:
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.keywords.items())
 
+    def set_up(self) -> None:
+        """Check what the function checks before it asks the policy; raises as that does."""
+        from .serving import serving_setting  # noqa: PLC0415 - as in `play`
+        from .setting import kept_recording, kept_tables, setting_of  # noqa: PLC0415
+
+        given = {name: value for name, value in self.keywords.items() if name != "policy"}
+        recording = given.pop("recording", None)
+        if self.serves:
+            asked = checked(SimulateOptions, given)
+            setting = serving_setting(kept_recording(recording), asked.workload, asked.cluster, asked)
+            setting.opened(asked.rate, asked.seed)
+        else:
+            setting_of(kept_tables(recording), checked(ComparisonOptions, given)).scenarios()
+
     def play(self) -> dict[str, Any]:
         """The figures of the policy, flat, without its options; raises as the function does."""
         # Imported here: a third of the start-up time, not needed where all cells are played.
@@ -189,7 +205,38 @@ def read_grid(path: Path) -> SweepGrid:
     axes = {"policy": policies or (None,), **axes, **varied, "seed": tuple(file.seeds)}
     foreign = {text: spec.policy_class for text, spec in specs.items()}
     inputs = inputs_of(texts_in([*chain.from_iterable(axes.values()), *constants.values()]), foreign)
-    return SweepGrid(axes=axes, constants=constants, inputs=inputs, serves=serves)
+    grid = SweepGrid(axes=axes, constants=constants, inputs=inputs, serves=serves)
+    # Values of the file before defaults: of several that may be meant by an error the first is named.
+    keys = sorted(own, key=lambda key: key not in file.model_fields_set)
+    _check_values(path, grid, {own[key]: key for key in keys})
+    return grid
+
+
+def _check_values(path: Path, grid: SweepGrid, keys: Mapping[str, str]) -> None:
+    """Raise GridFileError for a value with which no cell can begin, whatever its policy; `keys` by keyword."""
+    axes = {name: values for name, values in grid.axes.items() if name not in ("policy", "seed")}
+    for name in [*keys, *(name for name in axes if name not in keys)]:
+        for value in axes[name]:
+            some = replace(grid, axes={**axes, "seed": grid.axes["seed"][:1], name: (value,)})
+            if value is None or len(some) > MOST_TRIED:
+                continue
+            errors = list[ValueError]()
+            for cell in some.cells():
+                try:
+                    cell.set_up()
+                except ValueError as error:
+                    errors.append(error)
+                else:
+                    break
+            else:
+                says = str(errors[0])
+                named = re.match(r"`(\w+)` ", says)
+                given = [(one, text) for one, text in cell.keywords.items() if isinstance(text, str)]
+                texts = [one for one, text in given if repr(text) in says or says.startswith(f"{text}: ")]
+                blamed = next(one for one in (*(named.groups() if named else ()), *texts, name) if one in cell.keywords)
+                rule = says.removeprefix(f"`{blamed}` ")
+                key = keys.get(blamed, f"options.{blamed}")
+                raise GridFileError(path, key, rule, cell.keywords[blamed], told=True)
 
 
 def _check_axes(path: Path, file: GridFile, own: Iterable[str], *, serves: bool) -> None:

@@ -116,7 +116,8 @@ class Freshness:
 
 def _range(paces: Mapping[str, MemberPace], names: Collection[str]) -> str:
     ratios = [pace.ratio for name, pace in paces.items() if name in names]
-    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def measure_freshness(profile: Profile, models: LoadedMembers, runs: Collection[str] | None = None) -> Freshness:

@@ -332,15 +332,15 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
     def remarks(self, *batches: int) -> list[str]:
         """Remarks on the recording, its replay at these batches and an assumed device, each once."""
         about = self.recording.about
-        assumed = self.cost is None and not (about.costs or self.models) and about.kind == "recorded"
+        assumed = self.cost is None and not about.costs and (self.models or about.kind == "recorded")
         found = [remark for batch in batches for remark in remarks_on(self.recording, batch=batch)]
         if not assumed:
             return [*dict.fromkeys(found)]
         taken = f"the recording holds no seconds, so these are those of device {default_cost(self.recording)}"
-        advice = "for this machine's run paceline profile, then give `cost` here"
+        advice = "; for this machine's run paceline profile, then give `cost` here"
         if is_profiled_here(self.recording):
-            advice = "`cost` here takes this machine's, of its newest profile of these models"
-        return [*dict.fromkeys(found), f"{taken}; {advice}"]
+            advice = "; `cost` here takes this machine's, of its newest profile of these models"
+        return [*dict.fromkeys(found), taken if self.models else taken + advice]
 
     def priced(self, reading: MappedBy = MappedBy.device) -> CostModel:
         """The cost model; `reading` is for a measurement mapped to another device."""

@@ -26,6 +26,8 @@ from paceline.traces.recording import reordered
 from ..profiles.profiles import made_profile
 from ..sim.cost.shapes import META
 from ..sim.cost.timed_recordings import recording_of, request_of
+from ..sim.rounds import small_rounds
+from ..sim.rounds.small_rounds import one_request, sequential
 
 MODELS = ("draft", "mid", "target")
 CHAINS = ["draft:4/target", "draft:3/mid:6/target"]
@@ -50,6 +52,7 @@ def folder(recording, tmp_path, monkeypatch):
     [
         ({}, {}, False, "; for this machine's run paceline profile, then give `cost` here"),
         ({}, {}, True, "; `cost` here takes this machine's, of its newest profile of these models"),
+        ({}, {"models": ["target=llama-3.1-8b", "draft=llama-3.2-1b"]}, True, ""),
         ({}, {"cost": "h100"}, False, None),
         ({"kind": "synthetic"}, {}, False, None),
         ({"costs": None}, {}, False, None),
@@ -388,3 +391,18 @@ def test_the_default_set_tells_routing_from_copying(recording):
     assert names[-2:] == ("specrouter", "specrouter,without=copies")
     assert "suffix" in names
     assert "specrouter,without=copies" not in [row.policy for row in compare(recording).runs.rows], "nothing to copy"
+
+
+def test_drafts_longer_than_those_of_a_log_are_named(tmp_path):
+    rounds = {"feature": sequential([1, 1, 1, 0] * 3, 2)}
+    requests = [one_request({"": 12, "feature": 12}, rounds, request_id=f"r{place}") for place in range(3)]
+    logged = small_rounds.recording_of(*requests, drafters=(("feature", True, 2),))
+    cost = tmp_path / "cost.json"
+    cost.write_text('{"feature": {"intercept_s": 0.001}, "target": {"intercept_s": 0.01}}')
+    chains = ["feature:1/target", "feature:2/target"]
+    assert compare(logged, chains, cost=cost).meta["remarks"] == []
+    told = "feature drafted 2 tokens at most in the log, which says little of more: "
+    found = compare(logged, [*chains, "feature:3/target"], cost=cost)
+    assert found.meta["remarks"] == [f"{told}feature:3/target"]
+    grid = sweep(logged, "feature:2..4/target", batches=[1, 2], cost=cost)
+    assert grid.meta["remarks"] == [f"{told}feature:3/target, feature:4/target"]

@@ -481,7 +481,11 @@ def test_only_members_that_changed_are_named_the_worst_first():
     )
     fitting = {"b": members["b"]}
     assert Freshness(age_s=60.0, members=fitting, after_away=fitting).line == (
-        "the profile fits: forwards take 1.01 to 1.01 times, after times away 1.01 to 1.01 times as long as 60 s ago"
+        "the profile fits: forwards take 1.01 times, after times away 1.01 times as long as 60 s ago"
+    )
+    two = fitting | {"a": MemberPace(ratio=0.95, limit=0.1)}
+    assert Freshness(age_s=60.0, members=two, after_away=fitting).line == (
+        "the profile fits: forwards take 0.95 to 1.01 times, after times away 1.01 times as long as 60 s ago"
     )
 
 
@@ -490,8 +494,8 @@ def test_seconds_that_varied_too_much_say_nothing():
     assert [pace.verdict for pace in (steady, wild, MemberPace(ratio=9.0, limit=7.0))] == ["yes", "cannot tell", "no"]
     one = Freshness(age_s=60.0, members={"a": steady, "b": wild, "c": steady}, after_away={"c": wild, "a": steady})
     assert one.line == (
-        "whether the profile fits cannot be told of b, c, whose seconds varied too much; a fits: forwards take 1.01 to "
-        "1.01 times, after times away 1.01 to 1.01 times as long as 60 s ago"
+        "whether the profile fits cannot be told of b, c, whose seconds varied too much; a fits: forwards take 1.01 "
+        "times, after times away 1.01 times as long as 60 s ago"
     )
     none = Freshness(age_s=60.0, members={"a": wild}, after_away={"a": steady})
     assert none.line == "whether the profile fits cannot be told of a, whose seconds varied too much"

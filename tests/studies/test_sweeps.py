@@ -173,6 +173,10 @@ def test_a_cell_is_one_call_of_simulate(folder):
         ("draft:1..3", "draft:1..999999", "the grid must have 1,000,000 cells at most"),
         ("adaptive", "adaptve", "unknown policy 'adaptve': did you mean adaptive?"),
         ("seeds = [0, 1]", "seeds = [0, 1", "the grid must be TOML in UTF-8"),
+        ("'a100'", "'a1000'", "wrong.toml: costs unknown cost 'a1000': did you mean a100?"),
+        ("'a100'", "'none.json'", "wrong.toml: costs none.json: file: must be a readable file"),
+        ("batch = [1, 2]", "batch = [1, 0]", "options.batch must be a whole number from 1 to 1,000,000, got 0"),
+        ("seeds =", "devices = ['foo=a']\nseeds =", "wrong.toml: devices must name members of "),
     ],
 )
 def test_a_grid_that_will_not_do_is_refused_before_anything_is_played(folder, old, new, says):
@@ -181,6 +185,32 @@ def test_a_grid_that_will_not_do_is_refused_before_anything_is_played(folder, ol
     (folder / "wrong.toml").write_text(text)
     assert says in refused("sweep", "wrong.toml", "--out", "out")
     assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("requests=3", "requests=0", "wrong.toml: workloads requests of poisson must be in [1, 10"),
+        ("h100", "h1000", "wrong.toml: clusters unknown cluster 'h1000': did you mean h100?"),
+        ("[2]", "[2, 0]", "wrong.toml: rates must be in [1e-9, 1e9], got 0.0"),
+        ("seeds", "recordings = ['none.trace']\nseeds", "wrong.toml: recordings "),
+        ("seeds", "costs = ['none']\nseeds", "wrong.toml: costs unknown cost 'none': known are "),
+        ("seeds = [0]", "[options]\nslo = {ttft = -1}", "wrong.toml: options.slo ttft must be > 0 and finite, got -1"),
+    ],
+)
+def test_a_value_with_which_no_served_cell_can_begin_is_refused(tmp_path, monkeypatch, old, new, says):
+    monkeypatch.chdir(tmp_path)
+    grid = "policies = ['plain']\nworkloads = ['poisson:requests=3']\nclusters = ['h100']\nrates = [2]\nseeds = [0]\n"
+    (tmp_path / "wrong.toml").write_text(grid.replace(old, new, 1))
+    assert says in refused("sweep", "wrong.toml", "--out", "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_value_that_fails_beside_some_others_only_is_played(folder):
+    (folder / "some.toml").write_text(
+        'policies = ["plain"]\ncosts = ["a100", "h100"]\n[options]\nengine = ["vllm", "bare"]\n'
+    )
+    assert len(read_grid(folder / "some.toml")) == 4
 
 
 def test_cells_are_counted_before_any_is_made(folder):
