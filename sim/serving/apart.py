@@ -19,7 +19,7 @@ from ...runs.recorder import ServingRecorder
 from ...runs.serving import TransferTotals
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from .charges import to_ps
-from .engine import Replica
+from .engine import Going, Replica
 from .replica import ReplicaSpec, Role, ServedFrom, Transfer
 from .requests import ServedRequest
 from .routers import Dispatcher
@@ -225,15 +225,13 @@ class DecodeReplica(Replica):
             self._asked.make_ready(session)
             self._asked.load.num_waiting -= 1
 
-    def _below(
-        self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float
-    ) -> int | None:
+    def _below(self, level: int, drafts: bool, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         self._in_cycle = True
-        return super()._below(level, drafts, rows, now_ps, start_ps, until_ps)
+        return super()._below(level, drafts, rows, now_ps, start_ps)
 
-    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int, until_ps: float) -> int | None:
+    def _step(self, rows: list[ServedRequest], now_ps: int, start_ps: int) -> Going | None:
         self._in_cycle = False
-        end_ps = super()._step(rows, now_ps, start_ps, until_ps)
+        going = super()._step(rows, now_ps, start_ps)
         batch, expected = self._batch, self._expected
         # Preempted requests come first: while one waits, no other gets blocks that it lacks.
         while expected and not batch.waiting:
@@ -245,7 +243,7 @@ class DecodeReplica(Replica):
                 break
             self._scheduler.has_moved = True
             self._handovers.begin(expected.popleft(), num_tokens, now_ps)
-        return end_ps
+        return going
 
 
 class PrefillReplica(Replica):
