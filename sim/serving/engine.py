@@ -184,7 +184,10 @@ class Replica:
         serial = self._shared.enter(arrival, self._index, at_ps, refused=self.refuses(arrival))
         if serial is None:
             return
-        self._batch.arrived(Waiting(arrival, serial))
+        # One that follows another at once comes when the next cycle has begun, and misses its step under any policy.
+        going = self._going or (self._flights and self._flights.going)
+        misses = going is not None and going.level < self._target and going.start_ps >= at_ps
+        self._batch.arrived(Waiting(arrival, serial, from_step=self._scheduler.num_filled + bool(misses)))
         self._asked.load.num_waiting += 1
         self._books.note_state(at_ps)
 

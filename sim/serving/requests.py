@@ -419,6 +419,7 @@ class Waiting:
     arrival: Arrival  # of the workload
     serial: int  # of the request in its run
     request: ServedRequest | None = None  # None until its first look-up in memory
+    from_step: int = 0  # index of the first step of the target that it may join beside others
 
 
 def retracted_last(session: ServedRequest) -> tuple[int, int, int]:

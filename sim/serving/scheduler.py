@@ -52,6 +52,7 @@ class Scheduler:
         batch: waiting and running requests.
         late: requests whose verification did not fit into the step before.
         has_moved: whether running requests, or their blocks, may have changed since it was last reset.
+        num_filled: steps of the target into which requests might have been admitted.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Scheduler:
         self.batch = Batch()
         self.late: list[ServedRequest] = []
         self.has_moved = False
+        self.num_filled = 0
         self._limits = limits
         self._asked = asked
         self._memory = memory
@@ -188,7 +190,8 @@ class Scheduler:
         left -= sum([request.chunk for request in chunks])
         # Where memory was short, running requests come first; a Commit may have ended all of them since.
         if self.batch.waiting and not (self._was_short and self.batch.running):
-            chunks += self._admitted(left, now_ps)
+            chunks += self._admitted(left, now_ps, decoded=decoded)
+        self.num_filled += 1
         if self._estimate is not None:
             running = map(_written, self.batch.running)
             self._estimate.stepped(running, decoded=decoded, was_short=self._was_short)
@@ -212,12 +215,14 @@ class Scheduler:
                 left -= tokens
         return chunks
 
-    def _admitted(self, left: int, now_ps: int) -> list[ServedRequest]:
+    def _admitted(self, left: int, now_ps: int, *, decoded: bool) -> list[ServedRequest]:
         """Admitted requests, each with its first chunk."""
         batch = self.batch
         chunks = []
         while batch.waiting and left > 0 and len(batch.running) < self._limits.max_num_seqs:
             first = batch.waiting[0]
+            if decoded and first.from_step > self.num_filled:
+                break
             request = first.request
             if request is None:
                 request = first.request = self._open_request(first)

@@ -3,6 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.sim.cost.base import CostModel
+from paceline.sim.replay_tables import tables_of
+from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.workloads import open_workload
 
@@ -96,3 +99,26 @@ def test_a_row_that_cannot_be_read_ends_the_run_when_it_would_have_come(tmp_path
     run = served(open_workload(file, concurrency=2))
     with pytest.raises(TraceFormatError, match="line 4: num_decode_tokens"):
         run.go()
+
+
+class NearlyFree(CostModel):
+    """A drafter that costs next to nothing."""
+
+    name = "nearly free"
+    lookup_s = 0.0
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        return 0.01 if model == "target" else 1e-9
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_a_drafter_that_is_never_right_gains_nothing(stepwise):
+    """A request that follows another at once misses the next step of the target, also where drafts come before it."""
+    tables = tables_of(make_trace(SyntheticSpec(requests=1, tokens=50, models=("draft", "target"), acceptance=(0.0,))))
+    loop = "closed:concurrency=8,requests=80,prompt=20,output=5..15"
+    spent = {}
+    for policy in ("target", "draft:1/target"):
+        run = Run(open_workload(loop), tables, policy, cost=NearlyFree(), stepwise=stepwise)
+        spent[policy] = [left - arrived for arrived, left in ended(run)]
+    assert spent["draft:1/target"] == pytest.approx(spent["target"], rel=1e-5)
+    assert sum(spent["draft:1/target"]) > sum(spent["target"])
