@@ -33,7 +33,7 @@ from .arrival import (
 from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, row_of, rows_of, whole
 from .graph_files import AGENTS, graph_of
 from .mooncake import LLMSERVINGSIM
-from .sessions import Turn, line_of, runs_of
+from .sessions import Turn, TurnsLeft, runs_of
 from .workload import is_closed
 
 _HEAD = ("workload", "unit_tokens")
@@ -68,7 +68,7 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
             raise row.error("at", "must be left out where there is no graph", row.values["at"])
         turns = [*_turns(row, name, unit)]
         if turns:
-            yield row.line, line_of(turns, tag=tag, slo=slo).begin(arrives_ps)
+            yield row.line, TurnsLeft(turns=tuple(turns), tag=tag, slo=slo).begin(arrives_ps)
 
 
 def unit_of(first: Mapping[str, Any]) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 
 from .arrival import MOST_COUNT, PS_PER_S, Arrival, Text
 from .format import FIRST_LOCAL, LOCAL_BITS, Reading, Row, WorkloadFormat, rows_of, whole
-from .sessions import Node, SessionGraph, Turn, Waits, line_of, runs_of
+from .sessions import Node, SessionGraph, Turn, TurnsLeft, Waits, runs_of
 
 MOONCAKE_UNIT_TOKENS, BAILIAN_UNIT_TOKENS = 512, 16
 _KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -236,7 +236,7 @@ def read_llmservingsim(reading: Reading) -> Iterator[tuple[int, Arrival]]:
             row.printable("session_id", row.values["session_id"])
         turns = [*(_calls(row) if is_session else _turn(row, str(row.line), 0))]
         if turns:
-            yield row.line, line_of(turns).begin(arrives_ps)
+            yield row.line, TurnsLeft(turns=tuple(turns)).begin(arrives_ps)
 
 
 def _calls(row: Row) -> Iterator[Turn]:

@@ -6,8 +6,8 @@ answer.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple
 
 from .arrival import Arrival
 
@@ -19,7 +19,7 @@ class Turn:
     """One request of a session."""
 
     request_id: str  # unique in the workload
-    wait_ps: int  # from the last event that it waits for, as the end of the turn before, >= 0; 0 of the first
+    wait_ps: int  # from the end of the turn before, or of the first from the start of the session, >= 0
     prompt_tokens: int  # >= 1
     output_tokens: int  # >= 1
     kept_blocks: int = 0  # leading blocks that this prompt shares with the turn before
@@ -29,6 +29,39 @@ class Turn:
         """Of its prompt, if those of the turn before were `before`."""
         kept = before[: self.kept_blocks]
         return (*kept, *(block for first, last in self.new_blocks for block in range(first, last + 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnsLeft:
+    """What is left of a session after some of its turns; implements `Turns`."""
+
+    turns: tuple[Turn, ...]  # `[T]` all of them
+    place: int = 0  # number of turns before
+    blocks: tuple[int, ...] = ()  # of the turn before
+    tag: str = ""  # of its requests
+    slo: str = ""  # of its requests
+
+    depths: ClassVar[tuple[int, ...]] = ()  # see `Turns`: a turn waits for the end of the one before
+
+    def reached(self, depth: int, at_ps: int) -> tuple[Arrival, ...]:
+        """See `Turns`."""
+        return ()
+
+    def after(self, ended_ps: int) -> tuple[Arrival, ...]:
+        """See `Turns`."""
+        return () if self.place == len(self.turns) else (self.next(ended_ps),)
+
+    def begin(self, arrives_ps: int) -> Arrival:
+        """Its first request, as `SessionGraph.begin`."""
+        return self.next(arrives_ps)
+
+    def next(self, ended_ps: int) -> Arrival:
+        """The next turn, of which there must be one."""
+        turn = self.turns[self.place]
+        blocks = turn.blocks(self.blocks)
+        left = replace(self, place=self.place + 1, blocks=blocks) if self.place + 1 < len(self.turns) else None
+        at_ps, tokens = ended_ps + turn.wait_ps, (turn.prompt_tokens, turn.output_tokens)
+        return Arrival(turn.request_id, at_ps, *tokens, self.tag, blocks, left, self.slo)
 
 
 def runs_of(ids: Iterable[int]) -> Runs:
@@ -102,12 +135,6 @@ class SessionGraph:
     def begin(self, arrives_ps: int) -> Arrival:
         """Its first request; events of the session are then reported through `Turns`, once."""
         return _Going(graph=self).arrival(0, arrives_ps)
-
-
-def line_of(turns: Iterable[Turn], *, tag: str = "", slo: str = "") -> SessionGraph:
-    """The session in which each turn, one at least, waits for the end of the one before."""
-    nodes = (Node(turn=turn, waits=(Waits(number - 1),) if number else ()) for number, turn in enumerate(turns))
-    return SessionGraph(nodes=tuple(nodes), tag=tag, slo=slo)
 
 
 def _check_acyclic(nodes: Sequence[Node]) -> None:
