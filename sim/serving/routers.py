@@ -177,7 +177,11 @@ class Dispatcher:
         self.take_snapshot()
 
     def before(self, later: "Dispatcher", numbers: Sequence[int]) -> "Dispatcher":
-        """Route to replicas that hand over, `numbers` of the run; `later`, of the same snapshots, picks decoders."""
+        """Route to replicas that hand over: `numbers` are theirs in the run, `later` picks the replicas that decode.
+
+        Returns:
+            This one; when it takes a snapshot, `later` does.
+        """
         self._later, self._numbers = later, tuple(numbers)
         return self
 
@@ -233,6 +237,22 @@ class Dispatcher:
     def _named(self, arrival: Arrival) -> str:
         return f"router {self._label!r}, request {arrival.request_id}"
 
+    def _seen_signals(self, arrival: Arrival) -> Sequence[ReplicaSignals]:
+        if not self._reads_signals:
+            raise RouterError(f"{self._named(arrival)}: asks for signals, and says reads_signals = False")
+        if self._signals is None:
+            self._signals = LazySignals(self._replicas)
+        return self._signals
+
+    def _cached(self, arrival: Arrival) -> Mapping[int, int]:
+        self._check_reads_prefixes(arrival)
+        if self._stale_ps:
+            asked: Iterable[int] = range(len(self._replicas))
+        else:
+            asked = self._may_have(arrival)
+        found = {replica: self._cached_tokens_of[replica](arrival) for replica in asked}
+        return {replica: tokens for replica, tokens in found.items() if tokens}
+
     def _may_have(self, arrival: Arrival) -> list[int]:
         """Replicas whose caches hold the first block of a prompt."""
         if not self._first_blocks:
@@ -245,6 +265,10 @@ class Dispatcher:
             if first is not None:
                 found += [replica for replica, keys in held if first in keys]
         return sorted(found)
+
+    def _cached_tokens(self, replica: int, arrival: Arrival) -> int:
+        self._check_reads_prefixes(arrival)
+        return self._cached_tokens_of[replica](arrival)
 
     def _check_reads_prefixes(self, arrival: Arrival) -> None:
         if not self._reads_prefixes and (self._stale_ps or not self._reads_signals):
@@ -265,12 +289,7 @@ class _Seen:
     @property
     def signals(self) -> Sequence[ReplicaSignals]:
         """See `Seen`."""
-        own = self._dispatcher
-        if not own._reads_signals:
-            raise RouterError(f"{own._named(self._arrival)}: asks for signals, and says reads_signals = False")
-        if own._signals is None:
-            own._signals = LazySignals(own._replicas)
-        return own._signals
+        return self._dispatcher._seen_signals(self._arrival)
 
     @property
     def snapshot(self) -> int:
@@ -280,16 +299,11 @@ class _Seen:
     @property
     def cached(self) -> Mapping[int, int]:
         """See `Seen`."""
-        own, arrival = self._dispatcher, self._arrival
-        own._check_reads_prefixes(arrival)
-        asked = range(len(own._replicas)) if own._stale_ps else own._may_have(arrival)
-        found = {replica: own._cached_tokens_of[replica](arrival) for replica in asked}
-        return {replica: tokens for replica, tokens in found.items() if tokens}
+        return self._dispatcher._cached(self._arrival)
 
     def cached_tokens(self, replica: int) -> int:
         """See `Seen`."""
-        self._dispatcher._check_reads_prefixes(self._arrival)
-        return self._dispatcher._cached_tokens_of[replica](self._arrival)
+        return self._dispatcher._cached_tokens(replica, self._arrival)
 
 
 class RoundRobin:
