@@ -132,7 +132,7 @@ def check_json_path(path: Path | None, *others: str | Path | None) -> None:
         ValueError: it cannot be written, or is one of the others.
         OSError: it is a link that leads to itself.
     """
-    if str(path) != "-":
+    if path is not None and str(path) != "-":
         check_file_path("--json", path, *others)
 
 

@@ -158,7 +158,8 @@ def tune(
         show(json, tune_policy(policy, trace, out=out, jobs=jobs, batch=batch, **options), figure=figure)
         return
     idle = beside | ({} if search.over_tags == SearchOptions().over_tags else {"over_tags": search.over_tags})
+    served_on = check_cluster(cluster)
     refuse_beside("--workload", **idle, batch=batch != 1)
     del options["over_tags"]
-    served = {"workload": workload, "cluster": check_cluster(cluster), "rate": rate, "limits": find_rate, **vars(load)}
+    served = {"workload": workload, "cluster": served_on, "rate": rate, "limits": find_rate, **vars(load)}
     show(json, tune_served(policy, trace, out=out, jobs=jobs, **served, **options), figure=figure)

@@ -368,11 +368,24 @@ def decode(
     ends the run early: outputs hold the requests that ended, `log.meta["interrupted"]` is True, and
     `log.meta["interrupted_at"]` is the line of the policy's file, if it came in that file.
 
-    How models run is as of `TorchWorld`, and `policy` and `name` as of `Run`. The ids of `prompts` must differ;
-    `max_new_tokens` >= 1 is the budget of each, `stop` are texts that end an answer, `start` is `prefill` or `draft`.
-    `on_token` is called with request id, token and the text it adds, for every committed token; of a path of rollouts
-    those after its branch. `prices` are seconds of operations, for policy and log alike; None measures, and compares
-    with plain decoding. `rollouts` are how prompts continue as several paths; None for one answer to each.
+    Args:
+        pool: its last member is the target.
+        policy: built for `loaded_pool(pool)`; one object for all requests.
+        prompts: their ids must differ.
+        sampling: greedy, coupled or rejection.
+        max_new_tokens: budget of each request, >= 1.
+        name: of the policy, for errors and the log.
+        batch: requests running at a time, >= 1.
+        memory: kind of cache and its limit; slots without a limit by default.
+        forward: how models run, see `forward_choice.choose_forward`.
+        stop: texts that end an answer.
+        start: how requests begin, `prefill` or `draft`.
+        on_token: called with request id, token and the text it adds, for every committed token; of a path of rollouts
+            those after its branch.
+        prices: seconds of operations, for policy and log alike; None measures, and compares with plain decoding.
+        debug: check the caches at every step.
+        rollouts: how prompts continue as several paths; None for one answer to each.
+        overlap: how members work at the same time where the policy lets them, see `TorchWorld`.
 
     Returns:
         Outputs in the order of `prompts`, of each its paths in the order of `Rollouts.forks`, failed requests among

@@ -65,12 +65,15 @@ def placement_of(text: str | Mapping[str, str] | None, pool: Pool) -> DevicePlac
         return DevicePlacement()
     if text == EACH:
         return DevicePlacement(pool.names, EACH)
-    pairs = list(text.items()) if isinstance(text, Mapping) else []
-    for part in () if isinstance(text, Mapping) else text.split(","):
-        name, equals, device = part.partition("=")
-        if not equals:
-            raise ArgumentError(f"`devices` must be {ONE}, {EACH} or NAME=DEVICE separated by commas, got {text!r}")
-        pairs.append((name, device))
+    if isinstance(text, Mapping):
+        pairs = list(text.items())
+    else:
+        pairs = []
+        for part in text.split(","):
+            name, equals, device = part.partition("=")
+            if not equals:
+                raise ArgumentError(f"`devices` must be {ONE}, {EACH} or NAME=DEVICE separated by commas, got {text!r}")
+            pairs.append((name, device))
     named: dict[str, str] = {}
     for name, device in pairs:
         if name not in pool.names:

@@ -217,19 +217,22 @@ def _check_values(path: Path, grid: SweepGrid, keys: Mapping[str, str]) -> None:
     axes = {name: values for name, values in grid.axes.items() if name not in ("policy", "seed")}
     for name in [*keys, *(name for name in axes if name not in keys)]:
         for value in axes[name]:
-            some = replace(grid, axes={**axes, "seed": grid.axes["seed"][:1], name: (value,)})
+            # Every rate is one of the same workload, which is read to the end for it.
+            rates = {"rate": axes["rate"][:1]} if "rate" in axes else {}
+            some = replace(grid, axes={**axes, **rates, "seed": grid.axes["seed"][:1], name: (value,)})
             if value is None or len(some) > MOST_TRIED:
                 continue
-            errors = list[ValueError]()
+            failed: tuple[SweepCell, ValueError] | None = None
             for cell in some.cells():
                 try:
                     cell.set_up()
                 except ValueError as error:
-                    errors.append(error)
+                    failed = failed or (cell, error)
                 else:
                     break
             else:
-                says = str(errors[0])
+                assert failed is not None, "a grid without cells"
+                cell, says = failed[0], str(failed[1])
                 named = re.match(r"`(\w+)` ", says)
                 given = [(one, text) for one, text in cell.keywords.items() if isinstance(text, str)]
                 texts = [one for one, text in given if repr(text) in says or says.startswith(f"{text}: ")]

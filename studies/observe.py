@@ -234,7 +234,9 @@ def observe(
     run = _Run(endpoint, asked, model, texts, changes.seed, stage)
     named = prompts if isinstance(prompts, str | Path) else counted(len(texts), "text")
     about = {"workload": str(workload), "prompts": str(named), "concurrency": concurrency}
-    found = run.measured(opened.about, arrivals, about)
+    # Of a reading of its own: events of a session can happen once.
+    total = sum(1 for one in opened for _ in requests_of(one))
+    found = run.measured(opened.about, arrivals, about, total)
     if out is not None:
         write_observed(found, Path(out))
     return shown_run(found)
@@ -248,7 +250,9 @@ class _Run:
         self._texts = PromptsInTurn(texts, seed)
         self._lock = Lock()
 
-    def measured(self, about: WorkloadAbout, arrivals: Sequence[Arrival], named: dict[str, Any]) -> ObservedRun:
+    def measured(
+        self, about: WorkloadAbout, arrivals: Sequence[Arrival], named: dict[str, Any], total: int
+    ) -> ObservedRun:
         asked = dict[str, Any](
             url=self._endpoint.url,
             model=self._model,
@@ -268,7 +272,7 @@ class _Run:
         tokenizer = ServerTokenizer(self._endpoint, self._model) if self._asked.count_tokens else None
         before = counters(self._endpoint)
         with held_interrupts() as interrupts:
-            found, ended_at_ps = self._served(arrivals, named["concurrency"], interrupts)
+            found, ended_at_ps = self._served(arrivals, named["concurrency"], interrupts, total)
             stopped = INTERRUPTED if interrupts.heard() else ""
         after = before if stopped else counters(self._endpoint)
         seen = _counted([*found], tokenizer if not stopped else None)
@@ -287,10 +291,9 @@ class _Run:
         return ObservedRun(meta, tuple(seen))
 
     def _served(
-        self, arrivals: Sequence[Arrival], concurrency: int | None, interrupts: Interrupts
+        self, arrivals: Sequence[Arrival], concurrency: int | None, interrupts: Interrupts, total: int
     ) -> tuple[list[Exchange], int]:
-        """(requests, when the last of them ended)."""
-        total = sum(1 for one in arrivals for _ in requests_of(one))
+        """(requests, when the last of them ended); `total` is how many there will be."""
         with Progress(self._stage, total, unit="requests") as progress:
             clock = ClientClock()
             send: Callable[[Arrival, int], Exchange] = partial(self._send, clock=clock)

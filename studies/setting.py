@@ -337,10 +337,12 @@ class Setting(PrefixOptions, PlacementOptions, MixOptions, OrdersOptions, SeedsO
         if not assumed:
             return [*dict.fromkeys(found)]
         taken = f"the recording holds no seconds, so these are those of device {default_cost(self.recording)}"
-        advice = "; for this machine's run paceline profile, then give `cost` here"
+        if self.models:
+            return [*dict.fromkeys(found), taken]
+        advice = "for this machine's run paceline profile, then give `cost` here"
         if is_profiled_here(self.recording):
-            advice = "; `cost` here takes this machine's, of its newest profile of these models"
-        return [*dict.fromkeys(found), taken if self.models else taken + advice]
+            advice = "`cost` here takes this machine's, of its newest profile of these models"
+        return [*dict.fromkeys(found), f"{taken}; {advice}"]
 
     def priced(self, reading: MappedBy = MappedBy.device) -> CostModel:
         """The cost model; `reading` is for a measurement mapped to another device."""

@@ -215,6 +215,7 @@ def head_of(kind: str, target: DecoderShape, name: str) -> ModelInfo | None:
 
     The feed-forward part of such a head does not follow from the target: published ones are dense, some have experts.
     """
+    assert kind in HEADS
     if target.mixture is not None and kind != "medusa":
         return None
     if kind == "medusa":

@@ -134,10 +134,10 @@ def _overall(name: str, one: PolicyFigures) -> list[Cell]:
         table_cell("rejection rate", one.rejected, "%", 1),
         table_cell("target calls per token", one.calls_per_token, digits=3),
         table_cell("speed-up", one.speed_up, "x", 2),
-        table_cell("divergences per 1,000 tokens", getattr(quality, "divergences_per_1000", None), digits=1),
+        table_cell("divergences per 1,000 tokens", None if quality is None else quality.divergences_per_1000, digits=1),
         table_cell("same text", same, "%", 1),
-        table_cell("log-likelihood per token", getattr(quality, "log_prob_per_token", None), "nats", 3),
-        table_cell("of the target's own text", getattr(quality, "own_log_prob_per_token", None), "nats", 3),
+        table_cell("log-likelihood per token", None if quality is None else quality.log_prob_per_token, "nats", 3),
+        table_cell("of the target's own text", None if quality is None else quality.own_log_prob_per_token, "nats", 3),
         table_cell("answers right (own)", right),
     ]
 

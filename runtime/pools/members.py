@@ -90,11 +90,11 @@ class LoadedMember:
     lookup: LookupRule | None  # how it finds what to copy; None unless `ngram`
     # tied ones once; for a submodel those it uses, for a drafter with its own head those over another member's
     # embeddings too
-    num_parameters: int = 0
-    num_layers: int = 0  # decoder layers
-    hidden_size: int = 0  # width of the residual stream
-    kv_bytes_per_token: int = 0  # of keys and values of one context token; of a split model, in each process
-    dtype: str = "none"  # number format in memory; `none` for `ngram`
+    num_parameters: int
+    num_layers: int  # decoder layers
+    hidden_size: int  # width of the residual stream
+    kv_bytes_per_token: int  # of keys and values of one context token; of a split model, in each process
+    dtype: str  # number format in memory; `none` for `ngram`
     tokenizer: Tokenizer | None = None  # of a *foreign* member, which drafts in tokens of its own; None: the pool's
     from_features: bool = False  # drafts from the target's last hidden states (`runtime/features.py`)
 
@@ -281,7 +281,8 @@ def table_rows(member: LoadedMember) -> int:
 
 def describe_lookup(name: str, rule: LookupRule) -> LoadedMember:
     """The model-free member that copies by a rule."""
-    return LoadedMember(name=name, kind="ngram", model=None, lookup=rule)
+    sizes: dict[str, Any] = dict.fromkeys(("num_parameters", "num_layers", "hidden_size", "kv_bytes_per_token"), 0)
+    return LoadedMember(name=name, kind="ngram", model=None, lookup=rule, dtype="none", **sizes)
 
 
 def describe_model(

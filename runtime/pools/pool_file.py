@@ -55,12 +55,16 @@ class PoolFileError(TomlFileError):
 
 @contextmanager
 def named_in(file: Path, field: str = "", value: object = None) -> Iterator[None]:
-    """Raise PoolFileError for a rule that is broken in the block: of this field, or of a config's own."""
+    """Raise PoolFileError for a rule that is broken in the block: of this field, or of a config's own if it is ""."""
     try:
         yield
     except ConfigError as error:
+        if field:
+            raise
         raise PoolFileError(file, error.field, error.rule, error.value) from error
     except BrokenRuleError as error:
+        if not field:
+            raise
         raise PoolFileError(file, field, error.rule, value) from error
 
 

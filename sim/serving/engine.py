@@ -185,7 +185,7 @@ class Replica:
         if serial is None:
             return
         # One that follows another at once comes when the next cycle has begun, and misses its step under any policy.
-        going = self._going or (self._flights and self._flights.going)
+        going = self._going or (None if self._flights is None else self._flights.going)
         misses = going is not None and going.level < self._target and going.start_ps >= at_ps
         self._batch.arrived(Waiting(arrival, serial, from_step=self._scheduler.num_filled + bool(misses)))
         self._asked.load.num_waiting += 1
@@ -526,7 +526,7 @@ class Replica:
 
     def close_books(self, until_ps: int) -> None:
         """Write final figures into the recorder; the run ends then, perhaps within an operation."""
-        going = self._going or (self._flights and self._flights.going)
+        going = self._going or (None if self._flights is None else self._flights.going)
         if going:
             self._books.cut(going.level, going.num_forwards, going.start_ps, going.end_ps, until_ps)
         if self._going and self._operations is not None and self._going.start_ps < until_ps:

@@ -117,6 +117,18 @@ def test_turns_of_a_session_follow_what_they_follow(folder, options):
         assert after.sent_at_ps - before.ended_at_ps >= 0.03e12
 
 
+def test_requests_of_a_graph_are_all_sent(folder):
+    graph = [
+        {"request_id": "tests", "after": ["lead"], "prompt_tokens": 9, "output_tokens": 2},
+        {"request_id": "docs", "after": ["lead", "tests"], "prompt_tokens": 9, "output_tokens": 2},
+    ]
+    lead = {"request_id": "lead", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 3, "graph": graph}
+    (folder / "w.jsonl").write_text(json.dumps(lead))
+    with served() as server:
+        done("observe", server.url, "--prompts", "p.jsonl", "--workload", "w.jsonl", "--out", "run")
+    assert [one.request_id for one in read_observed(folder / "run").requests] == ["lead", "tests", "docs"]
+
+
 def test_chat_and_options_are_sent(folder):
     with served() as server:
         done(*observe(server, "--chat", "--temperature", "0.5", "--ignore-eos", "--seed", "7", "--warmup", "0"))
@@ -292,4 +304,4 @@ def test_a_server_is_calibrated_without_and_with_its_drafter(folder):
     errors = {cell["name"]: cell["error"] for cell in found["cells"]}
     # A first token is one step here, to which a busy machine may add a part: it is judged where no clock is read.
     assert max(abs(errors[f"{name}_s_{part}"]) for name in ("tpot", "e2e") for part in ("mean", "p50")) < 0.03
-    assert json.loads((folder / "mine.json").read_text()) == terms
+    assert json.loads((folder / "mine.json").read_text()) == terms | {"draft": terms["draft"] | {"draft_lengths": [3]}}

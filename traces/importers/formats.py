@@ -157,7 +157,7 @@ def unlike(first: Fields) -> TraceFormatError:
         return _refusal(first.place, rule, message_of(error, _MOST_SHOWN))
     choices = list(_choices(first.values))
     kinds = ("chat.completion.chunk", "text_completion")
-    if "usage" not in first and (any("delta" in one for one in choices) or first.values.get("object") in kinds):
+    if "usage" not in first.values and (any("delta" in one for one in choices) or first.values.get("object") in kinds):
         how = "that was cut, without a finish_reason and usage; save the stream to its end"
         if any(one.get("finish_reason") for one in choices):
             how = "without its last chunk, of usage; ask for stream_options.include_usage"
