@@ -162,7 +162,9 @@ class TorchWorld:
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
         """Let a member draft; requests whose logits or caches are broken fail alone."""
-        return DraftResults(*self._operation(level, items, self._draft.run))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._draft.run(level, sound) if sound or not failed else []
+        return DraftResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """Let a member judge; requests whose logits or caches are broken fail alone.
@@ -173,8 +175,9 @@ class TorchWorld:
         Raises:
             MemoryError: a chunk has no room.
         """
-        run = partial(self._verify.run, chunks=chunks)
-        return VerifyResults(*self._operation(level, items, run))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._verify.run(level, sound, chunks) if sound or not failed else []
+        return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def check_ahead(self) -> None:
         """Members may always work ahead here, in threads or in turns."""
@@ -194,11 +197,15 @@ class TorchWorld:
 
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
         """Let a member draft trees; requests whose logits or caches are broken fail alone."""
-        return DraftResults(*self._operation(level, items, self._trees.draft))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._trees.draft(level, sound) if sound or not failed else []
+        return DraftResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Let a member judge trees; requests whose logits or caches are broken fail alone."""
-        return VerifyResults(*self._operation(level, items, self._trees.verify))
+        start_s, sound, failed = self._begin(level, items)
+        rows = self._trees.verify(level, sound) if sound or not failed else []
+        return VerifyResults(_with_failed(items, rows, failed), *self._since(level, start_s))
 
     def _begin(self, level: int, items: Sequence[Item]) -> tuple[float, list[Item], dict[str, Failed]]:
         """(start of an operation, seconds; items that run; requests with wrong caches, as failures by id).
@@ -219,15 +226,10 @@ class TorchWorld:
                     failed[session.request_id] = Failed(error)
         return start_s, [item for item in items if item[0].request_id not in failed], failed
 
-    def _operation(
-        self, level: int, items: Sequence[Item], run: Callable[[int, list[Item]], Rows[Row]]
-    ) -> tuple[Rows[Row], list[Forward], float, float, PrefixCounts]:
-        """What `run` answers for an operation's requests, and what ran, as the fields of `RowResults`."""
-        start_s, sound, failed = self._begin(level, items)
-        rows = _with_failed(items, run(level, sound) if sound or not failed else [], failed)
+    def _since(self, level: int, start_s: float) -> tuple[list[Forward], float, float, PrefixCounts]:
+        """Of the operation that ran: (forwards, seconds, share of free memory, prefix counts)."""
         counts = self._executor.sharing.take_counts(level)
-        forwards = list(self._executor.forwards_run())
-        return rows, forwards, self.clock.now_s() - start_s, self.manager.free_share, counts
+        return list(self._executor.forwards_run()), self.clock.now_s() - start_s, self.manager.free_share, counts
 
     def _foreign_drafters(self) -> dict[int, ForeignDrafter]:
         drafters = {}

@@ -25,12 +25,13 @@ from .configs import (
     end_tokens_of_target,
     give_head,
     left_off_of_target,
+    named_in,
     read_member_config,
     submodel_of,
 )
 from .heads import SubsetHead
 from .members import device_of, num_parameters_of, usable_device
-from .pool_file import MemberEntry, PoolFile, PoolFileError, named_in, read_pool_file
+from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
 from .tokenizer_files import load_tokenizer
 
 Answer = TypeVar("Answer")

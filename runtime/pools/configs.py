@@ -13,6 +13,7 @@ end, else from config.json (transformers 5.23, `GenerationMixin.adjust_generatio
 import inspect
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from importlib.resources import files
@@ -31,15 +32,30 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 from ...base.files import checked_config
 from ...traces.quantisation import QUANTISED_FILES, QUANTISED_KEYS
 from ..forward import EAGER, FULL, SLIDING, attention_of, find_cache_argument, layer_windows
-from ..refusals import ConfigError, in_one_line
+from ..refusals import BrokenRuleError, ConfigError, in_one_line
 from ..tokenizers import Alignment, num_token_ids
 from .heads import SubsetHead, read_head_tokens, share_embeddings
-from .pool_file import HUB_ID, ForcedPoolFile, MemberEntry, PoolContent, PoolFile, PoolFileError, named_in
+from .pool_file import HUB_ID, ForcedPoolFile, MemberEntry, PoolContent, PoolFile, PoolFileError
 from .published import fetched
 from .submodels import make_submodel, read_low_rank, restore
 from .tokenizer_files import file_beside, quiet_loading
 
 RULES = tomllib.loads(files(__package__).joinpath("config_rules.toml").read_text(encoding="utf-8"))
+
+
+@contextmanager
+def named_in(file: Path, field: str = "", value: object = None) -> Iterator[None]:
+    """Raise PoolFileError for a rule that is broken in the block: of this field, or of a config's own if it is ""."""
+    try:
+        yield
+    except ConfigError as error:
+        if field:
+            raise
+        raise PoolFileError(file, error.field, error.rule, error.value) from error
+    except BrokenRuleError as error:
+        if not field:
+            raise
+        raise PoolFileError(file, field, error.rule, value) from error
 
 
 def check_values(values: Mapping[str, Any]) -> None:

@@ -12,10 +12,10 @@ from ..features import give_input, read_input_weight
 from ..forward import attention_of, check_masks
 from ..ranks import Ranks, check_split, split_options
 from ..refusals import in_one_line, in_words
-from .configs import MemberConfig
+from .configs import MemberConfig, named_in
 from .heads import embedding_names, own_embeddings
 from .members import device_of
-from .pool_file import MemberEntry, PoolFileError, named_in
+from .pool_file import MemberEntry, PoolFileError
 from .tokenizer_files import quiet_loading
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.

@@ -21,12 +21,13 @@ from .configs import (
     end_tokens_of_target,
     give_head,
     left_off_of_target,
+    named_in,
     read_member_configs,
     submodel_of,
 )
 from .loading import load_model
 from .members import LoadedMember, LoadedMembers, describe_entry, on_devices
-from .pool_file import PoolFile, named_in, read_pool_file
+from .pool_file import PoolFile, read_pool_file
 from .published import fetched_origin
 from .tokenizer_files import load_member_tokenizers, load_tokenizer
 

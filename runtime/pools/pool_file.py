@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -14,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ...base.files import shipped_names
 from ...base.toml import TomlFileError, checked_toml, read_toml
 from ...decoding.prompt_lookup import LookupRule, Occurrence
-from ..refusals import BrokenRuleError, ConfigError
 from .published import TOKENIZER, fetched
 
 
@@ -51,21 +49,6 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 class PoolFileError(TomlFileError):
     """One thing that is wrong with a pool file or with what it points to."""
-
-
-@contextmanager
-def named_in(file: Path, field: str = "", value: object = None) -> Iterator[None]:
-    """Raise PoolFileError for a rule that is broken in the block: of this field, or of a config's own if it is ""."""
-    try:
-        yield
-    except ConfigError as error:
-        if field:
-            raise
-        raise PoolFileError(file, error.field, error.rule, error.value) from error
-    except BrokenRuleError as error:
-        if not field:
-            raise
-        raise PoolFileError(file, field, error.rule, value) from error
 
 
 class MemberEntry(BaseModel):

@@ -202,14 +202,30 @@ class Replica:
             UnrecordedContextError: strict, and a decision is not recorded.
             CostRangeError: an operation outside the range of the cost model.
         """
-        flights, scheduler = self._flights, self._scheduler
+        flights, asked, scheduler = self._flights, self._asked, self._scheduler
+        target, decides = self._target, self._decides
         while True:
             if flights is not None and (flights.is_under_way or self._goes_round()):
                 now_ps = self._flown(flights, now_ps, until_ps)
                 if flights.going is not None:
                     self._told, self.end_ps = False, flights.going.end_ps
                     return self.end_ps
-            going = self._next(now_ps)
+            going, start_ps = None, now_ps
+            while going is None:
+                op, self._kept = self._kept, None
+                if op is None:
+                    op = asked.next_op(start_ps / PS_PER_S)
+                    if decides:
+                        start_ps += self._decided_ps(start_ps)
+                if asked.committed and self._has_ended(start_ps):
+                    self._kept = op
+                    going = Going(target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps)
+                    break
+                level, drafts, rows = op or (target, VERIFIES, [])
+                if level == target:
+                    going = self._step(rows, now_ps, start_ps)
+                    break
+                going = self._below(level, drafts, rows, now_ps, start_ps)
             if scheduler.has_moved and going is not None:
                 scheduler.has_moved = False
                 self._books.note_state(now_ps)
@@ -221,25 +237,6 @@ class Replica:
                 self.end_ps = going.end_ps
                 return self.end_ps
             now_ps = self._carry_out(going)
-
-    def _next(self, now_ps: int) -> Going | None:
-        """Choose the next operation; None: there is nothing to run."""
-        asked, target, start_ps = self._asked, self._target, now_ps
-        while True:
-            op, self._kept = self._kept, None
-            if op is None:
-                op = asked.next_op(start_ps / PS_PER_S)
-                if self._decides:
-                    start_ps += self._decided_ps(start_ps)
-            if asked.committed and self._has_ended(start_ps):
-                self._kept = op
-                return Going(target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps)
-            level, drafts, rows = op or (target, VERIFIES, [])
-            if level == target:
-                return self._step(rows, now_ps, start_ps)
-            going = self._below(level, drafts, rows, now_ps, start_ps)
-            if going is not None:
-                return going
 
     def _goes_round(self) -> bool:
         """Whether all decoding requests are at the start of a round, and nothing else comes first."""
