@@ -217,7 +217,7 @@ def _check_values(path: Path, grid: SweepGrid, keys: Mapping[str, str]) -> None:
     axes = {name: values for name, values in grid.axes.items() if name not in ("policy", "seed")}
     for name in [*keys, *(name for name in axes if name not in keys)]:
         for value in axes[name]:
-            # Every rate is one of the same workload, which is read to the end for it.
+            # Beside other values one rate is enough: a workload may be read to the end for each.
             rates = {"rate": axes["rate"][:1]} if "rate" in axes else {}
             some = replace(grid, axes={**axes, **rates, "seed": grid.axes["seed"][:1], name: (value,)})
             if value is None or len(some) > MOST_TRIED:

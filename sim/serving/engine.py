@@ -22,7 +22,7 @@ from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from .asked import AskedPolicy
 from .charges import to_ps
-from .flights import Flights
+from .flights import Flights, Operation
 from .limits import Admission
 from .memory import FirstBlocks, first_blocks_of
 from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
@@ -156,6 +156,11 @@ class Replica:
         """Decisions that were modelled rather than replayed."""
         return self._asked.num_modelled
 
+    @property
+    def _running(self) -> Going | Operation | None:
+        """The running operation."""
+        return self._going or (None if self._flights is None else self._flights.going)
+
     def signals(self) -> ReplicaSignals:
         """See `routers.WatchedReplica`."""
         queued_tokens, free_share = self._batch.queued_tokens, self._memory.target.free_share
@@ -185,7 +190,7 @@ class Replica:
         if serial is None:
             return
         # One that follows another at once comes when the next cycle has begun, and misses its step under any policy.
-        going = self._going or (None if self._flights is None else self._flights.going)
+        going = self._running
         misses = going is not None and going.level < self._target and going.start_ps >= at_ps
         self._batch.arrived(Waiting(arrival, serial, from_step=self._scheduler.num_filled + bool(misses)))
         self._asked.load.num_waiting += 1
@@ -523,7 +528,7 @@ class Replica:
 
     def close_books(self, until_ps: int) -> None:
         """Write final figures into the recorder; the run ends then, perhaps within an operation."""
-        going = self._going or (None if self._flights is None else self._flights.going)
+        going = self._running
         if going:
             self._books.cut(going.level, going.num_forwards, going.start_ps, going.end_ps, until_ps)
         if self._going and self._operations is not None and self._going.start_ps < until_ps:
