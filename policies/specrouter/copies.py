@@ -102,7 +102,9 @@ class Copies:
         most_s, judge, copied = 0.0, None, tuple[int, ...]()
         for tokens, _, sums in candidates:
             expected = sums if len(sums) <= most else sums[:most]
-            for verify, token_s, cost_s in worths if expected else ():
+            for verify, token_s, cost_s, least_s in worths if expected else ():
+                if token_s * expected[-1] - least_s <= most_s:  # as most candidates
+                    continue
                 saved_s = [token_s * number - each_s for number, each_s in zip(expected, cost_s, strict=False)]
                 best_s = max(saved_s)
                 if best_s > most_s:

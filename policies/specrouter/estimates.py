@@ -22,6 +22,7 @@ right, so no round is spent on learning this. Letter: L members.
 
 from collections.abc import Sequence
 from math import exp, expm1, log, nan
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -370,8 +371,8 @@ class PairAgreement:
         self._all = _Counts(num_members), _Counts(num_members)  # of equal tokens, and of SimScores
         self._by_tag: dict[str, tuple[_Counts, _Counts]] = {}
         self._ease: dict[str | None, float] = {}  # by tag, log-odds
-        # `[L, L]` of all tags, weights and rates; None: to be computed
-        self._shared: tuple[Floats, Floats] | None = None
+        # `[L * L]` of all tags, weights and rates; None: to be computed. Lists: few elements are slow in arrays.
+        self._shared: tuple[list[float], list[float]] | None = None
         self._compared = _Compared(num_members)
 
     def note(self, tag: str, lower: int, higher: int, *, kept: bool, similar: float) -> None:
@@ -417,69 +418,85 @@ class PairAgreement:
 
     def freshness(self) -> Floats:
         """`[L, L]` tokens of every pair, of all tags, older ones for less (`fade`)."""
-        return self._read(self._all, "fresh")
+        return self._square(self._read(self._all, "fresh"))
 
-    def weight(self, tag: str | None) -> Floats:
-        """`[L, L]` tokens behind the rate of every pair; None for those of all tags."""
-        tokens = self._read(self._all, "tokens")
-        if tag is None:
-            return tokens
-        shared: Floats = np.minimum(tokens, self._constants.tag_tokens)
-        own = self._by_tag.get(tag)
-        return shared if own is None else shared + self._read(own, "tokens")
+    def weight(self, tag: str) -> Floats:
+        """`[L, L]` tokens behind the rate of every pair."""
+        most, own = self._constants.tag_tokens, self._by_tag.get(tag)
+        shared = [min(tokens, most) for tokens in self._read(self._all, "tokens")]
+        return self._square(shared if own is None else list(map(add, shared, self._read(own, "tokens"))))
 
     def rates(self, tag: str | None) -> Floats:
         """`[L, L]` acceptance of row's tokens by column's member, 0 to 1, above the diagonal; None for all tags."""
         own = None if tag is None else self._by_tag.get(tag)
         if self._shared is None:
-            known, guessed = self._read(self._all, "tokens"), self._constants.guess_tokens
-            right = self._read(self._all, "sums")
-            guess = _guess(known[:, -1].tolist(), right[:, -1].tolist(), self._constants)
-            known += guessed
-            self._shared = known, (right + guessed * guess) / known
+            guessed, last = self._constants.guess_tokens, slice(self._size - 1, None, self._size)
+            known, right = self._read(self._all, "tokens"), self._read(self._all, "sums")
+            guess = _guess(known[last], right[last], self._constants)
+            known = [tokens + guessed for tokens in known]
+            self._shared = (
+                known,
+                [(kept + guessed * rate) / tokens for kept, rate, tokens in zip(right, guess, known, strict=True)],
+            )
         known, shared = self._shared
         if own is None:
-            return shared
+            return self._square(shared)
         counts, sums = self._read(own, "tokens"), self._read(own, "sums")
         if self._eased:
             shared = self._for_tag(tag, known, shared, counts, sums)
-        rates: Floats = (sums + self._constants.tag_tokens * shared) / (counts + self._constants.tag_tokens)
-        return rates
+        weight = self._constants.tag_tokens
+        found = [
+            (kept + weight * rate) / (tokens + weight) for kept, rate, tokens in zip(sums, shared, counts, strict=True)
+        ]
+        return self._square(found)
 
-    def _for_tag(self, tag: str | None, known: Floats, shared: Floats, counts: Floats, sums: Floats) -> Floats:
+    def _for_tag(
+        self, tag: str | None, known: list[float], shared: list[float], counts: list[float], sums: list[float]
+    ) -> list[float]:
         """Rates of all tags for the text of one: log-odds moved by how much easier it is than the text behind them."""
-        bounded = shared.clip(LEAST_RATE, 1.0 - LEAST_RATE)
-        odds = np.exp(-self._read(self._all, "ease") / known) * bounded / (1.0 - bounded)
+        odds = []
+        for ease, tokens, rate in zip(self._read(self._all, "ease"), known, shared, strict=True):
+            bounded = min(max(rate, LEAST_RATE), 1.0 - LEAST_RATE)
+            odds.append(exp(-ease / tokens) * bounded / (1.0 - bounded))
         weight, before = self._constants.ease_tokens, self._ease.get(tag, 0.0)
-        expected = odds / (odds + exp(-before))
-        missing = float((sums - counts * expected).sum()) - weight * before
-        ease = before + missing / (float((counts * expected * (1.0 - expected)).sum()) + weight)
+        missing, information, against = -weight * before, weight, exp(-before)
+        for odd, tokens, kept in zip(odds, counts, sums, strict=True):
+            if tokens:
+                expected = odd / (odd + against)
+                missing += kept - tokens * expected
+                information += tokens * expected * (1.0 - expected)
         most = self._constants.most_ease
-        self._ease[tag] = ease = min(max(ease, -most), most)
-        moved: Floats = odds / (odds + exp(-ease))
-        return moved
+        self._ease[tag] = ease = min(max(before + missing / information, -most), most)
+        against = exp(-ease)
+        return [odd / (odd + against) for odd in odds]
 
-    def _read(self, counts: tuple[_Counts, _Counts], what: str) -> Floats:
-        """`[L, L]` of equal tokens, or of SimScores where rates are these and most tokens of the pair have one."""
-        equal: Floats = np.array(getattr(counts[0], what))
-        if self.uses_simscore:
-            overall, similar = self._all
-            known = np.array(similar.tokens) >= MOSTLY * np.array(overall.tokens)
-            equal = np.where(known, np.array(getattr(counts[1], what)), equal)
-        return equal.reshape(self._size, self._size)
+    def _read(self, counts: tuple[_Counts, _Counts], what: str) -> list[float]:
+        """`[L * L]` of equal tokens, or of SimScores where rates are these and most tokens of the pair have one."""
+        equal: list[float] = getattr(counts[0], what)
+        if not self.uses_simscore:
+            return equal
+        overall, similar = self._all
+        return [
+            scored if known >= MOSTLY * tokens else plain
+            for plain, scored, known, tokens in zip(
+                equal, getattr(counts[1], what), similar.tokens, overall.tokens, strict=True
+            )
+        ]
+
+    def _square(self, pairs: list[float]) -> Floats:
+        return np.array(pairs).reshape(self._size, self._size)
 
 
-def _guess(counts: list[float], sums: list[float], constants: RouterConstants) -> Floats:
-    """`[L, L]` rates of pairs without tokens, from each member's tokens that the target judged and kept, both `[L]`."""
+def _guess(counts: list[float], sums: list[float], constants: RouterConstants) -> list[float]:
+    """`[L * L]` rates of pairs without tokens, from tokens of each member that the target judged, and kept, `[L]`."""
     guess, guesses, rates = constants.first_rate, list[float](), list[float]()
     for judged, kept in zip(counts[:-1], sums[:-1], strict=True):
         guesses.append(guess)
         rates.append((kept + constants.guess_tokens * guess) / (judged + constants.guess_tokens))
         guess = 1.0 - constants.fewer_misses * (1.0 - rates[-1])
-    by_target = np.array([*rates, 1.0])
-    rows = by_target[:, None]
-    pairs: Floats = 0.5 * (np.minimum(1.0, rows / by_target) + rows * by_target)
-    pairs[:-1, -1] = guesses
+    by_target = [*rates, 1.0]
+    pairs = [0.5 * (min(1.0, row / column) + row * column) for row in by_target for column in by_target]
+    pairs[len(counts) - 1 : -1 : len(counts)] = guesses
     return pairs
 
 

@@ -36,6 +36,7 @@ class CopyWorth(NamedTuple):
     token_s: float  # worth of a token that it keeps, seconds
     # `[N]` seconds of copies of 1 to N tokens, less the worth of the level's own token
     cost_s: tuple[float, ...]
+    least_s: float  # of these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +147,8 @@ class Planner:
 
     def worth(self, level: int, token_s: float, cost_s: Floats) -> CopyWorth:
         """The worth of copies that a level judges."""
-        return CopyWorth(self._verifies[level], token_s, tuple(cost_s.tolist()))
+        each_s = tuple(cost_s.tolist())
+        return CopyWorth(self._verifies[level], token_s, each_s, min(each_s))
 
     def notation(self, chain: FoundChain) -> str:
         """A found chain as text, with its windows."""

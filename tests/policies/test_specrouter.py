@@ -275,7 +275,7 @@ DEFAULTS = RouterOptions(
     **{name: option.default for name, option in list(signature(SpecRouter).parameters.items())[1:]}
 )
 # A copied token takes nothing, and saves a second if it is right.
-FREE = CopyWorth(Verify("target"), 1.0, (0.0,) * DEFAULTS.most)
+FREE = CopyWorth(Verify("target"), 1.0, (0.0,) * DEFAULTS.most, 0.0)
 
 
 def copies_of(**options):
@@ -283,7 +283,7 @@ def copies_of(**options):
 
 
 def judged_by(name, saved_s=1.0):
-    return CopyWorth(Verify(name), saved_s, FREE.cost_s)
+    return CopyWorth(Verify(name), saved_s, FREE.cost_s, FREE.least_s)
 
 
 def copied(copies, seen, worth=FREE):
@@ -342,9 +342,9 @@ def test_no_more_is_copied_than_pays():
     text = TextSeen("r", [1, 2, 3, 4, 5, 6, 1, 2, 3])
     whole = copied(copies_of(), text)
     assert whole[:3] == (4, 5, 6)
-    dear = CopyWorth(Verify("target"), 1.0, tuple(0.9 * count for count in range(1, DEFAULTS.most + 1)))
+    dear = CopyWorth(Verify("target"), 1.0, tuple(0.9 * count for count in range(1, DEFAULTS.most + 1)), 0.9)
     assert copied(copies_of(), text, dear) == ()
-    longer = CopyWorth(Verify("target"), 1.0, tuple(0.6 * count for count in range(1, DEFAULTS.most + 1)))
+    longer = CopyWorth(Verify("target"), 1.0, tuple(0.6 * count for count in range(1, DEFAULTS.most + 1)), 0.6)
     some = copied(copies_of(), text, longer)
     assert 0 < len(some) < len(whole)
     assert whole[: len(some)] == some
