@@ -163,7 +163,7 @@ class Replica:
 
     def signals(self) -> ReplicaSignals:
         """See `routers.WatchedReplica`."""
-        queued_tokens, free_share = self._batch.queued_tokens, self._memory.target.free_share
+        queued_tokens, free_share = self._batch.queued_tokens, self._memory.free_share
         return ReplicaSignals(self.num_running, self.num_waiting, queued_tokens, free_share)
 
     def cached_tokens(self, arrival: Arrival) -> int:
