@@ -394,8 +394,9 @@ class Replica:
         short: list[ServedRequest] = []
         for request in rows:
             context, held, room = request.num_text + len(request.tokens), request.cached[level], request.room_held
-            if not drafts and held >= request.num_text + request.first:
-                held = request.num_text + request.first - 1
+            before = context - 1 if drafts else request.num_text + request.first - 1
+            if held > before:
+                held = before
             new_tokens += context - held
             held_tokens += held
             wanted = context + request.asked
