@@ -222,19 +222,19 @@ class ServingCharges:
             if not rows:
                 return 0, 0, 0
         (new_tokens, held_tokens), model, forward_ps = fed, self._names[level], self.forward_ps
-        count, num_forwards = len(rows), longest - (not new_tokens)
+        count = len(rows)
         duration_ps = forward_ps(model, count, new_tokens, held_tokens)
         if longest == 1:
-            return num_forwards, new_tokens, duration_ps
+            return longest, new_tokens, duration_ps
         if longest == shortest:
             middle = held_tokens + new_tokens + count * (longest - 2) // 2
             duration_ps += (longest - 1) * forward_ps(model, count, count, middle)
-            return num_forwards, new_tokens + (longest - 1) * count, duration_ps
+            return longest, new_tokens + (longest - 1) * count, duration_ps
         contexts = [session.num_text + len(session.tokens) for session in rows]
         for some, repeats, each_ps in later_forwards(forward_ps, model, lengths, contexts):
             duration_ps += repeats * each_ps
             new_tokens += repeats * some
-        return num_forwards, new_tokens, duration_ps
+        return longest, new_tokens, duration_ps
 
     def _drafted_otherwise(
         self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]

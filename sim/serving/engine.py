@@ -97,7 +97,7 @@ class Replica:
         self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, self._reached)
         self._told = False
         self._flights = self._flights_of(spec) if may_lag else None
-        self.end_ps = 0
+        self._planned_ps = self.end_ps = 0  # of the planned operation; it starts once the policy has decided
 
     def _flights_of(self, spec: ReplicaSpec) -> Flights | None:
         """None for a policy whose rounds are not known in advance."""
@@ -163,7 +163,7 @@ class Replica:
 
     def signals(self) -> ReplicaSignals:
         """See `routers.WatchedReplica`."""
-        queued_tokens, free_share = self._batch.queued_tokens, self._memory.target.free_share
+        queued_tokens, free_share = self._batch.queued_tokens, self._memory.free_share
         return ReplicaSignals(self.num_running, self.num_waiting, queued_tokens, free_share)
 
     def cached_tokens(self, arrival: Arrival) -> int:
@@ -191,7 +191,7 @@ class Replica:
             return
         # One that follows another at once comes when the next cycle has begun, and misses its step under any policy.
         going = self._running
-        misses = going is not None and going.level < self._target and going.start_ps >= at_ps
+        misses = going is not None and going.level < self._target and self._planned_ps >= at_ps
         self._batch.arrived(Waiting(arrival, serial, from_step=self._scheduler.num_filled + bool(misses)))
         self._asked.load.num_waiting += 1
         self._books.note_state(at_ps)
@@ -213,7 +213,7 @@ class Replica:
             if flights is not None and (flights.is_under_way or self._goes_round()):
                 now_ps = self._flown(flights, now_ps, until_ps)
                 if flights.going is not None:
-                    self._told, self.end_ps = False, flights.going.end_ps
+                    self._planned_ps, self._told, self.end_ps = flights.going.start_ps, False, flights.going.end_ps
                     return self.end_ps
             going, start_ps = None, now_ps
             while going is None:
@@ -236,7 +236,7 @@ class Replica:
                 self._books.note_state(now_ps)
             # After the end of a request, or tokens that others waited for, others may arrive.
             if going is None or going.end_ps >= until_ps or self._told:
-                self._going, self._told = going, False
+                self._planned_ps, self._going, self._told = now_ps, going, False
                 if going is None:
                     return None
                 self.end_ps = going.end_ps
@@ -394,8 +394,9 @@ class Replica:
         short: list[ServedRequest] = []
         for request in rows:
             context, held, room = request.num_text + len(request.tokens), request.cached[level], request.room_held
-            if not drafts and held >= request.num_text + request.first:
-                held = request.num_text + request.first - 1
+            before = context - 1 if drafts else request.num_text + request.first - 1
+            if held > before:
+                held = before
             new_tokens += context - held
             held_tokens += held
             wanted = context + request.asked

@@ -182,7 +182,7 @@ class FlownRounds:
         return number
 
     def _shape(self, played: PlayedRound, lacking: tuple[int, ...]) -> Shape:
-        """Raises UnfitError where members do not alternate, one has read all, or one was not known to be used."""
+        """Raises UnfitError where members do not alternate, or one was not known to be used."""
         held = [0] * len(self._keeps)
         for level, tokens in zip(self.levels, lacking, strict=True):
             held[level] = -tokens
@@ -223,9 +223,7 @@ class FlownRounds:
             self.levels.append(level)
             raise UnfitError
         if drafts:
-            before = held[level]
-            if before == pending:  # all was read already: its first forward would be fed nothing
-                raise UnfitError
+            before = min(held[level], pending - 1)
             if drafted:
                 held[level] = pending + drafted - 1
         else:

@@ -317,11 +317,6 @@ class MemberKv:
         return sum(blocks) * self._block_tokens
 
     @property
-    def free_share(self) -> float:
-        """Share of the blocks that are available to owners, in [0, 1]: free and evictable ones."""
-        return self.available_blocks / self.limits.num_blocks
-
-    @property
     def hits(self) -> PrefixHits:
         """Look-ups and hits of `open` so far."""
         found = self._found_blocks

@@ -214,15 +214,19 @@ class ServedRequest(Session):
         return self.num_text - self.cached[self._target]
 
     def feed(self, level: int, *, verify: bool) -> tuple[int, int]:
-        """See `Session`; a chunk, if one is planned for the member."""
-        held, text = self.cached[level], self.num_text
+        """See `Session`; a chunk, if one is planned for the member.
+
+        A member that judged all of a segment may draft the next one's first token: it reads the last one again.
+        """
+        held, text, context = self.cached[level], self.num_text, self.num_text + len(self.tokens)
         if self.chunk and level == self.chunk_level:
             return self.chunk, held
+        before = context - 1
         if verify:
             before = text - 1 if level == self._target else text + self.first_unjudged(level) - 1
-            if held > before:
-                held = before
-        return text + len(self.tokens) - held, held
+        if held > before:
+            held = before
+        return context - held, held
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """See `Session`; the end of a segment does not end the request."""

@@ -7,7 +7,9 @@ from paceline.sim.cost.base import CostModel
 from paceline.sim.replay_tables import tables_of
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.errors import TraceFormatError
+from paceline.traces.profile import DecideSeconds
 from paceline.traces.workloads import open_workload
+from paceline.traces.workloads.arrival import Arrival
 
 from .both_ways import BY_PENDING, LinedLineCost, cases, check, settings_of
 from .served_runs import Run, limits_of, pico
@@ -122,3 +124,21 @@ def test_a_drafter_that_is_never_right_gains_nothing(stepwise):
         spent[policy] = [left - arrived for arrived, left in ended(run)]
     assert spent["draft:1/target"] == pytest.approx(spent["target"], rel=1e-5)
     assert sum(spent["draft:1/target"]) > sum(spent["target"])
+
+
+class Thinking(NearlyFree):
+    """A policy that takes 2 ms for each step, and a drafter that takes 2 ms."""
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        return 0.01 if model == "target" else 0.002
+
+    def decide_s(self, policy):
+        return DecideSeconds.of_step(0.002)
+
+
+def test_who_comes_while_the_policy_thinks_is_in_the_next_step():
+    """The first request thinks from 10 ms, drafts from 12, thinks from 14 for the step at 16: all come before that."""
+    for comes_ms in (11, 13, 14):
+        arrivals = [Arrival("first", 0, 20, 9), Arrival("then", comes_ms * 10**9, 20, 1)]
+        times = Run(arrivals, pico(), "draft:1/target", cost=Thinking()).go().times()
+        assert [at_ps // 10**9 for at_ps in times["then"]] == [14, 26, 26], comes_ms

@@ -201,6 +201,35 @@ def test_rows_of_a_cycle_may_be_verified_by_different_members():
     assert slim.forwards > 0
 
 
+class JudgesAndDrafts:
+    """One member judges the tokens of a smaller one, and writes the first token of each round."""
+
+    about = About(lossless=True, by_pending=True)
+
+    def decide(self, seen):
+        if not seen.num_pending:
+            return Draft("mid", 1)
+        if seen.num_pending == 1 and seen.has_room:
+            return Draft("draft", 3)
+        return Verify("mid" if seen.waiting("mid") else "target")
+
+    def learn(self, outcome):
+        pass
+
+
+class FedCost(LineCost):
+    """Refuses a forward in which a row is fed nothing."""
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        assert new_tokens >= num_rows
+        return super().forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+
+
+def test_who_judged_a_whole_answer_is_fed_its_last_token_to_draft_the_next():
+    arrivals = [Arrival(f"q{index}", 10**8 * index, 10 + index, 300) for index in range(4)]
+    check(arrivals, pico(), JudgesAndDrafts, cost=FedCost(pico()))
+
+
 class FreeCost(LineCost):
     """Of some members forwards take no time."""
 

@@ -1,15 +1,18 @@
 """What a router sees of all caches at once is what it sees of each."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.routers import Dispatcher, ReplicaSignals, RouterError
+from paceline.traces.workloads.arrival import Arrival
 from paceline.traces.workloads.sessions import Node, SessionGraph, Turn, Waits, runs_of
 
 from ..engine.both_ways import tight
 from ..engine.lined_costs import LinedLineCost
-from ..engine.served_runs import Run, pico, target_only
+from ..engine.served_runs import Run, limits_of, pico, target_only
 from ..graphs.random_graphs import Begun, begun_graphs
 from .test_dispatcher import REQUEST, Replica
 
@@ -88,6 +91,30 @@ def test_a_snapshot_holds_what_is_being_written(policy):
     assert first == each == steps
     of_first = first[1][0][1]
     assert 40 < of_first < 80
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_routers_see_the_share_of_the_member_with_the_least(stepwise):
+    """A draft with less memory than the target makes its replica full."""
+    shares = []
+
+    class Looking:
+        def pick(self, arrival, seen):
+            shares.append(seen.signals[0].free_kv_share)
+            return 0
+
+    limits = limits_of(pico(), num_blocks=100)
+    limits = replace(limits, kv=limits.kv | {"draft": KvLimits(num_blocks=20, block_tokens=4)})
+    arrivals = [Arrival("reads", 0, 40, 20), Arrival("asks", 10**9, 1, 1)]
+    Run(
+        arrivals,
+        pico(),
+        "draft:4/target",
+        limits,
+        stepwise=stepwise,
+        dispatch=lambda replicas: Dispatcher(Looking(), "looking", replicas),
+    ).go()
+    assert shares == [1, 8 / 20]
 
 
 def test_signals_are_asked_for_where_they_are_looked_at():
