@@ -340,7 +340,7 @@ def test_seconds_are_found_again_in_another_run(observed_runs):
     with pytest.raises(ValueError, match=r"replicas\[0\]\.cost cannot be taken: .*w\.json: file: must be a readable"):
         validate_observed(observed_runs / "b", cluster=cluster)
     fitting = {"calibrate_on": observed_runs / "a", "write_cost": observed_runs / "w.json"}
-    found = validate_observed(observed_runs / "b", cluster=cluster, **fitting)
+    found = validate_observed(observed_runs / "b", cluster=cluster, **fitting, mean_bound=1e-6)
     assert max(abs(cell.error) for cell in found.cells) < 0.03
     told = found.to_json()["calibration"]
     assert told["misfit"] == found.calibration.misfit < 0.02
@@ -348,7 +348,11 @@ def test_seconds_are_found_again_in_another_run(observed_runs):
     decode_s = SECONDS["intercept_s"] + SECONDS["per_new_token_s"]
     assert line["intercept_s"] + line["per_new_token_s"] == pytest.approx(decode_s, rel=0.02)
     assert line["per_new_token_s"] == pytest.approx(SECONDS["per_new_token_s"], rel=0.02)
-    assert json.loads((observed_runs / "w.json").read_text()) == told["cost"]
+    judged = {"runs": [found.calibration.runs[0]], "observed": found.meta["observed"], "within": False}
+    assert json.loads((observed_runs / "w.json").read_text()) == told["cost"] | {
+        "fit": judged | {"verdict": found.lines()[-1]}
+    }
+    assert "figures are within their bounds; beyond: TTFT mean" in found.lines()[-1]
     assert all(term["low"] <= term["seconds"] <= term["high"] for term in told["terms"])
 
 
@@ -434,6 +438,7 @@ def test_terms_of_target_and_drafter_are_found_in_runs_with_and_without_drafts(d
     assert "as all drafts have 3" in told
     file = json.loads(written.read_text())
     assert file["draft"].pop("draft_lengths") == [3]
+    assert file.pop("fit")["within"] is found["within"] is True
     assert file == cost
     again = json.loads(done("validate", "--observed", here["d"], "--cost", written, *options))
     assert [cell["simulated"] for cell in again["cells"]] == pytest.approx(
