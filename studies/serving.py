@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ArgumentError, check_within
+from ..base.errors import ArgumentError, check_within, counted
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of, members_run_by
@@ -514,7 +514,8 @@ def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]
             "starts again"
         )
     if num_modelled:
-        found.append(f"{num_modelled:,} decisions were modelled rather than replayed")
+        tokens = counted(num_emitted, "output token")
+        found.append(f"{num_modelled:,} decisions were modelled rather than replayed, over {tokens}")
     return found
 
 

@@ -193,8 +193,8 @@ def _pace(requests: ReplayedRequests, log: ServingLog) -> list[str]:
         f"{np.expm1(mean):+.1%} in its {name} half" for mean, name in ((first, "first"), (second, "second"))
     )
     return [
-        f"the pace of {requests.name} changed: after the first token, simulated times are off by {told} (seconds of "
-        "the machine that change from run to run make errors of this size; observe runs in turns)"
+        f"the pace of {requests.name} changed: after the first token, simulated times are off by {told} (a machine "
+        "whose pace changes makes errors of this size; use a quieter one, or shorter runs in turns)"
     ]
 
 
