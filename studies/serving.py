@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -84,7 +85,7 @@ def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> Servin
         (f"run {number + 1}", run) if isinstance(run, ServingLog) else (str(run), read_serving(Path(run)))
         for number, run in enumerate(given)
     ]
-    refuse_unknown_classes(promised, {name for _, log in logs for name in by_class(log)})
+    refuse_unknown_classes(promised, {name for _, log in logs for name in (*by_class(log), *log.meta.about.classes)})
     measured = [measured_run(log, name, promised, alone=True) for name, log in logs]
     return ServingReport(rows=seed_rows(measured), promised=promised)
 
@@ -605,10 +606,21 @@ def simulate(
         except BrokenWorkloadError as broken:
             broken.run = _simulated(broken.log, setting, asked.out)
             raise
+        if log.meta.stopped:
+            log = _with_classes(log, opened)
         if log.meta.stopped == INTERRUPTED:
             return _simulated(log, setting, asked.out)
         ends = [run(end, watched=watched)[0] for end in fast_and_slow if not interrupts.heard()]
         return _simulated(log, setting, asked.out, () if interrupts.heard() else ends, cut=interrupts.heard())
+
+
+def _with_classes(log: ServingLog, workload: Workload) -> ServingLog:
+    """The log with the classes of all requests of the workload, up to one that cannot be read: the run ended before."""
+    classes = set[str]()
+    with suppress(ValueError):
+        classes.update(arrival.slo for arrival in one_by_one(workload))
+    about = log.meta.about.model_copy(update={"classes": tuple(sorted(classes - {""}))})
+    return replace(log, meta=log.meta.model_copy(update={"about": about}))
 
 
 def _simulated(
