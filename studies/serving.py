@@ -359,11 +359,16 @@ def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[Nam
 def check_policy(setting: ServingSetting, policy: NamedPolicy | None, tables: ReplayTables) -> None:
     """Raise ValueError, before any run, for a policy that may not run."""
     for named in {id(one): one for one in policies_of(setting, policy)}.values():
-        about = about_of(built(tables, named, lossless=setting.replay.lossless))
-        if about is not None and about.oracle:
-            raise ArgumentError(
-                f"`policies` must not see ahead under load, which only a lone replay grants, got {named.name}"
-            )
+        check_served(tables, named, lossless=setting.replay.lossless)
+
+
+def check_served(tables: ReplayTables, named: NamedPolicy, *, lossless: bool) -> None:
+    """Raise ValueError for a policy that may not run on a recording under load."""
+    about = about_of(built(tables, named, lossless=lossless))
+    if about is not None and about.oracle:
+        raise ArgumentError(
+            f"`policies` must not see ahead under load, which only a lone replay grants, got {named.name}"
+        )
 
 
 def serving_run(

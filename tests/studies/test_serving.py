@@ -307,7 +307,9 @@ def test_a_class_of_which_no_request_came_before_the_horizon_may_have_a_promise(
     load = write_rows(tmp_path / "load.jsonl", *CLASSES, late)
     slo = {"late": {"ttft": 1.0}}
     found = simulate(load, "plain", cluster="h100", slo=slo, horizon_s=5.0, out=tmp_path / "run")
-    assert paceline.metrics(tmp_path / "run", slo=slo).to_json()["slo_by_class"] == found.to_json()["slo_by_class"] == slo
+    assert (
+        paceline.metrics(tmp_path / "run", slo=slo).to_json()["slo_by_class"] == found.to_json()["slo_by_class"] == slo
+    )
     with pytest.raises(ArgumentError, match=r"a class of the requests \(batch, chat, late\), got 'chta'"):
         paceline.metrics(tmp_path / "run", slo={"chta": {"ttft": 1.0}})
     load.write_text(load.read_text() + "{}\n")  # a row that the run does not come to
