@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from ..traces.errors import TraceFormatError
 from ..traces.folder import Rule, StoredFolder, check_rules, read_table
-from ..traces.meta import NAME_PATTERN, TITLE_PATTERN, Record, Version, check_at_most
+from ..traces.meta import NAME_PATTERN, TITLE_PATTERN, Record, SparseRecord, Version, check_at_most
 from ..traces.workloads.arrival import MOST_COUNT, MOST_PS
 from . import operations as kept
 from .log import Columns, check_run_folder, new_folder, row_number, within
@@ -142,15 +142,18 @@ class TransferTotals(Record):
     most_queued_ps: Count  # the longest of these
 
 
-class ServingAbout(Record):
+class ServingAbout(SparseRecord):
     """What was run."""
 
+    _unwritten = ("classes",)
     policy: Title  # as it was named
     workload: Title  # as it was named, rate included
     cluster: Title  # as it was named
     seed: int = 0  # of drawn acceptance and all else that is random
     notes: tuple[Title, ...] = ()  # what a reader of its figures has to know, a line each
     setting: dict[str, JsonValue] = Field(default_factory=dict)  # all other options, by name
+    # of service levels, of all requests of the workload where the run was stopped; () where all had come
+    classes: tuple[Title, ...] = ()
 
 
 class ServingMeta(Record):

@@ -127,12 +127,16 @@ class SweepCell:
 
         given = {name: value for name, value in self.keywords.items() if name != "policy"}
         recording = given.pop("recording", None)
+        asked: SimulateOptions | ComparisonOptions
         if self.serves:
             asked = checked(SimulateOptions, given)
             setting = serving_setting(kept_recording(recording), asked.workload, asked.cluster, asked)
-            setting.opened(asked.rate, asked.seed)
+            setting.check_classes(setting.opened(asked.rate, asked.seed))
         else:
-            setting_of(kept_tables(recording), checked(ComparisonOptions, given)).scenarios()
+            asked = checked(ComparisonOptions, given)
+            setting_of(kept_tables(recording), asked).scenarios()
+        if asked.shift_acceptance:
+            kept_recording(recording).shifted(asked.shift_acceptance, seed=asked.seed)
 
     def play(self) -> dict[str, Any]:
         """The figures of the policy, flat, without its options; raises as the function does."""
@@ -208,18 +212,20 @@ def read_grid(path: Path) -> SweepGrid:
     grid = SweepGrid(axes=axes, constants=constants, inputs=inputs, serves=serves)
     # Values of the file before defaults: of several that may be meant by an error the first is named.
     keys = sorted(own, key=lambda key: key not in file.model_fields_set)
-    _check_values(path, grid, {own[key]: key for key in keys})
+    _check_values(path, grid, {own[key]: key for key in keys} | {"seed": "seeds"})
+    _check_policies(path, grid)
     return grid
 
 
 def _check_values(path: Path, grid: SweepGrid, keys: Mapping[str, str]) -> None:
     """Raise GridFileError for a value with which no cell can begin, whatever its policy; `keys` by keyword."""
-    axes = {name: values for name, values in grid.axes.items() if name not in ("policy", "seed")}
+    axes = {name: values for name, values in grid.axes.items() if name != "policy"}
+    axes["seed"] = tuple(sorted({min(axes["seed"]), max(axes["seed"])}))  # those between can begin where both can
     for name in [*keys, *(name for name in axes if name not in keys)]:
         for value in axes[name]:
             # Beside other values one rate is enough: a workload may be read to the end for each.
             rates = {"rate": axes["rate"][:1]} if "rate" in axes else {}
-            some = replace(grid, axes={**axes, **rates, "seed": grid.axes["seed"][:1], name: (value,)})
+            some = replace(grid, axes={**axes, **rates, "seed": axes["seed"][:1], name: (value,)})
             if value is None or len(some) > MOST_TRIED:
                 continue
             failed: tuple[SweepCell, ValueError] | None = None
@@ -242,6 +248,33 @@ def _check_values(path: Path, grid: SweepGrid, keys: Mapping[str, str]) -> None:
                 raise GridFileError(path, key, rule, cell.keywords[blamed], told=True)
 
 
+def _check_policies(path: Path, grid: SweepGrid) -> None:
+    """Raise GridFileError for a policy that may run on no recording of the grid."""
+    from ..sim.replay_tables import tables_of  # noqa: PLC0415 - as in `SweepCell.play`
+    from .compare import built  # noqa: PLC0415
+    from .serving import check_served  # noqa: PLC0415
+    from .setting import kept_recording, named_policy  # noqa: PLC0415
+
+    check = check_served if grid.serves else built
+    lossless = all(grid.axes.get("lossless", (grid.constants.get("lossless", False),)))
+    left = {policy: "" for policy in grid.axes["policy"] if policy is not None}
+    for recording in grid.axes["recording"] if left else ():
+        try:
+            tables, failed = tables_of(kept_recording(recording)), dict[str, str]()
+        except ValueError as error:
+            raise GridFileError(path, "recordings", str(error), recording, told=True) from None
+        for policy in left:
+            try:
+                check(tables, named_policy(policy), lossless=lossless)
+            except ValueError as error:
+                failed[policy] = str(error)
+        left = failed
+    for policy, says in left.items():
+        raise GridFileError(
+            path, "policies", says.removeprefix("`policies` ").removeprefix("policy "), policy, told=True
+        )
+
+
 def _check_axes(path: Path, file: GridFile, own: Iterable[str], *, serves: bool) -> None:
     """Raise GridFileError for an axis that would be ignored, a missing one, and a repeated value."""
     world = "a grid with workloads" if serves else "a grid without workloads"
@@ -258,6 +291,8 @@ def _check_axes(path: Path, file: GridFile, own: Iterable[str], *, serves: bool)
         twice = repeated(getattr(file, key)) if key != "options" else []
         if twice:
             raise GridFileError(path, key, "must name each once", twice[0])
+    if file.windows and min(file.windows) < 1:
+        raise GridFileError(path, "windows", "must be >= 1", min(file.windows))
     if bool(file.windows) != any(ANY_WINDOW in text for text in file.policies):
         raise GridFileError(path, "windows", f"must go with a `{ANY_WINDOW}` of a chain, draft:*/target", file.windows)
     if "here" in file.costs:

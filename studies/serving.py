@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ArgumentError, check_within
+from ..base.errors import ArgumentError, check_within, counted
 from ..base.terminal import Interrupts, Progress, held_interrupts
 from ..decoding.seen import Start, start_of
 from ..policies.about import about_of, members_run_by
@@ -84,7 +85,7 @@ def metrics(runs: Run | Sequence[Run], *, slo: Promised | None = None) -> Servin
         (f"run {number + 1}", run) if isinstance(run, ServingLog) else (str(run), read_serving(Path(run)))
         for number, run in enumerate(given)
     ]
-    refuse_unknown_classes(promised, {name for _, log in logs for name in by_class(log)})
+    refuse_unknown_classes(promised, {name for _, log in logs for name in (*by_class(log), *log.meta.about.classes)})
     measured = [measured_run(log, name, promised, alone=True) for name, log in logs]
     return ServingReport(rows=seed_rows(measured), promised=promised)
 
@@ -358,11 +359,16 @@ def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[Nam
 def check_policy(setting: ServingSetting, policy: NamedPolicy | None, tables: ReplayTables) -> None:
     """Raise ValueError, before any run, for a policy that may not run."""
     for named in {id(one): one for one in policies_of(setting, policy)}.values():
-        about = about_of(built(tables, named, lossless=setting.replay.lossless))
-        if about is not None and about.oracle:
-            raise ArgumentError(
-                f"`policies` must not see ahead under load, which only a lone replay grants, got {named.name}"
-            )
+        check_served(tables, named, lossless=setting.replay.lossless)
+
+
+def check_served(tables: ReplayTables, named: NamedPolicy, *, lossless: bool) -> None:
+    """Raise ValueError for a policy that may not run on a recording under load."""
+    about = about_of(built(tables, named, lossless=lossless))
+    if about is not None and about.oracle:
+        raise ArgumentError(
+            f"`policies` must not see ahead under load, which only a lone replay grants, got {named.name}"
+        )
 
 
 def serving_run(
@@ -514,7 +520,8 @@ def shares_of(num_emitted: int, num_cycled: int, num_modelled: int) -> list[str]
             "starts again"
         )
     if num_modelled:
-        found.append(f"{num_modelled:,} decisions were modelled rather than replayed")
+        tokens = counted(num_emitted, "output token")
+        found.append(f"{num_modelled:,} decisions were modelled rather than replayed, over {tokens}")
     return found
 
 
@@ -604,10 +611,21 @@ def simulate(
         except BrokenWorkloadError as broken:
             broken.run = _simulated(broken.log, setting, asked.out)
             raise
+        if log.meta.stopped:
+            log = _with_classes(log, opened)
         if log.meta.stopped == INTERRUPTED:
             return _simulated(log, setting, asked.out)
         ends = [run(end, watched=watched)[0] for end in fast_and_slow if not interrupts.heard()]
         return _simulated(log, setting, asked.out, () if interrupts.heard() else ends, cut=interrupts.heard())
+
+
+def _with_classes(log: ServingLog, workload: Workload) -> ServingLog:
+    """The log with the classes of all requests of the workload, up to one that cannot be read: the run ended before."""
+    classes = set[str]()
+    with suppress(ValueError):
+        classes.update(arrival.slo for arrival in one_by_one(workload))
+    about = log.meta.about.model_copy(update={"classes": tuple(sorted(classes - {""}))})
+    return replace(log, meta=log.meta.model_copy(update={"about": about}))
 
 
 def _simulated(

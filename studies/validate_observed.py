@@ -18,6 +18,7 @@ from ..reports.observed import ObservedCell, acceptance_words, cells_table, comp
 from ..reports.tables import Grid, Printed, shown
 from ..runs.observed import FOLLOWS, ObservedMeta, ObservedRun
 from ..runs.serving import ServingLog
+from ..sim.cost.files import FIT, FitVerdict
 from ..traces.recording import Recording
 from .calibrate import FittedSeconds, calibrate, observed_ps, simulated_ps
 from .observed_runs import (
@@ -135,10 +136,13 @@ def validate_observed(
         on_cluster = on_cluster.priced(fitted.cost)
     requests = replace(run.requests, tagged=on_cluster.has_rounds)
     log = on_cluster.served(requests)
-    if fitted is not None and write_cost is not None:
-        write_whole(Path(write_cost), json.dumps(fitted.contents, indent=1) + "\n")
     cells = compared(ObservedRun(run.run.meta, requests.requests), log, mean_bound=mean_bound, tail_bound=tail_bound)
-    return ObservedValidation(meta=_meta(run, runs, on_cluster, log, seed), calibration=fitted, cells=cells)
+    found = ObservedValidation(meta=_meta(run, runs, on_cluster, log, seed), calibration=fitted, cells=cells)
+    if fitted is not None and write_cost is not None:
+        fit = FitVerdict(runs=fitted.runs, observed=run.name, within=found.within, verdict=verdict(cells))
+        contents = fitted.contents | {FIT: fit.model_dump()}
+        write_whole(Path(write_cost), json.dumps(contents, indent=1) + "\n")
+    return found
 
 
 def _meta(
@@ -189,8 +193,8 @@ def _pace(requests: ReplayedRequests, log: ServingLog) -> list[str]:
         f"{np.expm1(mean):+.1%} in its {name} half" for mean, name in ((first, "first"), (second, "second"))
     )
     return [
-        f"the pace of {requests.name} changed: after the first token, simulated times are off by {told} (seconds of "
-        "the machine that change from run to run make errors of this size; observe runs in turns)"
+        f"the pace of {requests.name} changed: after the first token, simulated times are off by {told} (a machine "
+        "whose pace changes makes errors of this size; use a quieter one, or shorter runs in turns)"
     ]
 
 

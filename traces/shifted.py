@@ -17,6 +17,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.errors import ArgumentError
 from .contexts.meta import TrieMeta
 from .contexts.trie import LazyRequest, Trie, TrieRequest
 from .rounds.rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsMeta, RoundsRequest, joined
@@ -41,10 +42,11 @@ def turning(name: str, num_agreed: int, num_known: int, shift: float) -> Turning
         ValueError: nothing known, or a share of agreement outside [0, 1].
     """
     if not num_known:
-        raise ValueError(f"acceptance of {name} cannot be shifted: the recording holds no decision of it")
+        raise ArgumentError(f"`shift_acceptance` must leave out {name}: the recording holds no decision of it")
     share = num_agreed / num_known
     if not -share <= shift <= 1.0 - share:
-        raise ValueError(f"acceptance of {name} is {share:.4f}; shifted it must stay within [0, 1], got {shift:+g}")
+        rule = f"must keep the acceptance of {name}, {share:.4f}, within [0, 1]"
+        raise ArgumentError(f"`shift_acceptance` {rule}, got {shift:+g}")
     if shift > 0:
         return Turning(to_agreement=min(shift / (1.0 - share), 1.0), to_refusal=0.0)
     return Turning(to_agreement=0.0, to_refusal=min(-shift / share, 1.0) if shift else 0.0)
@@ -61,7 +63,7 @@ def turnings_of(
     for name in shifts:
         if name not in names:
             known = ", ".join(names) or "none"
-            raise ValueError(f"shifted acceptance must name a drafter of the recording ({known}), got {name!r}")
+            raise ArgumentError(f"`shift_acceptance` must name a drafter of the recording ({known}), got {name!r}")
     return {name: turning(name, *counts(name), shifts[name]) for name in names if shifts.get(name)}
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -321,13 +322,25 @@ def describe_entry(
 
 
 def num_parameters_of(model: PreTrainedModel) -> int:
-    """Tied parameters once; without another member's embeddings, even if its own head reads rows of them."""
-    count: int = sum(parameter.numel() for parameter in model.parameters())
+    """Tied parameters once, packed ones as many as they stand for.
+
+    Without another member's embeddings, even if its own head reads rows of them.
+    """
+    count: int = sum(parameter.numel() for parameter in model.parameters()) + sum(map(_packed, model.modules()))
     head = model.get_output_embeddings()
     if isinstance(head, SubsetHead) and head.is_of_another:
         table: torch.Tensor = model.get_input_embeddings().weight
         count -= table.numel()
     return count
+
+
+def _packed(module: torch.nn.Module) -> int:
+    """Weights of a linear module beyond the elements of its parameters: 4-bit ones share an element, or are buffers."""
+    own = sum(weight.numel() for name, weight in module.named_parameters(recurse=False) if name != "bias")
+    features: list[Any] = [getattr(module, f"{side}_features", None) for side in ("in", "out")]
+    if not (own or [*module.buffers(recurse=False)]) or not all(isinstance(size, int) for size in features):
+        return 0
+    return max(0, int(prod(features)) - own)
 
 
 def loaded_pool(pool: LoadedMembers) -> Pool:
@@ -428,7 +441,7 @@ def _rows(
     for model in assistants:
         if not isinstance(model, PreTrainedModel):
             raise ValueError(f"assistant_models must be models of transformers, got {type(model).__name__}")
-    order = sorted(range(len(assistants)), key=lambda index: assistants[index].num_parameters())
+    order = sorted(range(len(assistants)), key=lambda index: num_parameters_of(assistants[index]))
     return [
         (
             f"assistant{place}" if names is None else checked_name("assistant_names", names[index]),

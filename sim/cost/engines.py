@@ -51,8 +51,8 @@ class Sure:
     def words(self) -> tuple[str, ...]:
         """What readers of the seconds must know, a line each."""
         measured = (
-            f"of {self.of}, nine in ten rows took {self.plain} times the predicted seconds of a token (models new to "
-            f"the engine), {self.rounds} times those that rounds add ({self.new})"
+            f"in nine of ten measurements of {self.of}, a token took {self.plain} times the predicted seconds (models "
+            f"new to the engine), what a round adds {self.rounds} times ({self.new})"
         )
         if self.losses <= OFTEN * self.gains:
             return (measured,)

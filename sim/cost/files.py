@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf, nextafter
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -328,6 +328,20 @@ class RoundFigures(Record):
         return self
 
 
+class FitVerdict(Record):
+    """The entry `fit` of a cost file: of what its seconds are a fit, and whether that predicted another run."""
+
+    runs: tuple[str, ...] = Field(min_length=1)  # fitted to
+    observed: str  # that was predicted
+    within: bool  # whether every figure was within its bound
+    verdict: str  # how many were, and which were not
+
+    def remarks(self, path: Path) -> tuple[str, ...]:
+        """What readers of the seconds must know."""
+        missed = f"{path} was fitted to {', '.join(self.runs)} and missed {self.observed}: {self.verdict}"
+        return () if self.within else (missed,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiguresByRows:
     """Figures of forwards for each of several numbers of rows."""
@@ -348,6 +362,7 @@ class DrafterFigures:
 
 Forwards = CostTable | CostGrid | CostLine | FiguresByRows
 Figures = Forwards | DrafterFigures
+FIT: Final = "fit"  # key of a `FitVerdict`, beside those of models
 _Checked = TypeVar("_Checked", bound=Record)
 
 
@@ -524,6 +539,9 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> CostFile:
     content = checked_json(path, TraceFormatError)
     if not isinstance(content, dict):
         raise TraceFormatError(path, "content", "must be an object of models", kind_of_json(content))
+    missed: tuple[str, ...] = ()
+    if FIT in content and FIT not in models:
+        missed = _checked(path, FIT, FitVerdict, content.pop(FIT)).remarks(path)
     figures = {model: _figures(path, model, known) for model, known in content.items()}
     figures, remarks = _of_one_drafter(path, figures, models)
     missing = [name for name in models if name not in figures]
@@ -532,7 +550,7 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> CostFile:
     if isinstance(figures[models[-1]], DrafterFigures):
         rule = f"must be without {', '.join(RoundFigures.model_fields)}, which are of drafters"
         raise TraceFormatError(path, models[-1], rule, f"keys {', '.join(content[models[-1]])}")
-    return CostFile(figures, remarks)
+    return CostFile(figures, missed + remarks)
 
 
 def _of_one_drafter(

@@ -1,6 +1,7 @@
 """Runs replicas and requests in order of time: processes and events of SimPy around replicas without a clock.
 
-Of one instant, snapshots for routers come first, then arrivals in the order of the workload, then replicas by index.
+Of one instant, snapshots for routers come first, then arrivals in the order of the workload, then what follows those
+that were rejected, then replicas by index.
 
 A replica shares nothing with the others while it runs, so it may run later than they do: until a request arrives there,
 a router reads signals, or the run stops. It must run in its turn only where the end of a request causes another one, or
@@ -22,6 +23,7 @@ from .requests import DrawnRequests
 from .routers import Dispatcher
 
 SNAPSHOT, ARRIVALS = EventPriority(-1), EventPriority(0)
+AFTER_REJECTION = cast(EventPriority, 0.5)  # between these and replica 0: ranks of SimPy's own events are 0 and 1
 
 
 def rank_of(replica: int) -> EventPriority:
@@ -285,14 +287,14 @@ class Arrivals:
                 self._to_come += 1
                 RankedEvent(self._env, at_ps, ARRIVALS, partial(self._break, error, at_ps))
                 return
-            self._release(following, at_ps)
+            self._release(following, at_ps, AFTER_REJECTION if arrival.arrives_ps == at_ps else ARRIVALS)
 
     def reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
         """Release the requests that waited for `depth` tokens of an answer."""
         if arrival.turns is not None:
             self._release(arrival.turns.reached(depth, at_ps), at_ps)
 
-    def _release(self, requests: Sequence[Arrival], at_ps: int) -> None:
+    def _release(self, requests: Sequence[Arrival], at_ps: int, rank: EventPriority = ARRIVALS) -> None:
         for one in requests:
             if one.arrives_ps < at_ps:
                 raise ArgumentError(
@@ -300,7 +302,7 @@ class Arrivals:
                     f"got {one.arrives_ps}"
                 )
             self._to_come += 1
-            RankedEvent(self._env, one.arrives_ps, ARRIVALS, partial(self._follow, one))
+            RankedEvent(self._env, one.arrives_ps, rank, partial(self._follow, one))
 
     def _arriving(self, workload: Workload) -> Generator[simpy.Event, None, None]:
         """Deliver arrivals; those before the next event need no events of their own."""

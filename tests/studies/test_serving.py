@@ -302,6 +302,20 @@ def test_classes_have_promises_and_deadlines_of_their_own(tmp_path):
         paceline.metrics(found.log, slo={"chta": {"ttft": 1.0}})
 
 
+def test_a_class_of_which_no_request_came_before_the_horizon_may_have_a_promise(tmp_path):
+    late = {"arrives_s": 9.0, "prompt_tokens": 10, "output_tokens": 4, "slo": "late"}
+    load = write_rows(tmp_path / "load.jsonl", *CLASSES, late)
+    slo = {"late": {"ttft": 1.0}}
+    found = simulate(load, "plain", cluster="h100", slo=slo, horizon_s=5.0, out=tmp_path / "run")
+    assert (
+        paceline.metrics(tmp_path / "run", slo=slo).to_json()["slo_by_class"] == found.to_json()["slo_by_class"] == slo
+    )
+    with pytest.raises(ArgumentError, match=r"a class of the requests \(batch, chat, late\), got 'chta'"):
+        paceline.metrics(tmp_path / "run", slo={"chta": {"ttft": 1.0}})
+    load.write_text(load.read_text() + "{}\n")  # a row that the run does not come to
+    assert simulate(load, "plain", cluster="h100", horizon_s=5.0).log.meta.about.classes == ("batch", "chat", "late")
+
+
 def test_seconds_that_a_cost_does_not_know_are_refused_with_what_can_be_done_under_load():
     told = (
         "cost cpu: target was measured for 1 to 2048 new tokens a forward, asked for 3000; lower max_num_seqs or "

@@ -177,6 +177,15 @@ def test_a_cell_is_one_call_of_simulate(folder):
         ("'a100'", "'none.json'", "wrong.toml: costs none.json: file: must be a readable file"),
         ("batch = [1, 2]", "batch = [1, 0]", "options.batch must be a whole number from 1 to 1,000,000, got 0"),
         ("seeds =", "devices = ['foo=a']\nseeds =", "wrong.toml: devices must name members of "),
+        ("windows = [5, 6]", "windows = [5, 0]", "wrong.toml: windows must be >= 1, got 0"),
+        ("'draft:1..3/target'", "'draft:1..3/targte'", "wrong.toml: policies 'draft:1/targte': chain 'draft:1/targte'"),
+        ("'draft:1..3/target'", "'cascade'", "wrong.toml: policies cascade is lossy, and `lossless` was asked for"),
+        ("lossless = true", "shift_acceptance = {nobody = 0.1}", "options.shift_acceptance must name a drafter of the"),
+        (
+            "lossless = true",
+            "shift_acceptance = {draft = 1.5}",
+            "options.shift_acceptance must keep the acceptance of ",
+        ),
     ],
 )
 def test_a_grid_that_will_not_do_is_refused_before_anything_is_played(folder, old, new, says):
@@ -196,6 +205,18 @@ def test_a_grid_that_will_not_do_is_refused_before_anything_is_played(folder, ol
         ("seeds", "recordings = ['none.trace']\nseeds", "wrong.toml: recordings "),
         ("seeds", "costs = ['none']\nseeds", "wrong.toml: costs unknown cost 'none': known are "),
         ("seeds = [0]", "[options]\nslo = {ttft = -1}", "wrong.toml: options.slo ttft must be > 0 and finite, got -1"),
+        (
+            "seeds = [0]",
+            "[options]\nslo = {a = {ttft = 1}}",
+            "wrong.toml: options.slo must name a class of the requests",
+        ),
+        ("seeds = [0]", "seeds = [0, 3, -1, 2]", "wrong.toml: seeds must be >= 0, got -1"),
+        ("'plain'", "'oracle-chain'", "wrong.toml: policies must not see ahead under load"),
+        (
+            "seeds",
+            "options.shift_acceptance = {target = 0.1}\nseeds",
+            "options.shift_acceptance must name a drafter of",
+        ),
     ],
 )
 def test_a_value_with_which_no_served_cell_can_begin_is_refused(tmp_path, monkeypatch, old, new, says):

@@ -220,9 +220,9 @@ def test_seeds_differ_and_repeat_and_no_shift_changes_nothing():
 
 
 COINS = bernoulli_trace(by_start=True, share=0.6)
-NO_DRAFTER = r"must name a drafter of the recording \(.*\), got"
-NO_SHARE = r"acceptance of {} is 0\.\d+; shifted it must stay within \[0, 1\], got"
-NOTHING = "acceptance of d cannot be shifted: the recording holds no decision of it"
+NO_DRAFTER = r"^`shift_acceptance` must name a drafter of the recording \(.*\), got"
+NO_SHARE = r"^`shift_acceptance` must keep the acceptance of {}, 0\.\d+, within \[0, 1\], got"
+NOTHING = "^`shift_acceptance` must leave out d: the recording holds no decision of it"
 REFUSED = [
     *[(trace, name, 0.1, NO_DRAFTER) for trace in (TRIES, COINS) for name in ("nobody", "c", "target", "")],
     *[

@@ -204,6 +204,7 @@ class Engine:
     length: str = ""  # gauge of tokens per step, the target's own included
     depth: str = ""  # gauge of the tokens on the deepest path of a draft, not of a whole tree
     block: str = ""  # gauge of the tokens that a step verifies, of a chain, tree or block, the last one before it too
+    aborted: str = ""  # requests that were broken off, where the label of `requests` does not say it
     requests: str = ""  # answers, and tokens of them and of their prompts
     tokens: str = ""
     prompts: str = ""
@@ -213,13 +214,18 @@ class Engine:
     def names(self) -> frozenset[str]:
         """All of them."""
         named = (self.drafts, self.drafted, self.accepted, self.accepted_by_place, self.drafted_by_place)
-        others = (self.verified, self.length, self.depth, self.block, self.requests, self.tokens, self.prompts)
-        return frozenset({*named, *others} - {""})
+        others = (self.verified, self.length, self.depth, self.block)
+        return frozenset({*named, *others, *self.of_requests} - {""})
+
+    @property
+    def of_requests(self) -> frozenset[str]:
+        """Names for all that was answered, with drafts or without."""
+        return frozenset({self.requests, self.tokens, self.prompts, self.aborted})
 
     @property
     def of_speculation(self) -> frozenset[str]:
         """Names for speculative decoding."""
-        return self.names - {self.requests, self.tokens, self.prompts}
+        return self.names - self.of_requests
 
 
 def _like_vllm(name: str, prefix: str) -> Engine:
@@ -264,6 +270,7 @@ SGLANG = Engine(
     length="sglang:spec_accept_length",
     depth="sglang:spec_num_steps",
     block="sglang:spec_num_draft_tokens",
+    aborted="sglang:num_aborted_requests",
     requests="sglang:num_requests",
     tokens="sglang:generation_tokens",
     prompts="sglang:prompt_tokens",
@@ -335,6 +342,13 @@ class Speculation:
         return (sum(found.values()) - ended if found else None), ended
 
     @property
+    def aborted(self) -> float:
+        """Requests that were broken off, some of which may be among the answered ones."""
+        name = self._engine.aborted
+        labels = [one.labels for one in self._scrapes.gauges(name)] if name else []
+        return sum(self._scrapes.counted(name, summed=frozenset().union(*labels)).values()) if labels else 0.0
+
+    @property
     def counted_length(self) -> float | None:
         """Tokens per verification, its own included, by counters; None where there are none.
 
@@ -378,6 +392,7 @@ _MODELS = "counts of {} models are added: {}"
 _UNANSWERED = (
     "{:,} requests were aborted or failed: they are no answers, but their tokens count among those of the others"
 )
+_ABORTED = "{:,} requests were aborted: those that had begun count as answers, with the tokens that they had"
 _GAUGE = "the mean is a gauge of {}, of the server's last interval only"
 _OTHER_DEPTH = "{} is {}, the window is {} as stated"
 _CUT_SHARE = 0.01  # of accepted tokens that positions may lack: servers count while pages are made
@@ -395,7 +410,7 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         scrapes, fields = Scrapes(pages), log.fields
         found = Speculation(scrapes, engine)
         answered, unanswered = found.requests
-        _remark(ongoing, scrapes, pages, unanswered)
+        _remark(ongoing, scrapes, pages, unanswered, found.aborted)
         counts = (answered, found.total(engine.tokens), found.total(engine.prompts))
         requests, tokens, prompts = (round(count or 0.0) for count in counts)
         lengths = even_lengths(fields, requests, tokens, prompts) if requests and tokens else None
@@ -416,7 +431,7 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
     return read
 
 
-def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], unanswered: float) -> None:
+def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], unanswered: float, aborted: float) -> None:
     if len(scrapes) > 1:
         ongoing.findings.remark(_PAGES.format(len(scrapes)))
     models = sorted({model for page in pages for model in page.models})
@@ -424,6 +439,8 @@ def _remark(ongoing: Ongoing, scrapes: Scrapes, pages: Sequence[Page], unanswere
         ongoing.findings.remark(_MODELS.format(len(models), ", ".join(models)))
     if unanswered:
         ongoing.findings.remark(_UNANSWERED.format(round(unanswered)))
+    if aborted:
+        ongoing.findings.remark(_ABORTED.format(round(aborted)))
 
 
 def _rates(ongoing: Ongoing, fields: Fields, engine: Engine, found: Speculation, near: Sequence[str]) -> Floats | None:

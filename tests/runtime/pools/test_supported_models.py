@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import torch
 from paceline.runtime.pools.configs import check_supported
-from paceline.runtime.pools.members import live_pool
+from paceline.runtime.pools.members import live_pool, num_parameters_of
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -192,3 +193,30 @@ def test_weights_of_more_layers_than_the_config_names(tiny_pool, tmp_path):
     model.config.num_hidden_layers = 2
     with pytest.raises(ValueError, match="must be a model whose config names its 3 layers, got 2"):
         live_pool(model, context_tokens=32, eos_token_ids=(3,))
+
+
+class Packed(torch.nn.Linear):
+    """Two 4-bit weights in a byte: of a parameter, as bitsandbytes has them, or of a buffer, as GPTQ and AWQ."""
+
+    def __init__(self, of, *, in_buffer):
+        super().__init__(of.in_features, of.out_features, bias=False, device="meta")
+        halves = torch.zeros(of.weight.numel() // 2, dtype=torch.uint8)
+        self.weight = None if in_buffer else torch.nn.Parameter(halves, requires_grad=False)
+        if in_buffer:
+            self.register_buffer("qweight", halves)
+
+
+@pytest.mark.parametrize("in_buffer", [False, True])
+def test_packed_weights_count_as_what_they_stand_for(in_buffer):
+    target, large, small = (random_llama(layers, num_layers=layers) for layers in (4, 3, 2))
+    whole = num_parameters_of(large)
+    for name, module in [*large.model.named_modules()]:
+        if isinstance(module, torch.nn.Linear):
+            large.model.set_submodule(name, Packed(module, in_buffer=in_buffer))
+    assert num_parameters_of(large) == whole > num_parameters_of(small) > sum(map(torch.numel, large.parameters()))
+    pool = live_pool(target, [large, small], context_tokens=32, eos_token_ids=(3,))
+    assert [(one.name, one.model) for one in pool.members] == [
+        ("assistant0", small),
+        ("assistant1", large),
+        ("target", target),
+    ]

@@ -145,11 +145,11 @@ def test_members_on_several_devices_are_at_the_same_end():
 
 def test_what_a_reader_has_to_know():
     (said,) = cost_of().notes()
-    assert "seconds fitted to half 1; of dense models on Hopper, nine in ten" in said
-    assert "0.50 to 2.00 times the predicted seconds of a token (models new to the engine)" in said
-    assert "0.50 to 3.00 times those that rounds add (new to the fit)" in said
+    assert "seconds fitted to half 1; in nine of ten measurements of dense models on Hopper, a token took " in said
+    assert "0.50 to 2.00 times the predicted seconds (models new to the engine)" in said
+    assert "what a round adds 0.50 to 3.00 times (new to the fit)" in said
     measured = replace(HALF, dense=replace(HALF.dense, new="new sources of half"))
-    assert cost_of(measured).notes()[0].endswith("times those that rounds add (new sources of half)")
+    assert cost_of(measured).notes()[0].endswith("what a round adds 0.50 to 3.00 times (new sources of half)")
 
 
 def test_a_mixture_has_ranges_of_its_own_and_gains_that_were_losses_are_told():
@@ -157,7 +157,7 @@ def test_a_mixture_has_ranges_of_its_own_and_gains_that_were_losses_are_told():
     mixture = MODEL.model_copy(update={"experts": experts})
     cost = cost_of(replace(HALF, rounds_measured=False), DRAFT, mixture)
     said, lost, elsewhere, *_ = cost.notes()
-    assert "of mixtures of experts on Hopper, nine in ten" in said
+    assert "in nine of ten measurements of mixtures of experts on Hopper, a token took " in said
     assert "0.25 to 4.00 times" in said
     assert lost == (
         "gains of mixtures of experts on Hopper are predicted too high: 2 of 10 that were measured are losses where a "

@@ -129,6 +129,18 @@ def test_figures_of_drafts_of_one_length_say_that_others_are_a_guess(tmp_path):
     )
 
 
+FIT = {"runs": ["plain", "k3"], "observed": "again", "within": False, "verdict": "1 of 2 figures are ..."}
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_fit_that_missed_its_bounds_is_reported_wherever_its_file_is_used(tmp_path, within):
+    named = {"drafter": {"per_token_s": 0.25, "draft_lengths": [1, 3]}, "target": TARGET}
+    notes = cost_of(tmp_path, named | {"fit": FIT | {"within": within}}, scale={"target": 2.0}).notes()
+    missed = f"{tmp_path / 'mine.json'} was fitted to plain, k3 and missed again: 1 of 2 figures are ..."
+    assert (missed in notes) is not within
+    assert [note for note in notes if note != missed] == [*cost_of(tmp_path, named).notes()]
+
+
 SWITCH = {"new_tokens": [1, 8, 9], "seconds": [1.0, 4.0, 2.0]}
 SWITCH_TABLE = StepTable(new_tokens=(1, 8, 9), seconds=(1.0, 4.0, 2.0), between="step")
 BY_ROWS = {"rows": [1, 8], "by_rows": [SWITCH, {"intercept_s": 1.0, "per_new_token_s": 0.5}]}
@@ -280,6 +292,8 @@ WRONG = [
     (draft(per_round_s=True), "draft.per_round_s: .*got True"),
     (draft(per_round_s=1, draft_lengths=[3, 3]), "draft: draft_lengths must be strictly increasing from >= 1"),
     (draft(per_round_s=1, draft_lengths=3), "draft.draft_lengths: .*got 3"),
+    ({"draft": TARGET, "target": TARGET, "fit": FIT | {"within": "no"}}, "fit.within: .*got 'no'"),
+    ({"draft": TARGET, "target": TARGET, "fit": FIT | {"by": "me"}}, "fit.by: extra inputs"),
     ({"draft": TARGET, "target": {"per_round_s": 1, "intercept_s": 1}}, "target: must be without per_round_s, per_"),
 ]
 

@@ -188,7 +188,7 @@ def test_experts_by_hand(tmp_path):
     wanted = seconds(dense, 1, held=255) - feed_forward + router + 3 * made.experts_ms(1) / 1e3
     assert seconds(cost, 1, held=255) == pytest.approx(wanted)
     assert any(note == "m: experts busy by power_law_1.2" for note in cost.notes())
-    assert any(f"of {BESIDE.mixture.of}, nine in ten rows took" in note for note in cost.notes())
+    assert any(f"in nine of ten measurements of {BESIDE.mixture.of}, a token took" in note for note in cost.notes())
     with pytest.raises(
         ArgumentError, match=r"moe_perf.parquet: no rows of num_experts 9 among those of moe_dtype bfloat16"
     ):

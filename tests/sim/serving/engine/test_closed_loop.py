@@ -95,6 +95,17 @@ def test_a_request_that_is_rejected_lets_the_next_one_come():
     assert 0 < sum(rejected) < 20
 
 
+def test_what_follows_a_request_that_is_rejected_at_once_comes_in_the_order_of_the_file(tmp_path):
+    """With the first ones: the loop had its fourth request before its second one."""
+    file = tmp_path / "rows.csv"
+    file.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,90,5\n0,9,5\n0,9,5\n0,9,5\n0,9,5\n")
+    run = served(open_workload(file, concurrency=3), limits=limits_of(pico(), num_blocks=5))
+    arrived = [at_ps for at_ps, _ in ended(run)]
+    assert run.log.requests["request_id"].tolist() == ["2", "3", "4", "5", "6"]  # lines of the file
+    assert arrived[:4] == [0, 0, 0, 0]
+    assert arrived[4] > 0
+
+
 def test_a_row_that_cannot_be_read_ends_the_run_when_it_would_have_come(tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,9,5\n0,9,50\n0,9,x\n")
