@@ -426,21 +426,15 @@ def decode(
     meta |= {"start": Start(start).value, "plain_step_s": plain_s, "interrupted": interrupted}
     meta |= {"interrupted_at": interrupted_at} if interrupted_at else {}
     meta |= {} if rollouts is None else {"rollouts": str(rollouts)}
-    log = _finished(run, meta, plain_s)
+    log = run.ledger.finish(meta, reanchored={}, divergent={})
+    if plain_s is not None:
+        speculated = set(log.requests["request_id"][np.unique(log.steps["request"][log.steps["drafted"] > 0])])
+        times = {name: each_s / plain_s for name, each_s in seconds_per_token(log).items() if name in speculated}
+        log = run.ledger.finish(meta, reanchored={}, divergent={}, times_plain=times)
     if growth is not None:
         return tuple(_path_outputs(pool, growth, stop, run.driver.failed)), log
     outputs = [_output(pool, session, stop, run.driver.failed) for session in sessions]
     return tuple(output for output in outputs if output is not None), log
-
-
-def _finished(run: Run, meta: dict[str, Any], plain_s: float | None) -> RunLog:
-    """The log; with drafted requests' seconds a token over `plain_s`, those of a step of the target alone, if known."""
-    log = run.ledger.finish(meta, reanchored={}, divergent={})
-    if plain_s is None:
-        return log
-    speculated = set(log.requests["request_id"][np.unique(log.steps["request"][log.steps["drafted"] > 0])])
-    times = {name: each_s / plain_s for name, each_s in seconds_per_token(log).items() if name in speculated}
-    return run.ledger.finish(meta, reanchored={}, divergent={}, times_plain=times)
 
 
 def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], RunLog]:

@@ -115,7 +115,10 @@ def run_policies(
     """
     for policy in policies:
         built(scenarios.first.tables, policy, lossless=lossless)
-    found: dict[str, _OfPolicy] = {}
+    summaries: dict[str, list[Summary]] = {}
+    shares: dict[str, TagShares] = {}
+    by_request: dict[str, list[RequestShares]] = {}
+    spent, longest = dict[str, Spent](), dict[str, Mapping[str, int]]()
     refused: dict[str, CostRangeError] = {}
     asked = [policy.name for policy in policies]
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
@@ -123,64 +126,44 @@ def run_policies(
         done_before = progress.done
         for index, policy in enumerate(everyone):
             progress.advance_to(done_before + index, policy.name)
-            kept = folder / f"{index:02d}-{policy.file_name}" if folder is not None and policy.name in asked else None
+            found, parts = list[Summary](), list[RequestShares]()
             try:
-                found[policy.name] = _runs_of(scenarios, policy, lossless=lossless, log=kept, progress=progress)
+                wanted = 1
+                while len(found) < wanted:
+                    progress.note(f"{policy.name}, run {len(found) + 1} of {wanted}" if found else policy.name)
+                    scenario = scenarios.at(len(found))
+                    # Built again: what a policy learns is for its run only.
+                    run = simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
+                    found.append(summarise_run(run))
+                    parts.append(RequestShares.of(run))
+                    if len(found) == 1:
+                        by_tag, went, drafts = tag_shares(run), Spent.of(run), _longest_drafts(run)
+                        if folder is not None and policy.name in asked:
+                            write_run_log(run, folder / f"{index:02d}-{policy.file_name}")
+                        chance = has_chance(found[0], shifted=scenarios.shifted)
+                        wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
+                    elif len(found) == 2 and not chance and parts[0].is_like(parts[1]):
+                        found, parts = found[:1], parts[:1]  # another order changes nothing
+                        break
+                    del run  # logs are long
             except CostRangeError as error:
                 if not partial and policy.name in asked:
                     raise
                 refused[policy.name] = error
+            else:
+                summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
+                spent[policy.name], longest[policy.name] = went, drafts
         progress.advance_to(done_before + len(everyone))
     return PolicyRuns(
         asked=asked,
-        summaries={name: one.summaries for name, one in found.items()},
-        shares={name: one.shares for name, one in found.items()},
-        by_request={name: one.by_request for name, one in found.items()},
-        spent={name: one.spent for name, one in found.items()},
+        summaries=summaries,
+        shares=shares,
+        by_request=by_request,
+        spent=spent,
         refused=refused,
         sessions=sessions_of(scenarios.recording.requests),
-        beyond=_beyond_log(scenarios.recording, {name: one.longest for name, one in found.items()}),
+        beyond=_beyond_log(scenarios.recording, longest),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfPolicy:
-    """One policy's part of `PolicyRuns`, by the same names."""
-
-    summaries: Sequence[Summary]
-    by_request: Sequence[RequestShares]
-    shares: TagShares
-    spent: Spent
-    longest: Mapping[str, int]  # tokens of the longest draft by drafter, at the first seed
-
-
-def _runs_of(
-    scenarios: Scenarios, policy: NamedPolicy, *, lossless: bool, log: Path | None, progress: Progress
-) -> _OfPolicy:
-    """Run a policy once, and where chance has a part at every seed, or in every order if another one changes anything.
-
-    `log` is a new folder for the run log at the first seed. Raises CostRangeError.
-    """
-    found, parts = list[Summary](), list[RequestShares]()
-    wanted = 1
-    while len(found) < wanted:
-        progress.note(f"{policy.name}, run {len(found) + 1} of {wanted}" if found else policy.name)
-        scenario = scenarios.at(len(found))
-        # Built again: what a policy learns is for its run only.
-        run = simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
-        found.append(summarise_run(run))
-        parts.append(RequestShares.of(run))
-        if len(found) == 1:
-            shares, spent, longest = tag_shares(run), Spent.of(run), _longest_drafts(run)
-            if log is not None:
-                write_run_log(run, log)
-            chance = has_chance(found[0], shifted=scenarios.shifted)
-            wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
-        elif len(found) == 2 and not chance and parts[0].is_like(parts[1]):
-            found, parts = found[:1], parts[:1]  # another order changes nothing
-            break
-        del run  # logs are long
-    return _OfPolicy(summaries=found, by_request=parts, shares=shares, spent=spent, longest=longest)
 
 
 def _longest_drafts(log: RunLog) -> dict[str, int]:
