@@ -103,7 +103,7 @@ class Copies:
         for tokens, _, sums in candidates:
             expected = sums if len(sums) <= most else sums[:most]
             for verify, token_s, cost_s, least_s in worths if expected else ():
-                if token_s * expected[-1] - least_s <= most_s:  # as most candidates
+                if token_s * expected[-1] - least_s <= most_s:  # it can save no more than the best so far
                     continue
                 saved_s = [token_s * number - each_s for number, each_s in zip(expected, cost_s, strict=False)]
                 best_s = max(saved_s)

@@ -188,7 +188,8 @@ class Thinks:
             pass
         return self._verify
 
-    def learn(self, outcome): pass
+    def learn(self, outcome):
+        pass
 """
 
 
