@@ -78,11 +78,31 @@ class Client:
         return Answer(response.status, dict(response.headers), text, events)
 
 
-def until(holds, seconds=30):
+def until(holds, seconds=300):
+    """Wait for what comes by itself; no test asks how soon."""
     ends_at = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < ends_at, "it never came"
         time.sleep(0.01)
+
+
+@contextmanager
+def held(client, operations=0):
+    """The engine runs so many more operations, and the next one once the block has ended."""
+    engine, goes_on = client.service.engine, threading.Event()
+    turn, left = engine._turn, iter(range(operations))
+
+    def held_turn():
+        if next(left, None) is None:
+            goes_on.wait()
+        return turn()
+
+    engine._turn = held_turn
+    try:
+        yield
+    finally:
+        engine._turn = turn
+        goes_on.set()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Clients that send what is no request, too much of it, too slowly, or that read nothing: each is told so, soon."""
+"""Clients that send what is no request, too much of it, too slowly, or that read nothing: none is waited for."""
 
 import json
 import os
@@ -7,46 +7,51 @@ import resource
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from select import select
 
 import pytest
+from paceline.server.listening import Connection
 from paceline.server.options import RecordingOptions, RequestLimits
 from paceline.server.record import responses_folder
 from paceline.traces.importers import ImportOptions, read_recording
 from paceline.traces.workloads import open_workload
 
-from .conftest import Client, serving, until
+from .conftest import Client, held, serving, until
 
-SOON_S = 1.0
+LONG_S = 600  # that nothing here takes, nor is waited for
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 CHUNK = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
 BODY = json.dumps({"model": "pico", "prompt": "Once", "max_tokens": 200, "n": 4, "stream": True, "ignore_eos": True})
 
 
 @pytest.fixture(scope="module")
+def patient(models):
+    with serving(models, limits=RequestLimits(max_body_kib=64), policies=["plain"], patience_s=2 * LONG_S) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def impatient(models):
-    with serving(
-        models, limits=RequestLimits(max_body_kib=64), policies=["plain"], patience_s=1, send_bytes=4096
-    ) as found:
+    with serving(models, policies=["plain"], patience_s=1, send_bytes=4096) as found:
         yield found
 
 
 def connected(port):
-    return closing(socket.create_connection(("127.0.0.1", port), timeout=30))
+    return closing(socket.create_connection(("127.0.0.1", port), timeout=LONG_S))
 
 
 def told(connection):
-    """(status, error, seconds) of what comes back, until the server closes."""
-    begun_s, said = time.monotonic(), b""
+    """(status, error) of what comes back, until the server closes."""
+    said = b""
     while b"\r\n\r\n" not in said or not said.endswith(b"}"):
         piece = connection.recv(65536)
         if not piece:
             break
         said += piece
     head, _, body = said.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)["error"], time.monotonic() - begun_s
+    return int(head.split()[1]), json.loads(body)["error"]
 
 
 RAW = {
@@ -64,30 +69,30 @@ RAW = {
 
 
 @pytest.mark.parametrize("what", RAW)
-def test_what_is_no_request_is_told_so_within_a_second(impatient, what):
+def test_what_is_no_request_is_told_so_and_no_more_of_it_is_waited_for(patient, what):
     sent, status = RAW[what]
-    with connected(impatient.port) as connection:
-        connection.settimeout(30)
+    with connected(patient.port) as connection:
         with suppress(BrokenPipeError, ConnectionResetError):  # the server has said enough
             connection.sendall(sent)
-        found, error, seconds = told(connection)
+        found, error = told(connection)
     assert found == status
     assert set(error) == {"message", "type", "param", "code"}
-    assert seconds < SOON_S
-    assert impatient.get("/health").status == 200
+    assert patient.get("/health").status == 200
 
 
-@pytest.mark.parametrize("sent", [b"POST /v1/comp", HEAD, HEAD + b"Content-Length: 50\r\n\r\n{"])
+@pytest.mark.parametrize("sent", [b"POST /v1/comp", HEAD, HEAD + b"Content-Length: 9999\r\n\r\n{"])
 def test_a_request_that_does_not_go_on_is_not_waited_for(impatient, sent):
-    """Not even where a byte comes now and then."""
+    """Not even where a byte comes now and then: the server has to end it."""
     with connected(impatient.port) as connection:
         connection.sendall(sent)
-        time.sleep(0.6)
-        connection.sendall(b" ")
-        status, error, seconds = told(connection)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(9000):
+                if select([connection], [], [], 0.05)[0]:
+                    break
+                connection.sendall(b" ")
+        status, error = told(connection)
     assert status == 408
     assert "within 1 s" in error["message"]
-    assert seconds < 0.4 + SOON_S
 
 
 def test_a_client_that_says_nothing_is_left(impatient):
@@ -95,16 +100,19 @@ def test_a_client_that_says_nothing_is_left(impatient):
         assert told(connection)[0] == 408
 
 
-def test_a_client_that_does_not_read_its_answer_frees_its_place(impatient, prompts):
+def test_a_client_that_does_not_read_its_answer_frees_its_place(impatient, prompts, monkeypatch):
+    left, lost = [], Connection.connection_lost
+    monkeypatch.setattr(Connection, "connection_lost", lambda own, why: (lost(own, why), left.append(own.client)))
     expected = impatient.complete(prompts[0], max_tokens=4).body["choices"]
     with closing(socket.socket()) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.connect(("127.0.0.1", impatient.port))
-        slow.sendall(HEAD + f"Content-Length: {len(BODY)}\r\n\r\n{BODY}".encode())
-        until(lambda: impatient.service.engine.num_open == 4)
+        with held(impatient):
+            slow.sendall(HEAD + f"Content-Length: {len(BODY)}\r\n\r\n{BODY}".encode())
+            until(lambda: impatient.service.engine.num_open == 4)
         assert impatient.complete(prompts[0], max_tokens=4).body["choices"] == expected
         impatient.idle()
-        time.sleep(1.2)
+        until(lambda: slow.getsockname() in left)
         with suppress(ConnectionResetError):
             said = b"".join(iter(lambda: slow.recv(65536), b""))
             assert b"[DONE]" not in said
@@ -166,7 +174,6 @@ def test_two_thousand_connections_leave_room_for_a_request():
         count = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
         for _ in range(count):
             stack.enter_context(connected(port))
-        client, begun_s = Client(port, None), time.monotonic()
+        client = Client(port, None)
         assert client.get("/health").status == 200
         assert client.complete("Once", max_tokens=1).status == 200
-        assert time.monotonic() - begun_s < 2 * SOON_S

@@ -18,6 +18,7 @@ from paceline.observing.server import Endpoint
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
+from paceline.server.engine import End
 from paceline.server.listening import bound_socket
 from paceline.server.options import (
     Address,
@@ -32,7 +33,7 @@ from paceline.studies.setting import named_policy
 from paceline.traces.meta import Sampling
 
 from ..unit_cost import UnitCost
-from .conftest import CHAIN, serving, until
+from .conftest import CHAIN, held, serving, until
 
 SAMPLED = {"temperature": 0.8, "seed": 7, "top_p": 0.9}
 ASKED = [
@@ -103,9 +104,12 @@ def streamed_texts(answer, count):
 )
 def test_answers_are_those_of_run_whatever_runs_beside_them(models, prompts, expected_texts, served):
     asked = [(text, fields) for text in prompts[:2] for fields in ASKED]
-    with serving(models, **served) as client, ThreadPoolExecutor(16) as pool:
-        whole = [pool.submit(client.complete, text, **fields) for text, fields in asked]
-        streams = [pool.submit(client.complete, text, stream=True, **fields) for text, fields in asked[::2]]
+    count = sum(fields.get("n", 1) for _, fields in (*asked, *asked[::2]))
+    with serving(models, **served) as client, ThreadPoolExecutor(count) as pool:
+        with held(client):  # so that memory is short, however late they come
+            whole = [pool.submit(client.complete, text, **fields) for text, fields in asked]
+            streams = [pool.submit(client.complete, text, stream=True, **fields) for text, fields in asked[::2]]
+            until(lambda: client.service.engine.num_open == count)
         found = [
             [(choice["text"], choice["finish_reason"]) for choice in one.result().body["choices"]] for one in whole
         ]
@@ -219,22 +223,27 @@ def test_a_model_without_a_chat_template_refuses_chats(client):
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_client_that_leaves_frees_its_place_at_once(client, prompts, streams):
+def test_a_client_that_leaves_frees_its_place_at_once(client, prompts, streams, monkeypatch):
     client.idle()
-    with client.connection() as connection:
-        asked = {
-            "model": "pico",
-            "prompt": prompts[0],
-            "max_tokens": 300,
-            "ignore_eos": True,
-            "stream": streams,
-            "n": 8,
-        }
-        connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
-        until(lambda: client.service.engine.num_open == 8)
-        if streams:
-            connection.getresponse().read(100)
-    until(lambda: not client.service.engine.num_open, seconds=5)
+    engine, ended = client.service.engine, []
+    monkeypatch.setattr(engine, "on_ended", [*engine.on_ended, lambda _, end: ended.append(end)])
+    with held(client, operations=40):
+        with client.connection() as connection:
+            asked = {
+                "model": "pico",
+                "prompt": prompts[0],
+                "max_tokens": 300,
+                "ignore_eos": True,
+                "stream": streams,
+                "n": 8,
+            }
+            connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
+            until(lambda: engine.num_open == 8)
+            if streams:
+                connection.getresponse().read(100)
+        until(lambda: len(ended) + len(engine._inbox) == 8)  # some may be cancelled already
+    client.idle()
+    assert ended == [End("", left=True)] * 8
     assert client.complete(prompts[0]).status == 200
     for line in client.get("/metrics").text.splitlines():
         if line.startswith(("vllm:num_requests_", "vllm:kv_cache_usage_perc{")):
@@ -244,9 +253,10 @@ def test_a_client_that_leaves_frees_its_place_at_once(client, prompts, streams):
 def test_beyond_the_queue_a_request_is_told_to_come_again(models, prompts):
     limits = RequestLimits(max_queue=1, max_tokens=200)
     with serving(models, limits=limits, policies=["plain"], max_batch=2) as client, ThreadPoolExecutor(1) as pool:
-        early = pool.submit(client.complete, prompts[0], max_tokens=60, ignore_eos=True, n=3)
-        until(lambda: client.service.engine.num_open == 3)
-        late = client.complete(prompts[0])
+        with held(client):
+            early = pool.submit(client.complete, prompts[0], max_tokens=60, ignore_eos=True, n=3)
+            until(lambda: client.service.engine.num_open == 3)
+            late = client.complete(prompts[0])
         assert (late.status, late.headers["retry-after"], late.error["code"]) == (429, "1", "queue_full")
         assert early.result().status == 200
         assert client.complete(prompts[0]).status == 200
@@ -258,18 +268,20 @@ def test_a_request_has_a_place_from_when_it_came_whole_and_is_refused_before(mod
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(asked)}\r\n\r\n".encode()
     limits = RequestLimits(max_queue=0)
-    with serving(models, limits=limits, policies=["plain"], max_batch=2) as client, ExitStack() as stack:
+    options = {"policies": ["plain"], "max_batch": 2, "patience_s": 600}
+    with serving(models, limits=limits, **options) as client, ExitStack() as stack:
         address = ("127.0.0.1", client.port)
-        slow = [stack.enter_context(closing(socket.create_connection(address, timeout=30))) for _ in range(4)]
+        slow = [stack.enter_context(closing(socket.create_connection(address, timeout=300))) for _ in range(4)]
         for one in slow[:3]:
             one.sendall(head + asked[:1])
         assert client.complete(prompts[0]).status == 200  # nobody waits for those who do not go on
-        slow[0].sendall(asked[1:])
-        until(lambda: client.service.engine.num_open == 2)
-        slow[3].sendall(head)  # and no more
-        assert slow[3].recv(12) == b"HTTP/1.1 429"
-        slow[1].sendall(asked[1:])
-        assert slow[1].recv(12) == b"HTTP/1.1 429"
+        with held(client):
+            slow[0].sendall(asked[1:])
+            until(lambda: client.service.engine.num_open == 2)
+            slow[3].sendall(head)  # and no more
+            assert slow[3].recv(12) == b"HTTP/1.1 429"
+            slow[1].sendall(asked[1:])
+            assert slow[1].recv(12) == b"HTTP/1.1 429"
         assert client.get("/v1/models").status == client.get("/health").status == 200
         assert slow[0].recv(12) == b"HTTP/1.1 200"
         assert client.post("/v1/completions", b"{").status == 400
@@ -288,7 +300,8 @@ def test_the_key_guards_v1_and_bodies_are_bounded(models):
         assert client.get("/v1/models", **right).body["data"][0]["id"] == "pico"
         assert client.get("/health").status == client.get("/metrics").status == 200
         assert client.post("/v1/completions", b" " * 1025, **right).status == 413
-        assert client.post("/v1/completions", asked, **right).error["code"] == "timeout"
+        with held(client):
+            assert client.post("/v1/completions", asked, **right).error["code"] == "timeout"
         with client.connection() as connection:  # whose length nobody said
             headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", **right}
             connection.request("POST", "/v1/completions", iter([b" " * 600] * 4), headers, encode_chunked=True)
@@ -443,7 +456,10 @@ def test_the_official_client_is_told_of_limits_and_keys_by_its_own_errors(models
                 with pytest.raises(openai.BadRequestError, match=message) as told:
                     official.completions.create(**{**asked, **fields})
                 assert told.value.param == "max_tokens"
-            with official.completions.create(**asked, max_tokens=300, stream=True) as stream:
+            with (
+                held(client, operations=9),
+                official.completions.create(**asked, max_tokens=300, stream=True) as stream,
+            ):
                 next(iter(stream))
                 with pytest.raises(openai.RateLimitError) as told:
                     official.completions.create(**asked)

@@ -18,7 +18,7 @@ class Plan:
 
     status: int = 200
     headers: dict = field(default_factory=dict)
-    pieces: list = field(default_factory=list)  # (seconds before it, bytes)
+    pieces: list = field(default_factory=list)  # (seconds before it, or an event that it waits for, bytes)
     chunked: bool = True
     breaks: bool = False  # whether the connection ends after the pieces, before the body does
 
@@ -106,7 +106,10 @@ class Upstream:
         writer.write(f"HTTP/1.1 {plan.status} X\r\n{lines}\r\n".encode())
         written = self.written_ns.setdefault(lower.get("x-name", ""), [])
         for pause_s, piece in plan.pieces:
-            if pause_s:
+            if isinstance(pause_s, threading.Event):
+                while not pause_s.is_set():
+                    await asyncio.sleep(0.001)
+            elif pause_s:
                 await asyncio.sleep(pause_s)
             if reader.at_eof():
                 self.num_cut += 1
