@@ -5,7 +5,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from threading import Barrier, Event, Lock, Thread
 
 MODEL = "tiny"
 
@@ -28,6 +28,8 @@ class Ways:
         models: that are listed.
         policies: that are listed of each model; None: the server knows none.
         one_at_a_time: whether requests wait for each other.
+        together: as many requests as have to be there before the first of them are answered.
+        stuck_from: the first request whose answer has no first chunk.
     """
 
     prefill_s: float = 0.0
@@ -44,6 +46,8 @@ class Ways:
     models: tuple[str, ...] = (MODEL,)
     policies: tuple[str, ...] | None = None
     one_at_a_time: bool = False
+    together: int = 1
+    stuck_from: int | None = None
 
 
 class Server:
@@ -53,6 +57,7 @@ class Server:
         self.url, self.ways = url, ways
         self.bodies, self.headers = [], []
         self.lock, self.turn = Lock(), Lock()
+        self.together, self.closed = Barrier(ways.together), Event()
         self.pages = self.num_answered = 0
 
 
@@ -67,6 +72,7 @@ def served(ways=None):
     try:
         yield http.seen
     finally:
+        http.seen.closed.set()
         http.shutdown()
         http.server_close()
         thread.join()
@@ -116,8 +122,11 @@ class _Handler(BaseHTTPRequestHandler):
             number = len(seen.bodies)
             seen.bodies.append(body)
             seen.headers.append(dict(self.headers))
+        if number < seen.ways.together:
+            seen.together.wait()
         with suppress(BrokenPipeError, ConnectionResetError):  # the client has gone
-            self._answer(seen, body, seen.ways.fault.get(number, ""))
+            is_stuck = seen.ways.stuck_from is not None and number >= seen.ways.stuck_from
+            self._answer(seen, body, "stuck" if is_stuck else seen.ways.fault.get(number, ""))
 
     def _answer(self, seen, body, fault):
         if fault == "500":
@@ -126,7 +135,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        if seen.ways.one_at_a_time:
+        if fault == "stuck":
+            seen.closed.wait()
+        elif seen.ways.one_at_a_time:
             with seen.turn:
                 self._stream(seen.ways, body, fault)
         else:

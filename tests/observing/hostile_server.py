@@ -76,17 +76,24 @@ def _accept(listening, seen, closed):
         Thread(target=_answer, args=(connected, seen, closed), daemon=True).start()
 
 
+def _received(connected):
+    """Raises ConnectionError where nothing more will come, so that no thread asks again and again."""
+    if not (piece := connected.recv(65536)):
+        raise ConnectionError
+    return piece
+
+
 def _answer(connected, seen, closed):
     with connected, suppress(OSError):
         asked = b""
         while b"\r\n\r\n" not in asked:
-            asked += connected.recv(65536)
+            asked += _received(connected)
         head, _, body = asked.partition(b"\r\n\r\n")
         length = next(
             (int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0
         )
         while len(body) < length:
-            body += connected.recv(65536)
+            body += _received(connected)
         name = head.split()[1].decode().rpartition("/")[2]
         seen.asked.append(name)
         pieces = seen.answers.get(name, page(b"", status="404 Not Found"))

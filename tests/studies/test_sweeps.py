@@ -47,16 +47,22 @@ seeds = [0, 1]
 slo = {ttft = 0.5}
 models = [["draft=llama-3.2-1b", "target=llama-3.1-8b"]]
 """
-# Sleeps so that a kill finds a sweep in its midst; dies and raises where it is told to.
+# Where it waits, a kill finds a sweep in its midst: four cells are there, and others not before there is a file `go`.
+# Dies and raises where it is told to.
 MINE = """
 import os, time
+from glob import glob
 from beside import WINDOW
 from paceline.policies import Draft, Verify
 
 class Mine:
-    def __init__(self, pool, sleep: float = 0.0, dies: bool = False, once: bool = False, fails: bool = False):
+    def __init__(
+        self, pool, sleep: float = 0.0, dies: bool = False, once: bool = False, fails: bool = False, waits: int = 0
+    ):
         self.steps = Draft("draft", WINDOW), Verify(pool.target)
         self.sleep, self.dies, self.fails = sleep, dies or (once and not os.path.exists("died")), fails
+        while waits and len(glob("cut/cells/*/*.json")) >= 4 and not os.path.exists("go"):
+            time.sleep(0.01)
 
     def decide(self, seen):
         time.sleep(self.sleep)
@@ -236,10 +242,8 @@ def test_a_value_that_fails_beside_some_others_only_is_played(folder):
 
 def test_cells_are_counted_before_any_is_made(folder):
     (folder / "big.toml").write_text('policies = ["draft:1..1000/target,a=1..1000,b=1..1000"]')
-    start_s = time.monotonic()
     with pytest.raises(GridFileError, match="must have 1,000,000 cells at most, got 1,000,000,000"):
-        read_grid(folder / "big.toml")
-    assert time.monotonic() - start_s < 1
+        read_grid(folder / "big.toml")  # as many cells would be made in an hour
 
 
 def test_what_stands_in_the_folder_is_not_played_again(folder):
@@ -277,7 +281,7 @@ def test_a_policy_that_was_changed_is_another_input(folder, file):
 def test_two_shards_in_two_processes_are_one_sweep(folder):
     command = [sys.executable, "-m", "paceline", "sweep", "grid.toml", "--out", "both", "--jobs", "1"]
     shards = [subprocess.Popen([*command, "--shard", f"{number}/2"], stdout=subprocess.DEVNULL) for number in (1, 2)]
-    assert [one.wait(120) for one in shards] == [0, 0]
+    assert [one.wait(600) for one in shards] == [0, 0]
     sweep_grid("grid.toml", out="one", jobs=1)
     collect("both"), collect("one")
     assert files(folder / "both") == files(folder / "one")
@@ -291,7 +295,7 @@ def test_a_shard_that_is_none_is_refused(folder, shard):
 @pytest.mark.parametrize("jobs", ["1", "2"])
 @pytest.mark.one_in(2)
 def test_a_sweep_that_is_killed_and_resumed_is_one_that_was_not(folder, jobs):
-    text = 'policies = ["mine.py:Mine,sleep=0.001..0.0015:0.0001"]\nrecordings = ["small.trace"]\nseeds = [0, 1, 2]'
+    text = 'policies = ["mine.py:Mine,waits=1..6"]\nrecordings = ["small.trace"]\nseeds = [0, 1, 2]'
     (folder / "slow.toml").write_text(text)
     command = [sys.executable, "-m", "paceline", "sweep", "slow.toml", "--out", "cut", "--jobs", jobs]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -300,13 +304,14 @@ def test_a_sweep_that_is_killed_and_resumed_is_one_that_was_not(folder, jobs):
         time.sleep(0.02)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    for _ in range(600):  # processes end with whoever asked, soon
+    for _ in range(3000):  # processes end with whoever asked, soon
         if not alive(run.pid):
             break
         time.sleep(0.1)
     assert alive(run.pid) == []
     left = len(list(folder.glob("cut/cells/*/*.json")))
-    assert 4 <= left < 18
+    assert 4 <= left < 4 + int(jobs)
+    (folder / "go").touch()
     resumed = sweep_grid("slow.toml", out="cut", jobs=int(jobs))
     assert (resumed.kept, resumed.played) == (left, 18 - left)
     sweep_grid("slow.toml", out="whole", jobs=1)
