@@ -1,6 +1,7 @@
 """A profile of a tiny pool is measured, found, told from one that no longer fits, and held against decoding."""
 
 import json
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from statistics import median
 from time import process_time
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -186,9 +188,8 @@ def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
 
 # Thinks for two milliseconds when the first request of a step asks, and for half a one for each.
 THINKS = """
-from time import process_time
-
 from paceline.policies import About, Verify
+from ticking import clock
 
 
 class Thinks:
@@ -198,10 +199,8 @@ class Thinks:
         self._verify, self._asked_at_s = Verify(pool.target), -1.0
 
     def decide(self, seen):
-        until_s = process_time() + 5e-4 + (seen.load.now_s != self._asked_at_s) * 2e-3
+        clock.now_s += 5e-4 + (seen.load.now_s != self._asked_at_s) * 2e-3
         self._asked_at_s = seen.load.now_s
-        while process_time() < until_s:
-            pass
         return self._verify
 
     def learn(self, outcome):
@@ -209,17 +208,22 @@ class Thinks:
 """
 
 
-def near_table(measure, seconds):
-    """The first of three tables with about these seconds: a busy machine adds to some."""
-    found = []
-    for _ in range(3):
-        found.append(measure())
-        if found[-1].seconds == pytest.approx(seconds, rel=0.1):
-            return found[-1]
-    pytest.fail(f"three tables, none of {seconds}: {', '.join(str(one.seconds) for one in found)}")
+class Ticking:
+    """A clock on which all but thinking takes a microsecond for each look at it."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        self.now_s += 1e-6
+        return self.now_s
 
 
 def test_thinking_is_found_by_how_many_run_and_validated_closer_than_that_of_one(made, tmp_path, monkeypatch):
+    clock = Ticking()
+    monkeypatch.setitem(sys.modules, "ticking", SimpleNamespace(clock=clock))
+    for module in TIMED:
+        monkeypatch.setattr(f"paceline.runtime.{module}.perf_counter", clock)
     monkeypatch.setattr("paceline.runtime.profiling.operations._BATCHES", (1, 4, 8))
     (tmp_path / "thinks.py").write_text(THINKS)
     thinks = f"{tmp_path / 'thinks.py'}:Thinks"
@@ -227,8 +231,9 @@ def test_thinking_is_found_by_how_many_run_and_validated_closer_than_that_of_one
     members = made.beside[measure_members]
     make = partial(PolicySpec.parse(thinks).build, loaded_pool(POOL))
     asked = POOL, prompts, members, {"thinks": make}, {}, Sampling(mode="greedy")
-    table = near_table(lambda: measure_operations(*asked).decide_s["Thinks"], (2.5e-3, 4e-3, 6e-3))
+    table = measure_operations(*asked).decide_s["Thinks"]
     assert table.batches == (1, 4, 8)
+    assert table.seconds == pytest.approx((2.5e-3, 4e-3, 6e-3), abs=1e-4)
 
     trace = tmp_path / "b.trace"
     record(POOL, prompts, trace, max_new_tokens=12, costs=False)
