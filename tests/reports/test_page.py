@@ -245,9 +245,10 @@ def test_in_a_browser_tables_sort_points_tell_and_the_light_changes(compared, tm
         *QUIET.split(),
         "--disable-component-update",
         "--disable-sync",
+        "--disable-dev-shm-usage",  # of which a container may have little
         f"--user-data-dir={tmp_path / 'data'}",
     ]
-    ran = subprocess.run([*call, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    ran = subprocess.run([*call, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=600, check=True)
     (title,) = re.findall(r"<title>(.*?)</title>", ran.stdout, re.DOTALL)
     told = json.loads(title)
     speeds = [float(cell.split("x")[0]) for cell in told["down"].split("|")]
