@@ -1,6 +1,7 @@
 """Token trees in replay: what they cost, and that nothing beyond the record is guessed."""
 
 import pytest
+from paceline.decoding.results import TREE
 from paceline.decoding.rules import Ratio
 from paceline.decoding.steps import Draft, PolicyError, Verify
 from paceline.decoding.trees import DraftTree, tree_shape
@@ -10,6 +11,8 @@ from paceline.reports.run_table import run_table
 from paceline.reports.summary import rejection_rate
 from paceline.runtime.recording.recorder import record
 from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import DraftTerms
+from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
 from paceline.sim.recorded import UnrecordedTreeError, recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.studies.agree import synthetic_cost
@@ -118,6 +121,19 @@ def test_a_recording_without_trees_refuses_their_policies(recording, tmp_path):
     )
     with pytest.raises(ValueError, match="needs branches of tokens, which recording a does not hold"):
         replayed(plain, make_policy("tree,shape=2", recorded_pool(plain)))
+
+
+@pytest.mark.parametrize("terms", [DraftTerms(0.0, None, stop_s=0.5), DraftTerms(0.25, None), DraftTerms(0.0, 0.25)])
+def test_a_cost_by_the_round_refuses_trees_and_one_of_stops_does_not(recording, terms):
+    figures = {name: CostLine(intercept_s=1.0) for name in recording.meta.model_names}
+    figures["draft"] = DrafterFigures(terms=terms, forwards=None if terms.per_token_s else figures["draft"])
+    scenario = Scenario(tables=TrieTables(recording), cost=FileCost("f", figures))
+    if terms.stop_s:
+        log = simulate(scenario, Trees("draft", "2"), "trees")
+        assert set(log.ops["duration_s"][log.ops["kind"] == TREE].tolist()) == {1.0}
+    else:
+        with pytest.raises(PolicyError, match="cost f charges drafts by draft by the round, which says nothing of"):
+            simulate(scenario, Trees("draft", "2"), "trees")
 
 
 def test_a_layer_is_a_forward_and_a_tree_is_judged_in_one(recording):
