@@ -142,12 +142,14 @@ class Loop:
     def next_op(self, now_s: float) -> Op | None:
         """Get a step for every ready request and return the operation to run next; None when no request is left.
 
-        With `by_hand` it is None after a Commit as well.
+        None as well where a Commit has just finished requests, so that others can be admitted before the operation
+        runs, and with `by_hand` after any Commit.
 
         Raises PolicyError if the policy raised, returned an illegal step or makes no progress.
         """
         self.load.now_s = now_s
         ready, waiting, prefills = self._ready, self._waiting, self._prefills
+        before = len(self.finished)
         if self._decide_s is not None and ready:
             self._each_s = self._decide_s(self.load.num_running)
         while ready:
@@ -159,7 +161,7 @@ class Loop:
                     break
             elif prefills.undecided and prefills.due_before(session, step, level):
                 self._waiting.join(self.pool.target_level, session, prefills.step)
-            elif ready or waiting.ops:
+            elif ready or waiting.ops or len(self.finished) > before:
                 waiting.join(level, session, step)
             elif isinstance(step, Draft):
                 return made(Op, (DRAFTS, level, [(session, step)], ()))
@@ -167,7 +169,7 @@ class Loop:
                 return made(Op, (VERIFIES, level, [(session, step)], ()))
             else:
                 waiting.join(level, session, step)
-        return waiting.pop()
+        return None if len(self.finished) > before else waiting.pop()
 
     def finish(self, op: Op, results: Results, *, start_s: float, now_s: float) -> None:
         """Turn what the world did into new session states and pass the outcomes to the policy.

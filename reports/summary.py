@@ -1,19 +1,20 @@
 """From a run log to the figures that policies are compared by; docs/glossary.md defines each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.results import TREE, VERIFY
+from ..decoding.results import COMMIT, TREE, VERIFY
 from ..runs.log import Columns, RunLog
 from .quality import Quality, quality_of
 
 PERCENTILES = (50, 90, 95, 99)
 _PIECE = 1 << 16  # steps
-_REFUSAL_FIELDS = ("request", "kind", "drafted", "judged", "accepted", "refused")
+_FIRST_LOOK_FIELDS = ("kind", "level", "drafted", "judged", "accepted", "refused", "own", "emitted")
+_REFUSAL_FIELDS = ("request", "part", *_FIRST_LOOK_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +177,11 @@ def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> fl
     """Rejections at any level over the drafted tokens that a first verifier judged, >= 0, for chains of any depth.
 
     A rejection is a verification that rejected a token: at most one each. A drafted token is first judged by the next
-    verification of its request; tokens after the first rejected one are not judged, nor are those that a Commit took
-    before. Of a token tree the depths count: those of the accepted path, and the next one if the tree continues there,
-    which is then rejected. For two levels this is 1 less the acceptance rate per position. Above two it may exceed 1,
-    as a middle verifier's own token can be rejected too. 0 if none was judged.
+    verification of its request, but for one whose member endorses the token; tokens after the first rejected one are
+    not judged, nor are those that a Commit took before. Of a token tree the depths count: those of the accepted path,
+    and the next one if the tree continues there, which is then rejected. For two levels this is 1 less the acceptance
+    rate per position. Above two it may exceed 1, as a middle verifier's own token can be rejected too. 0 if none was
+    judged.
 
     Args:
         steps: of a run log, each request's in their order; requests of a batch may be interleaved.
@@ -229,9 +231,33 @@ def _refusals(steps: Columns) -> tuple[int, int]:
     starts = np.searchsorted(requests, requests[ends], side="left")
     starts[1:] = np.maximum(starts[1:], ends[:-1] + 1)
     before = np.concatenate([[0], np.cumsum(drafted)])
-    fresh = np.minimum(before[ends] - before[starts], judged)
-    looked_at = int(np.maximum(accepted + refused - (judged - fresh), 0).sum())
-    return int(refused.sum()), looked_at
+    fresh = before[ends] - before[starts]
+    looked_at = np.maximum(accepted + refused - (judged - np.minimum(fresh, judged)), 0)
+    # Where more were drafted than judged, a Commit took some, or they wait for a later verification.
+    apart = np.unique(requests[ends[fresh > judged]])
+    apart = apart[~np.isin(apart, requests[steps["part"] > 0])]
+    one_by_one = 0
+    for first, end in zip(np.searchsorted(requests, apart), np.searchsorted(requests, apart, "right"), strict=True):
+        one_by_one += _first_looks({name: steps[name][first:end].tolist() for name in _REFUSAL_FIELDS})
+    counted = int(looked_at[~np.isin(requests[ends], apart)].sum())
+    return int(refused.sum()), counted + one_by_one
+
+
+def _first_looks(steps: Mapping[str, list[int]]) -> int:
+    """Drafted tokens of one request that a first verifier judged, from its steps one by one."""
+    looked_at, pending = 0, list[bool]()  # of each pending token, whether none has judged it that may
+    target = max(steps["level"])
+    rows = zip(*(steps[name] for name in _FIRST_LOOK_FIELDS), strict=True)
+    for kind, level, drafted, judged, accepted, refused, own, emitted in rows:
+        if kind == COMMIT:
+            del pending[:emitted]
+        elif kind != VERIFY:
+            pending += [True] * drafted
+        else:
+            first = len(pending) - judged
+            looked_at += sum(pending[first : first + accepted + refused])
+            pending = [] if level == target else [*pending[:first], *[False] * (accepted + own)]
+    return looked_at
 
 
 def _levels(log: RunLog) -> tuple[LevelSummary, ...]:

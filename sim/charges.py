@@ -60,7 +60,8 @@ class Charges:
     def check_trees(self, level: int) -> None:
         """Raises ValueError for a member whose drafts cost seconds by the round, which do not cover trees."""
         name = self._names[level]
-        if self._cost.draft_terms(name) is not None:
+        terms = self._cost.draft_terms(name)
+        if terms is not None and (terms.per_token_s is not None or terms.block is not None or terms.seconds(0, 1)):
             raise ValueError(
                 f"cost {self._cost.name} charges drafts by {name} by the round, which says nothing of trees"
             )

@@ -113,7 +113,7 @@ class RequestTables:
                  "further_entropy", "further_gap",
                  "further_next_log_prob", "further_next_token", "further_own_log_prob", "further_top_log_prob",
                  "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
-                 "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
+                 "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd", "unwritten")  # fmt: skip
 
     # Built at first use:
     token: list[int]  # `[N]` token that leads to each node
@@ -129,6 +129,8 @@ class RequestTables:
     # `[L]` for token trees: by node, the number of requested branches, and these; empty for a member whose branches are
     # not recorded
     branches: list[dict[int, tuple[int, Branches]]]
+    # by node and token, children that no member writes there as its next token: branches of token trees
+    unwritten: dict[tuple[int, int], int]
     # `[depths - 1][N]` of that drafter from depth 2 on, as those without `further_` are at depth 1
     further_next_log_prob: list[list[float]]
     further_top_log_prob: list[list[float]]
@@ -169,11 +171,13 @@ class RequestTables:
     def __getattr__(self, name: str) -> object:
         if name not in RequestTables.__annotations__:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
-        listed: list[Any]
+        listed: list[Any] | dict[tuple[int, int], int]
         if name == "tvd":
             listed = self._by_levels(self._distances.tolist())
         elif name == "branches":
             listed = self._branches()
+        elif name == "unwritten":
+            listed = self._unwritten()
         elif name == "token":
             listed = self._record.trie.token.tolist()
         elif name == "further_tvd":
@@ -201,6 +205,11 @@ class RequestTables:
                 found = Branches(tokens[start:end], log_probs[start:end], places[start:end])
                 listed[self._num_free + model][parent] = ranked[parent], found
         return listed
+
+    def _unwritten(self) -> dict[tuple[int, int], int]:
+        written = {0}.union(*self.child, *self.further_child)
+        parents, tokens = self._record.trie.parent.tolist(), self.token
+        return {(parents[node], tokens[node]): node for node in range(self.num_nodes) if node not in written}
 
     def _by_levels(self, pairs: list[list[float]]) -> list[list[list[float]]]:
         free, levels = self._num_free, len(self.next_token)
@@ -293,7 +302,7 @@ class RequestTables:
         for tokens, children in self._written_by:
             if tokens[node] == token:
                 return children[node]
-        return -1
+        return self.unwritten.get((node, token), -1)
 
 
 class TablesByRequest:
@@ -458,9 +467,13 @@ def recorded_facts(
         target_prob = exp(verifier.number("next_log_prob", node))
     else:
         target_prob = exp(verifier.number("own_log_prob", child)) if child >= 0 else nan
+    draft_prob = nan
+    if drafter is not None:
+        is_first = drafter.next_token(node) == session.tokens[index]  # and no other branch of a token tree
+        draft_prob = exp(drafter.number(*(("next_log_prob", node) if is_first else ("own_log_prob", child))))
     return Facts(
         same=same,
-        draft_prob=nan if drafter is None else exp(drafter.number("next_log_prob", node)),
+        draft_prob=draft_prob,
         target_prob=target_prob,
         top_prob=exp(verifier.number("top_log_prob", node)),
         entropy=verifier.number("entropy", node),

@@ -162,7 +162,13 @@ class TrieAnswers:
         node = session.places[index - 1] if index else session.place
         if level == self._reader:
             return self._signal_at(self._voice(session, tables, level, index), level, node)
-        return NO_SIGNAL if node < 0 or level < self.num_free else tables.signal(level, node)
+        if node < 0 or level < self.num_free:
+            return NO_SIGNAL
+        said = tables.signal(level, node)
+        if tables.next_token[level][node] == session.tokens[index]:
+            return said
+        place = session.places[index]  # of a branch of a tree, or of an unknown token after a step back to the trunk
+        return NO_SIGNAL if place < 0 else said._replace(prob=exp(tables.own_log_prob[level][place]))
 
     def _voice(self, session: Session, tables: RequestTables, level: int, index: int) -> Voice:
         if level != self._reader:

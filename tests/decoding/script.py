@@ -49,7 +49,7 @@ def drive(policy, requests, *, world=None, batch=1, name="mine"):
         if op is not None:
             loop.finish(op, op.run(world), start_s=now_s, now_s=now_s + 1.0)
             now_s += 1.0
-        elif not waiting:
+        elif not (waiting or loop.load.num_running):
             return loop, ledger.finish({"members": list(loop.pool.names)}, reanchored={}, divergent={})
 
 

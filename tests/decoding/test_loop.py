@@ -10,7 +10,7 @@ from paceline.decoding.loop import DEFERRED_OPS
 from paceline.decoding.results import VERIFY, Deferred, DraftResults, Failed, OpRecord, StepRecord, VerifyResults
 from paceline.decoding.seen import Start, prefill_before
 from paceline.decoding.world import DRAFTS, OVERLAPS, TREES, VERIFIES, Op, WaitingOps
-from paceline.policies import Draft, Verify
+from paceline.policies import Commit, Draft, Verify
 from paceline.policies.check import EOS, ToyWorld, check_pool
 from paceline.runs.log import OP_FIELDS, STEP_FIELDS, RunLedger
 
@@ -435,3 +435,31 @@ def test_a_kept_draft_is_dropped_where_the_prefill_ends_the_answer():
     assert session.done
     assert steps_of(log) == [(VERIFY, POOL.target_level, 1, 1)]
     assert policy.learnt == []
+
+
+class Ends:
+    """Request r0 ends by a Commit, all others decode plainly."""
+
+    def decide(self, seen):
+        if seen.request_id != "r0":
+            return Verify("target")
+        return Commit(1) if seen.num_pending else Draft("draft", 1)
+
+    def learn(self, outcome):
+        pass
+
+
+def test_a_place_that_a_commit_frees_is_filled_before_the_next_operation():
+    one, other, third = (session_of(f"r{index}", budget=2 + index) for index in range(3))
+    world = ToyWorld(POOL, ends=0.0)
+    loop, _ = loop_of(Ends(), [one, other, third], world)
+    loop.admit(one)
+    loop.admit(other)
+    for kind in (VERIFIES, DRAFTS):
+        op = loop.next_op(0.0)
+        assert op.kind == kind
+        loop.finish(op, op.run(world), start_s=0.0, now_s=1.0)
+    assert loop.next_op(1.0) is None
+    assert loop.finished == [one]
+    loop.admit(third)
+    assert [session for session, _ in loop.next_op(1.0).items] == [other, third]

@@ -282,31 +282,49 @@ def test_members_tell_what_their_prefix_caches_found():
     assert by_member.rows[-1][-1] == "19/40"
 
 
-COLUMNS = ("request", "kind", "drafted", "judged", "accepted")
+COLUMNS = ("request", "kind", "level", "drafted", "judged", "accepted", "own", "emitted")
+TARGET = 2
+
+
+def drafted(tokens, level=0, request=0):
+    return request, DRAFT, level, tokens, 0, 0, 0, 0
+
+
+def judged(tokens, accepted, level=TARGET, request=0):
+    """A verification that adds a token of its own."""
+    return request, VERIFY, level, 0, tokens, accepted, 1, accepted + 1 if level == TARGET else 0
+
+
+def committed(tokens, request=0):
+    return request, COMMIT, TARGET, 0, 0, 0, 0, tokens
 
 
 def steps_of(*rows):
-    """Columns of steps given as (request, kind, drafted, judged, accepted), none of them part of an Overlap."""
+    """Columns of steps, none of them part of an Overlap."""
     columns = dict(zip(COLUMNS, np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS)).T, strict=True))
     refused = (columns["accepted"] < columns["judged"]).astype(np.int8)
     return {**columns, "part": np.zeros(len(rows), dtype=np.int64), "refused": refused}
 
 
 def by_token(steps, among=None):
-    """(refusals, drafted tokens looked at), with the tokens that nobody has judged yet kept in a list per request."""
+    """(refusals, drafted tokens looked at), with each request's pending tokens kept in a list."""
     refusals = looked_at = 0
-    pending: dict[int, list[str]] = {}
+    target, pending = max(steps["level"].tolist(), default=0), dict[int, list[str]]()
     rows = zip(*(steps[name].tolist() for name in COLUMNS), strict=True)
-    for index, (request, kind, drafted, judged, accepted) in enumerate(rows):
-        new = pending.setdefault(request, [])
+    for index, (request, kind, level, drafted, judged, accepted, own, emitted) in enumerate(rows):
+        text = pending.setdefault(request, [])
         if kind == DRAFT:
-            new.extend(["new"] * drafted)
-        if kind == VERIFY:
-            given = (["old"] * judged + new)[-judged:] if judged else []
-            new.clear()
+            text.extend(["new"] * drafted)
+        elif kind == COMMIT:
+            del text[:emitted]
+        else:
+            first = len(text) - judged
             if among is None or among[index]:
                 refusals += accepted < judged
-                looked_at += given[: accepted + 1].count("new")
+                looked_at += text[first : first + accepted + 1].count("new")
+            text[first:] = ["old"] * (accepted + own)
+            if level == target:
+                text.clear()
     return refusals, looked_at
 
 
@@ -319,29 +337,24 @@ def test_of_two_levels_by_hand():
     ("rows", "rate"),
     [
         pytest.param([], 0.0, id="nothing happened"),
-        pytest.param([(0, VERIFY, 0, 0, 0)], 0.0, id="plain decoding"),
-        pytest.param([(0, DRAFT, 4, 0, 0), (0, VERIFY, 0, 4, 1)], 1 / 2, id="tokens after a refusal do not count"),
+        pytest.param([judged(0, 0)], 0.0, id="plain decoding"),
+        pytest.param([drafted(4), judged(4, 1)], 1 / 2, id="tokens after a refusal do not count"),
+        pytest.param([drafted(2), judged(2, 1, level=1), judged(2, 1)], 1.0, id="two levels refuse of two tokens"),
+        pytest.param([drafted(1), judged(1, 0, level=1), judged(1, 0)], 2.0, id="an own token is refused too"),
         pytest.param(
-            [(0, DRAFT, 2, 0, 0), (0, VERIFY, 0, 2, 1), (0, VERIFY, 0, 2, 1)], 1.0, id="two levels refuse of two tokens"
-        ),
-        pytest.param(
-            [(0, DRAFT, 1, 0, 0), (0, VERIFY, 0, 1, 0), (0, VERIFY, 0, 1, 0)], 2.0, id="an own token is refused too"
-        ),
-        pytest.param(
-            [(0, DRAFT, 2, 0, 0), (0, VERIFY, 0, 2, 2), (0, DRAFT, 1, 0, 0), (0, VERIFY, 0, 4, 4)],
+            [drafted(2), judged(2, 2, level=1), drafted(1), judged(4, 4)],
             0.0,
             id="what a level below has judged is not looked at first again",
         ),
+        pytest.param([drafted(2), drafted(2), judged(4, 3)], 1 / 4, id="two drafts and one verdict"),
+        pytest.param([drafted(4), committed(3), judged(1, 0)], 1.0, id="committed tokens do not count"),
         pytest.param(
-            [(0, DRAFT, 2, 0, 0), (0, DRAFT, 2, 0, 0), (0, VERIFY, 0, 4, 3)], 1 / 4, id="two drafts and one verdict"
+            [drafted(2, level=1), drafted(1), judged(1, 0, level=1), judged(3, 2)],
+            2 / 3,
+            id="a verifier's own draft waits for the next one",
         ),
         pytest.param(
-            [(0, DRAFT, 4, 0, 0), (0, COMMIT, 0, 0, 0), (0, VERIFY, 0, 1, 0)], 1.0, id="committed tokens do not count"
-        ),
-        pytest.param(
-            [(0, DRAFT, 2, 0, 0), (1, DRAFT, 3, 0, 0), (0, VERIFY, 0, 2, 0), (1, VERIFY, 0, 3, 3)],
-            1 / 4,
-            id="two requests in turn",
+            [drafted(2), drafted(3, request=1), judged(2, 0), judged(3, 3, request=1)], 1 / 4, id="two requests in turn"
         ),
     ],
 )

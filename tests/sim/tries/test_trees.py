@@ -1,7 +1,9 @@
 """Token trees in replay: what they cost, and that nothing beyond the record is guessed."""
 
 import pytest
-from paceline.decoding.steps import PolicyError, Verify
+from paceline.decoding.results import TREE
+from paceline.decoding.rules import Ratio
+from paceline.decoding.steps import Draft, PolicyError, Verify
 from paceline.decoding.trees import DraftTree, tree_shape
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
@@ -9,6 +11,8 @@ from paceline.reports.run_table import run_table
 from paceline.reports.summary import rejection_rate
 from paceline.runtime.recording.recorder import record
 from paceline.sim.contexts import TrieTables
+from paceline.sim.cost.base import DraftTerms
+from paceline.sim.cost.files import CostLine, DrafterFigures, FileCost
 from paceline.sim.recorded import UnrecordedTreeError, recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.studies.agree import synthetic_cost
@@ -16,6 +20,7 @@ from paceline.studies.record import tree_of
 from paceline.traces.meta import Closure, Sampling
 
 from ...tiny_models import random_prompts, tiny_pool_of_four
+from .small_traces import with_ngram
 
 GREEDY = Sampling(mode="greedy")
 
@@ -118,6 +123,19 @@ def test_a_recording_without_trees_refuses_their_policies(recording, tmp_path):
         replayed(plain, make_policy("tree,shape=2", recorded_pool(plain)))
 
 
+@pytest.mark.parametrize("terms", [DraftTerms(0.0, None, stop_s=0.5), DraftTerms(0.25, None), DraftTerms(0.0, 0.25)])
+def test_a_cost_by_the_round_refuses_trees_and_one_of_stops_does_not(recording, terms):
+    figures = {name: CostLine(intercept_s=1.0) for name in recording.meta.model_names}
+    figures["draft"] = DrafterFigures(terms=terms, forwards=None if terms.per_token_s else figures["draft"])
+    scenario = Scenario(tables=TrieTables(recording), cost=FileCost("f", figures))
+    if terms.stop_s:
+        log = simulate(scenario, Trees("draft", "2"), "trees")
+        assert set(log.ops["duration_s"][log.ops["kind"] == TREE].tolist()) == {1.0}
+    else:
+        with pytest.raises(PolicyError, match="cost f charges drafts by draft by the round, which says nothing of"):
+            simulate(scenario, Trees("draft", "2"), "trees")
+
+
 def test_a_layer_is_a_forward_and_a_tree_is_judged_in_one(recording):
     policy = Trees("draft", "3x2x1")
     log = replayed(recording, policy)
@@ -135,3 +153,78 @@ def test_a_layer_is_a_forward_and_a_tree_is_judged_in_one(recording):
         assert ops["num_forwards"][judge] == 1
         assert ops["new_tokens"][judge] == 16
         assert steps["judged"][place + 1] == 15
+
+
+class KeepsPaths(Trees):
+    """A tree, then a verdict of the middle member, then one of the target by a rule that notes what it sees."""
+
+    lossless, needs_target_prob = False, False
+
+    def __init__(self, draft, text):
+        super().__init__(draft, text)
+        self.kept, self.probs, self.told, self.facts = Verify("mid"), {}, [], []
+
+    def decide(self, seen):
+        if not seen.num_pending and seen.has_room:
+            return self.tree
+        if seen.parents is not None:
+            paths = [()]
+            for pending, parent in zip(seen.pending, seen.parents, strict=True):
+                paths.append((*paths[parent + 1], pending.token))
+                self.probs[seen.num_emitted, paths[-1]] = pending.signal.prob
+            return self.kept
+        path, told = (), [pending.signal.prob for pending in seen.pending]
+        for pending, prob in zip(seen.pending, told, strict=True):
+            path = *path, pending.token
+            assert pending.drafter == "mid" or prob == self.probs[seen.num_emitted, path]
+        self.told.append((told, len(self.facts)))
+        return Verify("target", self)
+
+    def accepts(self, facts):
+        self.facts.append(facts.draft_prob)
+        return facts.same
+
+
+def test_a_branch_that_stays_has_its_own_probability(recording):
+    policy = KeepsPaths("draft", "3x2")
+    replayed(recording, policy)
+    assert min(policy.facts) < 1 / 3, "some second or third branches stayed"
+    for told, start in policy.told:
+        judged = policy.facts[start:][: len(told)]
+        assert judged[0] == told[0]
+
+
+class Copies:
+    """Once, a copy of one token that the target keeps by a lossy rule; else plain decoding."""
+
+    def __init__(self, tokens):
+        self.tokens, self.seen = tokens, set()
+
+    def decide(self, seen):
+        if seen.request_id in self.seen:
+            return Verify("target")
+        if seen.num_pending:
+            self.seen.add(seen.request_id)
+            return Verify("target", Ratio(1e-9))
+        return Draft("ngram", 1, copy=(self.tokens[seen.request_id],))
+
+    def learn(self, outcome):
+        pass
+
+
+def test_a_copy_of_a_branch_is_on_record(recording):
+    tokens = {}
+    for request in recording.requests:
+        trie = request.trie
+        written = set(trie.children().ravel().tolist())
+        first = trie.trunk[1]
+        tokens[request.request_id] = next(
+            int(trie.token[node])
+            for node in range(1, trie.num_nodes)
+            if trie.parent[node] == first and node not in written
+        )
+    log = replayed(with_ngram(recording), Copies(tokens), strict=False)
+    copied = log.steps["judged"] == 1
+    assert copied.sum() == len(tokens)
+    assert log.steps["accepted"][copied].all()
+    assert not log.steps["modelled"][copied].any()
