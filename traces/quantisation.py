@@ -22,7 +22,7 @@ from .shapes import FORMATS, DecoderShape, QuantisedWeights, WeightFormat, group
 OUTPUT, TABLE = "lm_head", "model.embed_tokens"
 _PREFIXES = ("", "language_model.", "model.language_model.")
 # Parts of multimodal models, of prediction modules and of layers that are not matrices: never quantised.
-_ELSEWHERE = re.compile(r"vis(?:ion|ual)|vit\b|audio|projector|image|patch|rotary|norm|mtp|embed")
+_ELSEWHERE = re.compile(r"vis(?:ion|ual)|vit\b|audio|modality|projector|merger|image|patch|rotary|norm|mtp|embed")
 _GATED = ("gate_proj", "up_proj", "down_proj")
 
 

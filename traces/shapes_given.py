@@ -88,7 +88,8 @@ _OPTIONAL = (
     *("num_key_value_heads", "head_dim", "tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias"),
     *("draft_vocab_size", "target_hidden_size"),
 )
-_FEATURES = "eagle_aux_hidden_state_layer_ids"  # within eagle_config
+_FEATURES = "eagle_aux_hidden_state_layer_ids"  # within eagle_config, or beside it
+_NO_DFLASH = ("projector_type", "markov_rank", "selector_rank", "conv_kernel_size")  # DSpark, Domino and DFlash 2
 _CLOSE = 0.85  # by difflib: a letter or two of such a key
 _OTHER_KV_HEADS = re.compile(r"n_head_kv|n(um)?_kv_heads|num_query_groups|multi_query_group_num")
 MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, fit 64 bits
@@ -197,20 +198,34 @@ class _Config:
             return head
         said = self._get("eagle_config")
         keys: dict[str, Any] = said if isinstance(said, dict) else {}
-        features = self._list(keys, _FEATURES)
-        for near in () if _FEATURES in keys else get_close_matches(_FEATURES, keys, n=1, cutoff=_CLOSE):
-            raise self._error(f"eagle_config.{near}", f"must be {_FEATURES}, which is left out", keys[near])
+        features, beside = self._list(keys, _FEATURES), self._list(self._own, _FEATURES)
+        given = {*keys, *self._own}
+        for near in () if _FEATURES in given else get_close_matches(_FEATURES, given, n=1, cutoff=_CLOSE):
+            where = f"eagle_config.{near}" if near in keys else near
+            raise self._error(where, f"must be {_FEATURES}, which is left out", keys.get(near, self._get(near)))
+        if features and beside and features != beside:
+            raise self._error(_FEATURES, f"must be that of eagle_config, {features}", beside)
+        aux = keys.get("use_aux_hidden_state")
+        if not isinstance(aux, bool | None):
+            raise self._error("eagle_config.use_aux_hidden_state", "must be true or false", aux)
         drafted = decoder.vocabulary if self._get("draft_vocab_size") is None else self._count("draft_vocab_size")
         joined = self._count("target_hidden_size", otherwise=decoder.hidden)
-        width = (len(features) or EAGLE3_FEATURES) * joined
+        width = 0 if aux is False else (len(features or beside) or EAGLE3_FEATURES) * joined  # 0: the last state alone
         return eagle3(decoder, name, vocabulary=drafted, joined=width)
 
     def _dflash(self, decoder: DecoderShape, name: str) -> ModelInfo:
         said = self._get("dflash_config")
-        features = self._list(said, "target_layer_ids") if isinstance(said, dict) else []
+        keys: dict[str, Any] = said if isinstance(said, dict) else {}
+        features = self._list(keys, "target_layer_ids")
         if not features:
             raise self._error("dflash_config.target_layer_ids", "must be a list of the target's layers", None)
+        for key in _NO_DFLASH:
+            if keys.get(key, self._get(key)) not in (None, 0, "dflash"):
+                why = "must be absent: a DFlash drafter with more parts is not known, give it in FILE.json"
+                raise self._error(key, why, keys.get(key, self._get(key)))
         block = self._count("block_size")
+        if keys.get("block_size") not in (None, block):
+            raise self._error("dflash_config.block_size", f"must be block_size, {block}", keys["block_size"])
         if block < 2:
             raise self._error("block_size", "must be 2 or more, the last token and those drafted after it", block)
         if self._get("draft_vocab_size") not in (None, decoder.vocabulary):
