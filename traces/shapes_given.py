@@ -196,22 +196,32 @@ class _Config:
             head = head_of("eagle", decoder, name)
             assert head is not None  # it is dense
             return head
+        drafted = decoder.vocabulary if self._get("draft_vocab_size") is None else self._count("draft_vocab_size")
+        width = self._states() * self._count("target_hidden_size", otherwise=decoder.hidden)
+        return eagle3(decoder, name, vocabulary=drafted, joined=width)
+
+    def _states(self) -> int:
+        """How many of the target's states an EAGLE-3 head joins; 0 where it reads the last one as it is."""
         said = self._get("eagle_config")
         keys: dict[str, Any] = said if isinstance(said, dict) else {}
-        features, beside = self._list(keys, _FEATURES), self._list(self._own, _FEATURES)
+        listed, beside = self._list(keys, _FEATURES), self._list(self._own, _FEATURES)
         given = {*keys, *self._own}
         for near in () if _FEATURES in given else get_close_matches(_FEATURES, given, n=1, cutoff=_CLOSE):
             where = f"eagle_config.{near}" if near in keys else near
             raise self._error(where, f"must be {_FEATURES}, which is left out", keys.get(near, self._get(near)))
-        if features and beside and features != beside:
-            raise self._error(_FEATURES, f"must be that of eagle_config, {features}", beside)
-        aux = keys.get("use_aux_hidden_state")
-        if not isinstance(aux, bool | None):
-            raise self._error("eagle_config.use_aux_hidden_state", "must be true or false", aux)
-        drafted = decoder.vocabulary if self._get("draft_vocab_size") is None else self._count("draft_vocab_size")
-        joined = self._count("target_hidden_size", otherwise=decoder.hidden)
-        width = 0 if aux is False else (len(features or beside) or EAGLE3_FEATURES) * joined  # 0: the last state alone
-        return eagle3(decoder, name, vocabulary=drafted, joined=width)
+        if listed and beside and listed != beside:
+            raise self._error(_FEATURES, f"must be that of eagle_config, {listed}", beside)
+        if keys.get("parallel_draft_step") not in (None, 1):
+            rule = "must be 1: heads that draft in parallel are not known, give theirs in FILE.json"
+            raise self._error("eagle_config.parallel_draft_step", rule, keys["parallel_draft_step"])
+        found = len(listed or beside)
+        counted = self._count("num_aux_hidden_states", otherwise=found or EAGLE3_FEATURES)
+        if found not in (0, counted):
+            raise self._error("num_aux_hidden_states", f"must be {found}, the states of {_FEATURES}", counted)
+        used = keys.get("use_aux_hidden_state")
+        if not isinstance(used, bool | None):
+            raise self._error("eagle_config.use_aux_hidden_state", "must be true or false", used)
+        return 0 if used is False else counted
 
     def _dflash(self, decoder: DecoderShape, name: str) -> ModelInfo:
         said = self._get("dflash_config")

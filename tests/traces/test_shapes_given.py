@@ -183,6 +183,8 @@ def test_layers_without_experts(tmp_path):
         (EAGLE3, {"eagle_aux_hidden_state_layer_ids": [1], "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2]}},
          r"eagle_aux_hidden_state_layer_ids: must be that of eagle_config, \[2\], got \[1\]"),
         (EAGLE3, {"eagle_config": {"use_aux_hidden_state": "no"}}, "use_aux_hidden_state: must be true or false"),
+        (EAGLE3, {"eagle_config": {"parallel_draft_step": 4}}, "parallel_draft_step: must be 1: heads that draft"),
+        (EAGLE3, {"eagle_aux_hidden_state_layer_ids": [1], "num_aux_hidden_states": 3}, "states: must be 1, .*got 3"),
         (EAGLE3, {"ptd_token_id": 5}, "ptd_token_id: must be absent: heads that draft in parallel are not known"),
         (EAGLE3, {"quantization_config": {"quant_method": "fp8"}}, "quantization_config: must be absent of drafters"),
         (QWEN_MOE, {"architectures": ["LlamaForCausalLMEagle3"]}, "model_type: must be that of a dense decoder"),
@@ -295,6 +297,10 @@ def test_the_states_may_be_named_beside_eagle_config(tmp_path, features):
     found = shape(tmp_path, EAGLE3 | listed).parameters
     assert found == plain.parameters + (features - 3) * 4096**2
     assert shape(tmp_path, EAGLE3 | listed | {"eagle_config": listed}).parameters == found
+    counted = {"num_aux_hidden_states": features}
+    assert (
+        shape(tmp_path, EAGLE3 | counted).parameters == shape(tmp_path, EAGLE3 | listed | counted).parameters == found
+    )
 
 
 @pytest.mark.parametrize("listed", [[], [1, 2, 3]])
