@@ -531,6 +531,18 @@ def test_a_mixture_has_all_experts_in_it_or_none(tmp_path):
     assert (left.experts, left.parameters) == (False, found.quantised.parameters - found.experts.all_parameters)
     some = tensors(FLOAT_8, FLOAT_8, ignore=["model.layers.3.mlp.experts"])
     refused(tmp_path, {**QWEN_MOE, "quantization_config": some}, "ignore: must skip all experts of a mixture or none")
+    # Checkpoints of Mixtral call them otherwise; without experts it has the attention quantised.
+    by_name = tensors(
+        FLOAT_8, FLOAT_8, ignore=["lm_head", *(f"model.layers.{one}.block_sparse_moe" for one in range(32))]
+    )
+    for ignored in (by_name, tensors(FLOAT_8, FLOAT_8, ignore=["lm_head", "re:.*block_sparse_moe.*"])):
+        left = shape(tmp_path, {**MIXTRAL, "quantization_config": ignored}).quantised
+        assert (left.experts, left.parameters) == (False, LAYERS * ATTENTION)
+    routers = tensors(FLOAT_8, FLOAT_8, ignore=["lm_head", "re:.*block_sparse_moe.gate"])
+    assert shape(tmp_path, {**MIXTRAL, "quantization_config": routers}).quantised.experts
+    for one in ("model.layers.0.block_sparse_moe", "re:.*w2$"):
+        some = {**MIXTRAL, "quantization_config": tensors(FLOAT_8, FLOAT_8, ignore=[one])}
+        refused(tmp_path, some, "ignore: must skip all experts of a mixture or none")
     rule = "quant_method: must be another for a mixture: what it does to experts is not known"
     refused(tmp_path, {**QWEN_MOE, "quantization_config": BNB}, rule)
 
