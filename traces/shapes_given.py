@@ -141,6 +141,9 @@ class _Config:
         if decoder.mixture is not None:
             kind = self._keys.get("model_type")
             raise self._error("model_type", "must be that of a dense decoder, of a drafter", kind)
+        if self.kind != "eagle3" and self._count("target_hidden_size", otherwise=decoder.hidden) != decoder.hidden:
+            rule = f"must be hidden_size, {decoder.hidden}: it uses the target's embedding and output"
+            raise self._error("target_hidden_size", rule, self._count("target_hidden_size"))
         return self._dflash(decoder, name) if self.kind == "dflash" else self._eagle(decoder, name)
 
     def check_reads(self, target: ModelInfo) -> None:

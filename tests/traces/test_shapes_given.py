@@ -194,6 +194,7 @@ def test_layers_without_experts(tmp_path):
         (DFLASH, {"projector_type": "domino"}, "projector_type: must be absent: a DFlash drafter with more parts"),
         (DFLASH, {"dflash_config": DRAWN | {"selector_rank": 256}}, "selector_rank: must be absent.*got 256"),
         (DFLASH, {"dflash_config": DRAWN | {"block_size": 8}}, "config.block_size: must be block_size, 16, got 8"),
+        (DFLASH, {"target_hidden_size": 2048}, "target_hidden_size: must be hidden_size, 4096: it uses .*got 2048"),
         (DFLASH, {"block_size": None}, "block_size: must be a whole number .*got 'nothing'"),
         (DFLASH, {"block_size": 1}, "block_size: must be 2 or more, the last token and those drafted after it, got 1"),
         (DFLASH, {"draft_vocab_size": 32_000}, "draft_vocab_size: must be absent, of DFlash, got 32000"),
