@@ -48,11 +48,13 @@ class _Family(NamedTuple):
     head_size: int | None = None  # by default; None: hidden size over heads
     tied: bool = False  # whether output and embedding share weights by default
     mixture: bool = False  # of experts
+    sizes: Mapping[str, int] = {}  # that configs leave out where they are these, by their keys
 
 
 _LLAMA = ("LlamaForCausalLM", "LlavaForConditionalGeneration")
 _MISTRAL = ("MistralForCausalLM", "Mistral3ForConditionalGeneration")
 _GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
+_GEMMA3_SIZES = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208}  # those of 4b
 _QWEN2_MOE = ("Qwen2MoeForCausalLM",)
 _TYPES: dict[str, _Family] = {
     "llama": _Family(_LLAMA, mlp_bias_key="mlp_bias"),
@@ -61,7 +63,7 @@ _TYPES: dict[str, _Family] = {
     "qwen3": _Family(("Qwen3ForCausalLM",), head_norms=2, head_size=128),
     "gemma": _Family(("GemmaForCausalLM",), head_size=256, tied=True),
     "gemma2": _Family(("Gemma2ForCausalLM",), norms=4, head_size=256, tied=True),
-    "gemma3_text": _Family(_GEMMA3, norms=4, head_norms=2, head_size=256, tied=True),
+    "gemma3_text": _Family(_GEMMA3, norms=4, head_norms=2, head_size=256, tied=True, sizes=_GEMMA3_SIZES),
     "mixtral": _Family(("MixtralForCausalLM",), bias_key="", mixture=True),
     "qwen2_moe": _Family(_QWEN2_MOE, bias=True, bias_key="qkv_bias", output_bias=False, mixture=True),
     "qwen3_moe": _Family(("Qwen3MoeForCausalLM",), head_norms=2, mixture=True),
@@ -86,7 +88,7 @@ _LEAST_TARGET = 1024  # hidden size: heads are published for models of at least 
 # Keys that a config may leave out. One that is nearly so called is refused: it may be meant.
 _OPTIONAL = (
     *("num_key_value_heads", "head_dim", "tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias"),
-    *("draft_vocab_size", "target_hidden_size"),
+    *("draft_vocab_size", "target_hidden_size", "num_attention_heads", "vocab_size"),
 )
 _FEATURES = "eagle_aux_hidden_state_layer_ids"  # within eagle_config, or beside it
 _NO_DFLASH = ("projector_type", "markov_rank", "selector_rank", "conv_kernel_size")  # DSpark, Domino and DFlash 2
@@ -276,15 +278,16 @@ class _Config:
             for name in [*get_close_matches(key, given, n=1, cutoff=_CLOSE), *other]:
                 raise self._error(name, f"must be {key}, which is left out", self._own[name])
         bias = self._flag(family.bias_key, otherwise=family.bias) if family.bias_key else family.bias
-        hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
+        hidden, sizes = self._count("hidden_size"), family.sizes
+        heads = self._count("num_attention_heads", otherwise=sizes.get("num_attention_heads"))
         decoder = DecoderShape(
             hidden=hidden,
             layers=self._count("num_hidden_layers"),
             heads=heads,
-            kv_heads=self._kv_heads(kind, heads),
+            kv_heads=self._kv_heads(kind, heads, sizes.get("num_key_value_heads")),
             head_size=self._head_size(family, hidden, heads),
             intermediate=self._count("intermediate_size"),
-            vocabulary=self._count("vocab_size"),
+            vocabulary=self._count("vocab_size", otherwise=sizes.get("vocab_size")),
             tied=self._flag("tie_word_embeddings", otherwise=family.tied),
             bias=bias,
             output_bias=bias and family.output_bias,
@@ -298,11 +301,12 @@ class _Config:
             raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", decoder.parameters)
         return decoder
 
-    def _kv_heads(self, kind: str, heads: int) -> int:
+    def _kv_heads(self, kind: str, heads: int, usual: int | None) -> int:
         """Of keys and values: as many as of queries where the config says null, or where Llama's says nothing."""
-        if "num_key_value_heads" not in self._own and kind != "llama":
+        left_out = "num_key_value_heads" not in self._own
+        if left_out and kind != "llama" and usual is None:
             raise self._error("num_key_value_heads", f"must be there, of model_type {kind}", None)
-        found = self._count("num_key_value_heads", otherwise=heads)
+        found = self._count("num_key_value_heads", otherwise=(usual if left_out else None) or heads)
         if heads % found:
             raise self._error("num_key_value_heads", f"must divide num_attention_heads, {heads}", found)
         return found

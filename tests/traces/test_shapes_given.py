@@ -117,11 +117,30 @@ def test_a_size_that_a_config_leaves_out_is_what_transformers_takes(tmp_path, ki
     whole = CONFIG_MAPPING[kind](**{key: value for key, value in sizes.items() if key != named})
     said = whole.to_dict() | sizes | {"architectures": [KNOWN_AS[kind]], "dtype": "bfloat16"}
     del said[named]
-    if named == "num_key_value_heads" and kind != "llama":
+    if named == "num_key_value_heads" and kind not in ("llama", "gemma3_text"):
         refused(tmp_path, said, f"num_key_value_heads: must be there, of model_type {kind}, got 'nothing'")
         return
     size = getattr(whole, "head_dim", None) or 512 // 16
     assert shape(tmp_path, said).kv_bytes_per_token == 4 * 2 * whole.num_key_value_heads * size * 2
+
+
+@pytest.mark.parametrize(
+    ("preset", "left_out"),
+    [
+        ("gemma-3-4b", ("num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")),
+        ("gemma-3-27b", ("vocab_size",)),
+    ],
+)
+def test_gemma_3_is_published_without_the_sizes_that_transformers_takes(tmp_path, preset, left_out):
+    like = presets()[preset]
+    sizes = (like.hidden, like.layers, like.heads, like.kv_heads, like.intermediate, like.vocabulary)
+    text = config("", "gemma3_text", *sizes, head_dim=like.head_size)
+    kept = {key: value for key, value in text.items() if key not in {*SAID_OUTSIDE, *left_out}}
+    assert shape(tmp_path, GEMMA | {"text_config": kept}, "target") == like.info("target")
+    usual = CONFIG_MAPPING["gemma3_text"]()
+    assert {key: getattr(usual, key) for key in left_out} == {key: text[key] for key in left_out}
+    near = {**kept, "vocabsize": 8} if preset == "gemma-3-27b" else {**kept, "num_attention_head": 16}
+    refused(tmp_path, GEMMA | {"text_config": near}, "must be (num_attention_heads|vocab_size), which is left out")
 
 
 def test_layers_without_experts(tmp_path):
