@@ -90,6 +90,9 @@ _OPTIONAL = (
     *("num_key_value_heads", "head_dim", "tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias"),
     *("draft_vocab_size", "target_hidden_size", "num_attention_heads", "vocab_size"),
 )
+# Of layers that are unlike each other, or unlike those of all known decoders: compressed or linear attention.
+_OTHER_LAYERS = ("per_layer_config", "block_configs", "hybrid_override_pattern", "kv_lora_rank", "linear_attn_config")
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 _FEATURES = "eagle_aux_hidden_state_layer_ids"  # within eagle_config, or beside it
 _NO_DFLASH = ("projector_type", "markov_rank", "selector_rank", "conv_kernel_size")  # DSpark, Domino and DFlash 2
 _CLOSE = 0.85  # by difflib: a letter or two of such a key
@@ -269,8 +272,11 @@ class _Config:
                 raise self._error(key, rule, self._get(key))
         if not isinstance(kind, str) or kind not in _TYPES:
             raise self._error("model_type", _unknown(kind, _TYPES), kind)
-        if self._get("per_layer_config"):
-            raise self._error("per_layer_config", "must be absent, layers that differ have no shape in common", "one")
+        for key in (key for key in _OTHER_LAYERS if self._get(key)):
+            raise self._error(key, "must be absent, layers that differ have no shape in common", "one")
+        for one in self._list(self._keys, "layer_types"):
+            if one not in _ATTENTION:
+                raise self._error("layer_types", f"must hold {', '.join(_ATTENTION)} alone, of model_type {kind}", one)
         family = _TYPES[kind]
         for key in (key for key in _OPTIONAL if self._get(key) is None):  # one that may stand for it
             given = [name for name, found in self._own.items() if found is not None]
