@@ -22,8 +22,9 @@ from .shapes import FORMATS, DecoderShape, QuantisedWeights, WeightFormat, group
 OUTPUT, TABLE = "lm_head", "model.embed_tokens"
 _PREFIXES = ("", "language_model.", "model.language_model.")
 # Parts of multimodal models, of prediction modules and of layers that are not matrices: never quantised.
-_ELSEWHERE = re.compile(r"vis(?:ion|ual)|vit\b|audio|projector|image|patch|rotary|norm|mtp|embed")
+_ELSEWHERE = re.compile(r"vis(?:ion|ual)|vit\b|audio|modality|projector|merger|image|patch|rotary|norm|mtp|embed")
 _GATED = ("gate_proj", "up_proj", "down_proj")
+_MIXTRALS = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}  # its checkpoints' names
 
 
 class UnknownModuleError(ValueError):
@@ -54,7 +55,7 @@ def quantised_weights(
     sizes = {TABLE: decoder.table_parameters, OUTPUT: 0 if decoder.tied else decoder.table_parameters}
     names, skips = [*(name for layer in layers for name in layer), *sizes], set[str]()
     for pattern in skipped:
-        matched = {name for name in names if _matches(pattern, name)}
+        matched = {name for name in names if any(_matches(pattern, called) for called in _called(name))}
         if not matched and not _ELSEWHERE.search(pattern.lower()):
             raise UnknownModuleError(f"must name modules of a decoder, as {OUTPUT} or model.layers.0.mlp", pattern)
         skips |= matched
@@ -89,10 +90,16 @@ def _layer(decoder: DecoderShape, index: int) -> dict[str, int]:
     if mixture is None or index < mixture.dense_layers:
         return found | {f"{start}.mlp.{name}": hidden * decoder.intermediate for name in _GATED}
     found |= {f"{start}.mlp.experts.0.{name}": hidden * mixture.intermediate for name in _GATED}
-    found |= {f"{start}.mlp.gate": 0, f"{start}.block_sparse_moe.gate": 0, f"{start}.mlp.shared_expert_gate": 0}
+    found |= {f"{start}.mlp.gate": 0, f"{start}.mlp.shared_expert_gate": 0}
     if mixture.shared:
         found |= {f"{start}.mlp.shared_expert.{name}": hidden * mixture.shared for name in _GATED}
     return found
+
+
+def _called(name: str) -> Iterable[str]:
+    """A module's names: routers and experts have others in checkpoints of Mixtral."""
+    mixtrals = ".".join(_MIXTRALS.get(part, part) for part in name.split("."))
+    return (name, mixtrals) if ".mlp.experts." in name or name.endswith(".mlp.gate") else (name,)
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -48,11 +48,13 @@ class _Family(NamedTuple):
     head_size: int | None = None  # by default; None: hidden size over heads
     tied: bool = False  # whether output and embedding share weights by default
     mixture: bool = False  # of experts
+    sizes: Mapping[str, int] = {}  # that configs leave out where they are these, by their keys
 
 
 _LLAMA = ("LlamaForCausalLM", "LlavaForConditionalGeneration")
 _MISTRAL = ("MistralForCausalLM", "Mistral3ForConditionalGeneration")
 _GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
+_GEMMA3_SIZES = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208}  # those of 4b
 _QWEN2_MOE = ("Qwen2MoeForCausalLM",)
 _TYPES: dict[str, _Family] = {
     "llama": _Family(_LLAMA, mlp_bias_key="mlp_bias"),
@@ -61,7 +63,7 @@ _TYPES: dict[str, _Family] = {
     "qwen3": _Family(("Qwen3ForCausalLM",), head_norms=2, head_size=128),
     "gemma": _Family(("GemmaForCausalLM",), head_size=256, tied=True),
     "gemma2": _Family(("Gemma2ForCausalLM",), norms=4, head_size=256, tied=True),
-    "gemma3_text": _Family(_GEMMA3, norms=4, head_norms=2, head_size=256, tied=True),
+    "gemma3_text": _Family(_GEMMA3, norms=4, head_norms=2, head_size=256, tied=True, sizes=_GEMMA3_SIZES),
     "mixtral": _Family(("MixtralForCausalLM",), bias_key="", mixture=True),
     "qwen2_moe": _Family(_QWEN2_MOE, bias=True, bias_key="qkv_bias", output_bias=False, mixture=True),
     "qwen3_moe": _Family(("Qwen3MoeForCausalLM",), head_norms=2, mixture=True),
@@ -86,9 +88,13 @@ _LEAST_TARGET = 1024  # hidden size: heads are published for models of at least 
 # Keys that a config may leave out. One that is nearly so called is refused: it may be meant.
 _OPTIONAL = (
     *("num_key_value_heads", "head_dim", "tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias"),
-    *("draft_vocab_size", "target_hidden_size"),
+    *("draft_vocab_size", "target_hidden_size", "num_attention_heads", "vocab_size"),
 )
-_FEATURES = "eagle_aux_hidden_state_layer_ids"  # within eagle_config
+# Of layers that are unlike each other, or unlike those of all known decoders: compressed or linear attention.
+_OTHER_LAYERS = ("per_layer_config", "block_configs", "hybrid_override_pattern", "kv_lora_rank", "linear_attn_config")
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+_FEATURES = "eagle_aux_hidden_state_layer_ids"  # within eagle_config, or beside it
+_NO_DFLASH = ("projector_type", "markov_rank", "selector_rank", "conv_kernel_size")  # DSpark, Domino and DFlash 2
 _CLOSE = 0.85  # by difflib: a letter or two of such a key
 _OTHER_KV_HEADS = re.compile(r"n_head_kv|n(um)?_kv_heads|num_query_groups|multi_query_group_num")
 MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, fit 64 bits
@@ -140,6 +146,9 @@ class _Config:
         if decoder.mixture is not None:
             kind = self._keys.get("model_type")
             raise self._error("model_type", "must be that of a dense decoder, of a drafter", kind)
+        if self.kind != "eagle3" and self._count("target_hidden_size", otherwise=decoder.hidden) != decoder.hidden:
+            rule = f"must be hidden_size, {decoder.hidden}: it uses the target's embedding and output"
+            raise self._error("target_hidden_size", rule, self._count("target_hidden_size"))
         return self._dflash(decoder, name) if self.kind == "dflash" else self._eagle(decoder, name)
 
     def check_reads(self, target: ModelInfo) -> None:
@@ -195,22 +204,46 @@ class _Config:
             head = head_of("eagle", decoder, name)
             assert head is not None  # it is dense
             return head
+        drafted = decoder.vocabulary if self._get("draft_vocab_size") is None else self._count("draft_vocab_size")
+        width = self._states() * self._count("target_hidden_size", otherwise=decoder.hidden)
+        return eagle3(decoder, name, vocabulary=drafted, joined=width)
+
+    def _states(self) -> int:
+        """How many of the target's states an EAGLE-3 head joins; 0 where it reads the last one as it is."""
         said = self._get("eagle_config")
         keys: dict[str, Any] = said if isinstance(said, dict) else {}
-        features = self._list(keys, _FEATURES)
-        for near in () if _FEATURES in keys else get_close_matches(_FEATURES, keys, n=1, cutoff=_CLOSE):
-            raise self._error(f"eagle_config.{near}", f"must be {_FEATURES}, which is left out", keys[near])
-        drafted = decoder.vocabulary if self._get("draft_vocab_size") is None else self._count("draft_vocab_size")
-        joined = self._count("target_hidden_size", otherwise=decoder.hidden)
-        width = (len(features) or EAGLE3_FEATURES) * joined
-        return eagle3(decoder, name, vocabulary=drafted, joined=width)
+        listed, beside = self._list(keys, _FEATURES), self._list(self._own, _FEATURES)
+        given = {*keys, *self._own}
+        for near in () if _FEATURES in given else get_close_matches(_FEATURES, given, n=1, cutoff=_CLOSE):
+            where = f"eagle_config.{near}" if near in keys else near
+            raise self._error(where, f"must be {_FEATURES}, which is left out", keys.get(near, self._get(near)))
+        if listed and beside and listed != beside:
+            raise self._error(_FEATURES, f"must be that of eagle_config, {listed}", beside)
+        if keys.get("parallel_draft_step") not in (None, 1):
+            rule = "must be 1: heads that draft in parallel are not known, give theirs in FILE.json"
+            raise self._error("eagle_config.parallel_draft_step", rule, keys["parallel_draft_step"])
+        found = len(listed or beside)
+        counted = self._count("num_aux_hidden_states", otherwise=found or EAGLE3_FEATURES)
+        if found not in (0, counted):
+            raise self._error("num_aux_hidden_states", f"must be {found}, the states of {_FEATURES}", counted)
+        used = keys.get("use_aux_hidden_state")
+        if not isinstance(used, bool | None):
+            raise self._error("eagle_config.use_aux_hidden_state", "must be true or false", used)
+        return 0 if used is False else counted
 
     def _dflash(self, decoder: DecoderShape, name: str) -> ModelInfo:
         said = self._get("dflash_config")
-        features = self._list(said, "target_layer_ids") if isinstance(said, dict) else []
+        keys: dict[str, Any] = said if isinstance(said, dict) else {}
+        features = self._list(keys, "target_layer_ids")
         if not features:
             raise self._error("dflash_config.target_layer_ids", "must be a list of the target's layers", None)
+        for key in _NO_DFLASH:
+            if keys.get(key, self._get(key)) not in (None, 0, "dflash"):
+                why = "must be absent: a DFlash drafter with more parts is not known, give it in FILE.json"
+                raise self._error(key, why, keys.get(key, self._get(key)))
         block = self._count("block_size")
+        if keys.get("block_size") not in (None, block):
+            raise self._error("dflash_config.block_size", f"must be block_size, {block}", keys["block_size"])
         if block < 2:
             raise self._error("block_size", "must be 2 or more, the last token and those drafted after it", block)
         if self._get("draft_vocab_size") not in (None, decoder.vocabulary):
@@ -239,8 +272,11 @@ class _Config:
                 raise self._error(key, rule, self._get(key))
         if not isinstance(kind, str) or kind not in _TYPES:
             raise self._error("model_type", _unknown(kind, _TYPES), kind)
-        if self._get("per_layer_config"):
-            raise self._error("per_layer_config", "must be absent, layers that differ have no shape in common", "one")
+        for key in (key for key in _OTHER_LAYERS if self._get(key)):
+            raise self._error(key, "must be absent, layers that differ have no shape in common", "one")
+        for one in self._list(self._keys, "layer_types"):
+            if one not in _ATTENTION:
+                raise self._error("layer_types", f"must hold {', '.join(_ATTENTION)} alone, of model_type {kind}", one)
         family = _TYPES[kind]
         for key in (key for key in _OPTIONAL if self._get(key) is None):  # one that may stand for it
             given = [name for name, found in self._own.items() if found is not None]
@@ -248,15 +284,16 @@ class _Config:
             for name in [*get_close_matches(key, given, n=1, cutoff=_CLOSE), *other]:
                 raise self._error(name, f"must be {key}, which is left out", self._own[name])
         bias = self._flag(family.bias_key, otherwise=family.bias) if family.bias_key else family.bias
-        hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
+        hidden, sizes = self._count("hidden_size"), family.sizes
+        heads = self._count("num_attention_heads", otherwise=sizes.get("num_attention_heads"))
         decoder = DecoderShape(
             hidden=hidden,
             layers=self._count("num_hidden_layers"),
             heads=heads,
-            kv_heads=self._kv_heads(kind, heads),
+            kv_heads=self._kv_heads(kind, heads, sizes.get("num_key_value_heads")),
             head_size=self._head_size(family, hidden, heads),
             intermediate=self._count("intermediate_size"),
-            vocabulary=self._count("vocab_size"),
+            vocabulary=self._count("vocab_size", otherwise=sizes.get("vocab_size")),
             tied=self._flag("tie_word_embeddings", otherwise=family.tied),
             bias=bias,
             output_bias=bias and family.output_bias,
@@ -270,11 +307,12 @@ class _Config:
             raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", decoder.parameters)
         return decoder
 
-    def _kv_heads(self, kind: str, heads: int) -> int:
+    def _kv_heads(self, kind: str, heads: int, usual: int | None) -> int:
         """Of keys and values: as many as of queries where the config says null, or where Llama's says nothing."""
-        if "num_key_value_heads" not in self._own and kind != "llama":
+        left_out = "num_key_value_heads" not in self._own
+        if left_out and kind != "llama" and usual is None:
             raise self._error("num_key_value_heads", f"must be there, of model_type {kind}", None)
-        found = self._count("num_key_value_heads", otherwise=heads)
+        found = self._count("num_key_value_heads", otherwise=(usual if left_out else None) or heads)
         if heads % found:
             raise self._error("num_key_value_heads", f"must divide num_attention_heads, {heads}", found)
         return found

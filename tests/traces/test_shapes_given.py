@@ -41,8 +41,9 @@ SHARED = {"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 
           "shared_expert_intermediate_size": 20_480}  # fmt: skip
 QWEN_2_MOE = config("Qwen2MoeForCausalLM", "qwen2_moe", 3584, 28, 28, 4, 18_944, 151_936, **SHARED)
 QWEN = config("Qwen3ForCausalLM", "qwen3", 4096, 36, 32, 8, 12_288, 151_936, head_dim=128)
+DRAWN = {"target_layer_ids": [1, 9, 17, 25, 33]}
 DFLASH = QWEN | {"architectures": ["DFlashDraftModel"], "num_hidden_layers": 5, "num_target_layers": 36,
-                 "block_size": 16, "dflash_config": {"target_layer_ids": [1, 9, 17, 25, 33]}}  # fmt: skip
+                 "block_size": 16, "dflash_config": DRAWN}  # fmt: skip
 EAGLE3 = LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 32_000}
 MEDUSA = {"architectures": ["MedusaModel"], "model_type": "medusa", "hidden_size": 4096, "vocab_size": 32_000,
           "num_heads": 4, "num_hidden_layers": 1, "torch_dtype": "float16"}  # fmt: skip
@@ -116,11 +117,30 @@ def test_a_size_that_a_config_leaves_out_is_what_transformers_takes(tmp_path, ki
     whole = CONFIG_MAPPING[kind](**{key: value for key, value in sizes.items() if key != named})
     said = whole.to_dict() | sizes | {"architectures": [KNOWN_AS[kind]], "dtype": "bfloat16"}
     del said[named]
-    if named == "num_key_value_heads" and kind != "llama":
+    if named == "num_key_value_heads" and kind not in ("llama", "gemma3_text"):
         refused(tmp_path, said, f"num_key_value_heads: must be there, of model_type {kind}, got 'nothing'")
         return
     size = getattr(whole, "head_dim", None) or 512 // 16
     assert shape(tmp_path, said).kv_bytes_per_token == 4 * 2 * whole.num_key_value_heads * size * 2
+
+
+@pytest.mark.parametrize(
+    ("preset", "left_out"),
+    [
+        ("gemma-3-4b", ("num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")),
+        ("gemma-3-27b", ("vocab_size",)),
+    ],
+)
+def test_gemma_3_is_published_without_the_sizes_that_transformers_takes(tmp_path, preset, left_out):
+    like = presets()[preset]
+    sizes = (like.hidden, like.layers, like.heads, like.kv_heads, like.intermediate, like.vocabulary)
+    text = config("", "gemma3_text", *sizes, head_dim=like.head_size)
+    kept = {key: value for key, value in text.items() if key not in {*SAID_OUTSIDE, *left_out}}
+    assert shape(tmp_path, GEMMA | {"text_config": kept}, "target") == like.info("target")
+    usual = CONFIG_MAPPING["gemma3_text"]()
+    assert {key: getattr(usual, key) for key in left_out} == {key: text[key] for key in left_out}
+    near = {**kept, "vocabsize": 8} if preset == "gemma-3-27b" else {**kept, "num_attention_head": 16}
+    refused(tmp_path, GEMMA | {"text_config": near}, "must be (num_attention_heads|vocab_size), which is left out")
 
 
 def test_layers_without_experts(tmp_path):
@@ -157,6 +177,10 @@ def test_layers_without_experts(tmp_path):
         (LLAMA, {"tie_word_embeddings": None, "tie_word_embedding": True}, "embedding: must be tie_word_embeddings"),
         (QWEN, {"head_dim": None, "hidden_size": 4097}, "hidden_size: must be a multiple of num_attention_heads, 32"),
         (LLAMA, {"per_layer_config": {"1": {"head_dim": 64}}}, "per_layer_config: must be absent, layers that differ"),
+        (LLAMA, {"block_configs": [{"attention": {"no_op": True}}]}, "block_configs: must be absent, layers that"),
+        (LLAMA, {"kv_lora_rank": 512}, "kv_lora_rank: must be absent, layers that differ have no shape in common"),
+        (DFLASH, {"linear_attn_config": {"num_heads": 16}}, "linear_attn_config: must be absent, layers that differ"),
+        (QWEN, {"layer_types": ["full_attention", "linear_attention"]}, "layer_types: must hold .*got 'linear_att"),
         (QWEN_MOE, {"num_experts": None}, "num_experts: must be a whole number .*got 'nothing'"),
         (QWEN_MOE, {"num_local_experts": 64}, "num_local_experts: must be num_experts, 128, got 64"),
         (QWEN_MOE, {"num_experts": 1, "num_experts_per_tok": 1}, r"per_tok: must be .*two at least \(1\), got 1"),
@@ -178,10 +202,22 @@ def test_layers_without_experts(tmp_path):
         (EAGLE3, {"num_hidden_layers": 4}, "num_hidden_layers: must be 1, of an EAGLE head, got 4"),
         (EAGLE3, {"draft_vocab_size": None, "draft_vocabulary_size": 8}, "vocabulary_size: must be draft_vocab_size"),
         (EAGLE3, {"eagle_config": {"eagle_aux_hidden_state_layers": [1]}}, "layers: must be eagle_aux_hidden_state_"),
+        (EAGLE3, {"aux_hidden_state_layer_ids": [1]}, "aux_hidden_state_layer_ids: must be eagle_aux_hidden"),
+        (EAGLE3, {"eagle_aux_hidden_state_layer_ids": [1], "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2]}},
+         r"eagle_aux_hidden_state_layer_ids: must be that of eagle_config, \[2\], got \[1\]"),
+        (EAGLE3, {"eagle_config": {"use_aux_hidden_state": "no"}}, "use_aux_hidden_state: must be true or false"),
+        (EAGLE3, {"eagle_config": {"parallel_draft_step": 4}}, "parallel_draft_step: must be 1: heads that draft"),
+        (EAGLE3, {"eagle_aux_hidden_state_layer_ids": [1], "num_aux_hidden_states": 3}, "states: must be 1, .*got 3"),
         (EAGLE3, {"ptd_token_id": 5}, "ptd_token_id: must be absent: heads that draft in parallel are not known"),
         (EAGLE3, {"quantization_config": {"quant_method": "fp8"}}, "quantization_config: must be absent of drafters"),
         (QWEN_MOE, {"architectures": ["LlamaForCausalLMEagle3"]}, "model_type: must be that of a dense decoder"),
         (DFLASH, {"dflash_config": {}}, "dflash_config.target_layer_ids: must be a list of the target's layers"),
+        (DFLASH, {"dflash_config": DRAWN | {"projector_type": "domino"}}, "projector_type: must be absent.*'domino'"),
+        (DFLASH, {"dflash_config": DRAWN | {"projector_type": "dspark"}}, "projector_type: must be absent.*'dspark'"),
+        (DFLASH, {"projector_type": "domino"}, "projector_type: must be absent: a DFlash drafter with more parts"),
+        (DFLASH, {"dflash_config": DRAWN | {"selector_rank": 256}}, "selector_rank: must be absent.*got 256"),
+        (DFLASH, {"dflash_config": DRAWN | {"block_size": 8}}, "config.block_size: must be block_size, 16, got 8"),
+        (DFLASH, {"target_hidden_size": 2048}, "target_hidden_size: must be hidden_size, 4096: it uses .*got 2048"),
         (DFLASH, {"block_size": None}, "block_size: must be a whole number .*got 'nothing'"),
         (DFLASH, {"block_size": 1}, "block_size: must be 2 or more, the last token and those drafted after it, got 1"),
         (DFLASH, {"draft_vocab_size": 32_000}, "draft_vocab_size: must be absent, of DFlash, got 32000"),
@@ -277,6 +313,26 @@ def test_eagle_3_joins_as_many_states_as_it_says(tmp_path, features):
     found = read_hub_config(written(tmp_path, EAGLE3 | said), "e").parameters
     (plain,) = given_shapes(["e=eagle3-llama-3.1-8b"], "t")
     assert found == plain.parameters + (features * 8192 - 3 * 4096) * 4096
+
+
+@pytest.mark.parametrize("features", [2, 5])
+def test_the_states_may_be_named_beside_eagle_config(tmp_path, features):
+    plain, listed = shape(tmp_path, EAGLE3), {"eagle_aux_hidden_state_layer_ids": list(range(features))}
+    found = shape(tmp_path, EAGLE3 | listed).parameters
+    assert found == plain.parameters + (features - 3) * 4096**2
+    assert shape(tmp_path, EAGLE3 | listed | {"eagle_config": listed}).parameters == found
+    counted = {"num_aux_hidden_states": features}
+    assert (
+        shape(tmp_path, EAGLE3 | counted).parameters == shape(tmp_path, EAGLE3 | listed | counted).parameters == found
+    )
+
+
+@pytest.mark.parametrize("listed", [[], [1, 2, 3]])
+def test_eagle_3_of_the_last_state_alone_joins_none(tmp_path, listed):
+    said = {"use_aux_hidden_state": False, "eagle_aux_hidden_state_layer_ids": listed}
+    plain = shape(tmp_path, EAGLE3).parameters
+    assert shape(tmp_path, EAGLE3 | {"eagle_config": said}).parameters == plain - 3 * 4096**2
+    assert shape(tmp_path, EAGLE3 | {"eagle_config": said | {"use_aux_hidden_state": True}}).parameters == plain
 
 
 def test_speculators_write_the_layer_apart(tmp_path):
@@ -388,6 +444,8 @@ INT_8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
         (BNB, "nf4", MATRICES, 4 + 32 / 64, None),
         (BNB | {"llm_int8_skip_modules": []}, "nf4", MATRICES + TABLE, 4 + 32 / 64, None),
         (BNB | {"llm_int8_skip_modules": ["lm_head"]}, "nf4", MATRICES, 4 + 32 / 64, None),
+        (BNB | {"llm_int8_skip_modules": ["lm_head", "multi_modal_projector", "merger", "modality_projection"]}, "nf4",
+         MATRICES, 4 + 32 / 64, None),
         (BNB | {"bnb_4bit_use_double_quant": True}, "nf4", MATRICES, 4 + (8 + 32 / 256) / 64, None),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", MATRICES, 8, "int8"),
         (tensors(FLOAT_8, FLOAT_8), "fp8", MATRICES, 8, "fp8"),
@@ -497,6 +555,18 @@ def test_a_mixture_has_all_experts_in_it_or_none(tmp_path):
     assert (left.experts, left.parameters) == (False, found.quantised.parameters - found.experts.all_parameters)
     some = tensors(FLOAT_8, FLOAT_8, ignore=["model.layers.3.mlp.experts"])
     refused(tmp_path, {**QWEN_MOE, "quantization_config": some}, "ignore: must skip all experts of a mixture or none")
+    # Checkpoints of Mixtral call them otherwise; without experts it has the attention quantised.
+    by_name = tensors(
+        FLOAT_8, FLOAT_8, ignore=["lm_head", *(f"model.layers.{one}.block_sparse_moe" for one in range(32))]
+    )
+    for ignored in (by_name, tensors(FLOAT_8, FLOAT_8, ignore=["lm_head", "re:.*block_sparse_moe.*"])):
+        left = shape(tmp_path, {**MIXTRAL, "quantization_config": ignored}).quantised
+        assert (left.experts, left.parameters) == (False, LAYERS * ATTENTION)
+    routers = tensors(FLOAT_8, FLOAT_8, ignore=["lm_head", "re:.*block_sparse_moe.gate"])
+    assert shape(tmp_path, {**MIXTRAL, "quantization_config": routers}).quantised.experts
+    for one in ("model.layers.0.block_sparse_moe", "re:.*w2$"):
+        some = {**MIXTRAL, "quantization_config": tensors(FLOAT_8, FLOAT_8, ignore=[one])}
+        refused(tmp_path, some, "ignore: must skip all experts of a mixture or none")
     rule = "quant_method: must be another for a mixture: what it does to experts is not known"
     refused(tmp_path, {**QWEN_MOE, "quantization_config": BNB}, rule)
 
