@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from paceline.base.files import FOLDER_VARIABLE
 from paceline.runtime import forward_choice as choosing
 from paceline.runtime.forward import ModuleForward, cache_argument
 from paceline.runtime.forward_choice import choose_forward
@@ -168,7 +169,9 @@ def places(named):
     return [(name, weight.data_ptr(), weight.stride()) for name, weight in named]
 
 
-def test_fusing_again_makes_nothing_new_and_leaves_somebody_elses_model_alone():
+def test_fusing_again_makes_nothing_new_and_leaves_somebody_elses_model_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))  # which has no choice of another test
+    monkeypatch.setattr(choosing, "_race_s", lambda forward: float(forward.name != "fused"))
     model = tiny_decoder("qwen3", torch.float32)
     first, second = (FusedForward(model, share_weights=True, context_tokens=CONTEXT) for _ in range(2))
     assert places(enumerate(weights_of(first))) == places(enumerate(weights_of(second)))
