@@ -155,6 +155,15 @@ def test_usage_and_acceptance_are_told_where_asked_for_and_are_those_of_the_coun
     assert found.accepted_by_place == tuple(sum(one > place for one in kept) for place in range(max(kept)))
 
 
+def test_counters_start_at_0_though_every_policy_was_tried_and_have_their_series(models):
+    with serving(models) as fresh:
+        page = fresh.get("/metrics").text
+    samples = [line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#")]
+    counts = {name: float(value) for name, value in samples if "_total{" in name}
+    assert 'vllm:spec_decode_num_drafts_total{model_name="pico"}' in counts
+    assert not any(counts.values())
+
+
 BAD = [
     ({"model": "other"}, 404, "model"),
     ({"policy": "other"}, 400, "policy"),
