@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 from paceline.base.errors import ArgumentError
@@ -30,6 +31,8 @@ from paceline.server.options import (
 from paceline.server.start import ServedPool, make_service
 from paceline.studies.setting import named_policy
 from paceline.traces.meta import Sampling
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from ..unit_cost import UnitCost
 from .conftest import CHAIN, serving, until
@@ -132,6 +135,13 @@ def test_the_prompt_may_be_token_ids(models, client, prompts):
     of_text, of_ids = client.complete(prompts[0]), client.complete(models.encode(prompts[0]))
     assert of_ids.body["choices"] == of_text.body["choices"]
     assert of_ids.body["usage"] == of_text.body["usage"]
+
+
+def test_ids_of_a_tokenizer_with_gaps_are_those_it_has(models):
+    gapped = Tokenizer(WordLevel({"a": 0, "b": 1535}, unk_token="a"))
+    with serving(replace(models, tokenizer=gapped), policies=("plain",)) as client:
+        assert client.complete([0, 1535]).status == 200
+        assert client.complete([1536]).error["param"] == "prompt"
 
 
 def test_usage_and_acceptance_are_told_where_asked_for_and_are_those_of_the_counters(client, prompts):
