@@ -18,6 +18,7 @@ from ..runtime.pools.chat_template import ChatTemplate
 from ..runtime.pools.pool import ModelPool
 from ..runtime.pools.pool_file import PoolFileError
 from ..runtime.stop_strings import make_ending
+from ..runtime.tokenizers import num_token_ids
 from .answers import Answers, Asked
 from .engine import Job, LiveEngine
 from .follow import Following
@@ -62,6 +63,7 @@ class Service:
         self._models, self._template, self._policies = models, template, tuple(policies)
         self.engine, self.meters, self.limits = engine, meters, limits
         self._recorder, self._exact, self._token_texts = recorder, exact, TokenTexts(models.tokenizer)
+        self._num_token_ids = num_token_ids(models.tokenizer)
         engine.on_ended.append(meters.ended)
         if recorder is not None:
             engine.on_began.append(recorder.began)
@@ -189,7 +191,7 @@ class Service:
         elif isinstance(asked.prompt, str):
             found = tokenizer.encode(asked.prompt).ids
         else:
-            found, most = asked.prompt, tokenizer.get_vocab_size()
+            found, most = asked.prompt, self._num_token_ids
             if found and max(found) >= most:
                 raise RequestError(400, f"prompt: must hold token ids below {most}, got {max(found)}", param=field)
         if not found:

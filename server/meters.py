@@ -21,6 +21,7 @@ class Meters:
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self.model = model
+        self._counters: list[Counter] = []
         self.running, self.waiting = (
             self._gauge(f"vllm:num_requests_{what}", f"Requests {words}.", "policy")
             for what, words in (("running", "in the batch"), ("waiting", "that wait for admission"))
@@ -64,6 +65,12 @@ class Meters:
         """All of it in Prometheus' text format."""
         return generate_latest(self.registry)
 
+    def forget(self) -> None:
+        """Count from 0 again: no client asked for what ran so far."""
+        for counter in self._counters:
+            for sample in (one for family in counter.collect() for one in family.samples):
+                counter.labels(**sample.labels).reset()
+
     def stepped(self, drafted: int, accepted: int) -> None:
         """The target judged `drafted` tokens of a request and accepted `accepted`."""
         if not drafted:
@@ -89,7 +96,9 @@ class Meters:
             self._tpot.labels(model).observe((job.e2e_s - job.ttft_s) / (len(job.tokens) - 1))
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
-        return Counter(name, words, ("model_name", *labels), registry=self.registry)
+        counter = Counter(name, words, ("model_name", *labels), registry=self.registry)
+        self._counters.append(counter)
+        return counter
 
     def _gauge(self, name: str, words: str, *labels: str) -> Gauge:
         return Gauge(name, words, ("model_name", *labels), registry=self.registry)

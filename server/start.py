@@ -100,6 +100,7 @@ def make_service(
             for name in named:
                 _warm_up(engine, models, name)
                 progress.advance()
+        meters.forget()
     except BaseException:
         engine.stop()
         raise

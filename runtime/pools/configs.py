@@ -410,9 +410,9 @@ def check_configs(
     """
     target: Any = configs[content.members[-1].name].config
     vocab_size = int(target.vocab_size)
-    if tokenizer is not None and tokenizer.get_vocab_size() > vocab_size:
+    if tokenizer is not None and (ids := num_token_ids(tokenizer)) > vocab_size:
         rule = f"must not have more tokens than the target ({vocab_size})"
-        raise PoolFileError(file, "tokenizer", rule, tokenizer.get_vocab_size())
+        raise PoolFileError(file, "tokenizer", rule, ids)
     for row, entry in enumerate(content.members):
         if entry.name not in configs:
             continue
@@ -524,9 +524,9 @@ def check_own_tokenizer(
     """
     field, config, largest = f"members[{row}].tokenizer", configs[entry.name], configs.get(target)
     vocab_size = int(config.config.vocab_size)
-    if own.get_vocab_size() > vocab_size:
+    if (ids := num_token_ids(own)) > vocab_size:
         rule = f"must not have more tokens than {entry.name} ({vocab_size})"
-        raise PoolFileError(file, field, rule, own.get_vocab_size())
+        raise PoolFileError(file, field, rule, ids)
     if tokenizer is None or largest is None or not largest.eos_token_ids:
         return
     try:

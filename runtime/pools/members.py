@@ -507,7 +507,7 @@ def _member(name: str, model: PreTrainedModel, tokenizer: Tokenizer | None, cont
 def _check_tokens(field: str, tokenizer: Tokenizer | None, member: LoadedMember) -> None:
     """The model must have a row for every token, or looking it up fails in the middle of a text."""
     config: Any = None if member.model is None else member.model.config
-    num_tokens = 0 if tokenizer is None else tokenizer.get_vocab_size()
+    num_tokens = 0 if tokenizer is None else num_token_ids(tokenizer)
     if num_tokens > config.vocab_size:
         raise ValueError(
             f"{field} must not have more tokens than {member.name} ({config.vocab_size}), got {num_tokens}"

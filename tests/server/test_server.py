@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 from paceline.base.errors import ArgumentError
@@ -31,6 +32,8 @@ from paceline.server.options import (
 from paceline.server.start import ServedPool, make_service
 from paceline.studies.setting import named_policy
 from paceline.traces.meta import Sampling
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from ..unit_cost import UnitCost
 from .conftest import CHAIN, held, serving, until
@@ -138,6 +141,13 @@ def test_the_prompt_may_be_token_ids(models, client, prompts):
     assert of_ids.body["usage"] == of_text.body["usage"]
 
 
+def test_ids_of_a_tokenizer_with_gaps_are_those_it_has(models):
+    gapped = Tokenizer(WordLevel({"a": 0, "b": 1535}, unk_token="a"))
+    with serving(replace(models, tokenizer=gapped), policies=("plain",)) as client:
+        assert client.complete([0, 1535]).status == 200
+        assert client.complete([1536]).error["param"] == "prompt"
+
+
 def test_usage_and_acceptance_are_told_where_asked_for_and_are_those_of_the_counters(client, prompts):
     client.idle()
     endpoint = Endpoint(f"http://127.0.0.1:{client.port}", api_key=None, timeout_s=30)
@@ -157,6 +167,15 @@ def test_usage_and_acceptance_are_told_where_asked_for_and_are_those_of_the_coun
     assert found.drafts == sum(drafted > 0 for drafted in told["per_step_drafted"])
     kept = told["per_step_accepted"]
     assert found.accepted_by_place == tuple(sum(one > place for one in kept) for place in range(max(kept)))
+
+
+def test_counters_start_at_0_though_every_policy_was_tried_and_have_their_series(models):
+    with serving(models) as fresh:
+        page = fresh.get("/metrics").text
+    samples = [line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#")]
+    counts = {name: float(value) for name, value in samples if "_total{" in name}
+    assert 'vllm:spec_decode_num_drafts_total{model_name="pico"}' in counts
+    assert not any(counts.values())
 
 
 BAD = [

@@ -19,6 +19,7 @@ from paceline.traces.meta import Sampling
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import AutoConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from ..conftest import EOS, random_llama
@@ -180,6 +181,10 @@ def with_many_tokens(folder):
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
+def with_a_token_id_beyond_its_rows(folder):
+    Tokenizer(WordLevel({"a": 0, "b": 40}, unk_token="a")).save(str(folder / "tokenizer.json"))
+
+
 def without_an_end(folder):
     change_json(folder / "target" / "config.json", eos_token_id=None)
     change_json(folder / "target" / "generation_config.json", eos_token_id=None)
@@ -195,6 +200,7 @@ def without_an_end(folder):
         (of_another_shape, "members[1].path must hold weights of the shapes its config names (model."),
         (with_fewer_rows, "must have a row for each of the 32 tokens of the pool's tokenizer, or a `tokenizer` of its"),
         (with_many_tokens, "not have more tokens than the target (32)"),
+        (with_a_token_id_beyond_its_rows, "not have more tokens than the target (32), got 41"),
         (without_an_end, "eos_token_id"),
     ],
 )
