@@ -182,8 +182,10 @@ class ModelInfo(SparseRecord):
     quantised: Quantised | None = None  # weights in a narrower format; None, and then not written: none are
     # of a drafter that writes a whole draft at once; None, and then not written: it drafts token by token
     draft_block: DraftBlock | None = None
+    # outputs of all heads of a layer, heads x size of a head; None, and then not written: as wide as `hidden_size`
+    attention_size: int | None = Field(default=None, ge=1, le=MOST_COUNT)
 
-    _unwritten: ClassVar[tuple[str, ...]] = ("quantised", "draft_block")
+    _unwritten: ClassVar[tuple[str, ...]] = ("quantised", "draft_block", "attention_size")
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "ModelInfo":

@@ -178,6 +178,7 @@ class DecoderShape:
             dtype=self.dtype,
             experts=self.experts,
             quantised=None if self.quantised is None else self.quantised.quantised(self.layers, self.experts),
+            attention_size=None if (wide := self.heads * self.head_size) == self.hidden else wide,
         )
 
     @property

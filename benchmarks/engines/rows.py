@@ -348,14 +348,16 @@ def _typed(folder: Path) -> Iterator[Row]:
         )
 
 
-# Shapes without a preset: published configs, in the order (layers, hidden size, parameters except experts, bytes of
-# keys and values per token at 16 bits, experts, experts per token, parameters of one, layers of experts).
-_DEEPSEEK = (61, 7168, 16.5e9, 61 * 576 * 2, 256, 8, 3 * 7168 * 2048, 58)
+# Shapes without a preset: published configs, in the order (layers, hidden size, outputs of all heads, parameters except
+# experts, bytes of keys and values per token at 16 bits, experts, experts per token, parameters of one, layers of
+# experts). Compressed attention does other arithmetic for prompts than for steps: it counts as wide as the hidden size.
+_DEEPSEEK = (61, 7168, 7168, 16.5e9, 61 * 576 * 2, 256, 8, 3 * 7168 * 2048, 58)
 _OTHERS = {
-    "MiniMax-M2.5": (62, 3072, 3.97e9, 62 * 4096, 256, 8, 3 * 3072 * 1536, 62),
+    "MiniMax-M2.5": (62, 3072, 48 * 128, 3.97e9, 62 * 4096, 256, 8, 3 * 3072 * 1536, 62),
     "gpt-oss-120b": (
         36,
         2880,
+        64 * 64 / 2,
         2.0e9,
         36 * 2048 / 2,
         128,
@@ -365,7 +367,7 @@ _OTHERS = {
     ),  # half of its layers attend to 128 tokens
     "DeepSeek-R1": _DEEPSEEK,
     "DeepSeek-V3": _DEEPSEEK,
-    "Kimi-K2.5": (61, 7168, 11.0e9, 61 * 576 * 2, 384, 8, 3 * 7168 * 2048, 60),
+    "Kimi-K2.5": (61, 7168, 7168, 11.0e9, 61 * 576 * 2, 384, 8, 3 * 7168 * 2048, 60),
 }
 _PRESETS = {
     "Qwen3-32B": "qwen-3-32b",
@@ -388,7 +390,7 @@ def _model(path: str, mode: str) -> ModelInfo | None:
         return shape
     if name not in _OTHERS:
         return None
-    layers, hidden, beside, kv_bytes, number, per_token, each, expert_layers = _OTHERS[name]
+    layers, hidden, outputs, beside, kv_bytes, number, per_token, each, expert_layers = _OTHERS[name]
     experts = Experts(number=number, per_token=per_token, layers=expert_layers, parameters=each)
     parameters = int(beside) + experts.all_parameters
     if name == "gpt-oss-120b":  # published in 4 bits
@@ -403,4 +405,5 @@ def _model(path: str, mode: str) -> ModelInfo | None:
     return ModelInfo(
         name=name, parameters=parameters, layers=layers, hidden_size=hidden, kv_bytes_per_token=int(kv_bytes),
         dtype="bfloat16", experts=experts, quantised=quantised if weights else None,
+        attention_size=int(outputs),
     )  # fmt: skip

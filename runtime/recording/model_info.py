@@ -33,7 +33,16 @@ def model_info(member: LoadedMember, *, submodel_of: str | None = None) -> Model
         dtype=member.dtype,
         submodel_of=submodel_of,
         experts=experts_of(member.model, member.name),
+        attention_size=_attention_size(member.model.config),
     )
+
+
+def _attention_size(config: PreTrainedConfig) -> int | None:
+    """Outputs of all heads where they are said not to be as wide as the hidden size; of plain attention alone."""
+    heads, size = getattr(config, "num_attention_heads", None), getattr(config, "head_dim", None)
+    if not isinstance(heads, int) or not isinstance(size, int) or getattr(config, "kv_lora_rank", None) is not None:
+        return None
+    return None if heads * size == config.hidden_size else heads * size
 
 
 def experts_of(model: PreTrainedModel, name: str) -> Experts | None:

@@ -79,9 +79,9 @@ REDUCES = 2  # all-reduces of a layer: after attention and after the feed-forwar
 class RooflineCost(ShapedCost):
     """The larger of arithmetic and memory time, and a launch cost per layer (Williams et al. 2009, the roofline).
 
-    Arithmetic: 2 x parameters x new tokens, and 4 x layers x hidden x new tokens x the context a new token attends to
-    in the mean, what its row holds and half of what is fed. Memory: every weight once, and the keys and values of all
-    tokens held. Peak figures: a lower bound on seconds.
+    Arithmetic: 2 x parameters x new tokens, and 4 x layers x heads' outputs x new tokens x the context a new token
+    attends to in the mean, what its row holds and half of what is fed. Memory: every weight once, and the keys and
+    values of all tokens held. Peak figures: a lower bound on seconds.
 
     Of a mixture of experts, arithmetic counts the parameters that a token uses, and memory the experts that the new
     tokens of all rows use in the mean (`Experts.touched`). Device memory holds all of them. Quantised weights are read
@@ -264,7 +264,7 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
         launch_s += engine.draft_step_s if drafts else 0.0
     return _Terms(
         token_s=2.0 * _multiplied(device, model, peak, narrow) / flops_per_s,
-        attended_s=4.0 * model.layers * model.hidden_size / flops_per_s,
+        attended_s=4.0 * model.layers * (model.attention_size or model.hidden_size) / flops_per_s,
         weights_s=model.weights_bytes / bytes_per_s,
         experts=experts,
         expert_s=0.0 if experts is None else experts.layers * experts.parameters * expert_width / bytes_per_s,

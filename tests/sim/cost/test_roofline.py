@@ -35,6 +35,9 @@ def test_roofline_by_hand():
     assert seconds(cost, 1000, held=24) == pytest.approx((2e6 * 1000 + 1200 * 1000 * 524.5) / 1e12 + LAUNCH)
     # In four rows they see 6 held, and 1 to 250 of themselves.
     assert seconds(cost, 1000, rows=4, held=24) == pytest.approx((2e6 * 1000 + 1200 * 1000 * 131.5) / 1e12 + LAUNCH)
+    # Heads that write twice as much as the residual stream has do twice the arithmetic of attention.
+    wide = seconds(roofline(attention_size=200), 1000, held=24)
+    assert wide == pytest.approx((2e6 * 1000 + 2400 * 1000 * 524.5) / 1e12 + LAUNCH)
     assert (cost.lookup_s, cost.notes()) == (LOOKUP_S, ())
     with pytest.raises(ValueError, match="cost round: no shape for model 'x'; the recording has m"):
         seconds(cost, 1, model="x")
