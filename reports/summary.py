@@ -177,11 +177,10 @@ def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> fl
     """Rejections at any level over the drafted tokens that a first verifier judged, >= 0, for chains of any depth.
 
     A rejection is a verification that rejected a token: at most one each. A drafted token is first judged by the next
-    verification of its request, but for one whose member endorses the token; tokens after the first rejected one are
-    not judged, nor are those that a Commit took before. Of a token tree the depths count: those of the accepted path,
-    and the next one if the tree continues there, which is then rejected. For two levels this is 1 less the acceptance
-    rate per position. Above two it may exceed 1, as a middle verifier's own token can be rejected too. 0 if none was
-    judged.
+    verification of its request by another member than its own; tokens after the first rejected one are not judged, nor
+    are those that a Commit took before. Of a token tree the depths count: those of the accepted path, and the next one
+    if the tree continues there, which is then rejected. For two levels this is 1 less the acceptance rate per position.
+    Above two it may exceed 1, as a middle verifier's own token can be rejected too. 0 if none was judged.
 
     Args:
         steps: of a run log, each request's in their order; requests of a batch may be interleaved.
@@ -238,14 +237,14 @@ def _refusals(steps: Columns) -> tuple[int, int]:
     apart = apart[~np.isin(apart, requests[steps["part"] > 0])]
     one_by_one = 0
     for first, end in zip(np.searchsorted(requests, apart), np.searchsorted(requests, apart, "right"), strict=True):
-        one_by_one += _first_looks({name: steps[name][first:end].tolist() for name in _REFUSAL_FIELDS})
+        one_by_one += _first_looks({name: steps[name][first:end].tolist() for name in _FIRST_LOOK_FIELDS})
     counted = int(looked_at[~np.isin(requests[ends], apart)].sum())
     return int(refused.sum()), counted + one_by_one
 
 
 def _first_looks(steps: Mapping[str, list[int]]) -> int:
     """Drafted tokens of one request that a first verifier judged, from its steps one by one."""
-    looked_at, pending = 0, list[bool]()  # of each pending token, whether none has judged it that may
+    looked_at, pending = 0, list[bool]()  # of each pending token, whether it was drafted and not judged yet
     target = max(steps["level"])
     rows = zip(*(steps[name] for name in _FIRST_LOOK_FIELDS), strict=True)
     for kind, level, drafted, judged, accepted, refused, own, emitted in rows:
