@@ -187,7 +187,7 @@ def _device_rows(device: DeviceMemory) -> list[dict[str, str]]:
 
 def _member_cells(member: MemberMemory) -> dict[str, str]:
     kv = member.kv
-    token_bytes = "" if member.shape is None else f"{member.shape.kv_bytes_per_token:,}"
+    token_bytes = "" if member.shape is None else f"{member.token_bytes:,}"
     kept = f"yes, drops {counted(kv.drop_units, 'block')}" if kv.drop_units else "yes"
     return {
         "what": f"KV of {member.name}{', given' if member.given else ''}",
@@ -228,7 +228,7 @@ def _member_json(member: MemberMemory) -> dict[str, Any]:
     return {
         "member": member.name,
         "weights_bytes": None if shape is None else member.weights_bytes,
-        "kv_bytes_per_token": None if shape is None else shape.kv_bytes_per_token,
+        "kv_bytes_per_token": None if shape is None else member.token_bytes,
         "kv_bytes": None if shape is None else member.kv_bytes,
         "given": member.given,
         **asdict(member.kv),

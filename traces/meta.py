@@ -1,7 +1,7 @@
 """Records in `meta.json`: models and their number formats, sampling, closure, seconds, near ties."""
 
 import re
-from math import ceil, expm1, log1p
+from math import ceil, expm1, floor, log1p
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -67,19 +67,37 @@ class Experts(BaseModel):
         return -self.number * expm1(num_tokens * log1p(-self.per_token / self.number))
 
 
-class Quantised(BaseModel):
-    """Weights in a format narrower than the model's dtype, which all its other weights have."""
+class Record(BaseModel):
+    """Base of the records in `meta.json`: frozen, unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+
+class SparseRecord(Record):
+    """A record some of whose keys are not written where empty, as older versions did not have them."""
+
+    _unwritten: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        whole: dict[str, Any] = written(self)
+        return {key: value for key, value in whole.items() if key not in self._unwritten or getattr(self, key)}
+
+
+class Quantised(SparseRecord):
+    """Weights in a format narrower than the model's dtype, which all its other weights have."""
+
     format: str = Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=40)  # in the field's words, e.g. "fp8"
-    # Parameters in this format; the others (embedding, norms, routers, mostly the output) are not.
+    # Parameters in this format; the others (norms, routers, mostly embedding and output) are not.
     parameters: int = Field(ge=1, le=2**63 - 1)
     bytes_per_parameter: float = Field(gt=0, le=4)  # with its share of scales and zero points, above 0, at most 4
     # Arithmetic in which weights and activations, also quantised, are multiplied where the device has units for it;
     # None: weights are dequantised and multiplied in the model's dtype.
     arithmetic: Arithmetic | None = None
     experts: bool = False  # whether the experts of a mixture are in this format, all of them or none
+    embedding: bool = False  # whether an embedding that the output does not share is; False is not written
+
+    _unwritten: ClassVar[tuple[str, ...]] = ("embedding",)
 
 
 # Names appear in chains (`draft:4/target`) and in column names, so they have no separator of either.
@@ -122,23 +140,6 @@ Version = Annotated[Literal[1], BeforeValidator(_whole)]
 ProfileVersion = Annotated[Literal[2], BeforeValidator(_whole)]
 
 
-class Record(BaseModel):
-    """Base of the records in `meta.json`: frozen, unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SparseRecord(Record):
-    """A record some of whose keys are not written where empty, as older versions did not have them."""
-
-    _unwritten: ClassVar[tuple[str, ...]]
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        whole: dict[str, Any] = written(self)
-        return {key: value for key, value in whole.items() if key not in self._unwritten or getattr(self, key)}
-
-
 def check_at_most(record: BaseModel, part: str, whole: str) -> None:
     """Raises ValueError for a record whose field `part` is more than its field `whole`."""
     some, most = getattr(record, part), getattr(record, whole)
@@ -170,7 +171,7 @@ class ModelInfo(SparseRecord):
 
     name: str = Field(pattern=NAME_PATTERN)  # in chains
     # its weights, all experts included (a submodel counts its own layers). A forward reads all except experts that no
-    # token uses.
+    # token uses, and `embedding_parameters`.
     parameters: int = Field(ge=1, le=MOST_COUNT)
     layers: int = Field(ge=1, le=MOST_COUNT)  # transformer layers run
     hidden_size: int = Field(ge=1, le=MOST_COUNT)  # width of the residual stream
@@ -184,31 +185,70 @@ class ModelInfo(SparseRecord):
     draft_block: DraftBlock | None = None
     # outputs of all heads of a layer, heads x size of a head; None, and then not written: as wide as `hidden_size`
     attention_size: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    # heads of keys and values, 1 of compressed ones; devices hold whole heads. None, and then not written: unsaid
+    kv_heads: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    # of an embedding that the output does not share: a forward reads a row of it for a token. None, and then not
+    # written: the output shares it, or it is unsaid
+    embedding_parameters: int | None = Field(default=None, ge=1, le=MOST_COUNT)
 
-    _unwritten: ClassVar[tuple[str, ...]] = ("quantised", "draft_block", "attention_size")
+    _unwritten: ClassVar[tuple[str, ...]] = (
+        *("quantised", "draft_block", "attention_size", "kv_heads", "embedding_parameters"),
+    )
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "ModelInfo":
         experts, quantised = self.experts, self.quantised
         every = 0 if experts is None else experts.all_parameters
+        looked_up = self.embedding_parameters or 0
         if quantised is not None:
             if quantised.experts and experts is None:
                 raise ValueError("quantised.experts must be false of a model without experts, got true")
-            least, most = (every, self.parameters) if quantised.experts else (1, self.parameters - every)
+            if quantised.embedding and not looked_up:
+                raise ValueError("quantised.embedding must be false without embedding_parameters, got true")
+            least = (every if quantised.experts else 0) + (looked_up if quantised.embedding else 0)
+            most = self.parameters - (0 if quantised.experts else every) - (0 if quantised.embedding else looked_up)
+            least = max(1, least)
             if not least <= quantised.parameters <= most:
                 raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {quantised.parameters}")
         if experts is not None and experts.layers > self.layers:
             raise ValueError(f"experts.layers must be at most layers, {self.layers}, got {experts.layers}")
         if experts is not None and every >= self.parameters:
             raise ValueError(f"parameters must be more than those of all experts, {every}, got {self.parameters}")
+        if looked_up >= self.parameters - every:
+            rule = f"must be less than the parameters without experts, {self.parameters - every}"
+            raise ValueError(f"embedding_parameters {rule}, got {looked_up}")
         return self
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token uses."""
+        """Weights that one token uses, of an embedding all."""
         if self.experts is None:
             return self.parameters
         return self.parameters - self.experts.all_parameters + self.experts.active_parameters
+
+    @property
+    def read_bytes(self) -> int | None:
+        """Of the weights that a forward reads whole if its tokens use all experts; None as of `weights_bytes`."""
+        if self.weights_bytes is None or self.embedding_parameters is None:
+            return self.weights_bytes
+        narrow = self.quantised is not None and self.quantised.embedding
+        each = self.quantised.bytes_per_parameter if self.quantised is not None and narrow else WIDTHS[self.dtype]
+        return self.weights_bytes - floor(self.embedding_parameters * each)
+
+    def kv_bytes_on(self, num_devices: int) -> int:
+        """Bytes that keys and values of a token take on `num_devices` >= 1 together, each of which holds whole heads.
+
+        Where they are more than heads, several hold the same one. Unsaid heads are split evenly.
+        """
+        heads = self.kv_heads
+        return (
+            self.kv_bytes_per_token * (1 if heads is None else num_devices * ceil(heads / num_devices)) // (heads or 1)
+        )
+
+    def as_said_by(self, other: "ModelInfo") -> "ModelInfo":
+        """The shape without what `other` leaves unsaid, as recordings of before do."""
+        unsaid = ("attention_size", "kv_heads", "embedding_parameters")
+        return self.model_copy(update={name: None for name in unsaid if getattr(other, name) is None})
 
     @property
     def weights_bytes(self) -> int | None:

@@ -64,7 +64,6 @@ def parts_of(shape: ModelInfo, given: Iterable[DecoderShape] = ()) -> ModelParts
         given: decoders that may be it, or its model, or its target, before the presets.
     """
     plain = shape.model_copy(update={"quantised": None, "submodel_of": None})
-    unsaid = {} if shape.attention_size else {"attention_size": None}
     for decoder in (*given, *presets().values()):
         if decoder.hidden != shape.hidden_size:
             continue
@@ -72,11 +71,11 @@ def parts_of(shape: ModelInfo, given: Iterable[DecoderShape] = ()) -> ModelParts
             served = replace(decoder, dtype=shape.dtype, kv_dtype=cache, quantised=None)
             for kind in HEADS:
                 head = head_of(kind, served, shape.name)
-                if head is not None and head.model_copy(update=unsaid) == plain:
+                if head is not None and head.as_said_by(plain) == plain:
                     return _of_head(kind, served)
             served = replace(served, layers=shape.layers)
             # A draft model that writes a whole draft at once has the same parts.
-            if served.info(shape.name).model_copy(update=unsaid) == plain.model_copy(update={"draft_block": None}):
+            if served.info(shape.name).as_said_by(plain) == plain.model_copy(update={"draft_block": None}):
                 return _of_decoder(served) if _is_even(served, shape) else None
     return None
 

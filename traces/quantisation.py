@@ -5,7 +5,7 @@ their modules. Letter: L layers.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import translate
@@ -36,7 +36,7 @@ class UnknownModuleError(ValueError):
 
 
 def quantised_weights(
-    decoder: DecoderShape, weight: WeightFormat, *, skipped: Sequence[str] = (), tables: Iterable[str] = ()
+    decoder: DecoderShape, weight: WeightFormat, *, skipped: Sequence[str] = (), tables: Collection[str] = ()
 ) -> QuantisedWeights:
     """The quantised weights of a decoder in its own dtype: the matrices of its layers, without routers.
 
@@ -72,6 +72,7 @@ def quantised_weights(
         is_even=len(set(by_layer)) == 1,
         experts=bool(routed) and routed[0],
         in_tables=sum(sizes[name] for name in tables if name not in skips),
+        embedding=not decoder.tied and TABLE in tables and TABLE not in skips,
     )
 
 

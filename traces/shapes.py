@@ -47,6 +47,7 @@ class QuantisedWeights:
     is_even: bool  # whether all layers have the same number
     experts: bool  # whether all routed experts are; else none is
     in_tables: int  # parameters of embedding and output
+    embedding: bool  # whether an embedding that the output does not share is
 
     def quantised(self, layers: int, experts: Experts | None) -> Quantised | None:
         """The record for a shape of `layers` layers; None where nothing is quantised.
@@ -64,6 +65,7 @@ class QuantisedWeights:
             bytes_per_parameter=self.format.bytes_each,
             arithmetic=self.format.arithmetic,
             experts=routed is not None,
+            embedding=self.embedding,
         )
 
 
@@ -179,6 +181,8 @@ class DecoderShape:
             experts=self.experts,
             quantised=None if self.quantised is None else self.quantised.quantised(self.layers, self.experts),
             attention_size=None if (wide := self.heads * self.head_size) == self.hidden else wide,
+            kv_heads=self.kv_heads,
+            embedding_parameters=None if self.tied else self.table_parameters,
         )
 
     @property
@@ -249,8 +253,9 @@ def dflash(layers: DecoderShape, name: str, *, features: int, tokens: int) -> Mo
     hidden = layers.hidden
     own = layers.layers * layers.layer_parameters + features * hidden * hidden + 2 * hidden
     block = DraftBlock(tokens=tokens, fed="block")
-    found = replace(layers, quantised=None).info(name)
-    return found.model_copy(update={"parameters": own + layers.table_parameters, "draft_block": block})
+    own += layers.table_parameters
+    found = replace(layers, quantised=None, tied=True).info(name)
+    return found.model_copy(update={"parameters": own, "draft_block": block})
 
 
 def medusa(name: str, *, hidden: int, vocabulary: int, dtype: str, heads: int, layers: int = 1) -> ModelInfo:
@@ -280,7 +285,8 @@ def _one_layer(target: DecoderShape, name: str) -> ModelInfo:
 
 
 def _info(target: DecoderShape, name: str, parameters: int) -> ModelInfo:
-    return replace(target, layers=1, quantised=None).info(name).model_copy(update={"parameters": parameters})
+    one = replace(target, layers=1, quantised=None, tied=True)  # its embedding is the target's, and not in `parameters`
+    return one.info(name).model_copy(update={"parameters": parameters})
 
 
 _FAMILY = re.compile(
@@ -363,7 +369,8 @@ def shape_called(text: str, name: str, base: str | None) -> ModelInfo | None:
 
 def preset_like(shape: ModelInfo) -> str | None:
     """A preset of exactly this shape; None if there is none."""
-    return next((name for name, decoder in presets().items() if decoder.info(shape.name) == shape), None)
+    named = ((name, decoder.info(shape.name)) for name, decoder in presets().items())
+    return next((name for name, info in named if info.as_said_by(shape) == shape), None)
 
 
 def _decoder_like(shape: ModelInfo) -> DecoderShape | None:
@@ -371,7 +378,7 @@ def _decoder_like(shape: ModelInfo) -> DecoderShape | None:
     plain = shape.model_copy(update={"quantised": None})
     caches = ("", *KV_WIDTHS)
     served = (replace(decoder, kv_dtype=cache) for decoder in presets().values() for cache in caches)
-    return next((decoder for decoder in served if decoder.info(shape.name) == plain), None)
+    return next((decoder for decoder in served if decoder.info(shape.name).as_said_by(plain) == plain), None)
 
 
 class _Read(NamedTuple):

@@ -96,6 +96,7 @@ class LoadedMember:
     hidden_size: int  # width of the residual stream
     kv_bytes_per_token: int  # of keys and values of one context token; of a split model, in each process
     dtype: str  # number format in memory; `none` for `ngram`
+    kv_heads: int | None = None  # of keys and values, as `kv_bytes_per_token`; None for `ngram`
     tokenizer: Tokenizer | None = None  # of a *foreign* member, which drafts in tokens of its own; None: the pool's
     from_features: bool = False  # drafts from the target's last hidden states (`runtime/features.py`)
 
@@ -295,6 +296,7 @@ def describe_model(
     from_features: bool = False,
 ) -> LoadedMember:
     """The member for a model."""
+    kv = kv_shape_of(model)
     return LoadedMember(
         name=name,
         kind=kind,
@@ -303,8 +305,9 @@ def describe_model(
         num_parameters=num_parameters_of(model),
         num_layers=int(model.config.num_hidden_layers),
         hidden_size=int(model.config.hidden_size),
-        kv_bytes_per_token=kv_shape_of(model).bytes_per_slot,
+        kv_bytes_per_token=kv.bytes_per_slot,
         dtype=str(model.dtype).removeprefix("torch."),
+        kv_heads=kv.num_heads,
         tokenizer=tokenizer,
         from_features=from_features,
     )

@@ -9,6 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...base.errors import ArgumentError
 from ...traces.meta import Experts, ModelInfo, NgramInfo
+from ..pools.heads import SubsetHead
 from ..pools.members import LoadedMember
 
 # Names in configs of the number of experts of a layer, and of those per token.
@@ -34,6 +35,8 @@ def model_info(member: LoadedMember, *, submodel_of: str | None = None) -> Model
         submodel_of=submodel_of,
         experts=experts_of(member.model, member.name),
         attention_size=_attention_size(member.model.config),
+        kv_heads=member.kv_heads,
+        embedding_parameters=_looked_up(member.model),
     )
 
 
@@ -43,6 +46,14 @@ def _attention_size(config: PreTrainedConfig) -> int | None:
     if not isinstance(heads, int) or not isinstance(size, int) or getattr(config, "kv_lora_rank", None) is not None:
         return None
     return None if heads * size == config.hidden_size else heads * size
+
+
+def _looked_up(model: PreTrainedModel) -> int | None:
+    """Parameters of a model's own embedding, if its output does not share it."""
+    table, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    if head.weight is table or (isinstance(head, SubsetHead) and head.is_of_another):
+        return None
+    return int(table.numel())
 
 
 def experts_of(model: PreTrainedModel, name: str) -> Experts | None:

@@ -81,7 +81,8 @@ class RooflineCost(ShapedCost):
 
     Arithmetic: 2 x parameters x new tokens, and 4 x layers x heads' outputs x new tokens x the context a new token
     attends to in the mean, what its row holds and half of what is fed. Memory: every weight once, and the keys and
-    values of all tokens held. Peak figures: a lower bound on seconds.
+    values of all tokens held. Neither counts an embedding that the output does not share. Peak figures: a lower bound
+    on seconds.
 
     Of a mixture of experts, arithmetic counts the parameters that a token uses, and memory the experts that the new
     tokens of all rows use in the mean (`Experts.touched`). Device memory holds all of them. Quantised weights are read
@@ -89,9 +90,10 @@ class RooflineCost(ShapedCost):
     units; else they are dequantised and multiplied in the model's dtype. A draft by a block drafter is one forward over
     all its tokens.
 
-    Tensor parallel over N devices: arithmetic, weights, keys and values of every member, drafters too, are split
-    evenly; each layer adds two ring all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over
-    the link and its latency (Shoeybi et al. 2019, arXiv:1909.08053). Launches are not split.
+    Tensor parallel over N devices: arithmetic and weights of every member, drafters too, are split evenly; keys and
+    values by whole heads, so that with fewer heads than devices several read the same one. Each layer adds two ring
+    all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over the link and its latency (Shoeybi
+    et al. 2019, arXiv:1909.08053). Launches are not split.
 
     An engine reaches a share of the peaks, and adds seconds per layer, all-reduce and row, and per round: with a
     forward of a member that drafts, and with one of the target in which some row is fed more than one token.
@@ -134,7 +136,7 @@ class RooflineCost(ShapedCost):
             RooflineCost, device, models, tensor_parallel=tensor_parallel, remarks=remarks, free=self._free
         )
         check_memory(self.name, device, models, tensor_parallel)
-        self._target = models[-1]
+        self._target, self._tensor_parallel = models[-1], tensor_parallel
         self._terms = {
             model.name: _terms(device, model, tensor_parallel, engine, drafts=model is not models[-1])
             for model in models
@@ -142,6 +144,9 @@ class RooflineCost(ShapedCost):
         self._mixtures = tuple(model.name for model in models if model.experts is not None)
         self._blocks = {model.name: model.draft_block for model in models if model.draft_block is not None}
         self._quantised = tuple(_weights_note(device, model) for model in models if model.quantised is not None)
+        self._evenly = tuple(
+            model.name for model in models if tensor_parallel > 1 and model.kv_bytes_per_token and not model.kv_heads
+        )
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`. Raises ValueError for an unknown model."""
@@ -184,6 +189,9 @@ class RooflineCost(ShapedCost):
         """See `CostModel`."""
         engine = () if self.engine is None else self.engine.notes(self._target)
         notes = (*self._remarks, *engine, *self._quantised)
+        if self._evenly:
+            split = f"not said, so their cache is split evenly over {self._tensor_parallel} devices"
+            notes += (f"heads of keys and values of {', '.join(self._evenly)}: {split}",)
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
         if self._mixtures:
@@ -240,8 +248,8 @@ class _Terms:
 
 
 def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTerms | None, *, drafts: bool) -> _Terms:
-    peak = device.flops_per_s.get(model.dtype)
-    if peak is None or model.weights_bytes is None:
+    peak, read_bytes = device.flops_per_s.get(model.dtype), model.read_bytes
+    if peak is None or read_bytes is None:
         hint = "" if model.dtype in WIDTHS else f"; of quantised weights it is one of {', '.join(WIDTHS)} as well"
         raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}{hint}")
     width, experts, quantised = WIDTHS[model.dtype], model.experts, model.quantised
@@ -265,10 +273,10 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
     return _Terms(
         token_s=2.0 * _multiplied(device, model, peak, narrow) / flops_per_s,
         attended_s=4.0 * model.layers * (model.attention_size or model.hidden_size) / flops_per_s,
-        weights_s=model.weights_bytes / bytes_per_s,
+        weights_s=read_bytes / bytes_per_s,
         experts=experts,
         expert_s=0.0 if experts is None else experts.layers * experts.parameters * expert_width / bytes_per_s,
-        held_s=model.kv_bytes_per_token / bytes_per_s,
+        held_s=model.kv_bytes_on(num_devices) / bytes_per_s,
         launch_s=launch_s,
         reduced_s=model.layers * REDUCES * model.hidden_size * width * per_byte_s,
         row_s=0.0 if engine is None else engine.draft_row_s if drafts else engine.row_s,
@@ -281,13 +289,14 @@ def _multiplied(device: Device, model: ModelInfo, peak: float, narrow: float) ->
 
     `narrow` is the share of peak that faster units reach, over that of `peak`.
     """
-    quantised, experts = model.quantised, model.experts
+    quantised, experts, looked_up = model.quantised, model.experts, model.embedding_parameters or 0
+    multiplied = model.active_parameters - looked_up
     fast = None if quantised is None or quantised.arithmetic is None else device.flops_per_s.get(quantised.arithmetic)
     if quantised is None or fast is None:
-        return model.active_parameters
+        return multiplied
     idle = experts.all_parameters - experts.active_parameters if experts is not None and quantised.experts else 0
-    quick = quantised.parameters - idle
-    return model.active_parameters - quick + quick * peak / (fast * narrow)
+    quick = quantised.parameters - idle - (looked_up if quantised.embedding else 0)
+    return multiplied - quick + quick * peak / (fast * narrow)
 
 
 def _weights_note(device: Device, model: ModelInfo) -> str:

@@ -154,7 +154,7 @@ def offload_of(table: ReplicaTable, memory: Sequence[DeviceMemory]) -> Offload |
             if member.shape is None:
                 rule = f"must be left out: the shape of {member.name} is not known (`models` gives it)"
                 raise MemoryRuleError("offload", rule, "a table")
-            size = member.kv.block_tokens * member.shape.kv_bytes_per_token
+            size = member.kv.block_tokens * member.token_bytes
             if size:
                 block_ps = round(size * PS_PER_S / (device.num_devices * Fraction(asked.bytes_per_s)))
                 members[member.name] = OffloadedMember(block_bytes=size, block_ps=block_ps, device=device.device)

@@ -293,13 +293,14 @@ class MemberMemory:
     name: str  # of the member
     shape: ModelInfo | None  # None where unknown
     weights_bytes: int  # 0 for one that shares another's weights, and for an unknown shape
+    token_bytes: int  # of keys and values of a token, on all N devices; 0 for an unknown shape
     kv: KvLimits  # its blocks
     given: bool  # whether the file has their number, so that it was not computed
 
     @property
     def kv_bytes(self) -> int:
         """Of all blocks; 0 if the shape is unknown."""
-        return self.kv.num_tokens * _kv_bytes(self.shape)
+        return self.kv.num_tokens * self.token_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,9 +343,7 @@ class DeviceMemory:
             parts = [one.name for one in kept if one.shape is not None and one.shape.submodel_of == member.name]
             if member not in kept and parts:
                 weights[parts[0]] += member.weights_bytes
-        computed = {
-            member.name: (member.kv.block_tokens, _kv_bytes(member.shape)) for member in kept if not member.given
-        }
+        computed = {member.name: (member.kv.block_tokens, member.token_bytes) for member in kept if not member.given}
         given = sum(member.kv_bytes for member in kept if member.given)
         free = self.usable_bytes - sum(weights.values()) - self.reserve_bytes - given
         blocks = _shared_out(computed, free, self.device) if computed else {}
@@ -379,10 +378,10 @@ def device_memory(
         parts = ", ".join(f"{name} {size:,}" for name, size in weights.items() if size)
         rule = f"must hold the weights of its members in {memory:,} bytes of {device.name} ({parts})"
         raise MemoryRuleError("device", rule, f"{needed:,} bytes")
-    given = sum(
-        (asked[name].kv_blocks or 0) * _block_tokens(asked[name]) * _kv_bytes(shapes.get(name)) for name in members
-    )
-    blocks = _blocks(asked, shapes, usable - needed - reserve - given, device.name)
+    token_bytes = {name: shapes[name].kv_bytes_on(count) if name in shapes else 0 for name in members}
+    given = sum((asked[name].kv_blocks or 0) * _block_tokens(asked[name]) * token_bytes[name] for name in members)
+    unknown = next((name for name in members if name not in shapes), None)
+    blocks = _blocks(asked, token_bytes, unknown, usable - needed - reserve - given, device.name)
     found = DeviceMemory(
         device=device.name,
         num_devices=count,
@@ -395,6 +394,7 @@ def device_memory(
                 name=name,
                 shape=shapes.get(name),
                 weights_bytes=weights[name],
+                token_bytes=token_bytes[name],
                 kv=_limits(asked[name], blocks[name], table.drop_units),
                 given=asked[name].kv_blocks is not None,
             )
@@ -408,18 +408,17 @@ def device_memory(
 
 
 def _blocks(
-    asked: Mapping[str, MemberTable], shapes: Mapping[str, ModelInfo], free: int, device: str
+    asked: Mapping[str, MemberTable], token_bytes: Mapping[str, int], unknown: str | None, free: int, device: str
 ) -> dict[str, int]:
-    """Number of blocks of each member, as given or from free memory."""
+    """Number of blocks of each member, as given or from free memory; `unknown` has no shape."""
     given = {name: member.kv_blocks for name, member in asked.items() if member.kv_blocks is not None}
     computed = [name for name in asked if name not in given]
     if not computed:
         return given
-    unknown = [name for name in asked if name not in shapes]
-    if unknown:
-        rule = f"must be given on {device}: the shape of {unknown[0]} is not known (`models` gives it)"
+    if unknown is not None:
+        rule = f"must be given on {device}: the shape of {unknown} is not known (`models` gives it)"
         raise MemoryRuleError("kv_blocks", rule, None)
-    sizes = {name: (_block_tokens(asked[name]), _kv_bytes(shapes[name])) for name in computed}
+    sizes = {name: (_block_tokens(asked[name]), token_bytes[name]) for name in computed}
     return given | _shared_out(sizes, free, device)
 
 
@@ -463,8 +462,3 @@ def _limits(member: MemberTable, num_blocks: int, drop_units: int) -> KvLimits:
 def _block_tokens(member: MemberTable) -> int:
     assert member.block_tokens is not None  # ReplicaTable.member
     return member.block_tokens
-
-
-def _kv_bytes(shape: ModelInfo | None) -> int:
-    """Of one token."""
-    return 0 if shape is None else shape.kv_bytes_per_token

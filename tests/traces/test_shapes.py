@@ -15,6 +15,7 @@ from paceline.traces.shapes import (
     head_of,
     model_called,
     named_shapes,
+    preset_like,
     preset_names,
     presets,
 )
@@ -56,7 +57,16 @@ def test_heads_of_mixtures_do_not_follow_from_them():
 
 def test_keys_and_values_by_hand():
     size = {"parameters": 8_030_261_248, "layers": 32, "hidden_size": 4096, "kv_bytes_per_token": 32 * 2 * 8 * 128 * 2}
+    size |= {"kv_heads": 8, "embedding_parameters": 128_256 * 4096}
     assert presets()["llama-3.1-8b"].info("target") == ModelInfo(name="target", dtype="bfloat16", **size)
+
+
+def test_a_preset_is_recognised_where_a_recording_of_before_says_less_of_it():
+    for name in ("qwen-3-8b", "qwen-3-32b"):
+        shape = presets()[name].info("t")
+        unsaid = dict.fromkeys(("attention_size", "kv_heads", "embedding_parameters"))
+        assert preset_like(shape.model_copy(update=unsaid)) == preset_like(shape) == name
+        assert preset_like(shape.model_copy(update={"kv_heads": 7})) is None
 
 
 # What people write, and the model and the kind of head that it says.
@@ -105,6 +115,7 @@ def test_heads_by_hand():
     layer = attention + hidden * hidden + feed_forward + 2 * hidden
     assert head_of("eagle", target, "e").parameters == layer + 2 * hidden**2 + outputs * hidden
     assert head_of("mtp", target, "e") == head_of("eagle", target, "e")
+    assert {head_of(kind, target, "e").embedding_parameters for kind in HEADS} == {None}  # theirs are the target's
     eagle3 = 2 * attention + hidden * hidden + feed_forward + 3 * hidden + 3 * hidden**2 + hidden + 32_000 * hidden
     assert head_of("eagle3", target, "e").parameters == eagle3
     medusa = head_of("medusa", target, "m")

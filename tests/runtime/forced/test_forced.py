@@ -23,6 +23,7 @@ from paceline.runtime.forced import (
 from paceline.runtime.pools.members import describe_model, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, is_forced_pool
+from paceline.runtime.recording.model_info import model_info
 from paceline.sim.contexts import TrieTables
 from paceline.sim.simulate import Scenario, simulate
 from paceline.studies.agree import synthetic_cost
@@ -128,6 +129,9 @@ def test_a_preset_has_the_parameters_and_the_cache_of_the_model_it_is_named_for(
     one, two = made
     assert one.num_parameters + (expected.layers - 1) * (two.num_parameters - one.num_parameters) == expected.parameters
     assert one.kv_bytes_per_token * expected.layers == expected.kv_bytes_per_token
+    said = model_info(one)
+    assert (said.kv_heads, said.attention_size) == (expected.kv_heads, expected.attention_size)
+    assert said.embedding_parameters == expected.embedding_parameters
     if name in sized_shapes():
         assert expected.parameters == pytest.approx(float(name.removesuffix("M")) * 1e6, rel=0.02)
 

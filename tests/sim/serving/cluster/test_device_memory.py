@@ -9,6 +9,7 @@ from paceline.sim.cost.roofline import device_sheet
 from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.cluster_file import MemberTable, MemoryRuleError, ReplicaTable, device_memory
 from paceline.traces.meta import ModelInfo
+from paceline.traces.shapes import presets
 
 from .small_pools import LLAMA_8B, llamas, recording_of
 
@@ -95,6 +96,18 @@ def test_tensor_parallel_adds_memory_and_reserve_device_by_device():
     assert memory.usable_bytes == 2 * 23_230_000_000
     assert memory.reserve_bytes == 2 * 2_000_000_000
     assert memory.members[0].kv.num_blocks == (46_460_000_000 - 16_060_522_496 - 4_000_000_000) // (16 * 131_072)
+
+
+def test_devices_beyond_the_heads_of_keys_and_values_hold_the_same_ones():
+    """Qwen3-235B has four: on eight devices, two hold each, so that a token takes twice the bytes."""
+    shape, tokens = presets()["qwen-3-235b-a22b"].info("target"), {}
+    for count in (4, 8):
+        table = ReplicaTable(tensor_parallel=count)
+        memory = device_memory(device_sheet()["b200"], table, ["target"], {"target": shape})
+        free = memory.usable_bytes - memory.weights_bytes - memory.reserve_bytes
+        tokens[count] = memory.members[0].kv.num_tokens / (free / shape.kv_bytes_per_token)
+        assert memory.kv_bytes <= free
+    assert tokens == {4: pytest.approx(1, rel=1e-4), 8: pytest.approx(1 / 2, rel=1e-4)}
 
 
 @pytest.mark.parametrize(
