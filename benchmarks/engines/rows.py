@@ -286,7 +286,7 @@ def decoding(in_flight: int, first_s: float, rest_s: float) -> int:
 
 
 def _fits(target: ModelInfo, device: str, split: int, tokens: int) -> bool:
-    needed = (target.weights_bytes or 0) + target.kv_bytes_per_token * tokens
+    needed = (target.weights_bytes or 0) + target.kv_bytes_on(split) * tokens
     return needed <= MEMORY * device_sheet()[device].memory_bytes * split
 
 
@@ -348,26 +348,33 @@ def _typed(folder: Path) -> Iterator[Row]:
         )
 
 
-# Shapes without a preset: published configs, in the order (layers, hidden size, outputs of all heads, parameters except
-# experts, bytes of keys and values per token at 16 bits, experts, experts per token, parameters of one, layers of
-# experts). Compressed attention does other arithmetic for prompts than for steps: it counts as wide as the hidden size.
-_DEEPSEEK = (61, 7168, 7168, 16.5e9, 61 * 576 * 2, 256, 8, 3 * 7168 * 2048, 58)
+class _Other(NamedTuple):
+    """A shape without a preset, from its published config."""
+
+    layers: int
+    hidden: int
+    outputs: int  # of all heads
+    beside: float  # parameters except experts
+    kv_bytes: int  # of keys and values of a token, at 16 bits
+    kv_heads: int  # 1: compressed
+    vocabulary: int
+    experts: Experts
+
+
+def _experts(number: int, per_token: int, layers: int, hidden: int, width: int) -> Experts:
+    return Experts(number=number, per_token=per_token, layers=layers, parameters=3 * hidden * width)
+
+
+# Compressed attention: outputs as for prompts, where keys have 192 and values 128 numbers a head. Steps do 3.4 times
+# that, but wait for memory.
+_DEEPSEEK = _Other(61, 7168, 128 * 160, 16.5e9, 61 * 576 * 2, 1, 129_280, _experts(256, 8, 58, 7168, 2048))
 _OTHERS = {
-    "MiniMax-M2.5": (62, 3072, 48 * 128, 3.97e9, 62 * 4096, 256, 8, 3 * 3072 * 1536, 62),
-    "gpt-oss-120b": (
-        36,
-        2880,
-        64 * 64 / 2,
-        2.0e9,
-        36 * 2048 / 2,
-        128,
-        4,
-        3 * 2880 * 2880,
-        36,
-    ),  # half of its layers attend to 128 tokens
+    "MiniMax-M2.5": _Other(62, 3072, 48 * 128, 3.97e9, 62 * 4096, 8, 200_064, _experts(256, 8, 62, 3072, 1536)),
+    # half of its layers attend to 128 tokens
+    "gpt-oss-120b": _Other(36, 2880, 64 * 32, 2.0e9, 36 * 1024, 8, 201_088, _experts(128, 4, 36, 2880, 2880)),
     "DeepSeek-R1": _DEEPSEEK,
     "DeepSeek-V3": _DEEPSEEK,
-    "Kimi-K2.5": (61, 7168, 7168, 11.0e9, 61 * 576 * 2, 384, 8, 3 * 7168 * 2048, 60),
+    "Kimi-K2.5": _Other(61, 7168, 64 * 160, 11.0e9, 61 * 576 * 2, 1, 163_840, _experts(384, 8, 60, 7168, 2048)),
 }
 _PRESETS = {
     "Qwen3-32B": "qwen-3-32b",
@@ -390,12 +397,12 @@ def _model(path: str, mode: str) -> ModelInfo | None:
         return shape
     if name not in _OTHERS:
         return None
-    layers, hidden, outputs, beside, kv_bytes, number, per_token, each, expert_layers = _OTHERS[name]
-    experts = Experts(number=number, per_token=per_token, layers=expert_layers, parameters=each)
-    parameters = int(beside) + experts.all_parameters
+    other = _OTHERS[name]
+    experts, table = other.experts, other.vocabulary * other.hidden
+    parameters = int(other.beside) + experts.all_parameters
     if name == "gpt-oss-120b":  # published in 4 bits
         weights = "mxfp4"
-    narrow = experts.all_parameters if weights in ("mxfp4", "nvfp4") else parameters - 2 * hidden * 150_000
+    narrow = experts.all_parameters if weights in ("mxfp4", "nvfp4") else parameters - 2 * table
     bytes_each, arithmetic = {"fp8": (_BLOCKS, "fp8"), "nvfp4": (0.5625, "fp4"), "mxfp4": (0.53125, None)}.get(
         weights, (2.0, None)
     )
@@ -403,7 +410,7 @@ def _model(path: str, mode: str) -> ModelInfo | None:
         format=weights, parameters=narrow, bytes_per_parameter=bytes_each, arithmetic=arithmetic, experts=True
     )
     return ModelInfo(
-        name=name, parameters=parameters, layers=layers, hidden_size=hidden, kv_bytes_per_token=int(kv_bytes),
-        dtype="bfloat16", experts=experts, quantised=quantised if weights else None,
-        attention_size=int(outputs),
+        name=name, parameters=parameters, layers=other.layers, hidden_size=other.hidden,
+        kv_bytes_per_token=other.kv_bytes, dtype="bfloat16", experts=experts, quantised=quantised if weights else None,
+        attention_size=other.outputs, kv_heads=other.kv_heads, embedding_parameters=table,
     )  # fmt: skip
