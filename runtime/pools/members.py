@@ -337,6 +337,13 @@ def num_parameters_of(model: PreTrainedModel) -> int:
     return count
 
 
+def table_of_its_own(model: PreTrainedModel) -> torch.nn.Parameter | None:
+    """The embedding, if the output does not share it: a forward reads rows of it alone."""
+    table: torch.nn.Parameter = model.get_input_embeddings().weight
+    head = model.get_output_embeddings()
+    return None if head is None or head.weight is table else table
+
+
 def _packed(module: torch.nn.Module) -> int:
     """Weights of a linear module beyond the elements of its parameters: 4-bit ones share an element, or are buffers."""
     own = sum(weight.numel() for name, weight in module.named_parameters(recurse=False) if name != "bias")

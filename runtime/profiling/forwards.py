@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from statistics import median, quantiles
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from ...traces.profile import (
 from ..caches import total_bytes
 from ..clock import Clock, between_s, mark
 from ..forward import ModelForward
-from ..pools.members import LoadedMember
+from ..pools.members import LoadedMember, table_of_its_own
 from ..timing import timed
 from .probe import Journal, ShapeKey
 
@@ -324,9 +324,8 @@ def weight_bytes(model: PreTrainedModel) -> int:
     Weights that several modules share count once.
     """
     weights = {weight.data_ptr(): weight.numel() * weight.itemsize for weight in model.parameters()}
-    parts: Any = model
-    table, head = parts.get_input_embeddings().weight, parts.get_output_embeddings()
-    if head is not None and head.weight.data_ptr() != table.data_ptr():
+    table = table_of_its_own(model)
+    if table is not None:
         del weights[table.data_ptr()]
     return sum(weights.values())
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ...base.errors import ArgumentError
 from ...traces.meta import Experts, ModelInfo, NgramInfo
 from ..pools.heads import SubsetHead
-from ..pools.members import LoadedMember
+from ..pools.members import LoadedMember, table_of_its_own
 
 # Names in configs of the number of experts of a layer, and of those per token.
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -49,11 +49,9 @@ def _attention_size(config: PreTrainedConfig) -> int | None:
 
 
 def _looked_up(model: PreTrainedModel) -> int | None:
-    """Parameters of a model's own embedding, if its output does not share it."""
-    table, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-    if head.weight is table or (isinstance(head, SubsetHead) and head.is_of_another):
-        return None
-    return int(table.numel())
+    """Parameters that a forward only looks up, as `num_parameters` counts them: not those of another member."""
+    table, head = table_of_its_own(model), model.get_output_embeddings()
+    return None if table is None or (isinstance(head, SubsetHead) and head.is_of_another) else table.numel()
 
 
 def experts_of(model: PreTrainedModel, name: str) -> Experts | None:
