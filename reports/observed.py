@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..base.errors import counted
 from ..runs.observed import BY_TOKENIZER, ObservedAcceptance, ObservedRequest, ObservedRun
 from ..runs.serving import ServingLog
 from ..traces.workloads.arrival import PS_PER_S
+from .intervals import NORMAL, t_quantile
+from .resampled import AT_ONCE, LEAST_UNITS, resamples
 from .serving import Promises, metrics_of
 from .serving_tables import FIGURES, THROUGHPUT, VALIDATED_LATENCIES, VALIDATED_PARTS, figures_of
 from .summary import Spread, spread_over
@@ -100,6 +103,8 @@ def _spread(times_ps: Sequence[float]) -> Spread | None:
 
 DURATION = "duration_s"
 TAIL = ("p90", "p99")
+_PERCENTS = (50, 90, 99)  # of `VALIDATED_PARTS` after the mean
+_TIMES = ("arrived_at_ps", "first_token_at_ps", "ended_at_ps", "output_tokens")
 UNKNOWN = "unknown"
 
 
@@ -112,6 +117,8 @@ class ObservedCell:
     simulated: float | None
     observed: float | None
     bound: float  # largest size of the relative error that passes, > 0
+    # the error's 95% interval over requests, of latencies; None: unknown
+    between: tuple[float, float] | None = None
 
     @property
     def error(self) -> float | None:
@@ -123,10 +130,19 @@ class ObservedCell:
         """Whether the error is within the bound; None where there is none."""
         return None if self.error is None else abs(self.error) <= self.bound
 
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether other requests might have had the other verdict."""
+        if self.between is None or self.within is None:
+            return False
+        low, high = self.between
+        most, least = max(abs(low), abs(high)), 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+        return most > self.bound if self.within else least <= self.bound
+
     def to_json(self) -> dict[str, Any]:
         """All of it."""
         own = {"name": self.name, "simulated": self.simulated, "observed": self.observed, "bound": self.bound}
-        return own | {"error": self.error, "within": self.within}
+        return own | {"error": self.error, "error_ci": self.between, "within": self.within}
 
 
 def compared(run: ObservedRun, log: ServingLog, *, mean_bound: float, tail_bound: float) -> tuple[ObservedCell, ...]:
@@ -135,13 +151,14 @@ def compared(run: ObservedRun, log: ServingLog, *, mean_bound: float, tail_bound
     `mean_bound` is of means, medians, throughput and duration, `tail_bound` of `TAIL`.
     """
     simulated = figures_of(log) | {DURATION: metrics_of(log, Promises()).duration_s}
-    observed = _observed(run)
+    observed, between = _observed(run), _between(run, log)
     return tuple(
         ObservedCell(
             name=name,
             simulated=simulated.get(name),
             observed=observed.get(name),
             bound=tail_bound if name.rpartition("_")[2] in TAIL else mean_bound,
+            between=between.get(name),
         )
         for name in (*FIGURES, DURATION)
     )
@@ -156,8 +173,10 @@ def verdict(cells: Sequence[ObservedCell]) -> str:
     """How many figures are within their bounds, and which are not, in one line."""
     judged = [cell for cell in cells if cell.within is not None]
     beyond = [cell for cell in judged if not cell.within]
-    worst = ", ".join(f"{_heading(cell.name)} {cell.error:+.1%}" for cell in beyond)
+    worst = ", ".join(f"{_heading(cell.name)} {cell.error:+.1%}{' (maybe)' * cell.may_be_chance}" for cell in beyond)
     told = f"{len(judged) - len(beyond)} of {len(judged)} figures are within their bounds"
+    chance = sum(cell.may_be_chance for cell in judged if cell.within)
+    told += f", {chance} of them maybe" if chance else ""
     return f"{told}; beyond: {worst}" if beyond else told
 
 
@@ -171,15 +190,63 @@ def _observed(run: ObservedRun) -> Mapping[str, float | None]:
     return latencies | {THROUGHPUT: found.output_tokens_per_s, DURATION: found.duration_s}
 
 
+def _between(run: ObservedRun, log: ServingLog) -> dict[str, tuple[float, float]]:
+    """The interval of each latency's error, over requests as if they were independent."""
+    rows = {name: row for row, name in enumerate(log.requests["request_id"].tolist())}
+    seen: dict[str, list[tuple[float, float]]] = {latency: [] for latency in VALIDATED_LATENCIES}
+    for one in run.finished:
+        row = rows.get(one.request_id)
+        if row is None or not log.finished[row] or one.ended_at_ps is None or not one.outputs_at_ps:
+            continue
+        arrived, first, ended, tokens = (int(log.requests[name][row]) for name in _TIMES)
+        seen["ttft_s"].append((first - arrived, one.outputs_at_ps[0] - one.sent_at_ps))
+        seen["e2e_s"].append((ended - arrived, one.ended_at_ps - one.sent_at_ps))
+        if tokens > 1 and (each := tpot_ps(one)) is not None:
+            seen["tpot_s"].append(((ended - first) / (tokens - 1), each))
+    return {
+        f"{latency}_{part}": ends
+        for latency, pairs in seen.items()
+        if len(pairs) >= LEAST_UNITS
+        for part, ends in errors_between(np.array(pairs, dtype=np.float64)).items()
+    }
+
+
+def errors_between(pairs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
+    """95% intervals of (simulated over observed) - 1, by part, of `[N, 2]` seconds of the same requests.
+
+    A paired bootstrap, which draws N - 1 requests, widened by Student's t (`resampled.py`). A percentile above all but
+    the longest request has none.
+    """
+    rng, count = np.random.default_rng(0), len(pairs)
+    left, drawn = resamples(count), []
+    while left:
+        rows = min(left, max(1, AT_ONCE // count))
+        chosen = pairs[rng.integers(count, size=(rows, count - 1))]
+        drawn.append(np.stack([chosen.mean(axis=1), *np.percentile(chosen, _PERCENTS, axis=1)]))
+        left -= rows
+    parts = np.stack([pairs.mean(axis=0), *np.percentile(pairs, _PERCENTS, axis=0)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        points, logs = np.log(parts[:, 0] / parts[:, 1]), np.log(np.concatenate(drawn, axis=1))
+    spread = np.quantile(logs[..., 0] - logs[..., 1] - points[:, None], (0.025, 0.975), axis=1)
+    ends = np.expm1(points + spread * t_quantile(count - 1) / NORMAL).T
+    return {
+        part: (float(low), float(high))
+        for part, percent, (low, high) in zip(VALIDATED_PARTS, (0, *_PERCENTS), ends, strict=True)
+        if np.isfinite((low, high)).all() and count * (100 - percent) >= 100
+    }
+
+
 def _row(cell: ObservedCell) -> dict[str, str]:
     words = UNKNOWN if cell.within is None else "within" if cell.within else "beyond"
+    between = "" if cell.between is None else " to ".join(f"{end:+.0%}" for end in cell.between)
     return {
         "figure": _heading(cell.name),
         "simulated": _shown(cell, cell.simulated),
         "observed": _shown(cell, cell.observed),
         "error": shown(cell.error, "+.1%", unknown=UNKNOWN),
+        "95%": between,
         "bound": f"{cell.bound:.1%}",
-        "verdict": words,
+        "verdict": f"maybe {words}" if cell.may_be_chance else words,
     }
 
 

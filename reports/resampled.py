@@ -24,9 +24,14 @@ from .seconds_by_tag import request_seconds
 LEAST_UNITS = 5  # with fewer the spread is unknown
 RESAMPLES, LEAST = 2000, 400  # for few units, and for many, which need fewer
 MOST_DRAWN = 1 << 23  # units in all resamples together, beyond LEAST
-_AT_ONCE = 1 << 20  # weights in memory
+AT_ONCE = 1 << 20  # weights in memory
 
 Floats = NDArray[np.float64]
+
+
+def resamples(num_units: int) -> int:
+    """B for so many units."""
+    return min(RESAMPLES, max(LEAST, MOST_DRAWN // num_units))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,9 +211,9 @@ class Resampled:
     def _weights(self) -> Iterator[Floats]:
         """`[b, U]` of some resamples at a time; b adds up to B."""
         rng, count = np.random.default_rng(0), self.num_units
-        left = min(RESAMPLES, max(LEAST, MOST_DRAWN // count))
+        left = resamples(count)
         while left:
-            rows = min(left, max(1, _AT_ONCE // count))
+            rows = min(left, max(1, AT_ONCE // count))
             weights = np.zeros((rows, count))
             for places in self._strata:
                 size = len(places)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -10,6 +11,7 @@ import pytest
 import typer
 from paceline.base.errors import ArgumentError
 from paceline.cli.seconds import _Bounds
+from paceline.reports.observed import errors_between
 from paceline.reports.serving_tables import FIGURES, LoadCell
 from paceline.runs.observed import (
     ObservedAcceptance,
@@ -582,6 +584,55 @@ def test_other_seconds_are_beyond_the_bounds_and_said_so(observed_runs):
     ran = paceline(*asked)
     assert (ran.code, "; beyond: TTFT mean, ms" in " ".join(ran.out.split())) == (1, True)
     done(*asked, "--mean-bound", 10, "--tail-bound", 10)
+
+
+def test_an_error_says_what_other_requests_could_have_made_of_it(observed_runs):
+    """Each answer takes its own time by chance, 8% more in the mean: few cannot tell that from a bound near it."""
+    run, rng = read_observed(observed_runs / "b"), np.random.default_rng(1)
+    slow = {one.request_id: rng.lognormal(np.log(1.08), 0.3) for one in run.requests}
+    requests = tuple(
+        replace(one, outputs_at_ps=(one.outputs_at_ps[0], ended), ended_at_ps=ended)
+        for one in run.requests
+        for ended in [one.outputs_at_ps[0] + round((one.ended_at_ps - one.outputs_at_ps[0]) * slow[one.request_id])]
+    )
+    meta = run.meta.model_copy(update={"ended_at_ps": max(one.ended_at_ps for one in requests)})
+    write_observed(ObservedRun(meta, requests), observed_runs / "noisy")
+    given = {"cluster": observed_runs / "c.toml", "cost": str(observed_runs / "s.json")}
+    exact = {cell.name: cell for cell in validate_observed(observed_runs / "b", **given).cells}
+    assert exact["tpot_s_mean"].between == pytest.approx((0, 0), abs=1e-9)
+    assert (exact["tpot_s_p99"].between, exact["duration_s"].between) == (None, None)  # of 25 requests, and of one run
+
+    def judged(bound):
+        found = validate_observed(observed_runs / "noisy", **given, mean_bound=bound)
+        return found, next(cell for cell in found.cells if cell.name == "tpot_s_mean")
+
+    _, cell = judged(0.1)
+    low, high = cell.between
+    assert low < cell.error < high
+    assert cell.to_json()["error_ci"] == cell.between
+    near = abs(cell.error)
+    for bound, within, chance in ((near - 0.01, False, True), (near + 0.01, True, True), (0.9, True, False)):
+        _, cell = judged(bound)
+        assert (cell.within, cell.may_be_chance) == (within, chance)
+    assert " of them maybe; beyond" in judged(near + 0.01)[0].lines()[-1]
+    assert f"TPOT mean, ms {cell.error:+.1%} (maybe)" in judged(near - 0.01)[0].lines()[-1]
+
+
+def test_nine_in_ten_intervals_of_errors_hold_the_error_of_all_requests():
+    rng, held = np.random.default_rng(0), Counter()
+
+    def pairs(number):
+        seconds = rng.lognormal(0, 0.6, number)
+        return np.stack([seconds * rng.lognormal(-0.1, 0.25, number), seconds], axis=1)
+
+    every = pairs(400_000)
+    true = {part: np.percentile(every, percent, axis=0) for part, percent in (("p50", 50), ("p90", 90))}
+    true["mean"] = every.mean(axis=0)
+    for _ in range(100):
+        for part, (low, high) in errors_between(pairs(20)).items():
+            held[part] += low <= true[part][0] / true[part][1] - 1 <= high
+    assert min(held.values()) >= 90
+    assert set(held) == {"mean", "p50", "p90"}
 
 
 def test_a_fit_is_never_judged_on_its_own_run(observed_runs):
