@@ -167,9 +167,9 @@ class PricedAsCost(CostModel):
         return next(filter(None, (price.cost.unlined() for price in self._prices.values())), "")
 
     def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`."""
-        cost, model = self._price(model)
-        return cost.draft_terms(model)
+        """See `CostModel`; prompt lookup has no price and no terms."""
+        price = self._prices.get(model)
+        return None if price is None else price.cost.draft_terms(price.model)
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
         """See `CostModel`: all members at the same end; one whose cost has none is unchanged."""

@@ -133,6 +133,7 @@ def test_every_member_costs_what_its_other_model_costs(new, rows, held):
         assert seconds(cost, new, model=model, rows=rows, held=held) == seconds(other, new, rows=rows, held=held)
     with pytest.raises(ValueError, match=r"^cost what if: no price for model 'mid'; it has draft, target$"):
         seconds(cost, 1, model="mid")
+    assert cost.draft_terms("ngram") is None  # which every replay asks of all members
 
 
 def test_it_says_what_is_priced_as_what_and_what_the_costs_say_once():
