@@ -96,7 +96,7 @@ def test_what_if_the_models_of_a_recording_were_others():
     dense, mixed = (
         json.loads(done(*asked, "--models", f"target={model}")) for model in ("llama-3.1-8b", "qwen-3-30b-a3b")
     )
-    for found, speed_up in ((dense, 1.75), (mixed, 0.85)):
+    for found, speed_up in ((dense, 1.71), (mixed, 0.81)):
         (row,) = (one for one in found["policies"] if one["policy"] == "draft:4/target")
         assert row["speed_up"] == pytest.approx(speed_up, abs=0.01)
         assert row["acceptance_length"] == pytest.approx(3.07, abs=0.01)
@@ -173,7 +173,7 @@ def test_a_block_drafter_costs_one_forward_a_round(tmp_path):
     policies = ("--policy", "plain", "--policy", "dflash:15/target", "--policy", "dflash:7/target")
     found = compared(trace, *policies, *asked)
     speed_ups = {row["policy"]: row["speed_up"] for row in found["policies"]}
-    assert speed_ups["dflash:15/target"] == pytest.approx(5.39, abs=0.02)
+    assert speed_ups["dflash:15/target"] == pytest.approx(5.33, abs=0.02)
     assert speed_ups["dflash:7/target"] == pytest.approx(speed_ups["dflash:15/target"], rel=0.01)
     assert found["meta"]["cost_notes"][1:] == ["a whole draft in one forward: dflash"]
     longer = refused("compare", "--trace", trace, "--policy", "dflash:16/target", *asked)
