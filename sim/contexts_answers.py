@@ -6,6 +6,7 @@ verdict on a draft that starts on the trunk never needs the fallback: where the 
 there the target rejects it. A token tree that needs a branch beyond the record is an error, with or without a fallback.
 """
 
+from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 from hashlib import blake2b
@@ -136,9 +137,10 @@ class TrieAnswers:
         """Whether any answer was drawn: a modelled decision that another seed may decide otherwise."""
         return self._fallback is not None and bool(self._fallback.draws)
 
-    def falls_alike(self, seed: int) -> bool:
-        """See `Fallback`."""
-        return self._fallback is None or self._fallback.falls_alike(seed)
+    @property
+    def falls_alike(self) -> Callable[[int], bool] | None:
+        """See `Fallback`; None where there is none."""
+        return None if self._fallback is None else self._fallback.falls_alike
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """See `RecordedAnswers`; a trie starts at its root."""

@@ -149,7 +149,7 @@ def run_policies(
                     elif len(found) == 2 and not chance and found[0].shares.is_like(found[1].shares):
                         found = found[:1]  # another order changes nothing
                         break
-                    del run  # logs are long
+                    del run, made  # both are long
             except CostRangeError as error:
                 if not partial and policy.name in asked:
                     raise
