@@ -199,10 +199,16 @@ def is_foreign(cls: type) -> bool:
     return not _is_ours(cls.__module__)
 
 
-def decides_at(policy: object) -> str | None:
-    """Where a policy of foreign code defines its `decide`; None of one of ours, or not written in Python."""
+def innermost(policy: object) -> object:
+    """The policy that ones of ours wrap."""
     while _is_ours(type(policy).__module__) and hasattr(policy, "wrapped"):
         policy = policy.wrapped
+    return policy
+
+
+def decides_at(policy: object) -> str | None:
+    """Where a policy of foreign code defines its `decide`; None of one of ours, or not written in Python."""
+    policy = innermost(policy)
     decide = getattr(policy, "decide", None)
     code = getattr(decide, "__code__", None)
     if not isinstance(code, CodeType) or _is_ours(str(getattr(decide, "__module__", ""))):

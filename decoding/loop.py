@@ -7,7 +7,7 @@ requests of one operation.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from ..base.errors import pass_interrupt
 from .legal_steps import Policy, breach, check_step, guard_progress, raised
@@ -183,7 +183,8 @@ class Loop:
             raise TypeError(f"an operation must be answered with {expected.__name__}, not {type(results).__name__}")
         self.load.now_s = now_s
         self.load.free_kv_share = results.free_kv_share
-        items, rows, num_rows = op.items, cast(Sequence[Any], results.rows), len(op.items)
+        items, num_rows = op.items, len(op.items)
+        rows: Sequence[Any] = results.rows
         if not all_ran(rows):
             items, rows, num_rows = self._set_aside(level, items, rows)
             if not num_rows:

@@ -18,7 +18,7 @@ and the oldest half of earlier answers is dropped at a time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..base.errors import check_within
@@ -411,7 +411,7 @@ class Suffix(DraftedBlocks):
         found = max((self._rule.best_of(*place) for place in places), key=lambda each: each.score)
         if not found.tokens or found.score < self._least_score:
             return self._verify if self._model is None else self._model
-        return replace(self._draft, tokens=len(found.tokens), copy=found.tokens)
+        return Draft(self._draft.model, len(found.tokens), copy=found.tokens)
 
     def learn(self, outcome: Outcome) -> None:
         """Offer the answer of a request that is done to others."""

@@ -9,7 +9,7 @@ than the target alone (it thrashes).
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from math import nan
@@ -93,6 +93,8 @@ class RunLog:
     # loop's own step, in which the target wrote the first token, and 0 for what a policy decided
     steps: Columns
     requests: Columns  # one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`
+    # in a replay step by step, whether another seed would give this very run; never written
+    repeats: Callable[[int], bool] | None = None
 
     def decided(self) -> NDArray[np.bool_]:
         """Which steps a policy decided: not the prefills, and each Overlap once."""

@@ -227,7 +227,7 @@ class TriesInStep(InStepReplay):
             columns=columns,
             divergent=world.num_divergent,
             quality=world.quality,
-            drawn=world.num_draws > 0,
+            drawn=world.drawn,
         )
 
     def _text(self, request_id: str) -> list[int]:

@@ -6,6 +6,7 @@ verdict on a draft that starts on the trunk never needs the fallback: where the 
 there the target rejects it. A token tree that needs a branch beyond the record is an error, with or without a fallback.
 """
 
+from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 from hashlib import blake2b
@@ -70,19 +71,24 @@ class Fallback:
     reach the same unknown get the same draw (common random numbers).
 
     Attributes:
-        num_draws: draws made. Without any, another seed would have given the same run.
+        draws: those made, by their key without the seed, and how they fell.
     """
 
     def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
         self._seed = seed
         self._fitted = _Fitted(trace)
-        self.num_draws = 0
+        self.draws: dict[tuple[str, int, int, int], bool] = {}
 
     def reseeded(self, seed: int) -> "Fallback":
         """The same rates, fitted once for both, with draws of another seed."""
         other = copy(self)
-        other._seed, other.num_draws = seed, 0
+        other._seed, other.draws = seed, {}
         return other
+
+    def falls_alike(self, seed: int) -> bool:
+        """Whether all draws so far fall alike at another seed, so that it would have given the same run."""
+        other = self.reseeded(seed)
+        return all(other.accepts(*key) == kept for key, kept in self.draws.items())
 
     @property
     def rates(self) -> NDArray[np.float64]:
@@ -91,10 +97,10 @@ class Fallback:
 
     def accepts(self, request_id: str, position: int, drafter: int, verifier: int) -> bool:
         """Whether `verifier` would write what `drafter` wrote at `position` (indices into `meta.models`)."""
-        self.num_draws += 1
         key = f"{self._seed}/{request_id}/{position}/{drafter}/{verifier}".encode()
         draw = int.from_bytes(blake2b(key, digest_size=8).digest(), "big") / 2.0**64
-        return draw < float(self.rates[drafter, verifier])
+        kept = self.draws[request_id, position, drafter, verifier] = draw < float(self.rates[drafter, verifier])
+        return kept
 
 
 UNKNOWN = -1
@@ -127,9 +133,14 @@ class TrieAnswers:
         self._anchors: dict[str, dict[int, int]] = {}
 
     @property
-    def num_draws(self) -> int:
-        """Answers that were drawn: modelled decisions that another seed may decide otherwise."""
-        return 0 if self._fallback is None else self._fallback.num_draws
+    def drawn(self) -> bool:
+        """Whether any answer was drawn: a modelled decision that another seed may decide otherwise."""
+        return self._fallback is not None and bool(self._fallback.draws)
+
+    @property
+    def falls_alike(self) -> Callable[[int], bool] | None:
+        """See `Fallback`; None where there is none."""
+        return None if self._fallback is None else self._fallback.falls_alike
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
         """See `RecordedAnswers`; a trie starts at its root."""

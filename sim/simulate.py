@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import islice
 from math import inf
@@ -349,7 +349,11 @@ def _logged(
         meta["beside_s"] = world.beside_s
     log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
     # With contexts many modelled decisions need no draw; with an imported recording all are drawn.
-    log.meta["drawn"] = world.num_draws > 0 if isinstance(world, ReplayWorld) else bool(log.steps["modelled"].any())
+    if isinstance(world, ReplayWorld):
+        log.meta["drawn"] = world.drawn
+        log = replace(log, repeats=world.falls_alike)
+    else:
+        log.meta["drawn"] = bool(log.steps["modelled"].any())
     return with_quality(log, world.quality)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import ArgumentError, counted
+from ..base.errors import ArgumentError, counted, innermost, is_foreign
 from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -29,7 +29,7 @@ from ..runs.log import RunLog, new_folder, write_run_log
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
-from ..sim.simulate import simulate
+from ..sim.simulate import Scenario, simulate
 from ..traces.recording import Recording, sessions_of
 from .options import ComparisonOptions, SweepOptions, checked, takes
 from .setting import (
@@ -126,32 +126,37 @@ def run_policies(
         done_before = progress.done
         for index, policy in enumerate(everyone):
             progress.advance_to(done_before + index, policy.name)
-            found, parts = list[Summary](), list[RequestShares]()
+            found = list[_Run]()
             try:
                 wanted = 1
                 while len(found) < wanted:
                     progress.note(f"{policy.name}, run {len(found) + 1} of {wanted}" if found else policy.name)
                     scenario = scenarios.at(len(found))
+                    same = next((one for one in found if one.repeats(scenario)), None)
+                    if same is not None:
+                        found.append(same)
+                        continue
                     # Built again: what a policy learns is for its run only.
-                    run = simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
-                    found.append(summarise_run(run))
-                    parts.append(RequestShares.of(run))
+                    made = built(scenario.tables, policy, lossless=lossless)
+                    run = simulate(scenario, made, policy.name)
+                    found.append(_Run(scenario, made, run))
                     if len(found) == 1:
                         by_tag, went, drafts = tag_shares(run), Spent.of(run), _longest_drafts(run)
                         if folder is not None and policy.name in asked:
                             write_run_log(run, folder / f"{index:02d}-{policy.file_name}")
-                        chance = has_chance(found[0], shifted=scenarios.shifted)
+                        chance = has_chance(found[0].summary, shifted=scenarios.shifted)
                         wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
-                    elif len(found) == 2 and not chance and parts[0].is_like(parts[1]):
-                        found, parts = found[:1], parts[:1]  # another order changes nothing
+                    elif len(found) == 2 and not chance and found[0].shares.is_like(found[1].shares):
+                        found = found[:1]  # another order changes nothing
                         break
-                    del run  # logs are long
+                    del run, made  # both are long
             except CostRangeError as error:
                 if not partial and policy.name in asked:
                     raise
                 refused[policy.name] = error
             else:
-                summaries[policy.name], shares[policy.name], by_request[policy.name] = found, by_tag, parts
+                summaries[policy.name], shares[policy.name] = [one.summary for one in found], by_tag
+                by_request[policy.name] = [one.shares for one in found]
                 spent[policy.name], longest[policy.name] = went, drafts
         progress.advance_to(done_before + len(everyone))
     return PolicyRuns(
@@ -164,6 +169,19 @@ def run_policies(
         sessions=sessions_of(scenarios.recording.requests),
         beyond=_beyond_log(scenarios.recording, longest),
     )
+
+
+class _Run:
+    """What is kept of a run of `policy`, as built for it."""
+
+    def __init__(self, scenario: Scenario, policy: Policy, log: RunLog) -> None:
+        self.summary, self.shares = summarise_run(log), RequestShares.of(log)
+        ours = not any(is_foreign(type(part)) for part in (innermost(policy), scenario.cost))
+        self._tables, self._repeats = scenario.tables, log.repeats if ours else None
+
+    def repeats(self, scenario: Scenario) -> bool:
+        """Whether the run at another seed is known to be this one; foreign code may draw by itself."""
+        return self._repeats is not None and scenario.tables is self._tables and self._repeats(scenario.seed)
 
 
 def _longest_drafts(log: RunLog) -> dict[str, int]:

@@ -550,6 +550,7 @@ class Knowledge:
     def digest(self) -> None:
         """Count the runs since the last call: first each token for pairs, then the runs for survival."""
         levels, agreement, survival = self._levels, self.agreement.note, self.survival
+        lowest = self._models[0]  # no chain has a level below it, and copies, which are judged at once, end their run
         for tag, tokens, endorsers, verifier, num_kept, num_known, tvd, _ in self.runs:
             above = levels[verifier]
             for index in range(num_known):
@@ -561,18 +562,17 @@ class Knowledge:
                         continue
                     similar = 1.0 - tvd[index] if name is last and index < len(tvd) else nan
                     agreement(tag, judge, above, kept=kept, similar=similar)
-                    if name is not last:
+                    if name is not last and judge >= lowest:
                         drafter, doubted = levels[tokens[index].drafter], doubt(tokens[index].signal.prob)
                         survival.note(tag, (drafter, judge, above), doubted, kept=kept)
         for tag, tokens, endorsers, verifier, num_kept, _, _, together in self.runs:
             if together:
                 above = levels[verifier]
-                survival.note_run(
-                    tag,
-                    [
-                        ((levels[token.drafter], levels[names[-1]], above), doubt(token.signal.prob))
-                        for token, names in zip(tokens, endorsers, strict=True)
-                    ],
-                    num_kept,
-                )
+                of_chains = [
+                    ((levels[token.drafter], levels[names[-1]], above), doubt(token.signal.prob))
+                    for token, names in zip(tokens, endorsers, strict=True)
+                    if levels[names[-1]] >= lowest
+                ]
+                if of_chains:
+                    survival.note_run(tag, of_chains, num_kept)
         self.runs.clear()

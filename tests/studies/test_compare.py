@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
@@ -12,11 +13,13 @@ from paceline.base.errors import ArgumentError
 from paceline.base.files import FOLDER_VARIABLE, processor
 from paceline.policies import Draft, PolicySpec, Verify
 from paceline.policies.oracles import OracleChain
+from paceline.policies.specrouter.policy import SpecRouter
 from paceline.policies.windows import Adaptive
 from paceline.reports.side_by_side import SideBySide
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.base import CostRangeError
 from paceline.sim.recorded import recorded_pool
+from paceline.sim.simulate import simulate
 from paceline.studies.compare import PolicyRuns, compare, regret_in, sweep
 from paceline.studies.setting import Setting, named_policy, open_recording
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, write_trace
@@ -369,6 +372,29 @@ def test_one_run_where_nothing_is_drawn():
     assert {k: v for k, v in other.items() if k not in over_best} == {
         k: v for k, v in rows["confident"].items() if k not in over_best
     }
+
+
+class OneOfUsers(SpecRouter):
+    """SpecRouter as a foreign class, which may draw by itself."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "seeds"),
+    [("specrouter,without=copies", [0, 2]), (partial(OneOfUsers, without="copies"), [0, 1, 2, 3, 4])],
+)
+def test_a_seed_whose_draws_fall_alike_is_not_replayed(monkeypatch, policy, seeds):
+    """Its run is one that is known, as seeds differ in nothing but draws; a foreign policy may draw by itself."""
+    recording, replayed = open_recording("smollm2").of_tags("code"), []
+
+    def noted(scenario, *others):
+        replayed.append(scenario.seed)
+        return simulate(scenario, *others)
+
+    monkeypatch.setattr("paceline.studies.compare.simulate", noted)
+    found = compare(recording, {"router": policy}, seeds=5)
+    assert replayed == [*seeds, 0], "the last is the target alone"
+    for seed, run in enumerate(found.runs.runs(found.runs.rows[0])):
+        assert [run] == list(compare(recording, {"router": policy}, seed=seed, seeds=1).runs.rows)
 
 
 def test_turns_of_a_session_are_drawn_together():
