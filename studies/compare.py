@@ -115,9 +115,7 @@ def run_policies(
     """
     for policy in policies:
         built(scenarios.first.tables, policy, lossless=lossless)
-    summaries: dict[str, list[Summary]] = {}
-    shares: dict[str, TagShares] = {}
-    by_request: dict[str, list[RequestShares]] = {}
+    runs, shares = dict[str, list[_Run]](), dict[str, TagShares]()
     spent, longest = dict[str, Spent](), dict[str, Mapping[str, int]]()
     refused: dict[str, CostRangeError] = {}
     asked = [policy.name for policy in policies]
@@ -126,19 +124,17 @@ def run_policies(
         done_before = progress.done
         for index, policy in enumerate(everyone):
             progress.advance_to(done_before + index, policy.name)
-            found = list[_Run]()
+            found, wanted = list[_Run](), 1
             try:
-                wanted = 1
                 while len(found) < wanted:
                     progress.note(f"{policy.name}, run {len(found) + 1} of {wanted}" if found else policy.name)
                     scenario = scenarios.at(len(found))
-                    same = next((one for one in found if one.repeats(scenario)), None)
-                    if same is not None:
-                        found.append(same)
+                    same = [one for one in found if one.repeats(scenario)]
+                    if same:
+                        found.append(same[0])
                         continue
                     # Built again: what a policy learns is for its run only.
-                    made = built(scenario.tables, policy, lossless=lossless)
-                    run = simulate(scenario, made, policy.name)
+                    run = simulate(scenario, made := built(scenario.tables, policy, lossless=lossless), policy.name)
                     found.append(_Run(scenario, made, run))
                     if len(found) == 1:
                         by_tag, went, drafts = tag_shares(run), Spent.of(run), _longest_drafts(run)
@@ -155,15 +151,14 @@ def run_policies(
                     raise
                 refused[policy.name] = error
             else:
-                summaries[policy.name], shares[policy.name] = [one.summary for one in found], by_tag
-                by_request[policy.name] = [one.shares for one in found]
+                runs[policy.name], shares[policy.name] = found, by_tag
                 spent[policy.name], longest[policy.name] = went, drafts
         progress.advance_to(done_before + len(everyone))
     return PolicyRuns(
         asked=asked,
-        summaries=summaries,
+        summaries={name: [one.summary for one in found] for name, found in runs.items()},
         shares=shares,
-        by_request=by_request,
+        by_request={name: [one.shares for one in found] for name, found in runs.items()},
         spent=spent,
         refused=refused,
         sessions=sessions_of(scenarios.recording.requests),
