@@ -351,7 +351,9 @@ def _logged(
     # With contexts many modelled decisions need no draw; with an imported recording all are drawn.
     if isinstance(world, ReplayWorld):
         log.meta["drawn"] = world.drawn
-        log = replace(log, repeats=world.falls_alike)
+        about = about_of(policy)
+        if about is None or not about.oracle:  # which sees further draws
+            log = replace(log, repeats=world.falls_alike)
     else:
         log.meta["drawn"] = bool(log.steps["modelled"].any())
     return with_quality(log, world.quality)
