@@ -538,11 +538,13 @@ class Simulated(ServingReport):
         return [*ServingReport.tables(self), *([] if found is None else [found])]
 
     def sections(self) -> Sequence[Section]:
-        """Latencies, and running and waiting requests over time, in all replicas."""
-        series = self.log.series
+        """Latencies, and running and waiting requests over time, in all replicas; of these none if nothing arrived."""
+        series, known = self.log.series, ServingReport.sections(self)
+        if not len(series["at_ps"]):
+            return known
         lines = tuple(_over_time(series, name) for name in ("running", "waiting"))
         drawn = Panel(title="Requests", x_label="s", y_label="requests", series=lines)
-        return [*ServingReport.sections(self), Section(topic="over_time", panels=(drawn,))]
+        return [*known, Section(topic="over_time", panels=(drawn,))]
 
     @property
     def interrupted(self) -> bool:

@@ -170,3 +170,10 @@ def test_files_that_will_not_do_are_told_in_one_line(tmp_path):
     assert refused("cluster", mine).endswith("by must be requests, tokens or kv, got 'foo'")
     mine.write_text(MINE.replace("drop_units = 2", 'drop_units = "two"'))
     assert "replicas[0].drop_units input should be a valid integer, got 'two'" in refused("cluster", mine)
+
+
+def test_a_run_to_which_no_request_came_has_json(tmp_path):
+    row = {"arrives_s": 9.0, "prompt_tokens": 10, "output_tokens": 4}
+    load = write(tmp_path, json.dumps(row) + "\n", "load.jsonl")
+    told = done("simulate", *ALL[2:], "--workload", load, "--policy", "plain", "--horizon-seconds", "5", "--json", "-")
+    assert [run["requests"] for run in json.loads(told)["rows"][0]["runs"]] == [0]
