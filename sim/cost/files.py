@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf, nextafter
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -200,6 +200,7 @@ class CostLine(Record):
     # for each token already in the cache, over all rows, 0 to 1e9
     per_kv_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
     context: Context = "sum"
+    extrapolated: ClassVar[bool] = False  # a line has no end
 
     @model_validator(mode="after")
     def _costs_something(self) -> "CostLine":
@@ -220,9 +221,10 @@ class CostLine(Record):
 class FlatProfile:
     """Seconds from a table, for any tokens held."""
 
-    def __init__(self, table: StepTable, *, whose: str, extrapolate: bool) -> None:
-        steps = table.between == "step"
+    def __init__(self, table: CostTable, *, whose: str, extrapolate: bool) -> None:
+        steps = isinstance(table, StepTable) and table.between == "step"
         self._table = TableProfile(table.new_tokens, table.seconds, whose=whose, extrapolate=extrapolate, steps=steps)
+        self._known: dict[float, float] = {}  # computed so far: few, used again and again
 
     @property
     def extrapolated(self) -> bool:
@@ -231,11 +233,14 @@ class FlatProfile:
 
     def seconds(self, num_rows: int, new_tokens: float, context_tokens: float) -> float:
         """Seconds of one forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
-        return self._table.seconds(new_tokens)
+        seconds = self._known.get(new_tokens)
+        if seconds is None:
+            seconds = self._known[new_tokens] = self._table.seconds(new_tokens)
+        return seconds
 
     def context_line(self, num_rows: int, new_tokens: float, context_tokens: float) -> ContextLine:
         """The line that `context_tokens` lies on."""
-        return flat_line(self._table.seconds(new_tokens))
+        return flat_line(self.seconds(num_rows, new_tokens, context_tokens))
 
 
 class RowsProfile:
@@ -253,7 +258,7 @@ class RowsProfile:
     @property
     def extrapolated(self) -> bool:
         """Whether it was used beyond its measured range."""
-        return self._beyond_rows or any(form.extrapolated for form in self._forms if not isinstance(form, CostLine))
+        return self._beyond_rows or any(form.extrapolated for form in self._forms)
 
     def seconds(self, num_rows: int, new_tokens: float, context_tokens: float) -> float:
         """Seconds of one forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
@@ -347,7 +352,7 @@ class FiguresByRows:
     """Figures of forwards for each of several numbers of rows."""
 
     rows: tuple[int, ...]  # `[R]` strictly increasing, >= 1
-    forms: "tuple[StepTable | CostGrid | CostLine, ...]"  # `[R]`
+    forms: "tuple[CostTable | CostGrid | CostLine, ...]"  # `[R]`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,47 +393,33 @@ class FileCost(CostModel):
         self.name = name
         self.lookup_s = lookup_s
         self._remarks = remarks
-        self._extrapolate = extrapolate
         self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
-        self._tables: dict[str, dict[int, float]] = {}  # computed so far: few, used again and again
-        self._flat: dict[str, TableProfile] = {}
         self._formulas: dict[str, Formula] = {}
-        self._flat_by_rows: set[str] = set()
-        self._profiles: dict[str, TableProfile | GridProfile | FlatProfile | RowsProfile] = {}
+        self._flat: list[str] = []
         longest = []
         for model, known in figures.items():
             forwards = known.forwards if isinstance(known, DrafterFigures) else known
             if isinstance(known, DrafterFigures):
                 self._terms[model], self._lengths[model] = known.terms, known.draft_lengths
             if forwards is not None:
-                self._add(model, forwards)
+                self._formulas[model] = _formula_of(forwards, whose=f"cost {name}: {model}", extrapolate=extrapolate)
                 # How tokens held count: with several numbers of rows the same in all forms.
                 forms = forwards.forms if isinstance(forwards, FiguresByRows) else (forwards,)
                 contexts = [form.context for form in forms if not isinstance(form, CostTable)]
                 longest += [model] if "longest" in contexts else []
+                if all(isinstance(form, CostTable) for form in forms):
+                    self._flat.append(model)
         self.longest = frozenset(longest)
         self.knows_reads = not longest
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`."""
-        table = self._tables.get(model)
-        if table is not None:
-            try:
-                return table[new_tokens]
-            except KeyError:
-                seconds = table[new_tokens] = self._flat[model].seconds(new_tokens)
-                return seconds
         formula = self._formulas.get(model)
-        if formula is not None:
-            return formula.seconds(num_rows, new_tokens, context_tokens)
-        if model in self._terms:
-            raise CostRangeError(
-                f"cost {self.name}: {model} has per_round_s and per_token_s only, which are of drafting, and was "
-                "asked to judge; give it new_tokens and seconds, or intercept_s"
-            )
-        raise CostRangeError(f"cost {self.name}: no table for model {model!r}; it has {', '.join(self._models)}")
+        if formula is None:
+            raise self._unknown(model)
+        return formula.seconds(num_rows, new_tokens, context_tokens)
 
     def shared_forward_s(
         self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
@@ -439,10 +430,9 @@ class FileCost(CostModel):
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
         """See `CostModel`."""
         formula = self._formulas.get(model)
-        if formula is not None:
-            return formula.context_line(num_rows, new_tokens, context_tokens)
-        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
-        return flat_line(self.forward_s(model, **asked))
+        if formula is None:
+            raise self._unknown(model)
+        return formula.context_line(num_rows, new_tokens, context_tokens)
 
     def unlined(self) -> str:
         """See `CostModel`."""
@@ -455,9 +445,8 @@ class FileCost(CostModel):
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
         notes = self._remarks + self._beyond_notes()
-        flat = [model for model in self._models if model in self._tables or model in self._flat_by_rows]
-        if flat:
-            notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(flat)}",)
+        if self._flat:
+            notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(self._flat)}",)
         if self.longest:
             notes += (f"each row counts as long as the longest of its batch: {', '.join(sorted(self.longest))}",)
         whole = [
@@ -474,26 +463,19 @@ class FileCost(CostModel):
         return notes
 
     def _beyond_notes(self) -> tuple[str, ...]:
-        return extrapolation_notes([model for model, profile in self._profiles.items() if profile.extrapolated])
+        return extrapolation_notes([model for model, formula in self._formulas.items() if formula.extrapolated])
 
-    def _add(self, model: str, known: Forwards) -> None:
-        whose = f"cost {self.name}: {model}"
-        if isinstance(known, CostTable) and not (isinstance(known, StepTable) and known.between == "step"):
-            profile = TableProfile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
-            self._profiles[model] = self._flat[model] = profile
-            self._tables[model] = {}
-            return
-        formula = self._formulas[model] = _formula_of(known, whose=whose, extrapolate=self._extrapolate)
-        if not isinstance(formula, CostLine):
-            self._profiles[model] = formula
-        forms = known.forms if isinstance(known, FiguresByRows) else (known,)
-        if all(isinstance(form, CostTable) for form in forms):
-            self._flat_by_rows.add(model)
+    def _unknown(self, model: str) -> CostRangeError:
+        """The error of a member without seconds of forwards."""
+        if model in self._terms:
+            return CostRangeError(
+                f"cost {self.name}: {model} has per_round_s and per_token_s only, which are of drafting, and was "
+                "asked to judge; give it new_tokens and seconds, or intercept_s"
+            )
+        return CostRangeError(f"cost {self.name}: no table for model {model!r}; it has {', '.join(self._models)}")
 
 
-def _formula_of(
-    known: Forwards, *, whose: str, extrapolate: bool
-) -> CostLine | GridProfile | FlatProfile | RowsProfile:
+def _formula_of(known: Forwards, *, whose: str, extrapolate: bool) -> Formula:
     if isinstance(known, CostLine):
         return known
     if isinstance(known, CostGrid):
@@ -504,7 +486,6 @@ def _formula_of(
             for rows, form in zip(known.rows, known.forms, strict=True)
         ]
         return RowsProfile(known.rows, forms, whose=whose, extrapolate=extrapolate)
-    assert isinstance(known, StepTable)
     return FlatProfile(known, whose=whose, extrapolate=extrapolate)
 
 
@@ -621,7 +602,6 @@ def _by_rows(path: Path, model: str, content: dict[str, object]) -> FiguresByRow
         form = _forwards(path, f"{model}.{_BY_ROWS}.{place}", one)
         if isinstance(form, FiguresByRows):
             raise TraceFormatError(path, f"{model}.{_BY_ROWS}.{place}", "must be a table, a grid or a line", _ROWS)
-        assert not isinstance(form, CostTable) or isinstance(form, StepTable)
         forms.append(form)
     contexts = {form.context for form in forms if not isinstance(form, CostTable)}
     if len(contexts) > 1:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import index
-from typing import NamedTuple, Protocol, SupportsIndex, overload
+from typing import NamedTuple, Protocol, SupportsIndex
 
 from ...base.by_name import NamedKind
 from ...base.errors import ArgumentError, check_least, check_within, pass_interrupt, said, told
@@ -94,33 +94,6 @@ class RouterSetting:
 
 class RouterError(ValueError):
     """A router broke its contract; one line with its name, the request and what it did."""
-
-
-class LazySignals(Sequence[ReplicaSignals]):
-    """`[R]`, valid until the replicas change."""
-
-    __slots__ = ("_known", "_replicas")
-
-    def __init__(self, replicas: Sequence["WatchedReplica"]) -> None:
-        self._replicas = replicas
-        self._known: dict[int, ReplicaSignals] = {}
-
-    def __len__(self) -> int:
-        """R."""
-        return len(self._replicas)
-
-    @overload
-    def __getitem__(self, replica: int, /) -> ReplicaSignals: ...
-    @overload
-    def __getitem__(self, replica: slice, /) -> Sequence[ReplicaSignals]: ...
-    def __getitem__(self, replica: int | slice, /) -> ReplicaSignals | Sequence[ReplicaSignals]:
-        """Of one replica, or of several; raises IndexError for an unknown one."""
-        if isinstance(replica, slice):
-            return tuple(self[number] for number in range(*replica.indices(len(self))))
-        known = self._known.get(replica)
-        if known is None:
-            known = self._known[replica] = self._replicas[replica].signals()
-        return known
 
 
 CachedTokens = Callable[[Arrival], int]
@@ -241,7 +214,7 @@ class Dispatcher:
         if not self._reads_signals:
             raise RouterError(f"{self._named(arrival)}: asks for signals, and says reads_signals = False")
         if self._signals is None:
-            self._signals = LazySignals(self._replicas)
+            self._signals = tuple(replica.signals() for replica in self._replicas)
         return self._signals
 
     def _cached(self, arrival: Arrival) -> Mapping[int, int]:

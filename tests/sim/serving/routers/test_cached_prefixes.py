@@ -117,8 +117,8 @@ def test_routers_see_the_share_of_the_member_with_the_least(stepwise):
     assert shares == [1, 8 / 20]
 
 
-def test_signals_are_asked_for_where_they_are_looked_at():
-    """And once; all of them say that there are as many as replicas."""
+def test_signals_are_read_once_where_they_are_looked_at():
+    """Of all replicas; a router that looks at none reads none."""
     asked = []
 
     class Told(Replica):
@@ -132,11 +132,17 @@ def test_signals_are_asked_for_where_they_are_looked_at():
             assert seen.signals[1].waiting == seen.signals[-2].waiting == seen.signals[1:2][0].waiting == 1
             return 1
 
+    class Blind:
+        def pick(self, arrival, seen):
+            return 1
+
     replicas = [Told() for _ in range(3)]
     for waiting, replica in enumerate(replicas):
         replica.waiting = waiting
+    Dispatcher(Blind(), "blind", replicas).pick(REQUEST)
+    assert asked == []
     Dispatcher(Looking(), "looking", replicas).pick(REQUEST)
-    assert set(asked) == {1}
+    assert asked == [0, 1, 2]
     assert isinstance(replicas[0].signals(), ReplicaSignals)
 
 
