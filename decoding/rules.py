@@ -34,12 +34,13 @@ class Facts(NamedTuple):
     # the drafter's probability of the token the verifier would write instead, 0 to 1; NaN for a model-free drafter, and
     # where a recording does not hold that token
     own_draft_prob: Any
+    own_prob: Any  # the verifier's probability of the token it would write, 0 to 1; `top_prob` in greedy decoding
 
 
 def unknown_facts(judge: int) -> Facts:
     """The facts where only the token's endorser is known."""
     nan = math.nan
-    return Facts(False, nan, nan, nan, nan, nan, judge, nan, nan)  # noqa: FBT003 - by position as everywhere
+    return Facts(False, nan, nan, nan, nan, nan, judge, nan, nan, nan)  # noqa: FBT003 - by position as everywhere
 
 
 KINDS = ("chow", "diff", "opt", "token")
@@ -183,7 +184,7 @@ class Ensemble:
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token is accepted where nothing is drawn."""
-        own = self.law(facts.top_prob, facts.own_draft_prob)
+        own = self.law(facts.own_prob, facts.own_draft_prob)
         return facts.same | (self.law(facts.target_prob, facts.draft_prob) >= own)
 
     def law(self, target_probs: Any, draft_probs: Any) -> Any:  # noqa: ANN401 - floats, arrays or tensors

@@ -200,7 +200,7 @@ class ToyWorld:
             judge = session.judges[first + index]
             # Synthetic probabilities; any token but the verifier's own has at most the largest one.
             target_prob = 0.9 if same else 0.9 * self._unit(context, 70 + level)
-            says = ruling(step.rule, Facts(same, 0.5, target_prob, 0.9, 1.0, tvd[-1], judge, 0.6, 0.2))
+            says = ruling(step.rule, Facts(same, 0.5, target_prob, 0.9, 1.0, tvd[-1], judge, 0.6, 0.2, 0.9))
             if says is Ruling.refuse:
                 break
             if says is Ruling.escalate:

@@ -172,6 +172,7 @@ def facts_of(view: PendingView, logits: Tensor, own_token: int, *, tvd: float, j
     """
     log_probs = torch.log_softmax(logits, dim=-1)
     target_log_prob, top_log_prob = _rounded(log_probs, view.token)
+    own_log_prob, _ = _rounded(log_probs, own_token)
     draft_top_prob = own_draft_prob = nan
     if view.drafter is not None:
         drafted = torch.log_softmax(view.drafter, dim=-1)
@@ -186,6 +187,7 @@ def facts_of(view: PendingView, logits: Tensor, own_token: int, *, tvd: float, j
         judge=judge,
         draft_top_prob=draft_top_prob,
         own_draft_prob=own_draft_prob,
+        own_prob=exp(own_log_prob),
     )
 
 
@@ -206,6 +208,7 @@ def facts_of_all(view: PendingView, logits: Tensor, own_token: int, *, tvd: floa
         judge=judge,
         draft_top_prob=drafted.max(),
         own_draft_prob=drafted[own_token],
+        own_prob=theirs[own_token],
     )
 
 

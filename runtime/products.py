@@ -4,10 +4,11 @@ Seconds of products differ between makers of processors by factors of two to thr
 one on a processor depends on the shape of the weight and the number of tokens. Letters: I inputs, O outputs, T tokens.
 """
 
+import fcntl
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 from time import perf_counter
@@ -123,11 +124,19 @@ class KnownChoices:
         """Note the names chosen for `what`."""
         self._known[what] = list(names)
         if self._path is not None:
-            found = _read(self._path)  # keeps what other processes wrote meanwhile
-            found[self._machine] = found.get(self._machine, {}) | self._known
-            with suppress(OSError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError), _alone(self._path):
+                found = _read(self._path)  # what other processes chose since stays
+                found[self._machine] = self._known | found.get(self._machine, {}) | {what: self._known[what]}
                 write_whole(self._path, json.dumps(found, indent=1, sort_keys=True))
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Within the block no other process notes choices in `path`, whose folder is made; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _read(path: Path) -> dict[str, dict[str, list[str]]]:

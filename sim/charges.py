@@ -545,13 +545,14 @@ def layer_feeds(held: Sequence[int], drafted: Sequence[Drafted]) -> Iterator[lis
         yield [(widths[place][layer], held[place] + sum(widths[place][:layer])) for place in growing]
 
 
-def later_held(context_tokens: int, length: int) -> int:
-    """Tokens held in the forwards after the first of a lone draft of `length` >= 2 tokens.
+def around_middle(doubled_held: int, repeats: int) -> list[tuple[int, int]]:
+    """(tokens held, forwards) that represent a run of `repeats` forwards, `doubled_held` / 2 tokens held in the middle.
 
-    Cost models are linear in the tokens held between their corners, so the middle of a run represents all of it.
-    `context_tokens` are held after the first forward.
+    Cost models are linear in the tokens held between their corners, so the middle of a run represents all of it. A
+    middle between two whole numbers is both, half of the forwards each: `repeats` is even then.
     """
-    return context_tokens + (length - 2) // 2
+    held, half = divmod(doubled_held, 2)
+    return [(held, repeats // 2), (held + 1, repeats // 2)] if half else [(held, repeats)]
 
 
 def total_s(forwards: Sequence[Forward]) -> float:
@@ -586,9 +587,11 @@ def _row_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: 
     seconds = cost.forward_s(model, num_rows=1, new_tokens=new_tokens, context_tokens=context_tokens)
     if length == 1:
         return [(1, new_tokens, 1, seconds)]
-    held = later_held(context_tokens + new_tokens, length)
-    later_s = cost.forward_s(model, num_rows=1, new_tokens=1, context_tokens=held)
-    return [(1, new_tokens, 1, seconds), (1, 1, length - 1, later_s)]
+    forwards = [(1, new_tokens, 1, seconds)]
+    for held, repeats in around_middle(2 * (context_tokens + new_tokens) + length - 2, length - 1):
+        later_s = cost.forward_s(model, num_rows=1, new_tokens=1, context_tokens=held)
+        forwards.append((1, 1, repeats, later_s))
+    return forwards
 
 
 def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]]) -> list[Forward]:
@@ -603,10 +606,11 @@ def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]])
         repeats = length - done
         if repeats:
             rows = len(running)
-            # As in `later_held`. After `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
-            mean_held = held_together(cost, model, running) + rows * (2 * done + repeats - 3) // 2
-            seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=mean_held)
-            forwards.append((rows, rows, repeats, seconds))
+            # After `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
+            doubled = 2 * held_together(cost, model, running) + rows * (2 * done + repeats - 3)
+            for middle, times in around_middle(doubled, repeats):
+                seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=middle)
+                forwards.append((rows, rows, times, seconds))
         done = length
     return forwards
 

@@ -481,6 +481,7 @@ def recorded_facts(
         judge=session.judges[index],
         draft_top_prob=nan if drafter is None else exp(drafter.number("top_log_prob", node)),
         own_draft_prob=nan if drafter is None or own_child < 0 else exp(drafter.number("own_log_prob", own_child)),
+        own_prob=exp(verifier.number("next_log_prob", node)),
     )
 
 

@@ -308,9 +308,12 @@ class _Drafts(NamedTuple):
             going, repeats = self.drafted >= length, length - done[ops]
             rows = np.bincount(self.op[going], minlength=num_ops)[ops]
             context = np.bincount(self.op[going], held[going], num_ops)[ops].astype(np.int64)
-            context += rows * (2 * done[ops] + repeats - 3) // 2
-            found.append(_Forwards(ops, np.full(len(ops), level), rows, rows, context, repeats))
+            context, half = np.divmod(2 * context + rows * (2 * done[ops] + repeats - 3), 2)
             done[ops] = length
+            # Of a middle between two whole numbers half the forwards hold each, as in `charges.around_middle`.
+            times = np.where(half, repeats // 2, repeats)
+            run = _Forwards(ops, np.full(len(ops), level), rows, rows, context, times)
+            found += [run, _Forwards(*(column[half > 0] for column in run._replace(held=context + 1)))]
         return found
 
     def as_blocks(self, model: str, terms: DraftTerms) -> "_Drafts":

@@ -16,7 +16,7 @@ from ...decoding.results import Drafted
 from ...decoding.steps import Draft, Verify
 from ...decoding.world import DraftItem
 from ...traces.workloads.arrival import PS_PER_S
-from ..charges import OperationCharges, draft_forwards
+from ..charges import OperationCharges, around_middle, draft_forwards
 from ..cost.base import ContextLine, CostModel, WrappedCost, held_together
 from .requests import ServedRequest
 
@@ -135,7 +135,8 @@ def later_forwards(
     for length, context in sorted(zip(lengths, contexts, strict=True)):
         if length != done:
             repeats = length - done
-            yield rows, repeats, forward_ps(model, rows, rows, held + rows * (2 * done + repeats - 3) // 2)
+            for middle, times in around_middle(2 * held + rows * (2 * done + repeats - 3), repeats):
+                yield rows, times, forward_ps(model, rows, rows, middle)
             done = length
         rows -= 1
         held -= context
@@ -227,8 +228,8 @@ class ServingCharges:
         if longest == 1:
             return longest, new_tokens, duration_ps
         if longest == shortest:
-            middle = held_tokens + new_tokens + count * (longest - 2) // 2
-            duration_ps += (longest - 1) * forward_ps(model, count, count, middle)
+            for middle, times in around_middle(2 * (held_tokens + new_tokens) + count * (longest - 2), longest - 1):
+                duration_ps += times * forward_ps(model, count, count, middle)
             return longest, new_tokens + (longest - 1) * count, duration_ps
         contexts = [session.num_text + len(session.tokens) for session in rows]
         for some, repeats, each_ps in later_forwards(forward_ps, model, lengths, contexts):

@@ -8,6 +8,7 @@ looked up by these sums where all rows do the same.
 from typing import NamedTuple, TypeAlias
 
 from ...decoding.pool import Pool
+from ..charges import around_middle
 from ..rounds_once import FixedOp, FixedRounds, PlayedRound
 from .charges import ServingCharges, later_forwards
 from .requests import ServedRequest
@@ -291,8 +292,9 @@ class Cycles:
                 return None
             lines = [(1, self._line(level, count, new, sum([slot.held for slot in slots]), texts))]
             if drafted > 1:
-                middle = sum([slot.context for slot in slots]) + count * (drafted - 2) // 2
-                lines.append((drafted - 1, self._line(level, count, count, middle, texts)))
+                doubled = 2 * sum([slot.context for slot in slots]) + count * (drafted - 2)
+                for middle, times in around_middle(doubled, drafted - 1):
+                    lines.append((times, self._line(level, count, count, middle, texts)))
             ps = slope = 0
             for repeats, (first, last, line_ps, line_slope) in lines:
                 start, end = max(start, first), min(end, last)

@@ -38,6 +38,7 @@ FACTS = st.builds(
     judge=st.integers(0, 4),
     draft_top_prob=PROBS,
     own_draft_prob=PROBS,
+    own_prob=PROBS,
 )
 
 
@@ -92,7 +93,7 @@ def accepted_by_definition(rule, facts):
             return facts.same or game(rule, facts)[1][0] >= 0.5
         case Ensemble(weight=weight):
             of_token = weight * facts.target_prob + (1 - weight) * facts.draft_prob
-            return facts.same or of_token >= weight * facts.top_prob + (1 - weight) * facts.own_draft_prob
+            return facts.same or of_token >= weight * facts.own_prob + (1 - weight) * facts.own_draft_prob
     raise AssertionError(rule)
 
 
@@ -180,7 +181,7 @@ def test_an_ensemble_refuses_weight_times_the_distance(weight, target, draft):
 def test_an_ensemble_keeps_what_the_mixture_of_all_tokens_keeps(weight, target, draft):
     """Greedy: it refuses only where the mixture's best token is another one, and keeps no less than `Exact`."""
     token, own, best = (int(law.argmax()) for law in (draft, target, Ensemble(weight).law(target, draft)))
-    probs = {"target_prob": target[token], "draft_prob": draft[token], "top_prob": target[own]}
+    probs = {"target_prob": target[token], "draft_prob": draft[token], "own_prob": target[own]}
     facts = unknown_facts(0)._replace(same=token == own, own_draft_prob=draft[own], **probs)
     kept = Ensemble(weight).accepts(facts)
     assert kept or best != token

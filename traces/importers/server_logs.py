@@ -29,6 +29,7 @@ known from the other lines. If depth changed within a line's seconds, its drafte
 it counts for the positions that drafts of both depths have, that of the line before it and its own.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -477,8 +478,13 @@ def _sees(found: Fields) -> bool:
 def _read_trtllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     log = StatedLog(files, ongoing)
     fields = log.fields
-    sums = _Sums()
+    sums, seen = _Sums(), set[int]()
     for found in read_objects(log.path):
+        if "iter" in found:  # with all else the same it is one iteration, not one of a later start
+            told = hash(json.dumps(found.values, sort_keys=True))
+            if told in seen:
+                raise found.error("iter", "must be there once: these statistics stand above", found.values["iter"])
+            seen.add(told)
         if "rank" in found:
             rule = "must be left out: TLLM_METRICS_ALL_RANKS counts each iteration once a rank"
             raise found.error("rank", rule, found.values["rank"])
