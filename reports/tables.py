@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
+from pydantic import PlainSerializer
 from rich.box import ASCII, HEAVY_HEAD, SQUARE, Box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -106,6 +107,10 @@ class Column:
     whole: bool = False  # whether cells of up to `MOST_WHOLE` are not broken: rather is the table in parts
 
 
+def _in_order(cells: Iterable[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
+    return sorted(cells, key=lambda cell: (cell[0], -1 if cell[1] is None else cell[1]))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """A table with its title and remarks; prints itself at the width of the console."""
@@ -115,8 +120,8 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]  # `[R][C]`
     title: str = ""  # above it
     remarks: tuple[str, ...] = ()  # below it, a line each
-    # (row, column) of bold cells; None as a column is the whole row
-    bold: frozenset[tuple[int, int | None]] = frozenset()
+    # (row, column) of bold cells; None as a column is the whole row. JSON has them in order: None has no fixed hash.
+    bold: Annotated[frozenset[tuple[int, int | None]], PlainSerializer(_in_order)] = frozenset()
     lines: frozenset[int] = frozenset()  # rows after which a line is drawn
 
     def __post_init__(self) -> None:

@@ -4,11 +4,10 @@ Seconds of products differ between makers of processors by factors of two to thr
 one on a processor depends on the shape of the weight and the number of tokens. Letters: I inputs, O outputs, T tokens.
 """
 
-import fcntl
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from time import perf_counter
@@ -124,19 +123,12 @@ class KnownChoices:
         """Note the names chosen for `what`."""
         self._known[what] = list(names)
         if self._path is not None:
-            with suppress(OSError), _alone(self._path):
-                found = _read(self._path)  # what other processes chose since stays
+            with suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                # What other processes chose since stays. Two that note at once may lose one: it is chosen anew.
+                found = _read(self._path)
                 found[self._machine] = self._known | found.get(self._machine, {}) | {what: self._known[what]}
                 write_whole(self._path, json.dumps(found, indent=1, sort_keys=True))
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Within the block no other process notes choices in `path`, whose folder is made; raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _read(path: Path) -> dict[str, dict[str, list[str]]]:

@@ -11,7 +11,8 @@ import paceline
 import pytest
 from paceline.reports.page import PAGE, TOPICS, ReportPage, html_page, page_from, page_of
 from paceline.reports.panels import Panel, Section, Series, Span, Spans, over_time, ranking
-from paceline.reports.tables import table
+from paceline.reports.tables import Grid, table
+from pydantic import TypeAdapter
 
 from ..cli.command_line import done, refused
 
@@ -132,6 +133,14 @@ def evil_page(**changes):
     grid = table([{EVIL: EVIL, "x": "1"}, {EVIL: "b", "x": "2"}], title=EVIL, remarks=[EVIL])
     given = {"title": EVIL, "answer": (EVIL,), "sections": (Section(topic="figures", tables=(grid,), panels=panels),)}
     return ReportPage(**given | {"configuration": {EVIL: EVIL}, "command": EVIL} | changes)
+
+
+def test_cells_in_bold_have_one_order():
+    """None, of a whole row, has the hash of its address, so that a set of such places has any order."""
+    places = [(row, column) for row in range(9) for column in (None, 0, 3)]
+    rows = [dict.fromkeys("abcd", "x") for _ in range(9)]
+    grid = TypeAdapter(Grid).dump_python(table(rows, bold=reversed(places)), mode="json")
+    assert grid["bold"] == [list(place) for place in places]
 
 
 def test_what_users_named_is_text():

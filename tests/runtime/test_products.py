@@ -1,11 +1,9 @@
 """Products are interchangeable but for rounding, the quickest is chosen by measuring, and choosing leaves no copy."""
 
-import fcntl
 import gc
 import json
 import weakref
 from itertools import pairwise
-from threading import Thread
 
 import pytest
 import torch
@@ -119,18 +117,6 @@ def test_what_another_process_chose_meanwhile_stays(tmp_path):
     other.note("a", ["onednn"])
     one.note("b", ["plain"])
     assert json.loads(path.read_text()) == {"m": {"a": ["onednn"], "b": ["plain"]}}
-
-
-def test_a_choice_waits_for_another_process_that_notes_one(tmp_path):
-    path = tmp_path / "choices.json"
-    noting = Thread(target=KnownChoices(path, "m").note, args=("a", ["plain"]))
-    with (tmp_path / "choices.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        noting.start()
-        noting.join(0.2)
-        assert not path.exists()
-    noting.join()
-    assert json.loads(path.read_text()) == {"m": {"a": ["plain"]}}
 
 
 def test_a_product_this_torch_has_not_is_measured_anew(tmp_path):
