@@ -214,8 +214,8 @@ def _between(run: ObservedRun, log: ServingLog) -> dict[str, tuple[float, float]
 def errors_between(pairs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
     """95% intervals of (simulated over observed) - 1, by part, of `[N, 2]` seconds of the same requests.
 
-    A paired bootstrap, which draws N - 1 requests, widened by Student's t (`resampled.py`). A percentile above all but
-    the longest request has none.
+    A paired bootstrap, which draws N - 1 requests, widened by Student's t (`resampled.py`). A percentile that only
+    the longest request exceeds has none.
     """
     rng, count = np.random.default_rng(0), len(pairs)
     left, drawn = resamples(count), []

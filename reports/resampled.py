@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 
 def resamples(num_units: int) -> int:
-    """B for so many units."""
+    """B for U units."""
     return min(RESAMPLES, max(LEAST, MOST_DRAWN // num_units))
 
 

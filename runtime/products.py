@@ -125,7 +125,7 @@ class KnownChoices:
         if self._path is not None:
             with suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                # What other processes chose since stays. Two that note at once may lose one: it is chosen anew.
+                # What other processes chose since stays. Two that note at once may lose one: it is chosen again.
                 found = _read(self._path)
                 found[self._machine] = self._known | found.get(self._machine, {}) | {what: self._known[what]}
                 write_whole(self._path, json.dumps(found, indent=1, sort_keys=True))
