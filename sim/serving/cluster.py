@@ -302,6 +302,7 @@ class _Group:
             max_model_len=self._most_tokens(placement),
             shared_prefix=self._shared_prefix(),
             offload=self._offload(memory),
+            copies=tuple(name for name in self.recording.about.models if name not in placement),
         )
         return [
             PlacedReplica(

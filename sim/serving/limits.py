@@ -123,6 +123,7 @@ class EngineLimits:
     # when the target's forward reads a shared prefix once; None: never
     shared_prefix: SharedPrefix | None = None
     offload: Offload | None = None  # host memory for blocks that prefix caches evict; None: none
+    copies: tuple[str, ...] = ()  # recorded members that copy text, as a log's "ngram": they have no keys and values
 
     def __post_init__(self) -> None:
         check_least("`max_num_seqs`", self.max_num_seqs, 1)

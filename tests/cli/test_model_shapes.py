@@ -73,6 +73,16 @@ def test_what_copies_text_costs_a_lookup(tmp_path):
     assert data["meta"]["cost_notes"][0].endswith("ngram-cpu copies text; Qwen3-8B is qwen-3-8b")
 
 
+def test_what_copies_text_is_served_without_keys_and_values(tmp_path):
+    trace = recorded(tmp_path / "served.trace", drafter="ngram", target="Qwen3-8B")
+    load = ("--workload", "poisson:rate=5,requests=6,prompt=20,output=8", "--cluster", "h100", "--json", "-")
+    found = json.loads(done("simulate", "--trace", trace, *load, "--policy", "ngram:4/Qwen3-8B"))
+    for run in found["rows"][0]["runs"]:
+        assert run["finished"] == 6
+        assert run["members"]["ngram"]["kv_use_max"] is None
+        assert run["members"]["Qwen3-8B"]["kv_use_max"] > 0
+
+
 def test_unknown_names_are_told_with_what_is_known(tmp_path):
     trace = recorded(tmp_path / "served.trace", drafter="mystery")
     told = refused("compare", "--trace", trace, "--cost", "h100")
