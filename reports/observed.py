@@ -103,8 +103,8 @@ def _spread(times_ps: Sequence[float]) -> Spread | None:
 
 DURATION = "duration_s"
 TAIL = ("p90", "p99")
-_PERCENTS = (50, 90, 99)  # of `VALIDATED_PARTS` after the mean
-_TIMES = ("arrived_at_ps", "first_token_at_ps", "ended_at_ps", "output_tokens")
+_PERCENTS = tuple(int(part[1:]) for part in VALIDATED_PARTS[1:])  # after the mean
+_COLUMNS = ("arrived_at_ps", "first_token_at_ps", "ended_at_ps", "output_tokens")
 UNKNOWN = "unknown"
 
 
@@ -198,7 +198,7 @@ def _between(run: ObservedRun, log: ServingLog) -> dict[str, tuple[float, float]
         row = rows.get(one.request_id)
         if row is None or not log.finished[row] or one.ended_at_ps is None or not one.outputs_at_ps:
             continue
-        arrived, first, ended, tokens = (int(log.requests[name][row]) for name in _TIMES)
+        arrived, first, ended, tokens = (int(log.requests[name][row]) for name in _COLUMNS)
         seen["ttft_s"].append((first - arrived, one.outputs_at_ps[0] - one.sent_at_ps))
         seen["e2e_s"].append((ended - arrived, one.ended_at_ps - one.sent_at_ps))
         if tokens > 1 and (each := tpot_ps(one)) is not None:

@@ -205,9 +205,8 @@ class ModelInfo(SparseRecord):
                 raise ValueError("quantised.experts must be false of a model without experts, got true")
             if quantised.embedding and not looked_up:
                 raise ValueError("quantised.embedding must be false without embedding_parameters, got true")
-            least = (every if quantised.experts else 0) + (looked_up if quantised.embedding else 0)
-            most = self.parameters - (0 if quantised.experts else every) - (0 if quantised.embedding else looked_up)
-            least = max(1, least)
+            least = max(1, every * quantised.experts + looked_up * quantised.embedding)
+            most = self.parameters - every * (not quantised.experts) - looked_up * (not quantised.embedding)
             if not least <= quantised.parameters <= most:
                 raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {quantised.parameters}")
         if experts is not None and experts.layers > self.layers:
@@ -226,27 +225,18 @@ class ModelInfo(SparseRecord):
             return self.parameters
         return self.parameters - self.experts.all_parameters + self.experts.active_parameters
 
-    @property
-    def read_bytes(self) -> int | None:
-        """Of the weights that a forward reads whole if its tokens use all experts; None as of `weights_bytes`."""
-        if self.weights_bytes is None or self.embedding_parameters is None:
-            return self.weights_bytes
-        narrow = self.quantised is not None and self.quantised.embedding
-        each = self.quantised.bytes_per_parameter if self.quantised is not None and narrow else WIDTHS[self.dtype]
-        return self.weights_bytes - floor(self.embedding_parameters * each)
-
     def kv_bytes_on(self, num_devices: int) -> int:
         """Bytes that keys and values of a token take on `num_devices` >= 1 together, each of which holds whole heads.
 
-        Where they are more than heads, several hold the same one. Unsaid heads are split evenly.
+        Of fewer heads than devices, several hold the same one. Unsaid heads are split evenly.
         """
-        heads = self.kv_heads
-        return (
-            self.kv_bytes_per_token * (1 if heads is None else num_devices * ceil(heads / num_devices)) // (heads or 1)
-        )
+        if self.kv_heads is None:
+            return self.kv_bytes_per_token
+        of_a_device = -(-self.kv_heads // num_devices)
+        return self.kv_bytes_per_token * num_devices * of_a_device // self.kv_heads
 
     def as_said_by(self, other: "ModelInfo") -> "ModelInfo":
-        """The shape without what `other` leaves unsaid, as recordings of before do."""
+        """The shape without what `other` leaves unsaid, as older recordings do."""
         unsaid = ("attention_size", "kv_heads", "embedding_parameters")
         return self.model_copy(update={name: None for name in unsaid if getattr(other, name) is None})
 
@@ -259,6 +249,16 @@ class ModelInfo(SparseRecord):
             return self.parameters * WIDTHS[self.dtype]
         plain = (self.parameters - self.quantised.parameters) * WIDTHS[self.dtype]
         return plain + ceil(self.quantised.parameters * self.quantised.bytes_per_parameter)
+
+    @property
+    def read_bytes(self) -> int | None:
+        """Of the weights that a forward reads if its tokens use all experts; None as of `weights_bytes`."""
+        if self.weights_bytes is None or self.embedding_parameters is None:
+            return self.weights_bytes
+        quantised = self.quantised
+        is_narrow = quantised is not None and quantised.embedding
+        each = quantised.bytes_per_parameter if quantised is not None and is_narrow else WIDTHS[self.dtype]
+        return self.weights_bytes - floor(self.embedding_parameters * each)
 
 
 class NgramInfo(Record):

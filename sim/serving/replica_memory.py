@@ -40,9 +40,9 @@ class ReplicaMemory:
     def __init__(
         self, pool: Pool, limits: EngineLimits, unit_tokens: int, *, runs: Container[str] | None = None
     ) -> None:
-        for member in pool.members:
-            name, without = member.name, (*limits.kv, *limits.copies)
-            if not member.model_free and name not in without and (runs is None or name in runs):
+        known = {*limits.kv, *limits.copies}
+        for name in (member.name for member in pool.members if not member.model_free):
+            if name not in known and (runs is None or name in runs):
                 raise ArgumentError(f"`kv` must hold limits of every model that runs, {name} has none")
         for name, kv in limits.kv.items():
             if unit_tokens and kv.prefix_cache and unit_tokens % kv.block_tokens and kv.block_tokens % unit_tokens:
