@@ -57,7 +57,7 @@ class ModelParts:
 
 
 def parts_of(shape: ModelInfo, given: Iterable[DecoderShape] = ()) -> ModelParts | None:
-    """The parts of a shape; None where no known model has its counts.
+    """The parts of a shape; None where no known model has its counts, or attention is of a kind of its own.
 
     Args:
         shape: of a whole model, of a submodel, which keeps some layers of one, or of a head.
@@ -65,13 +65,13 @@ def parts_of(shape: ModelInfo, given: Iterable[DecoderShape] = ()) -> ModelParts
     """
     plain = shape.model_copy(update={"quantised": None, "submodel_of": None})
     for decoder in (*given, *presets().values()):
-        if decoder.hidden != shape.hidden_size:
+        if decoder.hidden != shape.hidden_size or decoder.latent is not None or decoder.sinks:
             continue
         for cache in ("", *KV_WIDTHS):
             served = replace(decoder, dtype=shape.dtype, kv_dtype=cache, quantised=None)
             for kind in HEADS:
                 head = head_of(kind, served, shape.name)
-                if head is not None and head.as_said_by(plain) == plain:
+                if head is not None and head.experts is None and head.as_said_by(plain) == plain:
                     return _of_head(kind, served)
             served = replace(served, layers=shape.layers)
             # A draft model that writes a whole draft at once has the same parts.

@@ -22,7 +22,9 @@ from .shapes import FORMATS, DecoderShape, QuantisedWeights, WeightFormat, group
 OUTPUT, TABLE = "lm_head", "model.embed_tokens"
 _PREFIXES = ("", "language_model.", "model.language_model.")
 # Parts of multimodal models, of prediction modules and of layers that are not matrices: never quantised.
-_ELSEWHERE = re.compile(r"vis(?:ion|ual)|vit\b|audio|modality|projector|merger|image|patch|rotary|norm|mtp|embed")
+_ELSEWHERE = re.compile(
+    r"vis(?:ion|ual)|vit\b|audio|modality|projector|merger|image|patch|rotary|norm|mtp|embed|correction_bias"
+)
 _GATED = ("gate_proj", "up_proj", "down_proj")
 _MIXTRALS = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}  # its checkpoints' names
 
@@ -81,26 +83,26 @@ def _layer(decoder: DecoderShape, index: int) -> dict[str, int]:
 
     One expert represents all of its layer. Routers and other parts that are never quantised have 0.
     """
-    hidden, own = decoder.hidden, decoder.heads * decoder.head_size
-    shared = decoder.kv_heads * decoder.head_size
-    start, mixture = f"model.layers.{index}", decoder.mixture
-    found = {
-        f"{start}.self_attn.{name}": hidden * width
-        for name, width in (("q_proj", own), ("k_proj", shared), ("v_proj", shared), ("o_proj", own))
-    }
+    hidden, start, mixture = decoder.hidden, f"model.layers.{index}", decoder.mixture
+    found = {f"{start}.self_attn.{name}": size for name, size in decoder.attention_matrices.items()}
     if mixture is None or index < mixture.dense_layers:
         return found | {f"{start}.mlp.{name}": hidden * decoder.intermediate for name in _GATED}
     found |= {f"{start}.mlp.experts.0.{name}": hidden * mixture.intermediate for name in _GATED}
     found |= {f"{start}.mlp.gate": 0, f"{start}.mlp.shared_expert_gate": 0}
     if mixture.shared:
-        found |= {f"{start}.mlp.shared_expert.{name}": hidden * mixture.shared for name in _GATED}
+        beside = "shared_expert" if mixture.shared_gate else "shared_experts"
+        found |= {f"{start}.mlp.{beside}.{name}": hidden * mixture.shared for name in _GATED}
     return found
 
 
 def _called(name: str) -> Iterable[str]:
-    """A module's names: routers and experts have others in checkpoints of Mixtral."""
+    """A module's names: routers and experts have others in checkpoints of Mixtral and gpt-oss."""
     mixtrals = ".".join(_MIXTRALS.get(part, part) for part in name.split("."))
-    return (name, mixtrals) if ".mlp.experts." in name or name.endswith(".mlp.gate") else (name,)
+    return (
+        (name, mixtrals, name.replace(".gate", ".router"))
+        if ".mlp.experts." in name or name.endswith(".mlp.gate")
+        else (name,)
+    )
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -290,7 +292,7 @@ class _Section:
 def _fp8(section: _Section) -> _Said:
     """Transformers and DeepSeek: blocks with a scale each, or whole matrices."""
     section.one_of("activation_scheme", ("dynamic", "static", None))
-    section.one_of("fmt", ("e4m3", None))
+    section.one_of("fmt", ("e4m3", "float8_e4m3fn", None))
     section.one_of("expert_dtype", ("fp8", None))
     section.absent("modules_to_convert", why=_SEVERAL)
     section.absent("dequantize", why="it is not known whether weights are quantised when they are read")
@@ -309,6 +311,12 @@ def _fp8(section: _Section) -> _Said:
 def _fbgemm(section: _Section) -> _Said:
     skipped, key = section.names("modules_to_not_convert")
     return _Said(format=FORMATS["fp8"], skipped=skipped, skipped_key=key)
+
+
+def _mxfp4(section: _Section) -> _Said:
+    """As gpt-oss is published: experts alone. Patterns of whole parts, as transformers has them, skip all else."""
+    skipped, key = section.names("modules_to_not_convert")
+    return _Said(format=FORMATS["mxfp4"], skipped=tuple(f"re:(?:{each})(?=[.]|$)" for each in skipped), skipped_key=key)
 
 
 def _gptq(section: _Section) -> _Said:
@@ -437,6 +445,7 @@ def _modelopt(section: _Section) -> _Said:
 _METHODS: dict[str, Callable[[_Section], _Said]] = {
     "fp8": _fp8,
     "fbgemm_fp8": _fbgemm,
+    "mxfp4": _mxfp4,
     "gptq": _gptq,
     "awq": _awq,
     "bitsandbytes": _bitsandbytes,

@@ -94,18 +94,37 @@ SHAPES_PAGE = "docs/costs.md"  # lists all known presets, architectures and meth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """Feed-forward parts that are mixtures of gated experts, as Mixtral and Qwen have them."""
+    """Feed-forward parts that are mixtures of gated experts."""
 
     experts: int  # of a layer
     per_token: int  # experts that a token uses
     intermediate: int  # width of an expert
-    shared: int = 0  # width of the expert that every token uses, which Qwen 2 gates by itself; 0 without one
+    shared: int = 0  # width of the expert that every token uses; 0 without one
+    shared_gate: bool = False  # whether that one is gated by itself, as in Qwen 2
     dense_layers: int = 0  # that have one feed-forward part and no experts
+    bias: bool = False  # whether the products of an expert, and the router, have one
+    predicts: bool = False  # whether a module like its last layer predicts a further token
+
+    @property
+    def router_bias(self) -> int:
+        """Parameters of it in a layer."""
+        return self.experts if self.bias else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Attention with keys and values in one compressed state of a token (DeepSeek-V2, arXiv:2405.04434)."""
+
+    queries: int  # width of compressed queries; 0: they are not
+    state: int  # width of the state
+    plain: int  # of a head's queries and keys, the part without positions
+    turned: int  # the part with positions, one key for all heads
+    values: int  # of a head's values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
-    """A decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them."""
+    """A decoder with gated feed-forward parts, as Llama, Qwen, Gemma and DeepSeek have them."""
 
     hidden: int  # H
     layers: int  # L
@@ -122,6 +141,8 @@ class DecoderShape:
     head_norms: int = 0  # of D, in a layer
     dtype: str = "bfloat16"  # of activations, and of weights and cache unless given below
     mixture: Mixture | None = None  # of experts; None: every layer is dense
+    sinks: bool = False  # whether each head has a logit of its own beside those of keys
+    latent: Latent | None = None  # compressed keys and values; None: each head of `kv_heads` has its own
     quantised: QuantisedWeights | None = None  # weights in a narrower format; None: none are
     kv_dtype: str = ""  # of the cache, of `KV_WIDTHS`; "" is `dtype`
 
@@ -133,7 +154,7 @@ class DecoderShape:
     @property
     def feed_forward_parameters(self) -> int:
         """Of one layer's feed-forward part."""
-        return self._gated(self.intermediate) + (2 * self.intermediate + self.hidden if self.feed_forward_bias else 0)
+        return self._gated(self.intermediate, bias=self.feed_forward_bias)
 
     @property
     def table_parameters(self) -> int:
@@ -155,22 +176,49 @@ class DecoderShape:
             number=self.mixture.experts,
             per_token=self.mixture.per_token,
             layers=self.layers - self.mixture.dense_layers,
-            parameters=self._gated(self.mixture.intermediate),
+            parameters=self._gated(self.mixture.intermediate, bias=self.mixture.bias),
         )
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of keys and values of one token in one layer."""
-        return ceil(2 * self.kv_heads * self.head_size * KV_WIDTHS[self.kv_dtype or self.dtype])
+        numbers = 2 * self.kv_heads * self.head_size
+        if self.latent is not None:
+            numbers = self.latent.state + self.latent.turned
+        return ceil(numbers * KV_WIDTHS[self.kv_dtype or self.dtype])
+
+    @property
+    def attention_matrices(self) -> dict[str, int]:
+        """Parameters of attention's matrices in a layer, without biases, by the names of their modules."""
+        hidden, heads, latent = self.hidden, self.heads, self.latent
+        if latent is None:
+            own, shared = heads * self.head_size, self.kv_heads * self.head_size
+            widths = {"q_proj": own, "k_proj": shared, "v_proj": shared, "o_proj": own}
+            return {name: hidden * width for name, width in widths.items()}
+        asked = heads * (latent.plain + latent.turned)
+        compressed = {"q_a_proj": hidden * latent.queries, "q_b_proj": latent.queries * asked}
+        return {
+            **(compressed if latent.queries else {"q_proj": hidden * asked}),
+            "kv_a_proj_with_mqa": hidden * (latent.state + latent.turned),
+            "kv_b_proj": latent.state * heads * (latent.plain + latent.values),
+            "o_proj": heads * latent.values * hidden,
+        }
 
     def attention_parameters(self, width: int) -> int:
-        """Of one layer's attention with an input of `width`."""
+        """Of one layer's attention with an input of `width`, which is H where keys and values are compressed."""
+        if self.latent is not None:
+            assert width == self.hidden
+            return sum(self.attention_matrices.values()) + self.latent.queries + self.latent.state
         outputs = (self.heads + 2 * self.kv_heads) * self.head_size
         own = self.heads * self.head_size * self.hidden + (self.hidden if self.output_bias else 0)
-        return width * outputs + own + self.head_norms * self.head_size + (outputs if self.bias else 0)
+        own += self.head_norms * self.head_size + (self.heads if self.sinks else 0)
+        return width * outputs + own + (outputs if self.bias else 0)
 
     def info(self, name: str) -> ModelInfo:
         """The shape of a member of this name."""
+        wide, latent = self.heads * self.head_size, self.latent
+        if latent is not None:  # products of queries with keys, and with values, in the mean
+            wide = self.heads * (latent.plain + latent.turned + latent.values) // 2
         return ModelInfo(
             name=name,
             parameters=self.parameters,
@@ -180,8 +228,8 @@ class DecoderShape:
             dtype=self.dtype,
             experts=self.experts,
             quantised=None if self.quantised is None else self.quantised.quantised(self.layers, self.experts),
-            attention_size=None if (wide := self.heads * self.head_size) == self.hidden else wide,
-            kv_heads=self.kv_heads,
+            attention_size=None if wide == self.hidden else wide,
+            kv_heads=self.kv_heads if latent is None else 1,
             embedding_parameters=None if self.tied else self.table_parameters,
         )
 
@@ -190,12 +238,14 @@ class DecoderShape:
         """Parameters that layers with experts, their routers and shared experts have beyond those of dense layers."""
         if self.mixture is None:
             return 0
-        shared = self._gated(self.mixture.shared) + (self.hidden if self.mixture.shared else 0)
-        routed = self.mixture.experts * (self._gated(self.mixture.intermediate) + self.hidden)
-        return (self.layers - self.mixture.dense_layers) * (routed + shared - self.feed_forward_parameters)
+        mixture = self.mixture
+        shared = self._gated(mixture.shared) + (self.hidden if mixture.shared_gate else 0)
+        each = self._gated(mixture.intermediate, bias=mixture.bias) + self.hidden
+        routed = mixture.experts * each + mixture.router_bias
+        return (self.layers - mixture.dense_layers) * (routed + shared - self.feed_forward_parameters)
 
-    def _gated(self, width: int) -> int:
-        return 3 * self.hidden * width
+    def _gated(self, width: int, *, bias: bool = False) -> int:
+        return 3 * self.hidden * width + (2 * width + self.hidden if bias else 0)
 
 
 @cache
@@ -216,31 +266,44 @@ HEADS: dict[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "m
 
 
 def head_of(kind: str, target: DecoderShape, name: str) -> ModelInfo | None:
-    """The shape of a head of this kind of `HEADS` for `target`; None of one with a layer of its own for a mixture.
+    """The shape of a head of this kind of `HEADS` for `target`; None of most with a layer of their own for a mixture.
 
     The feed-forward part of such a head does not follow from the target: published ones are dense, some have experts.
+    A mixture that comes with a prediction module has its layer in it; how that is quantised is not known.
     """
     assert kind in HEADS
-    if target.mixture is not None and kind != "medusa":
+    predicts = target.mixture is not None and target.mixture.predicts and target.quantised is None
+    if target.mixture is not None and kind != "medusa" and not (kind == "mtp" and predicts):
         return None
     if kind == "medusa":
         sizes: dict[str, Any] = {"hidden": target.hidden, "vocabulary": target.vocabulary, "dtype": target.dtype}
         return medusa(name, heads=MEDUSA_HEADS, **sizes)
-    return eagle3(target, name) if kind == "eagle3" else _one_layer(target, name)
+    return eagle3(target, name) if kind == "eagle3" else eagle(target, name)
 
 
 def eagle3(
-    target: DecoderShape, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, joined: int | None = None
+    target: DecoderShape, name: str, *, vocabulary: int = EAGLE3_VOCABULARY, joined: int | None = None, layers: int = 1
 ) -> ModelInfo:
-    """One layer whose attention reads embedding and features concatenated, and an output of its own.
+    """A layer whose attention reads embedding and features concatenated, and an output of its own.
 
     (Li et al. 2025, arXiv:2503.01840.) The features of three of the target's layers, `joined` wide, are first joined
-    to H. It can draft the tokens of `vocabulary`.
+    to H. It can draft the tokens of `vocabulary`. Of several layers the others read the first one's state alone.
     """
     hidden = target.hidden
-    layer = target.attention_parameters(2 * hidden) + target.feed_forward_parameters + 3 * hidden
+    first = target.attention_parameters(2 * hidden) + target.feed_forward_parameters + 3 * hidden
     joining = (EAGLE3_FEATURES * hidden if joined is None else joined) * hidden
-    return _info(target, name, layer + joining + hidden + min(vocabulary, target.vocabulary) * hidden)
+    own = first + (layers - 1) * target.layer_parameters + joining + hidden
+    return _info(target, name, own + min(vocabulary, target.vocabulary) * hidden, layers)
+
+
+def eagle(target: DecoderShape, name: str, *, layers: int = 1) -> ModelInfo:
+    """Layers of the target after a projection of embedding and feature, 2 H to H, and the target's output.
+
+    (EAGLE: Li et al. 2024, arXiv:2401.15077; multi-token prediction modules: DeepSeek-V3, arXiv:2412.19437.)
+    """
+    joined = 2 * target.hidden * target.hidden
+    whole = _head_layers(target, layers)
+    return _info(target, name, whole.parameters - whole.hidden + joined, layers)
 
 
 def dflash(layers: DecoderShape, name: str, *, features: int, tokens: int) -> ModelInfo:
@@ -275,18 +338,14 @@ def medusa(name: str, *, hidden: int, vocabulary: int, dtype: str, heads: int, l
     )
 
 
-def _one_layer(target: DecoderShape, name: str) -> ModelInfo:
-    """A layer of the target after a projection of embedding and feature, 2 H to H, and the target's output.
-
-    (EAGLE: Li et al. 2024, arXiv:2401.15077; multi-token prediction modules: DeepSeek-V3, arXiv:2412.19437.)
-    """
-    joined = 2 * target.hidden * target.hidden
-    return _info(target, name, target.layer_parameters + joined + target.table_parameters)
+def _head_layers(target: DecoderShape, layers: int) -> DecoderShape:
+    """Such layers with the target's output; the embedding is the target's, and not counted."""
+    mixture = None if target.mixture is None else replace(target.mixture, dense_layers=0)
+    return replace(target, layers=layers, quantised=None, tied=True, mixture=mixture)
 
 
-def _info(target: DecoderShape, name: str, parameters: int) -> ModelInfo:
-    one = replace(target, layers=1, quantised=None, tied=True)  # its embedding is the target's, and not in `parameters`
-    return one.info(name).model_copy(update={"parameters": parameters})
+def _info(target: DecoderShape, name: str, parameters: int, layers: int) -> ModelInfo:
+    return _head_layers(target, layers).info(name).model_copy(update={"parameters": parameters})
 
 
 _FAMILY = re.compile(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,9 +22,11 @@ from .shapes import (
     SHAPES_PAGE,
     DecoderShape,
     Derived,
+    Latent,
     Mixture,
     derived_submodels,
     dflash,
+    eagle,
     eagle3,
     head_called,
     head_of,
@@ -40,14 +42,17 @@ class _Family(NamedTuple):
 
     names: tuple[str, ...]  # in `architectures`: of the model itself, or of one whose text part it is
     norms: int = 2  # in a layer, of the hidden size
-    head_norms: int = 0  # and of a head's size
+    head_norms: int | None = 0  # and of a head's size; None: of all heads of queries, and of keys
+    head_norms_key: str = ""  # of the config for whether it has them; "" for none
     bias: bool = False  # whether queries, keys and values have one by default
     bias_key: str = "attention_bias"  # of the config for that; "" for none
     output_bias: bool = True  # whether the same key is for attention's output too
     mlp_bias_key: str = ""  # of the config for biases of feed-forward parts; "" for none
     head_size: int | None = None  # by default; None: hidden size over heads
     tied: bool = False  # whether output and embedding share weights by default
-    mixture: bool = False  # of experts
+    mixture: str = ""  # of experts, the key of the config for how many; "" for none
+    sinks: bool = False  # see `DecoderShape`
+    latent: bool = False  # whether keys and values are compressed
     sizes: Mapping[str, int] = {}  # that configs leave out where they are these, by their keys
 
 
@@ -56,6 +61,8 @@ _MISTRAL = ("MistralForCausalLM", "Mistral3ForConditionalGeneration")
 _GEMMA3 = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
 _GEMMA3_SIZES = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208}  # those of 4b
 _QWEN2_MOE = ("Qwen2MoeForCausalLM",)
+_MINISTRAL3 = ("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration")
+_DEEPSEEK_V3 = _Family(("DeepseekV3ForCausalLM",), bias_key="", mixture="n_routed_experts", latent=True)
 _TYPES: dict[str, _Family] = {
     "llama": _Family(_LLAMA, mlp_bias_key="mlp_bias"),
     "mistral": _Family(_MISTRAL, bias_key=""),
@@ -64,10 +71,30 @@ _TYPES: dict[str, _Family] = {
     "gemma": _Family(("GemmaForCausalLM",), head_size=256, tied=True),
     "gemma2": _Family(("Gemma2ForCausalLM",), norms=4, head_size=256, tied=True),
     "gemma3_text": _Family(_GEMMA3, norms=4, head_norms=2, head_size=256, tied=True, sizes=_GEMMA3_SIZES),
-    "mixtral": _Family(("MixtralForCausalLM",), bias_key="", mixture=True),
-    "qwen2_moe": _Family(_QWEN2_MOE, bias=True, bias_key="qkv_bias", output_bias=False, mixture=True),
-    "qwen3_moe": _Family(("Qwen3MoeForCausalLM",), head_norms=2, mixture=True),
-}
+    "phi3": _Family(("Phi3ForCausalLM",), bias_key=""),
+    "glm4": _Family(("Glm4ForCausalLM",), norms=4, bias=True, output_bias=False, head_size=128),
+    "granite": _Family(("GraniteForCausalLM",), mlp_bias_key="mlp_bias"),
+    "smollm3": _Family(("SmolLM3ForCausalLM",), mlp_bias_key="mlp_bias", tied=True),
+    "ministral3": _Family(_MINISTRAL3, bias_key="", head_size=128),
+    "exaone4": _Family(("Exaone4ForCausalLM",), head_norms=2, bias_key=""),
+    "olmo2": _Family(("Olmo2ForCausalLM",), head_norms=None),
+    "olmo3": _Family(("Olmo3ForCausalLM",), head_norms=None),
+    "mixtral": _Family(("MixtralForCausalLM",), bias_key="", mixture="num_local_experts"),
+    "qwen2_moe": _Family(_QWEN2_MOE, bias=True, bias_key="qkv_bias", output_bias=False, mixture="num_experts"),
+    "qwen3_moe": _Family(("Qwen3MoeForCausalLM",), head_norms=2, mixture="num_experts"),
+    "glm4_moe": _Family(
+        ("Glm4MoeForCausalLM",), head_norms=2, head_norms_key="use_qk_norm", output_bias=False,
+        mixture="n_routed_experts",
+    ),
+    "minimax_m2": _Family(
+        ("MiniMaxM2ForCausalLM",), head_norms=None, bias_key="", head_size=128, mixture="num_local_experts"
+    ),
+    "gpt_oss": _Family(
+        ("GptOssForCausalLM",), bias=True, head_size=64, mixture="num_local_experts", sinks=True
+    ),
+    "deepseek_v3": _DEEPSEEK_V3,
+    "kimi_k2": _DEEPSEEK_V3,
+}  # fmt: skip
 _MIXTURES = tuple(kind for kind, family in _TYPES.items() if family.mixture)
 # Drafters, for any `model_type`, which is that of their layers.
 _DRAFTERS: dict[str, str] = {
@@ -89,6 +116,7 @@ _LEAST_TARGET = 1024  # hidden size: heads are published for models of at least 
 _OPTIONAL = (
     *("num_key_value_heads", "head_dim", "tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias"),
     *("draft_vocab_size", "target_hidden_size", "num_attention_heads", "vocab_size"),
+    *("use_qk_norm", "num_nextn_predict_layers"),
 )
 # Of layers that are unlike each other, or unlike those of all known decoders: compressed or linear attention.
 _OTHER_LAYERS = ("per_layer_config", "block_configs", "hybrid_override_pattern", "kv_lora_rank", "linear_attn_config")
@@ -196,17 +224,13 @@ class _Config:
                 raise self._error(key, f"must be absent: {why}", self._get(key))
 
     def _eagle(self, decoder: DecoderShape, name: str) -> ModelInfo:
-        """One layer, and the projection that joins it to its target."""
+        """Its layers, and the projection that joins them to its target."""
         self._refuse_parallel("heads that draft in parallel are not known, give theirs in FILE.json")
-        if decoder.layers != 1:
-            raise self._error("num_hidden_layers", "must be 1, of an EAGLE head", decoder.layers)
         if self.kind == "eagle":
-            head = head_of("eagle", decoder, name)
-            assert head is not None  # it is dense
-            return head
+            return eagle(decoder, name, layers=decoder.layers)
         drafted = decoder.vocabulary if self._get("draft_vocab_size") is None else self._count("draft_vocab_size")
         width = self._states() * self._count("target_hidden_size", otherwise=decoder.hidden)
-        return eagle3(decoder, name, vocabulary=drafted, joined=width)
+        return eagle3(decoder, name, vocabulary=drafted, joined=width, layers=decoder.layers)
 
     def _states(self) -> int:
         """How many of the target's states an EAGLE-3 head joins; 0 where it reads the last one as it is."""
@@ -272,26 +296,25 @@ class _Config:
                 raise self._error(key, rule, self._get(key))
         if not isinstance(kind, str) or kind not in _TYPES:
             raise self._error("model_type", _unknown(kind, _TYPES), kind)
-        for key in (key for key in _OTHER_LAYERS if self._get(key)):
+        family = _TYPES[kind]
+        for key in (key for key in _OTHER_LAYERS if self._get(key) and not (family.latent and key == "kv_lora_rank")):
             raise self._error(key, "must be absent, layers that differ have no shape in common", "one")
         for one in self._list(self._keys, "layer_types"):
             if one not in _ATTENTION:
                 raise self._error("layer_types", f"must hold {', '.join(_ATTENTION)} alone, of model_type {kind}", one)
-        family = _TYPES[kind]
-        for key in (key for key in _OPTIONAL if self._get(key) is None):  # one that may stand for it
-            given = [name for name, found in self._own.items() if found is not None]
-            other = [name for name in given if key == "num_key_value_heads" and _OTHER_KV_HEADS.fullmatch(name)]
-            for name in [*get_close_matches(key, given, n=1, cutoff=_CLOSE), *other]:
-                raise self._error(name, f"must be {key}, which is left out", self._own[name])
+        self._refuse_near({"head_dim"} if family.latent else set())
         bias = self._flag(family.bias_key, otherwise=family.bias) if family.bias_key else family.bias
         hidden, sizes = self._count("hidden_size"), family.sizes
         heads = self._count("num_attention_heads", otherwise=sizes.get("num_attention_heads"))
+        kv_heads, head_norms = self._kv_heads(kind, heads, sizes.get("num_key_value_heads")), family.head_norms
+        if family.head_norms_key and not self._flag(family.head_norms_key, otherwise=False):
+            head_norms = 0
         decoder = DecoderShape(
             hidden=hidden,
             layers=self._count("num_hidden_layers"),
             heads=heads,
-            kv_heads=self._kv_heads(kind, heads, sizes.get("num_key_value_heads")),
-            head_size=self._head_size(family, hidden, heads),
+            kv_heads=kv_heads,
+            head_size=1 if family.latent else self._head_size(family, hidden, heads),
             intermediate=self._count("intermediate_size"),
             vocabulary=self._count("vocab_size", otherwise=sizes.get("vocab_size")),
             tied=self._flag("tie_word_embeddings", otherwise=family.tied),
@@ -299,13 +322,23 @@ class _Config:
             output_bias=bias and family.output_bias,
             feed_forward_bias=bool(family.mlp_bias_key) and self._flag(family.mlp_bias_key, otherwise=False),
             norms=family.norms,
-            head_norms=family.head_norms,
+            head_norms=heads + kv_heads if head_norms is None else head_norms,
             dtype=self._dtype(),
-            mixture=self._mixture(kind) if family.mixture else None,
+            mixture=self._mixture(kind, family.mixture) if family.mixture else None,
+            sinks=family.sinks,
+            latent=self._latent() if family.latent else None,
         )
         if decoder.parameters > MOST_PARAMETERS:
             raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", decoder.parameters)
         return decoder
+
+    def _refuse_near(self, unread: Collection[str]) -> None:
+        """Raise for a key that may stand for one that is left out, unless it is not read."""
+        given = [name for name, found in self._own.items() if found is not None]
+        for key in (key for key in _OPTIONAL if self._get(key) is None and key not in unread):
+            other = [name for name in given if key == "num_key_value_heads" and _OTHER_KV_HEADS.fullmatch(name)]
+            for name in [*get_close_matches(key, given, n=1, cutoff=_CLOSE), *other]:
+                raise self._error(name, f"must be {key}, which is left out", self._own[name])
 
     def _kv_heads(self, kind: str, heads: int, usual: int | None) -> int:
         """Of keys and values: as many as of queries where the config says null, or where Llama's says nothing."""
@@ -324,11 +357,21 @@ class _Config:
             raise self._error("hidden_size", f"must be a multiple of num_attention_heads, {heads}", hidden)
         return self._count("head_dim", otherwise=hidden // heads)
 
-    def _mixture(self, kind: str) -> Mixture | None:
+    def _latent(self) -> Latent:
+        if self._flag("attention_bias", otherwise=False):
+            raise self._error("attention_bias", "must be false, of compressed keys and values", "true")
+        return Latent(
+            queries=0 if self._keys.get("q_lora_rank") is None else self._count("q_lora_rank"),
+            state=self._count("kv_lora_rank"),
+            plain=self._count("qk_nope_head_dim"),
+            turned=self._count("qk_rope_head_dim"),
+            values=self._count("v_head_dim"),
+        )
+
+    def _mixture(self, kind: str, usual: str) -> Mixture | None:
         """None where every layer is dense."""
-        # Published configs of Qwen have num_experts, those saved by transformers 5 num_local_experts.
-        held = [key for key in ("num_experts", "num_local_experts") if self._keys.get(key) is not None]
-        usual = "num_local_experts" if kind == "mixtral" else "num_experts"
+        # Published configs have the usual key, those saved by transformers 5 num_local_experts.
+        held = [key for key in _EXPERTS if self._keys.get(key) is not None]
         experts = self._count(held[0] if held else usual)
         if len(held) > 1 and self._count(held[1]) != experts:
             raise self._error(held[1], f"must be {held[0]}, {experts}", self._keys[held[1]])
@@ -337,8 +380,13 @@ class _Config:
             raise self._error(
                 "num_experts_per_tok", f"must be at most the experts, two at least ({experts})", per_token
             )
-        if kind == "mixtral":
-            return Mixture(experts=experts, per_token=per_token, intermediate=self._count("intermediate_size"))
+        if usual == "num_local_experts":  # in every layer
+            if self._keys.get("shared_intermediate_size"):
+                raise self._error("shared_intermediate_size", "must be 0", self._keys["shared_intermediate_size"])
+            wide = self._count("intermediate_size")
+            return Mixture(experts=experts, per_token=per_token, intermediate=wide, bias=kind == "gpt_oss")
+        if usual == "n_routed_experts":
+            return self._mixture_after_dense(experts, per_token, layers)
         step = self._count("decoder_sparse_step", otherwise=1)
         listed = self._list(self._keys, "mlp_only_layers")
         if not all(type(layer) is int for layer in listed):
@@ -351,7 +399,28 @@ class _Config:
             per_token=per_token,
             intermediate=self._count("moe_intermediate_size"),
             shared=self._count("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0,
+            shared_gate=kind == "qwen2_moe",
             dense_layers=layers - mixed,
+        )
+
+    def _mixture_after_dense(self, experts: int, per_token: int, layers: int) -> Mixture | None:
+        """Of DeepSeek and GLM: the first layers are dense, and some experts are shared."""
+        if self._keys.get("moe_layer_freq") not in (None, 1):
+            raise self._error("moe_layer_freq", "must be 1", self._keys["moe_layer_freq"])
+        first, shared, predicting = (
+            0 if self._keys.get(key) in (None, 0) else self._count(key)
+            for key in ("first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers")
+        )
+        if first >= layers:
+            return None
+        wide = self._count("moe_intermediate_size")
+        return Mixture(
+            experts=experts,
+            per_token=per_token,
+            intermediate=wide,
+            shared=shared * wide,
+            dense_layers=first,
+            predicts=predicting > 0,
         )
 
     def _dtype(self) -> str:

@@ -387,7 +387,8 @@ class KernelCost(ShapedCost):
         if parts is None:
             raise ArgumentError(
                 f"cost {self.name}: what {model} multiplies does not follow from its counts: give `models` "
-                f"{model}=PRESET or {model}=config.json of a decoder whose layers are quantised as a whole or not"
+                f"{model}=PRESET or {model}=config.json of a decoder whose layers are quantised as a whole or not, "
+                "without compressed keys and values (DeepSeek) or sinks (gpt-oss)"
             )
         return self._members.setdefault(model, self._made(shape, parts))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from paceline.traces.meta import Quantised
 from paceline.traces.parts import parts_of
-from paceline.traces.shapes import HEADS, DecoderShape, head_of, presets
+from paceline.traces.shapes import HEADS, DecoderShape, Latent, Mixture, head_of, presets
 from paceline.traces.shapes_given import given_shapes
 
 NEITHER = 2e-3  # of parameters: norms and biases, at most
@@ -53,3 +53,15 @@ def test_a_config_that_was_given_and_what_nobody_knows():
         assert parts_of(shape.model_copy(update={"attention_size": 512}), [wide]) is None
     some = Quantised(format="fp8", parameters=512, bytes_per_parameter=1, arithmetic="fp8")
     assert parts_of(decoder.info("x").model_copy(update={"quantised": some}), [decoder]) is None
+
+
+def test_what_is_of_a_kind_of_its_own_has_no_parts():
+    mixed = DecoderShape(
+        hidden=512, layers=4, heads=8, kv_heads=2, head_size=64, intermediate=1000, vocabulary=5000,
+        mixture=Mixture(experts=8, per_token=2, intermediate=64, predicts=True),
+    )  # fmt: skip
+    assert parts_of(mixed.info("x"), [mixed]) is not None
+    latent = Latent(queries=0, state=64, plain=64, turned=32, values=64)
+    for decoder in (replace(mixed, sinks=True), replace(mixed, latent=latent)):
+        assert parts_of(decoder.info("x"), [decoder]) is None
+    assert parts_of(head_of("mtp", mixed, "h"), [mixed]) is None

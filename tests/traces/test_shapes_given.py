@@ -4,17 +4,22 @@ import json
 import re
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.meta import DraftBlock
 from paceline.traces.shapes import FORMATS, presets
 from paceline.traces.shapes_given import given_decoders, given_shapes, read_hub_config, read_hub_decoder
+from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-GATED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
-MODEL_TYPES = (*GATED, "mixtral", "qwen2_moe", "qwen3_moe")
-KNOWN_AS = {kind: f"{kind.removesuffix('_text').title().replace('_Moe', 'Moe')}ForCausalLM" for kind in MODEL_TYPES}
+GATED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "glm4", "granite", "smollm3",
+         "ministral3", "exaone4", "olmo2", "olmo3")  # fmt: skip
+MIXED = ("mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "minimax_m2", "gpt_oss", "deepseek_v3")
+MODEL_TYPES = (*GATED, *MIXED)
+KNOWN_AS = {kind: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind] for kind in MODEL_TYPES}
 MOST = 2**31 - 1
 
 
@@ -45,6 +50,19 @@ DRAWN = {"target_layer_ids": [1, 9, 17, 25, 33]}
 DFLASH = QWEN | {"architectures": ["DFlashDraftModel"], "num_hidden_layers": 5, "num_target_layers": 36,
                  "block_size": 16, "dflash_config": DRAWN}  # fmt: skip
 EAGLE3 = LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 32_000}
+EAGLE = LLAMA | {"architectures": ["LlamaForCausalLMEagle"], "num_hidden_layers": 1}
+ROUTED = {"num_experts_per_tok": 8, "n_shared_experts": 1}
+LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+DEEPSEEK = config("DeepseekV3ForCausalLM", "deepseek_v3", 7168, 61, 128, 128, 18_432, 129_280, n_routed_experts=256,
+                  moe_intermediate_size=2048, first_k_dense_replace=3, moe_layer_freq=1,
+                  **ROUTED, **LATENT)  # fmt: skip
+GLM = config("Glm4MoeForCausalLM", "glm4_moe", 4096, 46, 96, 8, 10_944, 151_552, head_dim=128, attention_bias=True,
+             n_routed_experts=128, moe_intermediate_size=1408, first_k_dense_replace=1, num_nextn_predict_layers=1,
+             use_qk_norm=False, **ROUTED)  # fmt: skip
+WHOLE = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+GPT_OSS = config("GptOssForCausalLM", "gpt_oss", 2880, 36, 64, 8, 2880, 201_088, head_dim=64, attention_bias=True,
+                 num_local_experts=128, num_experts_per_tok=4, layer_types=["sliding_attention", "full_attention"] * 18,
+                 quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": WHOLE})  # fmt: skip
 MEDUSA = {"architectures": ["MedusaModel"], "model_type": "medusa", "hidden_size": 4096, "vocab_size": 32_000,
           "num_heads": 4, "num_hidden_layers": 1, "torch_dtype": "float16"}  # fmt: skip
 
@@ -108,6 +126,69 @@ def test_a_dtype_may_be_called_as_torch_prints_it(tmp_path):
     refused(tmp_path, differing, "torch_dtype: must be dtype, float32, got 'torch.bfloat16'")
 
 
+# Each changes what some families have.
+VARIANTS = ({}, {"attention_bias": True}, {"attention_bias": False}, {"mlp_bias": True, "tie_word_embeddings": True},
+            {"use_qk_norm": True, "tie_word_embeddings": False}, {"first_k_dense_replace": 2, "n_shared_experts": 2},
+            {"q_lora_rank": None}, {"num_key_value_heads": 8})  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODEL_TYPES)
+def test_parameters_are_those_of_the_model_that_transformers_builds(tmp_path, kind):
+    sizes = dict(zip(SIZES, (256, 4, 8, 2, 512, 1000), strict=True)) | {"pad_token_id": 0}
+    for variant in VARIANTS:
+        if kind == "deepseek_v3" and variant.get("attention_bias"):
+            continue  # refused
+        head = {} if kind == "deepseek_v3" else {"head_dim": 48}
+        built = CONFIG_MAPPING[kind](**{**sizes, **head, **variant})
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(built)
+        found = shape(tmp_path, built.to_dict() | {"architectures": [KNOWN_AS[kind]], "dtype": "bfloat16"})
+        assert found.parameters == sum(weights.numel() for weights in model.parameters()), variant
+
+
+@pytest.mark.parametrize(
+    ("said", "billions", "kv_bytes"),
+    [(DEEPSEEK, 671.03, 70_272), (GPT_OSS, 116.83, 73_728), (GLM, 106.85, 188_416)],
+)
+def test_published_mixtures(tmp_path, said, billions, kv_bytes):
+    found = shape(tmp_path, said)
+    assert (round(found.parameters / 1e9, 2), found.kv_bytes_per_token) == (billions, kv_bytes)
+
+
+def test_compressed_keys_and_values_are_on_every_device(tmp_path):
+    found = shape(tmp_path, DEEPSEEK)
+    assert (found.kv_heads, found.attention_size) == (1, 128 * (128 + 64 + 128) // 2)
+    assert found.kv_bytes_on(8) == 8 * 61 * (512 + 64) * 2
+
+
+def test_gpt_oss_has_its_experts_in_four_bits(tmp_path):
+    quantised = shape(tmp_path, GPT_OSS).quantised
+    assert (quantised.format, quantised.experts, quantised.embedding) == ("mxfp4", True, False)
+    assert quantised.parameters == 36 * 128 * (3 * 2880 * 2880 + 2 * 2880 + 2880)
+    refused(tmp_path, GPT_OSS | {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["head"]}},
+            "modules_to_not_convert: must name modules of a decoder")  # fmt: skip
+
+
+def test_the_prediction_module_of_a_mixture_has_a_layer_with_experts(tmp_path):
+    target = f"t={written(tmp_path, GLM)}"
+    _, head = given_shapes([target, "m=mtp"], "t")
+    experts, attention = 128 * (3 * 1408 * 4096 + 4096), 4096 * 128 * (96 + 16 + 96) + 128 * (96 + 16)
+    own = experts + 3 * 1408 * 4096 + attention + 2 * 4096
+    assert head.parameters == own + 2 * 4096 * 4096 + 151_552 * 4096
+    assert (head.experts.layers, head.kv_bytes_per_token) == (1, 4 * 8 * 128)
+    for unlike in (GLM | {"num_nextn_predict_layers": 0}, GLM | {"quantization_config": {"quant_method": "fp8"}}):
+        with pytest.raises(ValueError, match=r"m=mtp must be a config\.json or FILE\.json: what heads of a mixture"):
+            given_shapes([f"t={written(tmp_path, unlike)}", "m=mtp"], "t")
+
+
+@pytest.mark.parametrize("said", [EAGLE3, EAGLE])
+def test_later_layers_of_a_head_are_like_the_targets(tmp_path, said):
+    one, two = (shape(tmp_path, said | {"num_hidden_layers": layers}) for layers in (1, 2))
+    like = presets()["llama-3.1-8b"]
+    assert two.parameters - one.parameters == like.layer_parameters
+    assert two.kv_bytes_per_token == 2 * one.kv_bytes_per_token == 2 * like.kv_bytes
+
+
 @pytest.mark.parametrize("kind", MODEL_TYPES)
 @pytest.mark.parametrize("named", ["num_key_value_heads", "head_dim"])
 def test_a_size_that_a_config_leaves_out_is_what_transformers_takes(tmp_path, kind, named):
@@ -119,6 +200,9 @@ def test_a_size_that_a_config_leaves_out_is_what_transformers_takes(tmp_path, ki
     del said[named]
     if named == "num_key_value_heads" and kind not in ("llama", "gemma3_text"):
         refused(tmp_path, said, f"num_key_value_heads: must be there, of model_type {kind}, got 'nothing'")
+        return
+    if kind == "deepseek_v3":  # whose cache does not depend on it
+        assert shape(tmp_path, said) == shape(tmp_path, said | {"head_dim": 64})
         return
     size = getattr(whole, "head_dim", None) or 512 // 16
     assert shape(tmp_path, said).kv_bytes_per_token == 4 * 2 * whole.num_key_value_heads * size * 2
@@ -189,7 +273,13 @@ def test_layers_without_experts(tmp_path):
         (QWEN_MOE, {"mlp_only_layers": 3}, "mlp_only_layers: must be a list, got 3"),
         (QWEN_MOE, {"moe_intermediate_size": MOST, "hidden_size": MOST}, "config: must be of at most"),
         (QWEN_MOE, {"architectures": ["Eagle3Qwen3MoE"]}, "must be a known one .*LlamaForCausalLM, .*'Eagle3Qwen3MoE'"),
-        (QWEN_MOE, {"architectures": [], "model_type": "deepseek_v3"}, "num_experts: must be absent, mixtures of"),
+        (QWEN_MOE, {"architectures": [], "model_type": "dots1"}, "num_experts: must be absent, mixtures of"),
+        (DEEPSEEK, {"attention_bias": True}, "attention_bias: must be false, of compressed keys and values"),
+        (DEEPSEEK, {"moe_layer_freq": 2}, "moe_layer_freq: must be 1, got 2"),
+        (DEEPSEEK, {"qk_rope_head_dim": None}, "qk_rope_head_dim: must be a whole number"),
+        (GLM, {"use_qk_norm": None, "use_qk_norms": True}, "use_qk_norms: must be use_qk_norm, which is left out"),
+        (GPT_OSS, {"model_type": "minimax_m2", "architectures": ["MiniMaxM2ForCausalLM"],
+                   "shared_intermediate_size": 8}, "shared_intermediate_size: must be 0, got 8"),
         *((LLAMA, {"architectures": named}, "architectures: must be a list, got") for named in ("", {}, 0, False)),
         # Drafters.
         (QWEN, {"architectures": ["LlamaForCausalLM"]}, "must be Qwen3ForCausalLM, of model_type qwen3, got 'Llama"),
@@ -199,7 +289,6 @@ def test_layers_without_experts(tmp_path):
         (QWEN, {"draft_vocab_size": 32_000}, "draft_vocab_size: must be absent, of Qwen3ForCausalLM, got 32000"),
         (LLAMA, {"num_hidden_layers": 1}, "num_hidden_layers: must be 2 or more: of one layer are EAGLE heads"),
         (LLAMA, {"parallel_drafting": True}, "parallel_drafting: must be absent: it drafts in parallel"),
-        (EAGLE3, {"num_hidden_layers": 4}, "num_hidden_layers: must be 1, of an EAGLE head, got 4"),
         (EAGLE3, {"draft_vocab_size": None, "draft_vocabulary_size": 8}, "vocabulary_size: must be draft_vocab_size"),
         (EAGLE3, {"eagle_config": {"eagle_aux_hidden_state_layers": [1]}}, "layers: must be eagle_aux_hidden_state_"),
         (EAGLE3, {"aux_hidden_state_layer_ids": [1]}, "aux_hidden_state_layer_ids: must be eagle_aux_hidden"),
@@ -576,7 +665,7 @@ def test_a_mixture_has_all_experts_in_it_or_none(tmp_path):
     [
         ({"quant_method": "aqlm"}, "quant_method: must be a known one .known are fp8, .*got 'aqlm'"),
         ({"quant_method": ["fp8"]}, r"quant_method: must be a known one .known are fp8, .*got \['fp8'\]"),
-        ({"quant_method": "mxfp4"}, "quant_method: must be a known one .*got 'mxfp4'"),
+        ({"quant_method": "quark"}, "quant_method: must be a known one .*got 'quark'"),
         ([], "quantization_config: must be an object, got 'a list'"),
         (FP8 | {"ignore": ["lm_head"]}, "ignore: must be modules_to_not_convert or ignored_layers, got .'lm_head'"),
         (
@@ -588,7 +677,7 @@ def test_a_mixture_has_all_experts_in_it_or_none(tmp_path):
         (MODELOPT | {"ignore": "lm_head"}, "ignore: must be a list of names, got 'lm_head'"),
         (GPTQ | {"modules_to_not_convert": ["lm_head"]}, "must be absent, it is not known what it leaves out"),
         (AWQ | {"modules_to_not_convrt": ["x"]}, "modules_to_not_convrt: must be modules_to_not_convert, got"),
-        (FP8 | {"fmt": "e5m2"}, "quantization_config.fmt: must be one of e4m3, got 'e5m2'"),
+        (FP8 | {"fmt": "e5m2"}, "quantization_config.fmt: must be one of e4m3, float8_e4m3fn, got 'e5m2'"),
         (FP8 | {"weight_block_size": [128]}, "weight_block_size: must be two whole numbers"),
         (FP8 | {"expert_dtype": "fp4"}, "expert_dtype: must be one of fp8, got 'fp4'"),
         (FP8 | {"modules_to_not_convert": ["w_o_hat"]}, "modules_to_not_convert: must name modules .*got 'w_o_hat'"),
