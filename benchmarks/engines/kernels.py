@@ -24,26 +24,19 @@ from paceline.sim.cost.kernel_tables import KernelTables
 from paceline.sim.cost.kernels import KernelCost, beside_kernels
 from paceline.traces.meta import ModelInfo
 from paceline.traces.parts import ModelParts, parts_of
-from paceline.traces.shapes import DecoderShape, Mixture, presets
+from paceline.traces.shapes import presets
 from scipy.optimize import least_squares
 
 from ..shared.report import parser_of
 from .fidelity import PAGE, bare, by_group, lengths, markdown, middle, terms_of, worst
 from .fit import CLOSE, left_out, sure_lines, weights
-from .rows import DEVICES, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
+from .rows import DEVICES, OTHERS, Predicted, Row, kept_rows, plain_step_s, predicted, predicted_s, rows_in
 
 TABLE = Path(__file__).parents[2] / "sim" / "cost" / "kernels.toml"
 # Share of the time of a row of the target's forward that choosing a drafted token takes, from rounds of eight rows.
 CHOICE = 0.5
 BEGIN, END = "<!-- made by benchmarks/engines/kernels.py -->", "<!-- end of kernels -->"
 FOLDERS = {device: name for name, device in DEVICES.items() if name.endswith("_sxm")}
-# A model of the rows without a preset: its layers are all alike, with keys and values of heads.
-_OTHERS = {
-    "MiniMax-M2.5": DecoderShape(
-        hidden=3072, layers=62, heads=48, kv_heads=8, head_size=128, intermediate=1536, vocabulary=200_064,
-        mixture=Mixture(experts=256, per_token=8, intermediate=1536),
-    ),
-}  # fmt: skip
 _DENSE = [replace(shape, mixture=None) for shape in presets().values() if shape.mixture is not None]  # for heads
 
 
@@ -75,8 +68,7 @@ class Kernels(NamedTuple):
 
 def parts(model: ModelInfo) -> ModelParts | None:
     """The parts of a row's model; None if unknown."""
-    known = _OTHERS.get(model.name)
-    return parts_of(model, _DENSE) if known is None else parts_of(known.info(model.name), [known])
+    return parts_of(model, (*_DENSE, *OTHERS.values()))
 
 
 class Costs:

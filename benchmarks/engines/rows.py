@@ -16,8 +16,9 @@ from typing import NamedTuple
 from paceline.sim.cost.base import CostModel
 from paceline.sim.cost.engines import EngineTerms
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.traces.meta import Experts, ModelInfo, Quantised
-from paceline.traces.shapes import head_of, presets
+from paceline.traces.meta import ModelInfo
+from paceline.traces.quantisation import quantised_weights
+from paceline.traces.shapes import FORMATS, DecoderShape, Latent, Mixture, QuantisedWeights, head_of, presets
 from paceline.traces.shapes_given import given_shapes
 
 HELD = 700  # tokens of a context, if a source does not state it
@@ -348,34 +349,27 @@ def _typed(folder: Path) -> Iterator[Row]:
         )
 
 
-class _Other(NamedTuple):
-    """A shape without a preset, from its published config."""
-
-    layers: int
-    hidden: int
-    outputs: int  # of all heads
-    beside: float  # parameters except experts
-    kv_bytes: int  # of keys and values of a token, at 16 bits
-    kv_heads: int  # 1: compressed
-    vocabulary: int
-    experts: Experts
-
-
-def _experts(number: int, per_token: int, layers: int, hidden: int, width: int) -> Experts:
-    return Experts(number=number, per_token=per_token, layers=layers, parameters=3 * hidden * width)
-
-
-# Compressed attention: outputs as for prompts, where keys have 192 and values 128 numbers a head. Steps do 3.4 times
-# that, but wait for memory.
-_DEEPSEEK = _Other(61, 7168, 128 * 160, 16.5e9, 61 * 576 * 2, 1, 129_280, _experts(256, 8, 58, 7168, 2048))
-_OTHERS = {
-    "MiniMax-M2.5": _Other(62, 3072, 48 * 128, 3.97e9, 62 * 4096, 8, 200_064, _experts(256, 8, 62, 3072, 1536)),
-    # half of its layers attend to 128 tokens
-    "gpt-oss-120b": _Other(36, 2880, 64 * 32, 2.0e9, 36 * 1024, 8, 201_088, _experts(128, 4, 36, 2880, 2880)),
+# Shapes without a preset, from their published configs.
+_DEEPSEEK = DecoderShape(
+    hidden=7168, layers=61, heads=128, kv_heads=128, head_size=1, intermediate=18_432, vocabulary=129_280,
+    latent=Latent(queries=1536, state=512, plain=128, turned=64, values=128),
+    mixture=Mixture(experts=256, per_token=8, intermediate=2048, shared=2048, dense_layers=3),
+)  # fmt: skip
+_KIMI = Mixture(experts=384, per_token=8, intermediate=2048, shared=2048, dense_layers=1)
+OTHERS = {
+    "MiniMax-M2.5": DecoderShape(
+        hidden=3072, layers=62, heads=48, kv_heads=8, head_size=128, intermediate=1536, vocabulary=200_064,
+        head_norms=48 + 8, mixture=Mixture(experts=256, per_token=8, intermediate=1536),
+    ),
+    "gpt-oss-120b": DecoderShape(
+        hidden=2880, layers=36, heads=64, kv_heads=8, head_size=64, intermediate=2880, vocabulary=201_088,
+        bias=True, output_bias=True, sinks=True,
+        mixture=Mixture(experts=128, per_token=4, intermediate=2880, bias=True),
+    ),
     "DeepSeek-R1": _DEEPSEEK,
     "DeepSeek-V3": _DEEPSEEK,
-    "Kimi-K2.5": _Other(61, 7168, 64 * 160, 11.0e9, 61 * 576 * 2, 1, 163_840, _experts(384, 8, 60, 7168, 2048)),
-}
+    "Kimi-K2.5": replace(_DEEPSEEK, heads=64, kv_heads=64, vocabulary=163_840, mixture=_KIMI),
+}  # fmt: skip
 _PRESETS = {
     "Qwen3-32B": "qwen-3-32b",
     "Llama-3.1-8B-Instruct": "llama-3.1-8b",
@@ -395,22 +389,21 @@ def _model(path: str, mode: str) -> ModelInfo | None:
             blocks = shape.quantised.model_copy(update={"bytes_per_parameter": _BLOCKS})
             return shape.model_copy(update={"quantised": blocks})
         return shape
-    if name not in _OTHERS:
+    decoder = OTHERS.get(name)
+    if decoder is None:
         return None
-    other = _OTHERS[name]
-    experts, table = other.experts, other.vocabulary * other.hidden
-    parameters = int(other.beside) + experts.all_parameters
     if name == "gpt-oss-120b":  # published in 4 bits
         weights = "mxfp4"
-    narrow = experts.all_parameters if weights in ("mxfp4", "nvfp4") else parameters - 2 * table
-    bytes_each, arithmetic = {"fp8": (_BLOCKS, "fp8"), "nvfp4": (0.5625, "fp4"), "mxfp4": (0.53125, None)}.get(
-        weights, (2.0, None)
-    )
-    quantised = Quantised(
-        format=weights, parameters=narrow, bytes_per_parameter=bytes_each, arithmetic=arithmetic, experts=True
-    )
-    return ModelInfo(
-        name=name, parameters=parameters, layers=other.layers, hidden_size=other.hidden,
-        kv_bytes_per_token=other.kv_bytes, dtype="bfloat16", experts=experts, quantised=quantised if weights else None,
-        attention_size=other.outputs, kv_heads=other.kv_heads, embedding_parameters=table,
-    )  # fmt: skip
+    if weights == "fp8":
+        held = quantised_weights(decoder, replace(FORMATS["fp8"], bytes_each=_BLOCKS))
+        decoder = replace(decoder, quantised=held)
+    elif weights:  # experts alone
+        held = QuantisedWeights(
+            format=FORMATS[weights], in_layers=0, of_layers=decoder.layers, is_even=True, experts=True, in_tables=0,
+            embedding=False,
+        )  # fmt: skip
+        decoder = replace(decoder, quantised=held)
+    shape = decoder.info(name)
+    if name == "gpt-oss-120b":  # half of its layers attend to 128 tokens
+        return shape.model_copy(update={"kv_bytes_per_token": shape.kv_bytes_per_token // 2})
+    return shape
