@@ -166,6 +166,13 @@ class DraftBlock(Record):
         return 1 if self.fed == "last" else 1 + length, held_tokens + new_tokens - 1
 
 
+class Windowed(Record):
+    """Layers that attend to the latest tokens alone."""
+
+    layers: int = Field(ge=1, le=MOST_COUNT)  # that do, at most all of the model's
+    tokens: int = Field(ge=1, le=MOST_COUNT)  # of the window
+
+
 class ModelInfo(SparseRecord):
     """One recorded model."""
 
@@ -190,9 +197,11 @@ class ModelInfo(SparseRecord):
     # of an embedding that the output does not share: a forward reads a row of it for a token. None, and then not
     # written: the output shares it, or it is unsaid
     embedding_parameters: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    # None, and then not written: every layer attends to all tokens, or it is unsaid
+    windowed: Windowed | None = None
 
     _unwritten: ClassVar[tuple[str, ...]] = (
-        *("quantised", "draft_block", "attention_size", "kv_heads", "embedding_parameters"),
+        *("quantised", "draft_block", "attention_size", "kv_heads", "embedding_parameters", "windowed"),
     )
 
     @model_validator(mode="after")
@@ -211,6 +220,8 @@ class ModelInfo(SparseRecord):
                 raise ValueError(f"quantised.parameters must be in [{least}, {most}], got {quantised.parameters}")
         if experts is not None and experts.layers > self.layers:
             raise ValueError(f"experts.layers must be at most layers, {self.layers}, got {experts.layers}")
+        if self.windowed is not None and self.windowed.layers > self.layers:
+            raise ValueError(f"windowed.layers must be at most layers, {self.layers}, got {self.windowed.layers}")
         if experts is not None and every >= self.parameters:
             raise ValueError(f"parameters must be more than those of all experts, {every}, got {self.parameters}")
         if looked_up >= self.parameters - every:
@@ -237,7 +248,7 @@ class ModelInfo(SparseRecord):
 
     def as_said_by(self, other: "ModelInfo") -> "ModelInfo":
         """The shape without what `other` leaves unsaid, as older recordings do."""
-        unsaid = ("attention_size", "kv_heads", "embedding_parameters")
+        unsaid = ("attention_size", "kv_heads", "embedding_parameters", "windowed")
         return self.model_copy(update={name: None for name in unsaid if getattr(other, name) is None})
 
     @property

@@ -22,7 +22,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from ..base.errors import ArgumentError
-from .meta import WIDTHS, Arithmetic, DraftBlock, Experts, ModelInfo, Quantised
+from .meta import WIDTHS, Arithmetic, DraftBlock, Experts, ModelInfo, Quantised, Windowed
 
 # Bytes of a key's or a value's number, by the formats that caches have.
 KV_WIDTHS: dict[str, float] = {**WIDTHS, "fp8": 1, "int8": 1, "nvfp4": 0.5625}
@@ -141,6 +141,7 @@ class DecoderShape:
     head_norms: int = 0  # of D, in a layer
     dtype: str = "bfloat16"  # of activations, and of weights and cache unless given below
     mixture: Mixture | None = None  # of experts; None: every layer is dense
+    windowed: Windowed | None = None  # layers that attend to a window alone; None: none
     sinks: bool = False  # whether each head has a logit of its own beside those of keys
     latent: Latent | None = None  # compressed keys and values; None: each head of `kv_heads` has its own
     quantised: QuantisedWeights | None = None  # weights in a narrower format; None: none are
@@ -231,6 +232,7 @@ class DecoderShape:
             attention_size=None if wide == self.hidden else wide,
             kv_heads=self.kv_heads if latent is None else 1,
             embedding_parameters=None if self.tied else self.table_parameters,
+            windowed=self.windowed,
         )
 
     @property
@@ -251,9 +253,12 @@ class DecoderShape:
 @cache
 def presets() -> Mapping[str, DecoderShape]:
     """Every known model by name, as published configs give it (`presets.toml`); vision towers are left out."""
-    shapes = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
-    mixtures = {name: Mixture(**shape.pop("mixture")) for name, shape in shapes.items() if "mixture" in shape}
-    return {name: DecoderShape(**shape, mixture=mixtures.get(name)) for name, shape in shapes.items()}
+    found = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
+    parts: dict[str, Any] = {"mixture": Mixture, "windowed": Windowed}
+    return {
+        name: DecoderShape(**{key: parts[key](**said) if key in parts else said for key, said in shape.items()})
+        for name, shape in found.items()
+    }
 
 
 # Of the published EAGLE-3 heads for Llama, Vicuna and Qwen: tokens that they can draft.
@@ -341,7 +346,7 @@ def medusa(name: str, *, hidden: int, vocabulary: int, dtype: str, heads: int, l
 def _head_layers(target: DecoderShape, layers: int) -> DecoderShape:
     """Such layers with the target's output; the embedding is the target's, and not counted."""
     mixture = None if target.mixture is None else replace(target.mixture, dense_layers=0)
-    return replace(target, layers=layers, quantised=None, tied=True, mixture=mixture)
+    return replace(target, layers=layers, quantised=None, tied=True, mixture=mixture, windowed=None)
 
 
 def _info(target: DecoderShape, name: str, parameters: int, layers: int) -> ModelInfo:
@@ -573,5 +578,9 @@ def _submodel(own: ModelInfo, was: ModelInfo | None, whole: ModelInfo, decoder: 
         raise ArgumentError(
             f"`models` must give {own.name} a shape too, a submodel of {whole.name}, which gets another: {why}"
         )
-    layers = (2 * own.layers * whole.layers + was.layers) // (2 * was.layers)
-    return replace(decoder, layers=max(1, layers))
+    layers = max(1, (2 * own.layers * whole.layers + was.layers) // (2 * was.layers))
+    windowed = decoder.windowed
+    if windowed is not None:
+        kept = (2 * windowed.layers * layers + decoder.layers) // (2 * decoder.layers)
+        windowed = Windowed(layers=kept, tokens=windowed.tokens) if kept else None
+    return replace(decoder, layers=layers, windowed=windowed)

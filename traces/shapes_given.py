@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..base.errors import ArgumentError, known_are, repeated
 from ..base.files import checked_config, checked_json
 from .errors import TraceFormatError
-from .meta import MOST, WIDTHS, DraftBlock, ModelInfo
+from .meta import MOST, WIDTHS, DraftBlock, ModelInfo, Windowed
 from .quantisation import CONFIG, quantised_decoder, quantised_weights
 from .shapes import (
     EAGLE3_FEATURES,
@@ -53,6 +53,9 @@ class _Family(NamedTuple):
     mixture: str = ""  # of experts, the key of the config for how many; "" for none
     sinks: bool = False  # see `DecoderShape`
     latent: bool = False  # whether keys and values are compressed
+    # Layers with a window, if the config says how long: all, those of `use_sliding_window`, or all but each n-th
+    windows: Literal["", "all", "asked"] | int = ""
+    window: int | None = None  # by default
     sizes: Mapping[str, int] = {}  # that configs leave out where they are these, by their keys
 
 
@@ -65,23 +68,30 @@ _MINISTRAL3 = ("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration")
 _DEEPSEEK_V3 = _Family(("DeepseekV3ForCausalLM",), bias_key="", mixture="n_routed_experts", latent=True)
 _TYPES: dict[str, _Family] = {
     "llama": _Family(_LLAMA, mlp_bias_key="mlp_bias"),
-    "mistral": _Family(_MISTRAL, bias_key=""),
-    "qwen2": _Family(("Qwen2ForCausalLM",), bias=True, bias_key="", output_bias=False),
-    "qwen3": _Family(("Qwen3ForCausalLM",), head_norms=2, head_size=128),
+    "mistral": _Family(_MISTRAL, bias_key="", windows="all", window=4096),
+    "qwen2": _Family(("Qwen2ForCausalLM",), bias=True, bias_key="", output_bias=False, windows="asked", window=4096),
+    "qwen3": _Family(("Qwen3ForCausalLM",), head_norms=2, head_size=128, windows="asked", window=4096),
     "gemma": _Family(("GemmaForCausalLM",), head_size=256, tied=True),
-    "gemma2": _Family(("Gemma2ForCausalLM",), norms=4, head_size=256, tied=True),
-    "gemma3_text": _Family(_GEMMA3, norms=4, head_norms=2, head_size=256, tied=True, sizes=_GEMMA3_SIZES),
-    "phi3": _Family(("Phi3ForCausalLM",), bias_key=""),
+    "gemma2": _Family(("Gemma2ForCausalLM",), norms=4, head_size=256, tied=True, windows=2, window=4096),
+    "gemma3_text": _Family(
+        _GEMMA3, norms=4, head_norms=2, head_size=256, tied=True, sizes=_GEMMA3_SIZES, windows=6, window=4096
+    ),
+    "phi3": _Family(("Phi3ForCausalLM",), bias_key="", windows="all"),
     "glm4": _Family(("Glm4ForCausalLM",), norms=4, bias=True, output_bias=False, head_size=128),
     "granite": _Family(("GraniteForCausalLM",), mlp_bias_key="mlp_bias"),
-    "smollm3": _Family(("SmolLM3ForCausalLM",), mlp_bias_key="mlp_bias", tied=True),
-    "ministral3": _Family(_MINISTRAL3, bias_key="", head_size=128),
-    "exaone4": _Family(("Exaone4ForCausalLM",), head_norms=2, bias_key=""),
+    "smollm3": _Family(("SmolLM3ForCausalLM",), mlp_bias_key="mlp_bias", tied=True, windows="asked"),
+    "ministral3": _Family(_MINISTRAL3, bias_key="", head_size=128, windows="all"),
+    "exaone4": _Family(("Exaone4ForCausalLM",), head_norms=2, bias_key="", windows=4, window=4096),
     "olmo2": _Family(("Olmo2ForCausalLM",), head_norms=None),
-    "olmo3": _Family(("Olmo3ForCausalLM",), head_norms=None),
-    "mixtral": _Family(("MixtralForCausalLM",), bias_key="", mixture="num_local_experts"),
-    "qwen2_moe": _Family(_QWEN2_MOE, bias=True, bias_key="qkv_bias", output_bias=False, mixture="num_experts"),
-    "qwen3_moe": _Family(("Qwen3MoeForCausalLM",), head_norms=2, mixture="num_experts"),
+    "olmo3": _Family(("Olmo3ForCausalLM",), head_norms=None, windows=4, window=4096),
+    "mixtral": _Family(("MixtralForCausalLM",), bias_key="", mixture="num_local_experts", windows="all"),
+    "qwen2_moe": _Family(
+        _QWEN2_MOE, bias=True, bias_key="qkv_bias", output_bias=False, mixture="num_experts", windows="asked",
+        window=4096,
+    ),
+    "qwen3_moe": _Family(
+        ("Qwen3MoeForCausalLM",), head_norms=2, mixture="num_experts", windows="asked", window=4096
+    ),
     "glm4_moe": _Family(
         ("Glm4MoeForCausalLM",), head_norms=2, head_norms_key="use_qk_norm", output_bias=False,
         mixture="n_routed_experts",
@@ -90,7 +100,7 @@ _TYPES: dict[str, _Family] = {
         ("MiniMaxM2ForCausalLM",), head_norms=None, bias_key="", head_size=128, mixture="num_local_experts"
     ),
     "gpt_oss": _Family(
-        ("GptOssForCausalLM",), bias=True, head_size=64, mixture="num_local_experts", sinks=True
+        ("GptOssForCausalLM",), bias=True, head_size=64, mixture="num_local_experts", sinks=True, windows=2, window=128
     ),
     "deepseek_v3": _DEEPSEEK_V3,
     "kimi_k2": _DEEPSEEK_V3,
@@ -299,9 +309,12 @@ class _Config:
         family = _TYPES[kind]
         for key in (key for key in _OTHER_LAYERS if self._get(key) and not (family.latent and key == "kv_lora_rank")):
             raise self._error(key, "must be absent, layers that differ have no shape in common", "one")
-        for one in self._list(self._keys, "layer_types"):
+        layers, kinds = self._count("num_hidden_layers"), self._list(self._keys, "layer_types")
+        for one in kinds:
             if one not in _ATTENTION:
                 raise self._error("layer_types", f"must hold {', '.join(_ATTENTION)} alone, of model_type {kind}", one)
+        if kinds and len(kinds) != layers:
+            raise self._error("layer_types", f"must hold one for each layer, {layers}", len(kinds))
         self._refuse_near({"head_dim"} if family.latent else set())
         bias = self._flag(family.bias_key, otherwise=family.bias) if family.bias_key else family.bias
         hidden, sizes = self._count("hidden_size"), family.sizes
@@ -311,7 +324,7 @@ class _Config:
             head_norms = 0
         decoder = DecoderShape(
             hidden=hidden,
-            layers=self._count("num_hidden_layers"),
+            layers=layers,
             heads=heads,
             kv_heads=kv_heads,
             head_size=1 if family.latent else self._head_size(family, hidden, heads),
@@ -325,12 +338,31 @@ class _Config:
             head_norms=heads + kv_heads if head_norms is None else head_norms,
             dtype=self._dtype(),
             mixture=self._mixture(kind, family.mixture) if family.mixture else None,
+            windowed=self._windowed(family, layers, kinds),
             sinks=family.sinks,
             latent=self._latent() if family.latent else None,
         )
         if decoder.parameters > MOST_PARAMETERS:
             raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", decoder.parameters)
         return decoder
+
+    def _windowed(self, family: _Family, layers: int, kinds: Sequence[str]) -> Windowed | None:
+        """Layers that attend to a window alone, where the config names them, or by its family."""
+        rule = family.windows
+        if rule == "asked" and not self._flag("use_sliding_window", otherwise=False):
+            return None
+        if not rule or self._keys.get("sliding_window", family.window) in (None, 0):
+            return None
+        tokens = self._count("sliding_window", otherwise=family.window)
+        if kinds:
+            number = sum(one == "sliding_attention" for one in kinds)
+        elif rule == "asked":
+            raise self._error("layer_types", "must be there, with use_sliding_window", None)
+        elif rule == "all":
+            number = layers
+        else:
+            number = layers - layers // self._count("sliding_window_pattern", otherwise=rule)
+        return Windowed(layers=number, tokens=tokens) if number else None
 
     def _refuse_near(self, unread: Collection[str]) -> None:
         """Raise for a key that may stand for one that is left out, unless it is not read."""

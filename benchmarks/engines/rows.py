@@ -16,7 +16,7 @@ from typing import NamedTuple
 from paceline.sim.cost.base import CostModel
 from paceline.sim.cost.engines import EngineTerms
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.traces.meta import ModelInfo
+from paceline.traces.meta import ModelInfo, Windowed
 from paceline.traces.quantisation import quantised_weights
 from paceline.traces.shapes import FORMATS, DecoderShape, Latent, Mixture, QuantisedWeights, head_of, presets
 from paceline.traces.shapes_given import given_shapes
@@ -363,7 +363,7 @@ OTHERS = {
     ),
     "gpt-oss-120b": DecoderShape(
         hidden=2880, layers=36, heads=64, kv_heads=8, head_size=64, intermediate=2880, vocabulary=201_088,
-        bias=True, output_bias=True, sinks=True,
+        bias=True, output_bias=True, sinks=True, windowed=Windowed(layers=18, tokens=128),
         mixture=Mixture(experts=128, per_token=4, intermediate=2880, bias=True),
     ),
     "DeepSeek-R1": _DEEPSEEK,
@@ -403,7 +403,4 @@ def _model(path: str, mode: str) -> ModelInfo | None:
             embedding=False,
         )  # fmt: skip
         decoder = replace(decoder, quantised=held)
-    shape = decoder.info(name)
-    if name == "gpt-oss-120b":  # half of its layers attend to 128 tokens
-        return shape.model_copy(update={"kv_bytes_per_token": shape.kv_bytes_per_token // 2})
-    return shape
+    return decoder.info(name)

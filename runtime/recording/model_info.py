@@ -8,7 +8,8 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...base.errors import ArgumentError
-from ...traces.meta import Experts, ModelInfo, NgramInfo
+from ...traces.meta import Experts, ModelInfo, NgramInfo, Windowed
+from ..forward import layer_windows
 from ..pools.heads import SubsetHead
 from ..pools.members import LoadedMember, table_of_its_own
 
@@ -37,7 +38,14 @@ def model_info(member: LoadedMember, *, submodel_of: str | None = None) -> Model
         attention_size=_attention_size(member.model.config),
         kv_heads=member.kv_heads,
         embedding_parameters=_looked_up(member.model),
+        windowed=_windowed(member.model.config),
     )
+
+
+def _windowed(config: PreTrainedConfig) -> Windowed | None:
+    """Layers that attend to a window alone; None where there are none."""
+    windows = [window for window in layer_windows(config) if window is not None]
+    return Windowed(layers=len(windows), tokens=windows[0]) if windows else None
 
 
 def _attention_size(config: PreTrainedConfig) -> int | None:

@@ -35,7 +35,7 @@ from .kernel_tables import (
     Curve,
     KernelTables,
 )
-from .roofline import REDUCES, SHEET, Device, check_memory, device_called, device_sheet
+from .roofline import REDUCES, SHEET, Device, check_memory, device_called, device_sheet, windows_notes
 
 # Experts of a layer are not equally busy: a power law with this exponent, as in the tables' own project.
 DISTRIBUTION = "power_law_1.2"
@@ -337,6 +337,7 @@ class KernelCost(ShapedCost):
         if self._device not in engines()[engine]:
             notes += (f"what tables lack was measured on {', '.join(engines()[engine])} alone, not on {self._device}",)
         notes += self._beside.terms.elsewhere(self._sure)
+        notes += windows_notes(self._models.values(), "these tables count, and memory holds, all tokens")
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
         if self._mixtures:

@@ -1,11 +1,11 @@
 """Seconds of a forward from a model's shape and the published figures of an accelerator, which `devices.toml` has."""
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
-from math import log2
+from math import ceil, inf, log2
 
 from ...base.errors import ArgumentError
 from ...traces.meta import WIDTHS, Experts, ModelInfo
@@ -81,8 +81,8 @@ class RooflineCost(ShapedCost):
 
     Arithmetic: 2 x parameters x new tokens, and 4 x layers x heads' outputs x new tokens x the context a new token
     attends to in the mean, what its row holds and half of what is fed. Memory: every weight once, and the keys and
-    values of all tokens held. Neither counts an embedding that the output does not share. Peak figures: a lower bound
-    on seconds.
+    values of all tokens held. Layers with a window attend to and read no more than it, as if rows were equally long.
+    Neither counts an embedding that the output does not share. Peak figures: a lower bound on seconds.
 
     Of a mixture of experts, arithmetic counts the parameters that a token uses, and memory the experts that the new
     tokens of all rows use in the mean (`Experts.touched`). Device memory holds all of them. Quantised weights are read
@@ -144,6 +144,7 @@ class RooflineCost(ShapedCost):
         self._mixtures = tuple(model.name for model in models if model.experts is not None)
         self._blocks = {model.name: model.draft_block for model in models if model.draft_block is not None}
         self._quantised = tuple(_weights_note(device, model) for model in models if model.quantised is not None)
+        self._models = models
         self._evenly = tuple(
             model.name for model in models if tensor_parallel > 1 and model.kv_bytes_per_token and not model.kv_heads
         )
@@ -163,27 +164,24 @@ class RooflineCost(ShapedCost):
     ) -> float:
         """See `CostModel`: arithmetic is over tokens attended to, memory over tokens read."""
         terms = self._of(model)
-        arithmetic_s, memory_s = self.busy_s(
-            model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
-        )
-        busy_s = max(arithmetic_s, memory_s - terms.held_s * (context_tokens - read_tokens))
+        arithmetic_s = terms.arithmetic_s(num_rows, new_tokens, context_tokens)
+        busy_s = max(arithmetic_s, terms.memory_s(num_rows, new_tokens, read_tokens))
         return busy_s + terms.beside_s(num_rows, new_tokens)
 
     def busy_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> tuple[float, float]:
         """Seconds of (arithmetic, memory) of one forward; they overlap. Arguments as of `forward_s`."""
-        terms = self._of(model)
-        attended = (context_tokens + (new_tokens + num_rows) / 2) / num_rows
-        arithmetic_s = new_tokens * (terms.token_s + terms.attended_s * attended)
-        return arithmetic_s, terms.read_s(new_tokens) + terms.held_s * (context_tokens + new_tokens)
+        terms, counts = self._of(model), (num_rows, new_tokens, context_tokens)
+        return terms.arithmetic_s(*counts), terms.memory_s(*counts)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
-        """See `CostModel`: arithmetic and memory are a line each, and the larger one counts."""
+        """See `CostModel`: arithmetic and memory are a line each until windows are full, and the larger one counts."""
         terms = self._of(model)
-        attended_s = terms.attended_s * new_tokens / num_rows
-        arithmetic_s = new_tokens * terms.token_s + attended_s * (new_tokens + num_rows) / 2
-        memory_s = terms.read_s(new_tokens) + terms.held_s * new_tokens
-        start, end, start_s, slope_s = upper_line((arithmetic_s, attended_s), (memory_s, terms.held_s), context_tokens)
-        return ContextLine(start, end, start_s + terms.beside_s(num_rows, new_tokens), slope_s)
+        lines = terms.lines(num_rows, new_tokens, context_tokens)
+        start, end = max(line.start for line in lines), min(line.end for line in lines)
+        one, other = ((line.start_s + line.slope_s * (start - line.start), line.slope_s) for line in lines)
+        first, last, start_s, slope_s = upper_line(one, other, context_tokens - start)
+        beside_s = terms.beside_s(num_rows, new_tokens)
+        return ContextLine(start + first, min(end, start + last), start_s + beside_s, slope_s)
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
@@ -192,6 +190,7 @@ class RooflineCost(ShapedCost):
         if self._evenly:
             split = f"not said, so their cache is split evenly over {self._tensor_parallel} devices"
             notes += (f"heads of keys and values of {', '.join(self._evenly)}: {split}",)
+        notes += windows_notes(self._models, "memory under load holds keys and values of all tokens")
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
         if self._mixtures:
@@ -225,11 +224,13 @@ class _Terms:
     """Seconds of a forward of one model on its devices."""
 
     token_s: float  # of arithmetic, for a new token
-    attended_s: float  # of arithmetic, for a new token and a token it attends to
+    # of arithmetic, for a new token and a token it attends to: in layers that attend to all, and in those with a window
+    attended_s: tuple[float, float]
+    window: float  # tokens of it, infinite without one
     weights_s: float  # of reading every weight once
     experts: Experts | None  # of a mixture of experts
     expert_s: float  # of reading one expert in each layer with experts
-    held_s: float  # of reading the keys and values of one token
+    held_s: tuple[float, float]  # of reading the keys and values of one token, by the same layers
     launch_s: float  # of launches and of starting all-reduces
     reduced_s: float  # of all-reduces' bytes for a new token
     row_s: float  # per row
@@ -239,6 +240,35 @@ class _Terms:
         """Of all outside arithmetic and memory traffic."""
         seconds = self.launch_s + self.reduced_s * new_tokens + self.row_s * num_rows
         return seconds if new_tokens == num_rows else seconds + self.wide_s
+
+    def arithmetic_s(self, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Of multiplying; rows count as equally long."""
+        attended = (context_tokens + (new_tokens + num_rows) / 2) / num_rows
+        in_all_s, in_windows_s = self.attended_s
+        return new_tokens * (self.token_s + in_all_s * attended + in_windows_s * min(attended, self.window))
+
+    def memory_s(self, num_rows: int, new_tokens: int, held_tokens: int) -> float:
+        """Of reading weights, keys and values, and of writing those of new tokens."""
+        in_all_s, in_windows_s = self.held_s
+        windows = min(held_tokens, num_rows * self.window)
+        read_s = in_all_s * (held_tokens + new_tokens) + in_windows_s * (windows + new_tokens)
+        return self.read_s(new_tokens) + read_s
+
+    def lines(self, num_rows: int, new_tokens: int, context_tokens: int) -> tuple[ContextLine, ContextLine]:
+        """Both by tokens held, as far as windows stay full or stay not."""
+        full = num_rows * self.window
+        parts = (
+            (self.arithmetic_s, self.attended_s, new_tokens / num_rows, full - (new_tokens + num_rows) / 2),
+            (self.memory_s, self.held_s, 1.0, full),
+        )
+        found = []
+        for seconds, (in_all_s, in_windows_s), times, bend in parts:
+            start, end, slope_s = 0, bend, in_all_s + in_windows_s
+            if context_tokens >= bend:
+                start, end, slope_s = max(0, ceil(bend)), inf, in_all_s
+            end = end if end == inf else ceil(end)
+            found.append(ContextLine(start, end, seconds(num_rows, new_tokens, start), slope_s * times))
+        return found[0], found[1]
 
     def read_s(self, new_tokens: int) -> float:
         """Of reading the weights that `new_tokens` use, each once."""
@@ -263,6 +293,9 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
         reduce_s = device.link_latency_s
         if engine is not None:
             per_byte_s, reduce_s = per_byte_s / engine.link, engine.reduce_s * log2(num_devices)
+    windowed = 0.0 if model.windowed is None else model.windowed.layers / model.layers
+    held_bytes = model.kv_bytes_on(num_devices)
+    attended_s = 4.0 * model.layers * (model.attention_size or model.hidden_size)
     layer_s = device.layer_launch_s if engine is None else engine.width_s * model.hidden_size
     launch_s = model.layers * (layer_s + REDUCES * reduce_s)
     if engine is not None:
@@ -272,11 +305,12 @@ def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTer
         launch_s += engine.draft_step_s if drafts else 0.0
     return _Terms(
         token_s=2.0 * _multiplied(device, model, peak, narrow) / flops_per_s,
-        attended_s=4.0 * model.layers * (model.attention_size or model.hidden_size) / flops_per_s,
+        attended_s=(attended_s * (1 - windowed) / flops_per_s, attended_s * windowed / flops_per_s),
+        window=inf if model.windowed is None else model.windowed.tokens,
         weights_s=read_bytes / bytes_per_s,
         experts=experts,
         expert_s=0.0 if experts is None else experts.layers * experts.parameters * expert_width / bytes_per_s,
-        held_s=model.kv_bytes_on(num_devices) / bytes_per_s,
+        held_s=(held_bytes * (1 - windowed) / bytes_per_s, held_bytes * windowed / bytes_per_s),
         launch_s=launch_s,
         reduced_s=model.layers * REDUCES * model.hidden_size * width * per_byte_s,
         row_s=0.0 if engine is None else engine.draft_row_s if drafts else engine.row_s,
@@ -297,6 +331,16 @@ def _multiplied(device: Device, model: ModelInfo, peak: float, narrow: float) ->
     idle = experts.all_parameters - experts.active_parameters if experts is not None and quantised.experts else 0
     quick = quantised.parameters - idle - (looked_up if quantised.embedding else 0)
     return multiplied - quick + quick * peak / (fast * narrow)
+
+
+def windows_notes(models: Iterable[ModelInfo], told: str) -> tuple[str, ...]:
+    """A line for each model with windows, which ends in `told`."""
+    shapes = ((model, model.windowed) for model in models)
+    return tuple(
+        f"{model.name}: {windowed.layers} of {model.layers} layers attend to {windowed.tokens:,} tokens; {told}"
+        for model, windowed in shapes
+        if windowed is not None
+    )
 
 
 def _weights_note(device: Device, model: ModelInfo) -> str:

@@ -31,6 +31,17 @@ VARIANTS = {
     "mixtral": {"num_local_experts": (2, 4), **TIED},
     "qwen2_moe": {"qkv_bias": (False, True), **SPARSE},
     "qwen3_moe": {"attention_bias": (False, True), **SPARSE},
+    "phi3": {"sliding_window": (None, 7), **TIED},
+    "glm4": {"attention_bias": (False, True), **TIED},
+    "granite": {"attention_bias": (False, True), "mlp_bias": (False, True), **TIED},
+    "smollm3": {"attention_bias": (False, True), "use_sliding_window": (False, True), "sliding_window": (7,)},
+    "ministral3": {**TIED},
+    "exaone4": {"sliding_window": (7,), **TIED},
+    "olmo2": {"attention_bias": (False, True), **TIED},
+    "olmo3": {"attention_bias": (False, True), **TIED},
+    "glm4_moe": {"attention_bias": (False, True), "use_qk_norm": (False, True), "first_k_dense_replace": (1, 3)},
+    "minimax_m2": {"head_dim": (8, 16), **TIED},
+    "gpt_oss": {"attention_bias": (False, True), **TIED},
 }
 CASES = [
     (model_type, dict(zip(changes, values, strict=True)))

@@ -33,7 +33,7 @@ def config(architecture, model_type, *sizes, **more):
 
 
 LLAMA = config("LlamaForCausalLM", "llama", 4096, 32, 32, 8, 14_336, 128_256)
-GEMMA_TEXT = config("", "gemma3_text", 5376, 62, 32, 16, 21_504, 262_208, head_dim=128)
+GEMMA_TEXT = config("", "gemma3_text", 5376, 62, 32, 16, 21_504, 262_208, head_dim=128, sliding_window=1024)
 SAID_OUTSIDE = {"architectures", "tie_word_embeddings", "torch_dtype"}
 GEMMA = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "dtype": "bfloat16",
          "text_config": {key: value for key, value in GEMMA_TEXT.items() if key not in SAID_OUTSIDE}}  # fmt: skip
@@ -112,7 +112,7 @@ def test_biases_that_a_config_gives_and_what_it_leaves_out(tmp_path):
     assert feed_forward.parameters - plain.parameters == 32 * (2 * 14_336 + 4096)
     # Mistral has none, whatever its config says.
     mistral = {**LLAMA, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "attention_bias": True}
-    assert shape(tmp_path, mistral) == plain
+    assert shape(tmp_path, mistral | {"sliding_window": None}) == plain
     without = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
     assert shape(tmp_path, without).kv_bytes_per_token == 32 * 2 * 32 * 128 * 2
     tied = shape(tmp_path, {**LLAMA, "tie_word_embeddings": True})
@@ -126,24 +126,35 @@ def test_a_dtype_may_be_called_as_torch_prints_it(tmp_path):
     refused(tmp_path, differing, "torch_dtype: must be dtype, float32, got 'torch.bfloat16'")
 
 
-# Each changes what some families have.
-VARIANTS = ({}, {"attention_bias": True}, {"attention_bias": False}, {"mlp_bias": True, "tie_word_embeddings": True},
-            {"use_qk_norm": True, "tie_word_embeddings": False}, {"first_k_dense_replace": 2, "n_shared_experts": 2},
-            {"q_lora_rank": None}, {"num_key_value_heads": 8})  # fmt: skip
+@pytest.mark.parametrize("said", [{}, {"q_lora_rank": None}, {"first_k_dense_replace": 4}, {"n_shared_experts": 2}])
+def test_parameters_beside_compressed_keys_and_values_are_those_that_transformers_builds(tmp_path, said):
+    sizes = dict(zip(SIZES, (256, 4, 8, 8, 512, 1000), strict=True)) | {"pad_token_id": 0}
+    built = CONFIG_MAPPING["deepseek_v3"](**sizes, **said)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(built)
+    found = shape(tmp_path, built.to_dict() | {"architectures": ["DeepseekV3ForCausalLM"], "dtype": "bfloat16"})
+    assert found.parameters == sum(weights.numel() for weights in model.parameters())
 
 
 @pytest.mark.parametrize("kind", MODEL_TYPES)
-def test_parameters_are_those_of_the_model_that_transformers_builds(tmp_path, kind):
-    sizes = dict(zip(SIZES, (256, 4, 8, 2, 512, 1000), strict=True)) | {"pad_token_id": 0}
-    for variant in VARIANTS:
-        if kind == "deepseek_v3" and variant.get("attention_bias"):
-            continue  # refused
-        head = {} if kind == "deepseek_v3" else {"head_dim": 48}
-        built = CONFIG_MAPPING[kind](**{**sizes, **head, **variant})
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(built)
-        found = shape(tmp_path, built.to_dict() | {"architectures": [KNOWN_AS[kind]], "dtype": "bfloat16"})
-        assert found.parameters == sum(weights.numel() for weights in model.parameters()), variant
+@pytest.mark.parametrize("asked", [{}, {"sliding_window": None}, {"sliding_window": 512, "use_sliding_window": True}])
+def test_windows_are_those_that_transformers_takes(tmp_path, kind, asked):
+    if kind == "exaone4" and asked == {"sliding_window": None}:
+        asked = asked | {"layer_types": ["full_attention"] * 9}  # else its pattern is of no layers
+    sizes = dict(zip(SIZES, (256, 9, 8, 8, 512, 1000), strict=True)) | {"max_window_layers": 5}
+    built = CONFIG_MAPPING[kind](**sizes, **asked)
+    said = built.to_dict() | {"architectures": [KNOWN_AS[kind]], "dtype": "bfloat16"}
+    window = built.sliding_window if hasattr(CONFIG_MAPPING[kind](), "sliding_window") else None
+    kinds = getattr(built, "layer_types", None)
+    if kind == "qwen3_moe" and window:  # of all layers, which its config does not list
+        refused(tmp_path, said, "layer_types: must be there, with use_sliding_window")
+        return
+    layers = 9 if kinds is None else kinds.count("sliding_attention")
+    known = {"layers": layers, "tokens": window} if window and layers else None
+    found = shape(tmp_path, said).windowed
+    assert (found and found.model_dump()) == known
+    if known and kinds and not said.get("use_sliding_window"):  # older configs do not list layers
+        assert shape(tmp_path, {key: one for key, one in said.items() if key != "layer_types"}).windowed == found
 
 
 @pytest.mark.parametrize(
@@ -218,7 +229,7 @@ def test_a_size_that_a_config_leaves_out_is_what_transformers_takes(tmp_path, ki
 def test_gemma_3_is_published_without_the_sizes_that_transformers_takes(tmp_path, preset, left_out):
     like = presets()[preset]
     sizes = (like.hidden, like.layers, like.heads, like.kv_heads, like.intermediate, like.vocabulary)
-    text = config("", "gemma3_text", *sizes, head_dim=like.head_size)
+    text = config("", "gemma3_text", *sizes, head_dim=like.head_size, sliding_window=1024)
     kept = {key: value for key, value in text.items() if key not in {*SAID_OUTSIDE, *left_out}}
     assert shape(tmp_path, GEMMA | {"text_config": kept}, "target") == like.info("target")
     usual = CONFIG_MAPPING["gemma3_text"]()

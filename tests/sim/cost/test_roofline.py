@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import LOOKUP_S, DraftTerms
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.traces.meta import WIDTHS, DraftBlock, Experts, ModelInfo, Quantised
+from paceline.traces.meta import WIDTHS, DraftBlock, Experts, ModelInfo, Quantised, Windowed
 from paceline.traces.shapes import presets
 from paceline.traces.shapes_given import given_shapes
 from pydantic import ValidationError
@@ -60,6 +60,38 @@ def test_an_embedding_that_the_output_does_not_share_is_neither_read_nor_multipl
     assert seconds(cost, 1, held=10) == pytest.approx((4 * 100_000 + 350_000 + 400 * 11) / 1e11 + LAUNCH)
     multiplied = 100_000 + 700_000 / 4
     assert seconds(cost, 1000, held=24) == pytest.approx((2e3 * multiplied + 1200 * 1000 * 524.5) / 1e12 + LAUNCH)
+
+
+def test_layers_with_a_window_read_no_more_than_it():
+    cost = roofline(windowed=Windowed(layers=1, tokens=16))
+    # Of three layers one: in two rows it reads 2 x 16 of the tokens held.
+    assert seconds(cost, 2, rows=2, held=20) == pytest.approx((4e6 + 400 * 22) / 1e11 + LAUNCH)
+    read = 400 * (2 / 3 * (100 + 2) + 1 / 3 * (32 + 2))
+    assert seconds(cost, 2, rows=2, held=100) == pytest.approx((4e6 + read) / 1e11 + LAUNCH)
+    attended = 2 / 3 * 524.5 + 1 / 3 * 16
+    assert seconds(cost, 1000, held=24) == pytest.approx((2e6 * 1000 + 1200 * 1000 * attended) / 1e12 + LAUNCH)
+    assert cost.shared_forward_s("m", num_rows=4, new_tokens=4, context_tokens=400, read_tokens=30) == pytest.approx(
+        (4e6 + 400 * 34) / 1e11 + LAUNCH
+    )
+    told = "m: 1 of 3 layers attend to 16 tokens; memory under load holds keys and values of all tokens"
+    assert cost.notes() == (told,)
+
+
+@given(
+    num_rows=st.integers(1, 8),
+    fed=st.integers(1, 600),
+    held=st.integers(0, 5000),
+    window=st.integers(1, 1200),
+    layers=st.integers(1, 3),
+)
+def test_seconds_with_windows_are_lines_of_tokens_held(num_rows, fed, held, window, layers):
+    cost = roofline(windowed=Windowed(layers=layers, tokens=window))
+    asked = {"num_rows": num_rows, "new_tokens": num_rows * fed}
+    line = cost.context_line("m", **asked, context_tokens=held)
+    assert line.start <= held < line.end
+    for context in {line.start, held, min(int(min(line.end, 10**6)) - 1, held + 700)}:
+        seconds = cost.forward_s("m", **asked, context_tokens=context)
+        assert line.start_s + line.slope_s * (context - line.start) == pytest.approx(seconds, rel=1e-12)
 
 
 @pytest.mark.parametrize(("heads", "read"), [(8, 400), (4, 400), (2, 800), (1, 1600), (3, 533), (None, 400)])
