@@ -53,7 +53,7 @@ class _Family(NamedTuple):
     mixture: str = ""  # of experts, the key of the config for how many; "" for none
     sinks: bool = False  # see `DecoderShape`
     latent: bool = False  # whether keys and values are compressed
-    # Layers with a window, if the config says how long: all, those of `use_sliding_window`, or all but each n-th
+    # Layers with a window, if the config says how long: all, those of `use_sliding_window`, or all except each n-th
     windows: Literal["", "all", "asked"] | int = ""
     window: int | None = None  # by default
     sizes: Mapping[str, int] = {}  # that configs leave out where they are these, by their keys
