@@ -158,6 +158,14 @@ class DecoderShape:
         return self._gated(self.intermediate, bias=self.feed_forward_bias)
 
     @property
+    def layer_matrices(self) -> int:
+        """Parameters of all layers' matrices together, without routers and routed experts."""
+        mixture, attention = self.mixture, sum(self.attention_matrices.values())
+        mixed = 0 if mixture is None else self.layers - mixture.dense_layers
+        shared = 0 if mixture is None else mixed * self._gated(mixture.shared)
+        return self.layers * attention + (self.layers - mixed) * self._gated(self.intermediate) + shared
+
+    @property
     def table_parameters(self) -> int:
         """Of the embedding, or of the output."""
         return self.vocabulary * self.hidden
@@ -274,12 +282,18 @@ def head_of(kind: str, target: DecoderShape, name: str) -> ModelInfo | None:
     """The shape of a head of this kind of `HEADS` for `target`; None of most with a layer of their own for a mixture.
 
     The feed-forward part of such a head does not follow from the target: published ones are dense, some have experts.
-    A mixture that comes with a prediction module has its layer in it; how that is quantised is not known.
+    A mixture that comes with a prediction module has a layer like its last one in it, in fp8 where all of its layers
+    are; of other formats it is not known.
     """
     assert kind in HEADS
-    predicts = target.mixture is not None and target.mixture.predicts and target.quantised is None
-    if target.mixture is not None and kind != "medusa" and not (kind == "mtp" and predicts):
-        return None
+    if target.mixture is not None and kind != "medusa":
+        if kind != "mtp" or not target.mixture.predicts:
+            return None
+        narrow = target.quantised
+        if narrow is not None and not (
+            narrow.format.name == "fp8" and narrow.experts and narrow.in_layers == target.layer_matrices
+        ):
+            return None
     if kind == "medusa":
         sizes: dict[str, Any] = {"hidden": target.hidden, "vocabulary": target.vocabulary, "dtype": target.dtype}
         return medusa(name, heads=MEDUSA_HEADS, **sizes)
@@ -308,7 +322,11 @@ def eagle(target: DecoderShape, name: str, *, layers: int = 1) -> ModelInfo:
     """
     joined = 2 * target.hidden * target.hidden
     whole = _head_layers(target, layers)
-    return _info(target, name, whole.parameters - whole.hidden + joined, layers)
+    head = _info(target, name, whole.parameters - whole.hidden + joined, layers)
+    if target.mixture is None or target.quantised is None:
+        return head
+    narrow = replace(target.quantised, in_layers=whole.layer_matrices, of_layers=layers, in_tables=0, embedding=False)
+    return head.model_copy(update={"quantised": narrow.quantised(layers, whole.experts)})
 
 
 def dflash(layers: DecoderShape, name: str, *, features: int, tokens: int) -> ModelInfo:

@@ -187,7 +187,14 @@ def test_the_prediction_module_of_a_mixture_has_a_layer_with_experts(tmp_path):
     own = experts + 3 * 1408 * 4096 + attention + 2 * 4096
     assert head.parameters == own + 2 * 4096 * 4096 + 151_552 * 4096
     assert (head.experts.layers, head.kv_bytes_per_token) == (1, 4 * 8 * 128)
-    for unlike in (GLM | {"num_nextn_predict_layers": 0}, GLM | {"quantization_config": {"quant_method": "fp8"}}):
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    _, narrow = given_shapes([f"t={written(tmp_path, GLM | {'quantization_config': fp8})}", "m=mtp"], "t")
+    matrices = 128 * 3 * 1408 * 4096 + 3 * 1408 * 4096 + 4096 * 128 * (96 + 16 + 96)
+    assert (narrow.quantised.parameters, narrow.quantised.experts) == (matrices, True)
+    assert narrow.quantised.bytes_per_parameter == 1 + 4 / 128**2
+    assert narrow.model_copy(update={"quantised": None}) == head
+    some = fp8 | {"modules_to_not_convert": ["self_attn"]}
+    for unlike in (GLM | {"num_nextn_predict_layers": 0}, GLM | {"quantization_config": some}):
         with pytest.raises(ValueError, match=r"m=mtp must be a config\.json or FILE\.json: what heads of a mixture"):
             given_shapes([f"t={written(tmp_path, unlike)}", "m=mtp"], "t")
 
