@@ -39,7 +39,8 @@ class ReplayOptions:
     cost: str | Path | None = opt(
         None,
         "What was measured with the recording (cpu, cuda, timed), a device (a100, h100, h200, b200, l40s, "
-        "rtx4090, ...; docs/costs.md), kernels:DIR of measured kernels, FILE.json, FILE.profile, here, the newest "
+        "rtx4090, ...; docs/costs.md) or your own in a FILE.toml, kernels:DIR of measured kernels, FILE.json, "
+        "FILE.profile, here, the newest "
         "profile of this machine, or a class, FILE.py:Class; "
         "default: what was measured; under a workload, the cluster's own.",
     )

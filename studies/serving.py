@@ -27,7 +27,7 @@ from ..runs.recorder import RepeatedIdError, ServingRecorder
 from ..runs.serving import ServingAbout, ServingLog, read_serving, write_serving
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.by_name import scaled_by_name
-from ..sim.cost.roofline import device_sheet
+from ..sim.cost.devices import device_named
 from ..sim.replay_tables import ReplayTables, tables_of
 from ..sim.serving.charges import to_ps
 from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
@@ -284,11 +284,12 @@ def serving_setting(
 
 
 def _check_device(cluster: Cluster, cost: object) -> None:
-    """Raise ArgumentError for the seconds of one device of the sheet with the memory of another."""
-    sheet = device_sheet()
-    if not isinstance(cost, str) or cost not in sheet:
+    """Raise ArgumentError for the seconds of one device with the memory of another."""
+    named = device_named(str(cost))
+    if named is None:
         return
-    others = sorted({device for replica in cluster.replicas for device in replica.placement.values()} - {cost})
+    own = {named.device.name}
+    others = sorted({device for replica in cluster.replicas for device in replica.placement.values()} - own)
     if others:
         rule = f"must be left out, or the device of `cluster`, {others[0]}: its memory and its seconds go together"
         raise ArgumentError(f"`cost` {rule}, got {cost}")

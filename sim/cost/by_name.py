@@ -16,6 +16,7 @@ from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
 from .base import CostModel
+from .devices import OWN_DEVICE, device_named
 from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_terms, engines, with_shares
 from .files import FileCost, TableCost, read_cost_file
 from .kernel_tables import KERNELS, KernelTables
@@ -146,15 +147,15 @@ def _unscaled(
     extrapolate: bool,
     allow_foreign_profile: bool,
 ) -> CostModel:
-    sheet = device_sheet()
     measured = recording.about.costs
     if allow_foreign_profile and not names_profile(name):
         raise ArgumentError(f"`allow_foreign_profile` is for profiles; {name} is none")
-    if name in sheet and name not in measured:
+    named = None if name in measured else device_named(name)
+    if named is not None:
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
-        terms, device = engine_terms(engine, name, source=recording.about.source), sheet[name]
-        remarks = (*lower_bound(name, engine, terms), *_unused(name, recording, tensor_parallel))
+        terms, device = engine_terms(engine, named.like, source=recording.about.source), named.device
+        remarks = (*lower_bound(device.name, engine, terms), *_unused(name, recording, tensor_parallel))
         if efficiency and terms is not None:
             terms = with_shares(terms, efficiency)
         elif efficiency:
@@ -187,11 +188,12 @@ def _unscaled(
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured tables; {name} answers for itself")
         return cost_of_class(COSTS.parse(name), recording)
-    known = sorted({*measured, *sheet, *COSTS.registered()})
+    known = sorted({*measured, *device_sheet(), *COSTS.registered()})
     if name == TIMED:
         held = "this recording holds no seconds of rounds or answers"
         raise ValueError(f"cost timed: {held}; {known_are('', known, 'or a FILE.json', where=SHEET)}")
-    raise ValueError(f"unknown cost {name!r}: {known_are(name, known, 'kernels:DIR', 'or a FILE.json', where=SHEET)}")
+    others = known_are(name, known, "kernels:DIR", "or a FILE.json", where=SHEET)
+    raise ValueError(f"unknown cost {name!r}: {others}; {OWN_DEVICE}")
 
 
 def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> TableCost:
@@ -259,15 +261,14 @@ def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) ->
             f"`on` is for seconds measured with the recording ({', '.join(recording.about.costs) or 'it holds none'}), "
             f"got `cost` {name}"
         )
-    sheet = device_sheet()
-    there = _of_sheet(sheet, "`on`", on.device)
+    there = _device("`on`", on.device)
     measured_on = measured_on_device(recording, on)
     if measured_on is None:
         raise ArgumentError(
             f"`on` {on.device} needs the device of the sheet that {name} was measured on: give `measured_on` DEVICE; "
             f"the recording says {recording.about.hardware or 'nothing'!r}"
         )
-    here = _of_sheet(sheet, "`measured_on`", measured_on)
+    here = _device("`measured_on`", measured_on)
     if here.bytes_per_s == there.bytes_per_s and here.flops_per_s == there.flops_per_s:
         raise ArgumentError(
             f"`on` must name another device than {name} was measured on, got {on.device} for {measured_on}"
@@ -277,11 +278,12 @@ def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) ->
     return MappedCost(cost, *rooflines, on.reading, target=recording.about.target)
 
 
-def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
-    if name not in sheet:
-        known = known_are(name, sorted(sheet), where=SHEET)
-        raise ArgumentError(f"{option} must be a device of the sheet ({known}), got {name!r}")
-    return sheet[name]
+def _device(option: str, name: str) -> Device:
+    named = device_named(name)
+    if named is None:
+        known = known_are(name, sorted(device_sheet()), where=SHEET)
+        raise ArgumentError(f"{option} must be a device of the sheet ({known}; {OWN_DEVICE}), got {name!r}")
+    return named.device
 
 
 def roofline_of(

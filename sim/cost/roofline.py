@@ -280,8 +280,11 @@ class _Terms:
 def _terms(device: Device, model: ModelInfo, num_devices: int, engine: EngineTerms | None, *, drafts: bool) -> _Terms:
     peak, read_bytes = device.flops_per_s.get(model.dtype), model.read_bytes
     if peak is None or read_bytes is None:
-        hint = "" if model.dtype in WIDTHS else f"; of quantised weights it is one of {', '.join(WIDTHS)} as well"
-        raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}{hint}")
+        known = model.dtype in WIDTHS
+        hint = f"; of quantised weights it is one of {', '.join(WIDTHS)} as well"
+        ways = f": flops_per_s of a device of your own may have it, or `models` {model.name}=PRESET another dtype"
+        told = f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}{ways if known else hint}"
+        raise ArgumentError(told)
     width, experts, quantised = WIDTHS[model.dtype], model.experts, model.quantised
     expert_width = width if quantised is None or not quantised.experts else quantised.bytes_per_parameter
     flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices

@@ -16,6 +16,7 @@ from ...traces.recording import Recording
 from ...traces.workloads.arrival import PS_PER_S
 from ..cost.base import CostModel
 from ..cost.by_name import lower_bound, make_cost, roofline_of
+from ..cost.devices import ENDING, OWN_DEVICE, known_devices
 from ..cost.engines import EngineTerms, engine_terms
 from ..cost.kernel_tables import KERNELS
 from ..cost.roofline import SHEET, Device, device_sheet
@@ -25,7 +26,6 @@ from .cluster_file import (
     ClusterContent,
     ClusterFileError,
     DeviceMemory,
-    DeviceTable,
     MemoryRuleError,
     ReplicaTable,
     device_memory,
@@ -107,28 +107,6 @@ def batch_limits(device: Device, like: str) -> BatchLimits:
     if device.memory_bytes >= LARGE_MEMORY_BYTES and "a100" not in like.lower():
         return BatchLimits(max_num_seqs=1024, token_budget=8192)
     return BatchLimits(max_num_seqs=256, token_budget=2048)
-
-
-def known_devices(path: Path | str, tables: Mapping[str, DeviceTable]) -> dict[str, Device]:
-    """Every device by name: those of the sheet, and those of `[devices]` in the file at `path`.
-
-    Raises:
-        ClusterFileError: a name of the sheet, or one like a device that the sheet does not have.
-    """
-    sheet = device_sheet()
-    found = dict(sheet)
-    for name, table in tables.items():
-        field = f"devices.{name}"
-        if name in sheet:
-            raise ClusterFileError(path, field, "must have a name of its own; the sheet has this one", name)
-        if table.like is None:
-            found[name] = Device(name=name, source=str(path), **table.figures)
-        elif table.like in sheet:
-            found[name] = replace(sheet[table.like], name=name, source=str(path), **table.figures)
-        else:
-            rule = f"must be a device of the sheet ({known_are(table.like, sorted(sheet), where=SHEET)})"
-            raise ClusterFileError(path, f"{field}.like", rule, table.like)
-    return found
 
 
 def offload_of(table: ReplicaTable, memory: Sequence[DeviceMemory]) -> Offload | None:
@@ -235,7 +213,7 @@ def open_cluster(
     if engine is not None:
         raise ArgumentError(f"`engine` goes with a device as `cluster`; {name} is to say `engine` itself, got {engine}")
     if not (name.endswith(".toml") or Path(name).exists()):
-        raise ValueError(f"unknown cluster {name!r}: {known_are(name, sorted(sheet), 'or a FILE.toml', where=SHEET)}")
+        raise ValueError(f"unknown cluster {name!r}: {known_are(name, sorted(sheet), where=SHEET)}; {OWN_DEVICE}")
     path = Path(name)
     return make_cluster(read_cluster_file(path), path, recording, cost=cost)
 
@@ -251,7 +229,7 @@ def make_cluster(
         ClusterFileError: the content does not fit the recording, or weights or blocks do not fit; one line.
     """
     names = _group_names(content, path)
-    devices = known_devices(path, content.devices)
+    devices = known_devices(path, content.devices, ClusterFileError)
     likes = {name: table.like for name, table in content.devices.items() if table.like is not None}
     replicas = []
     for row, (name, table) in enumerate(zip(names, content.replicas, strict=True)):
@@ -389,7 +367,8 @@ class _Group:
     def _cost(self, placement: Mapping[str, Device]) -> CostModel:
         name = self.table.cost
         try:
-            if name is None or (name in self.devices and name not in self.recording.about.costs):
+            measured = self.recording.about.costs
+            if name is None or (name not in measured and (name in self.devices or name.endswith(ENDING))):
                 return self._rooflines(name, placement)
             split = self.table.tensor_parallel if name.startswith(KERNELS) else 1  # other costs are not split
             beside = Path(self.path).parent  # of the cluster file, from which paths count
@@ -401,7 +380,7 @@ class _Group:
         except ClusterFileError:
             raise
         except ValueError as error:
-            self._refuse("cost", f"cannot be taken: {error}", name)
+            self._refuse("cost", f"cannot be taken: {error}", name, told=name is None)
 
     def _rooflines(self, name: str | None, placement: Mapping[str, Device]) -> CostModel:
         if name is not None and any(device.name != name for device in placement.values()):

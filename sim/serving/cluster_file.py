@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from math import floor, lcm
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from ...base.toml import TomlFileError, checked_toml, read_toml
-from ...traces.meta import MOST, NAME_PATTERN, WIDTHS, Arithmetic, ModelInfo
+from ...traces.meta import MOST, NAME_PATTERN, WIDTHS, ModelInfo
 from ...traces.workloads.arrival import MOST_PS, PS_PER_S
+from ..cost.devices import MOST_NAME, DeviceTable, Name, Table, Text
 from ..cost.roofline import Device
 from .limits import COMMON_ROWS, COMMON_TOKENS, Admission, KvLimits, Preemption
 from .replica import Role
@@ -36,60 +37,11 @@ PREFIX_CACHE = True
 MOST_REPLICAS = 10_000
 LEAST_STALE_S = 1e-6  # below a picosecond it would be 0 on the clock, and a run would mostly take snapshots
 
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
-MOST_NAME, MOST_TEXT = 200, 4096  # characters: of names in tables, and of a path or a policy
-Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
-Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 
 
 class ClusterFileError(TomlFileError):
     """An error in a cluster file, or a mismatch with a recording."""
-
-
-class Table(BaseModel):
-    """Base of the tables of a cluster file: unknown keys and values of another kind are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class DeviceTable(Table):
-    """Figures of a device that the sheet does not have; attributes as of `Device`.
-
-    Attributes:
-        like: device of the sheet for figures not given here; without it the first three are needed.
-        flops_per_s: dense peak by dtype, and of fp8, fp4 and int8 units.
-        bytes_per_s: memory bandwidth.
-        memory_bytes: of device memory.
-        link_bytes_per_s: to others of its kind, one direction.
-        link_latency_s: seconds an all-reduce adds to its bytes.
-        layer_launch_s: seconds a layer adds.
-    """
-
-    like: Text | None = None
-    flops_per_s: dict[str, Positive] | None = None
-    bytes_per_s: Positive | None = None
-    memory_bytes: Positive | None = None
-    link_bytes_per_s: Positive | None = None
-    link_latency_s: NotNegative | None = None
-    layer_launch_s: NotNegative | None = None
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        missing = [key for key in ("flops_per_s", "bytes_per_s", "memory_bytes") if getattr(self, key) is None]
-        if self.like is None and missing:
-            raise ValueError(f"must have {missing[0]}, or be like a device of the sheet")
-        known = (*WIDTHS, *get_args(Arithmetic))
-        unknown = [dtype for dtype in self.flops_per_s or {} if dtype not in known]
-        if unknown:
-            raise ValueError(f"flops_per_s must be of {', '.join(known)}, got {unknown[0]!r}")
-        return self
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """Given figures."""
-        return self.model_dump(exclude={"like"}, exclude_none=True)
 
 
 class MemberTable(Table):

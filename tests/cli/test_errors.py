@@ -58,7 +58,7 @@ def test_a_policy_that_is_none(trace, policy, told):
         ("--decide-seconds", "-1", "--decide-seconds"),
         ("--decide-seconds", "inf", "--decide-seconds must be in [0, 1e+09], got inf"),
         ("--decide-seconds", "1e308", "--decide-seconds must be in [0, 1e+09], got 1e+308"),
-        ("--cost", "v100", "unknown cost 'v100': known are a100, a100-40gb, a100-80gb, b200, cpu, cpu-"),
+        ("--cost", "v100", "unknown cost 'v100': known are a10, a100, a100-40gb, a100-80gb, b200, cpu, cpu-"),
         ("--cost", "missing.json", "missing.json: file: must be a readable file, got 'No such file or directory'"),
         ("--polic", "plain", "No such option: --polic"),
     ],

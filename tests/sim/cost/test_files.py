@@ -396,7 +396,12 @@ FROM_H100 = {"on": OnDevice(device="h200", measured_on="h100")}
         ),
         ("cpu", RECORDING, {"allow_foreign_profile": True}, "`allow_foreign_profile` is for profiles; cpu is none"),
         ("timed", RECORDING, {}, "cost timed: this recording holds no seconds of rounds or answers; known are"),
-        ("v100", RECORDING, {}, "unknown cost 'v100': known are a100, a100-40gb, .*, or a FILE.json"),
+        (
+            "v100",
+            RECORDING,
+            {},
+            "unknown cost 'v100': known are a10, a100, .*, or a FILE.json; a device of your own is",
+        ),
         ("h100", TIMED, {}, "cost h100: no shape for target, eagle: give `models` target=PRESET"),
         ("timed", TIMED, FROM_H100, "cost timed `on` h200: no shape for target, eagle: give `models`"),
         ("timed", SHAPED, {"on": OnDevice(device="h200")}, "needs the device of the sheet that timed .*'nothing'"),

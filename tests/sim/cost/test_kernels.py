@@ -375,7 +375,7 @@ def spoil(path, how):
     elif how == "host":
         made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"latency": 0.05} for row in rows])
     elif how == "device":
-        made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"device": "NVIDIA L4"} for row in rows])
+        made.put(path, "gemm", "vllm", "0.9.0", "gemm_perf", [row | {"device": "NVIDIA T4"} for row in rows])
     elif how == "empty":
         return path / "comm"
     elif how == "devices":
@@ -400,7 +400,7 @@ def spoil(path, how):
             ArgumentError,
             "products of gemm_dtype bfloat16 took 50 microseconds at the least, which the host takes",
         ),
-        ("device", ArgumentError, "must be of a device of docs/costs.md, got 'NVIDIA L4'"),
+        ("device", ArgumentError, "must be of a device of docs/costs.md, got 'NVIDIA T4'"),
     ],
 )
 def test_folders_that_will_not_do(tmp_path, how, kind, told):

@@ -116,7 +116,7 @@ memory_bytes = 80e9
             '[[replicas]]\n[replicas.members.draft]\ndevice = "l40s"',
             "replicas[0].device must be given, or one for target, which is not placed, got None",
         ),
-        ('[[replicas]]\ndevice = "h300"', "replicas[0].device must be in [devices] or of the sheet (known are a100,"),
+        ('[[replicas]]\ndevice = "h300"', "replicas[0].device must be in [devices] or of the sheet (known are a10,"),
         (f'{ONE}[replicas.members.draft]\ndevice = "x"', "replicas[0].members.draft.device must be in [devices] or"),
         (
             f"{ONE}[replicas.members.mid]\nkv_blocks = 9",
@@ -138,7 +138,7 @@ memory_bytes = 80e9
         (f'{ONE}[devices.h100]\nlike = "h200"', "devices.h100 must have a name of its own; the sheet has this one"),
         (
             f'{ONE}[devices.mine]\nlike = "h300"',
-            "devices.mine.like must be a device of the sheet (known are a100, a100-40gb",
+            "devices.mine.like must be a device of the sheet (known are a10, a100, a100-40gb",
         ),
         (ALONE, "replicas[0].cost cannot be taken: cost alone: no link to split models over, got tensor_parallel 2"),
         (f'{ONE}policy = "draft:4/mid"', "replicas[0].policy cannot be built: policy 'draft:4/mid'"),
@@ -181,7 +181,7 @@ def test_a_submodel_lies_where_its_model_does(written):
 
 @pytest.mark.parametrize("text", ["h300", "h100,h200", "somewhere"])
 def test_what_is_neither_file_nor_device(text):
-    with pytest.raises(ValueError, match=f"unknown cluster '{text}': known are a100"):
+    with pytest.raises(ValueError, match=f"unknown cluster '{text}': known are a10, a100"):
         open_cluster(text, llamas())
 
 

@@ -1,0 +1,121 @@
+"""Devices: those of the sheet, and those of a user in `[devices.NAME]` of a TOML file."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ...base.errors import known_are
+from ...base.toml import TomlFileError, checked_toml, read_toml
+from ...traces.meta import WIDTHS, Arithmetic
+from .roofline import SHEET, Device, device_sheet
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+MOST_NAME, MOST_TEXT = 200, 4096  # characters: of names in tables, and of a path or a policy
+Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
+Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
+OWN_DEVICE = f"a device of your own is [devices.NAME] of a FILE.toml ({SHEET})"  # in messages about unknown names
+ENDING = ".toml"
+
+
+class Table(BaseModel):
+    """Base of the tables of a cluster file: unknown keys and values of another kind are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class DeviceTable(Table):
+    """Figures of a device that the sheet does not have; attributes as of `Device`.
+
+    Attributes:
+        like: device of the sheet for figures not given here; without it the first three are needed.
+        flops_per_s: dense peak by dtype, and of fp8, fp4 and int8 units.
+        bytes_per_s: memory bandwidth.
+        memory_bytes: of device memory.
+        link_bytes_per_s: to others of its kind, one direction.
+        link_latency_s: seconds an all-reduce adds to its bytes.
+        layer_launch_s: seconds a layer adds.
+    """
+
+    like: Text | None = None
+    flops_per_s: dict[str, Positive] | None = None
+    bytes_per_s: Positive | None = None
+    memory_bytes: Positive | None = None
+    link_bytes_per_s: Positive | None = None
+    link_latency_s: NotNegative | None = None
+    layer_launch_s: NotNegative | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        missing = [key for key in ("flops_per_s", "bytes_per_s", "memory_bytes") if getattr(self, key) is None]
+        if self.like is None and missing:
+            raise ValueError(f"must have {missing[0]}, or be like a device of the sheet")
+        known = (*WIDTHS, *get_args(Arithmetic))
+        unknown = [dtype for dtype in self.flops_per_s or {} if dtype not in known]
+        if unknown:
+            raise ValueError(f"flops_per_s must be of {', '.join(known)}, got {unknown[0]!r}")
+        return self
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Given figures."""
+        return self.model_dump(exclude={"like"}, exclude_none=True)
+
+
+def known_devices(
+    path: Path | str, tables: Mapping[str, DeviceTable], refused: type[TomlFileError] = TomlFileError
+) -> dict[str, Device]:
+    """Every device by name: those of the sheet, and those of `[devices]` in the file at `path`.
+
+    Raises:
+        TomlFileError: as `refused`; a name of the sheet, or one like a device that the sheet does not have.
+    """
+    sheet = device_sheet()
+    found = dict(sheet)
+    for name, table in tables.items():
+        field = f"devices.{name}"
+        if name in sheet:
+            raise refused(path, field, "must have a name of its own; the sheet has this one", name)
+        if table.like is None:
+            found[name] = Device(name=name, source=str(path), **table.figures)
+        elif table.like in sheet:
+            found[name] = replace(sheet[table.like], name=name, source=str(path), **table.figures)
+        else:
+            rule = f"must be a device of the sheet ({known_are(table.like, sorted(sheet), where=SHEET)})"
+            raise refused(path, f"{field}.like", rule, table.like)
+    return found
+
+
+class NamedDevice(NamedTuple):
+    """A device, and the one of the sheet that it is or is like, whose engines serve it; its own name if none."""
+
+    device: Device
+    like: str
+
+
+class _DevicesContent(BaseModel):
+    """What a cost reads of a file, which may be that of a cluster: its devices."""
+
+    devices: dict[Name, DeviceTable]
+
+
+def device_named(text: str) -> NamedDevice | None:
+    """The device of the sheet called `text`, or the only one of a TOML file; None: `text` names neither.
+
+    Raises:
+        TomlFileError: a file that cannot be read, or that breaks a rule.
+    """
+    sheet = device_sheet()
+    if text in sheet:
+        return NamedDevice(sheet[text], text)
+    if not text.endswith(ENDING):
+        return None
+    path = Path(text)
+    tables = checked_toml(path, read_toml(path, "devices file", TomlFileError), _DevicesContent, TomlFileError).devices
+    if len(tables) != 1:
+        raise TomlFileError(path, "devices", "must hold one device to be a cost", ", ".join(tables))
+    ((name, table),) = tables.items()
+    return NamedDevice(known_devices(path, tables)[name], table.like or name)

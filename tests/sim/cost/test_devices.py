@@ -1,0 +1,98 @@
+"""A device of a user's own as a cost: the same seconds as one of the sheet with its figures."""
+
+import pytest
+from paceline.base.errors import ArgumentError
+from paceline.base.toml import TomlFileError
+from paceline.sim.cost.by_name import OnDevice, make_cost
+from paceline.sim.cost.roofline import RooflineCost
+from paceline.sim.serving.cluster import open_cluster
+from paceline.sim.serving.cluster_file import ClusterFileError
+
+from .shapes import RECORDING, seconds
+from .timed_recordings import recording_of, request_of, shapes
+
+H100 = """
+[devices.mine]
+flops_per_s = { float32 = 67e12, bfloat16 = 989e12, float16 = 989e12, fp8 = 1979e12, int8 = 1979e12 }
+bytes_per_s = 3.35e12
+memory_bytes = 80e9
+link_bytes_per_s = 450e9
+"""
+REPLICA = '[[replicas]]\ndevice = "mine"\n'
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("text", [H100, H100 + REPLICA])
+@pytest.mark.parametrize("split", [1, 2])
+def test_figures_of_the_sheet_give_its_seconds(written, text, split):
+    own = make_cost(written(text), RECORDING, tensor_parallel=split)
+    bare = make_cost("h100", RECORDING, tensor_parallel=split, engine="bare")
+    assert isinstance(own, RooflineCost)
+    assert own.name == bare.name.replace("h100", "mine")
+    assert own.notes()[0].startswith("published peaks of mine, on which no engine was measured")
+    for new, held in ((1, 0), (5, 1000), (3000, 10)):
+        assert seconds(own, new, held=held, model="target") == seconds(bare, new, held=held, model="target")
+
+
+def test_one_like_a_device_of_the_sheet_has_its_engines(written):
+    path = written('[devices.mine]\nlike = "h100"\nmemory_bytes = 94e9')
+    own, same = make_cost(path, RECORDING, engine="sglang"), make_cost("h100", RECORDING, engine="sglang")
+    assert own.name == "mine (sglang)"
+    assert seconds(own, 5, model="target") == seconds(same, 5, model="target")
+
+
+def test_measured_seconds_are_taken_to_it(written):
+    timed = recording_of(request_of("a", wall_s={"": 2.0}), models=shapes("eagle", "target"))
+    own = make_cost("timed", timed, on=OnDevice(device=written(H100), measured_on="a100"))
+    same = make_cost("timed", timed, on=OnDevice(device="h100", measured_on="a100"))
+    assert seconds(own, 1, model="target") == seconds(same, 1, model="target")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[device.mine]\n", "mine.toml: devices must be given, got None"),
+        ("[devices]\n", "mine.toml: devices must hold one device to be a cost, got ''"),
+        (H100 + '[devices.other]\nlike = "h100"\n', "devices must hold one device to be a cost, got 'mine, other'"),
+        ("[devices.mine]\n", "mine.toml: devices.mine must have flops_per_s, or be like a device of the sheet"),
+        (H100.replace("mine", "h100"), "devices.h100 must have a name of its own; the sheet has this one, got 'h100'"),
+        ('[devices.mine]\nlike = "h300"', "mine.toml: devices.mine.like must be a device of the sheet (known are"),
+        (H100 + "mass_kg = 3\n", "mine.toml: devices.mine.mass_kg is not a known key, got 3"),
+        ("devices = ", "mine.toml: devices file must be TOML in UTF-8, got"),
+    ],
+)
+def test_files_without_one_device_are_refused(written, text, told):
+    with pytest.raises(TomlFileError) as caught:
+        make_cost(written(text), RECORDING)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_neither_of_the_sheet_nor_a_file(written):
+    with pytest.raises(
+        ValueError, match=r"'rtx3080': did you mean rtx3090\?; a device of your own is \[devices.NAME\]"
+    ):
+        make_cost("rtx3080", RECORDING)
+    with pytest.raises(ArgumentError, match=r"`engine` vllm was measured on h100-sxm, .* only, got mine"):
+        make_cost(written(H100), RECORDING, engine="vllm")
+    single = "[devices.mine]\nflops_per_s = { float32 = 1e13 }\nbytes_per_s = 1e12\nmemory_bytes = 80e9\n"
+    with pytest.raises(
+        ArgumentError,
+        match=r"no peak figure for dtype 'bfloat16' of .*: flops_per_s of a device of your own may have it",
+    ):
+        make_cost(written(single), RECORDING)
+    with pytest.raises(ClusterFileError, match=r"'bfloat16' of draft: .* another dtype$"):
+        open_cluster(written(single + REPLICA), RECORDING)
+    with pytest.raises(
+        ClusterFileError, match=r"cost must be left out or the device that every member lies on \(mine\)"
+    ):
+        open_cluster(written(H100 + REPLICA + 'cost = "other.toml"'), RECORDING)
