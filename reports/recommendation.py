@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Any, Self
 
 from ..base.errors import counted
@@ -106,8 +106,8 @@ class Recommendation(Recommended):
     present: int | None  # K that is set now
     batches: tuple[AtBatch, ...]
     bare: bool  # whether the cost is a lower bound only, at which no setting is named
-    setting: Pasteable | None  # to paste; None if something is undecided
-    advice: tuple[str, ...]  # what to measure in that case
+    setting: Pasteable | None  # to paste, for rows where K can be told from none; None: there are none
+    advice: tuple[str, ...]  # what to measure for the others
     compared: tuple[SideBySide, ...]  # by number of running requests, the comparisons behind the figures
     ledger: RecommendationLedger
 
@@ -138,14 +138,15 @@ class Recommendation(Recommended):
 
     def answer(self) -> Sequence[str]:
         """The draft lengths in words, and why no setting is named."""
-        spans = [(key, [*group]) for key, group in groupby(self.batches, key=lambda each: each.chosen)]
+        told = [each for each in self.batches if self.setting is None or not each.open_between]
+        spans = [(key, [*group]) for key, group in groupby(told, key=lambda each: each.chosen)]
         words = []
         for length, each in spans:
             batches = f"{each[0].batch:,}" + (f" to {each[-1].batch:,}" if len(each) > 1 else "")
             drafts = f"draft {counted(length, 'token')}" if length else "do not draft"
             words.append(f"{drafts} at {batches} running" + (f": {_gains(each)}" if length else ""))
         if self.setting is not None:
-            return words
+            return [*words, *self._open()]
         first, *advice = self._open()
         return [first, *(f"the fastest on these requests: {one}" for one in words), *advice]
 
@@ -155,18 +156,19 @@ class Recommendation(Recommended):
 
     def lines(self) -> Sequence[str]:
         """The setting, or why none is named."""
-        return self._open() if self.setting is None else ["", *self.setting.lines()]
+        return [*self._open(), *([] if self.setting is None else ["", *self.setting.lines()])]
 
     def _open(self) -> list[str]:
+        """What is not decided: of all rows, or, beside a setting, of those that it is not for."""
         if self.bare:
             return [f"no setting is named: {BARE}", *self.advice]
         unsettled = [each for each in self.batches if each.open_between]
-        why = f": at {_numbers(unsettled)} running, K cannot be told from none" if unsettled else ""
+        why = f"at {_numbers(unsettled)} running, K cannot be told from none" if unsettled else ""
         if alone := [each for each in unsettled if not each.chosen]:
             why += f"; the target alone came out best at {_numbers(alone)}"
-        told = [each.batch for each in takewhile(lambda each: not each.open_between, self.batches)]
-        fewer = f"if your server runs at most {told[-1]:,} at a time, ask for those alone, with --batch" if told else ""
-        return [f"no setting is named{why}", *self.advice, *([fewer] if fewer and unsettled else [])]
+        if self.setting is None:
+            return [f"no setting is named{': ' if why else ''}{why}", *self.advice]
+        return [f"{why}; the setting is for the others", *self.advice] if why else []
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/recommend.md): every candidate with its figures, and what is chosen."""

@@ -69,9 +69,9 @@ def recommend(
     found = tuple(_at(batch, tuned, others, present) for batch in batches)
     compared = tuple(others.comparisons[batch] for batch in batches)
     bare = setting.priced().bound_only
-    unsettled = bare or any(each.open_between for each in found)
-    schedule, one_for_all = _settable(found, version_of(asked, setting))
-    setting_found, refusal = (None, None) if unsettled else pasted(schedule, asked, setting, drafter)
+    told = [] if bare else [each for each in found if not each.open_between]
+    schedule, one_for_all = _settable(told, version_of(asked, setting)) if told else ({}, [])
+    setting_found, refusal = pasted(schedule, asked, setting, drafter) if told else (None, None)
     return Recommendation(
         meta={
             **others.meta,

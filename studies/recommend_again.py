@@ -90,7 +90,7 @@ def compare_again(candidate: str, recording: Recording | str | Path | None = Non
     records = (ReplayOptions, SeedsOptions, MixOptions)
     options = {one.name: getattr(replayed, one.name) for record in records for one in fields(record)}
     if line.asked["call"] == UNDER_LOAD:  # its cost may be that of the cluster's device
-        options["cost"] = line.asked["replayed_at"]
+        options |= line.asked["replayed_at"]
     found = compare(line.half(recording, replayed), policies, batch=line.batch, **options)
     row = next(row for row in found.runs.ranked() if row.policy == line.policy)
     now = DraftLength.of(found.runs, row, line.figures["draft_tokens"], tuned_on=found.runs)

@@ -35,7 +35,7 @@ from ..reports.serving_tables import SeedRow
 from ..reports.tables import Printed
 from ..sim.cost.base import CostRangeError
 from ..sim.cost.roofline import device_sheet
-from ..sim.serving.cluster_file import MemoryRuleError
+from ..sim.serving.cluster_file import MemoryRuleError, read_cluster_file
 from ..traces.recording import Recording
 from .compare import built
 from .engine_settings import EngineSettings
@@ -84,10 +84,12 @@ class _Question:
     settings: tuple[ServingSetting, ServingSetting]
 
     @property
-    def replayed_at(self) -> str | None:
-        """The cost of replays without arrivals: as given, or the cluster's device; None for a cluster file."""
+    def replayed_at(self) -> Mapping[str, Any] | None:
+        """Options of the cost of replays without arrivals: as given, or the cluster's devices; None: these differ."""
+        if self.asked.cost is not None:
+            return {"cost": str(self.asked.cost)}
         cluster = str(self.asked.cluster)
-        return str(self.asked.cost) if self.asked.cost is not None else cluster if cluster in device_sheet() else None
+        return {"cost": cluster} if cluster in device_sheet() else read_cluster_file(Path(cluster)).one_cost(cluster)
 
     @property
     def lengths(self) -> range:
@@ -245,11 +247,10 @@ def _observed(question: _Question) -> Printed | None:
 
 
 def _by_batch(question: _Question) -> Recommendation | None:
-    """K by running requests, if the cluster has one cost: its device's, or the given one."""
+    """K by running requests, if the cluster has one cost: its devices', or the given one."""
     if question.replayed_at is None:
         return None
-    options = shared(RecommendOptions, question.asked) | {"cost": question.replayed_at}
-    return recommend(question.recording, **options)
+    return recommend(question.recording, **shared(RecommendOptions, question.asked) | question.replayed_at)
 
 
 def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
@@ -257,7 +258,7 @@ def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
     found = limited_by(question.recording, question.drafter, question.asked.most)
     found += sampled_of(question.recording, question.asked.sample)
     if by_batch is None:
-        found.append("K by running requests is no candidate: give `cost`, or a device as `cluster`")
+        found.append("K by running requests is no candidate: replicas differ in device, or have a cost; give `cost`")
     if not question.limits:
         found.append(
             "give `slo` for the highest rate that each keeps, and the rate from which speculation stops paying"

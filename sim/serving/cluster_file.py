@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from math import floor, lcm
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -213,6 +213,20 @@ class ClusterContent(Table):
     router: RouterTable = RouterTable()
     transfer: TransferTable | None = None
     replicas: Annotated[tuple[ReplicaTable, ...], Field(strict=False, min_length=1)]
+
+    def one_cost(self, path: str) -> dict[str, Any] | None:
+        """Options of the cost of all replicas that decode; None: they differ, or have a cost of their own.
+
+        `path` is the file's, which is the cost of its only device.
+        """
+        decoding = [table for table in self.replicas if table.role != Role.prefill]
+        kinds = {(table.device, table.tensor_parallel, table.engine) for table in decoding}
+        apart = any(table.cost or any(one.device for one in table.members.values()) for table in decoding)
+        (device, split, engine), *others = kinds
+        if apart or others or device is None or (device in self.devices and len(self.devices) > 1):
+            return None
+        cost = path if device in self.devices else device
+        return {"cost": cost, "tensor_parallel": split, "engine": engine}
 
 
 def read_cluster_file(path: Path) -> ClusterContent:

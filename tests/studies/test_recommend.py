@@ -94,6 +94,21 @@ def test_where_drafting_cannot_be_told_from_none_no_setting_is_named(made, cost,
     assert found.to_json()["setting"] is None
 
 
+def test_the_setting_is_that_of_the_rows_that_can_be_told(made, cost):
+    """At 70 running a forward takes 4.5 times as long, and drafts of one token neither gain nor lose."""
+    found = recommend(made[[one.request_id for one in made.requests[:140]]], cost=cost, batches=[1, 70], most=8)
+    first, last = found.batches
+    assert (first.open_between, last.open_between) == (False, True)
+    assert found.setting.decision.schedule == ((1, first.chosen),)
+    said, advice, *pasted = found.lines()
+    assert said.startswith("at 70 running, K cannot be told from none")
+    assert said.endswith("; the setting is for the others")
+    assert advice == "record more requests: these do not tell drafting from none"
+    assert pasted == ["", *found.setting.lines()]
+    assert [*found.answer()][1:] == [said, advice]
+    assert " at 1 running" in next(iter(found.answer()))
+
+
 def test_a_cost_that_does_not_tell_says_what_to_measure(made):
     """An engine's rounds are known between bounds, and here drafting pays at one of them only."""
     options = {"cost": "h100", "models": ["target=llama-3.1-8b", "draft=llama-3.2-3b"], "batches": [1]}

@@ -200,3 +200,19 @@ def test_what_is_no_ledger(tmp_path):
             compare_again(text)
     assert "--trace does not apply to --from" in refused("compare", "--from", f"{path}#1", "--trace", "pico")
     assert "simulate takes --workload and --cluster" in refused("simulate", "--policy", "plain")
+
+
+def test_k_by_running_requests_is_that_of_the_devices_of_a_cluster_file(recording, tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text('[[replicas]]\ndevice = "h100"\ntensor_parallel = 2\n')
+    shapes = ["target=llama-3.1-8b", "draft=llama-3.2-1b"]
+    asked = {"workload": LOAD, "cluster": str(path), "rate": 2.0, "most": 2, "seeds": 1, "models": shapes}
+    found = recommend_under_load(recording, **asked)
+    alone = recommend(recording, cost="h100", tensor_parallel=2, most=2, seeds=1, models=shapes)
+    assert found.by_batch.to_json()["batches"] == alone.to_json()["batches"]
+    assert not any("is no candidate" in one for one in found.remarks)
+    out = tmp_path / "found.json"
+    found.write(out)
+    last = json.loads(out.read_text())["candidates"][-1]
+    assert last["batch"] is not None
+    assert compare_again(f"{out}#{last['number']}").equal

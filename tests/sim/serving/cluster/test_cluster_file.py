@@ -179,6 +179,30 @@ def test_a_submodel_lies_where_its_model_does(written):
         open_cluster(path, recording_of(slim, LLAMA_8B))
 
 
+MINE = '[devices.mine]\nlike = "h100"\n'
+ON_MINE = '[[replicas]]\ndevice = "mine"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (ONE, {"cost": "h100", "tensor_parallel": 1, "engine": None}),
+        (f'{ONE}tensor_parallel = 2\nengine = "sglang"', {"cost": "h100", "tensor_parallel": 2, "engine": "sglang"}),
+        (f'{ONE}{ONE}[[replicas]]\ndevice = "h200"\nrole = "prefill"', {"cost": "h100", "tensor_parallel": 1}),
+        (ON_MINE + MINE, {"cost": "the.toml", "tensor_parallel": 1, "engine": None}),
+        (f'{ON_MINE}{MINE}[devices.other]\nlike = "h100"', None),
+        (f"{ONE}{ON_MINE}{MINE}", None),
+        (f"{ONE}{ONE}tensor_parallel = 2", None),
+        (f'{ONE}cost = "cpu"', None),
+        (f'{ONE}[replicas.members.draft]\ndevice = "h200"', None),
+    ],
+)
+def test_replicas_of_one_kind_of_device_have_one_cost(written, text, options):
+    found = read_cluster_file(written(text)).one_cost("the.toml")
+    assert (found is None) == (options is None)
+    assert found is None or found == {"engine": None} | options
+
+
 @pytest.mark.parametrize("text", ["h300", "h100,h200", "somewhere"])
 def test_what_is_neither_file_nor_device(text):
     with pytest.raises(ValueError, match=f"unknown cluster '{text}': known are a10, a100"):
