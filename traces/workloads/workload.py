@@ -18,6 +18,7 @@ from .arrival import MOST_PS, PS_PER_S, Arrival, Turns, Workload, WorkloadAbout,
 from .format import Tally
 
 ONE = Fraction(1)
+FEWER = "the closed loop never holds the {} asked for: the workload has fewer"
 CUT_TURNS = "prompts of later turns cut to {} tokens: turns of a session then have one text, which a prefix cache finds"
 
 
@@ -150,9 +151,10 @@ class ClosedArrivals:
 
     def begin(self) -> Iterator[Arrival]:
         """The first request of each session that begins at 0; the others follow ends."""
-        for _ in range(self._most):
+        for begun in range(self._most):
             found = self.next(0)
             if found is None:
+                self.changes.tally.remarks[FEWER.format(self._most)] = begun
                 return
             yield found
 

@@ -33,7 +33,11 @@ def test_each_iteration_begins_anew_and_few_requests_all_begin(file):
         "closed loop: 9 requests at any time, the next of which begins when one has ended",
         "limited to the first 3 arrivals",
         "prompts cut to 15 tokens: 2",
+        "the closed loop never holds the 9 asked for: the workload has fewer: 3",
     )
+    enough = open_workload(file, concurrency=4)
+    assert len([*enough]) == 4
+    assert not any("fewer" in note for note in enough.about.notes)
 
 
 def test_nothing_begins_at_the_horizon(file):
