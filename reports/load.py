@@ -46,7 +46,7 @@ class Aim:
 
 # By the share of requests, which are the same for all policies: a rate over the whole run would also depend on how fast
 # the last ones end.
-GOODPUT = Aim(figure="slo_share", words="most goodput", most=True)
+GOODPUT = Aim(figure="slo_share", words="highest SLO met", most=True)
 IN_SYSTEM = Aim(figure="in_system_s", words="least time in the system", most=False)
 
 
@@ -74,7 +74,7 @@ class Best:
 def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
     """The best of the policies that were run at a rate; None where a figure of one is unknown.
 
-    Where all met the same promises at every seed, goodput is equal for all: then the time in the system decides.
+    Where all met the same promises at every seed, the time in the system decides.
     """
     means = [row.mean(aim.figure) for row in rows]
     known = [mean for mean in means if mean is not None]
