@@ -188,8 +188,12 @@ def _longest_drafts(log: RunLog) -> dict[str, int]:
 
 def _beyond_log(recording: Recording, longest: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Remarks on drafts longer than any of an imported log; `longest` has those of each policy, by member."""
-    found = []
-    for name, logged in recording.about.longest.items():
+    found, about = [], recording.about
+    for name, logged in about.longest.items():
+        most = about.drafted[name]
+        if most < logged and max((drafts.get(name, 0) for drafts in longest.values()), default=0) == most:
+            drawn = f"no draft of {name} in the recording is longer than {counted(most, 'token')}"
+            found.append(f"{drawn}: windows of {most} or more do not differ")
         beyond = [policy for policy, drafts in longest.items() if drafts.get(name, 0) > logged]
         if beyond:
             found.append(

@@ -38,6 +38,7 @@ class AboutRecording:
     windows: Mapping[str, int] = field(default_factory=dict)
     # By drafter the longest draft of a log: acceptance of longer ones is unknown.
     longest: Mapping[str, int] = field(default_factory=dict)
+    drafted: Mapping[str, int] = field(default_factory=dict)  # of these drafters, the most tokens of any one round
     from_features: str = ""  # name of the member that drafts from the target's states; "" if none is recorded as such
     software: Mapping[str, str] = field(default_factory=dict)  # name to version, where known
     # Members not known to be models by themselves: perhaps heads on the target, trees, or anything else.

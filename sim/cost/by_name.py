@@ -240,11 +240,14 @@ def check_seconds(
 
 def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:
     """A remark on measured seconds that a roofline does not use, and that could be mapped to its device."""
-    known = device_called(recording.about.hardware) is not None
-    measured = [kind for kind in recording.about.costs if kind == TIMED or known]
+    known = device_called(recording.about.hardware)
+    measured = [kind for kind in recording.about.costs if kind == TIMED or known is not None]
     if not measured or tensor_parallel != 1:
         return ()
-    return (f"the recording holds measured seconds, which `cost` {measured[0]} `on` {name} takes to this device",)
+    way = f"`cost` {measured[0]} `on` {name}" + (" `measured_on` DEVICE" if known is None else "")
+    if known is not None and _alike(_device("`on`", name), device_sheet()[known]):
+        return (f"the recording holds seconds measured on this device: `cost` {measured[0]}",)
+    return (f"the recording holds measured seconds, which {way} takes to this device from another one",)
 
 
 def lower_bound(device: str, asked: str | None, terms: EngineTerms | None) -> tuple[str, ...]:
@@ -269,13 +272,17 @@ def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) ->
             f"the recording says {recording.about.hardware or 'nothing'!r}"
         )
     here = _device("`measured_on`", measured_on)
-    if here.bytes_per_s == there.bytes_per_s and here.flops_per_s == there.flops_per_s:
+    if _alike(here, there):
         raise ArgumentError(
             f"`on` must name another device than {name} was measured on, got {on.device} for {measured_on}"
         )
     asked = f"{name} `on` {on.device}"
     rooflines = (roofline_of(here, asked, recording), roofline_of(there, asked, recording))
     return MappedCost(cost, *rooflines, on.reading, target=recording.about.target)
+
+
+def _alike(one: Device, other: Device) -> bool:
+    return one.bytes_per_s == other.bytes_per_s and one.flops_per_s == other.flops_per_s
 
 
 def _device(option: str, name: str) -> Device:

@@ -432,3 +432,18 @@ def test_drafts_longer_than_those_of_a_log_are_named(tmp_path):
     assert found.meta["remarks"] == [f"{told}feature:3/target"]
     grid = sweep(logged, "feature:2..4/target", batches=[1, 2], cost=cost)
     assert grid.meta["remarks"] == [f"{told}feature:3/target, feature:4/target"]
+
+
+def test_windows_longer_than_every_draft_are_said_not_to_differ(tmp_path):
+    """The log's setting is 8 tokens, of which a stop let none of its drafts have more than 2."""
+    rounds = {"feature": sequential([1, 1, 1, 0] * 3, 2)}
+    requests = [one_request({"": 12, "feature": 12}, rounds, request_id=f"r{place}") for place in range(3)]
+    logged = small_rounds.recording_of(*requests, drafters=(("feature", True, 8),))
+    cost = tmp_path / "cost.json"
+    cost.write_text('{"feature": {"intercept_s": 0.001}, "target": {"intercept_s": 0.01}}')
+    found = compare(logged, ["feature:2/target", "feature:8/target"], cost=cost)
+    told = "no draft of feature in the recording is longer than 2 tokens: windows of 2 or more do not differ"
+    assert found.meta["remarks"] == [told]
+    first, second, _ = found.runs.ranked()
+    assert found.runs.output_tokens_per_s(first) == found.runs.output_tokens_per_s(second)
+    assert compare(logged, ["feature:1/target"], cost=cost).meta["remarks"] == []

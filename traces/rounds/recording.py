@@ -42,6 +42,7 @@ class RoundsRecording:
             costs=(TIMED,) if self.timed else (),
             windows={one.name: one.window for one in meta.drafters if one.window is not None},
             longest={one.name: self.window(one) for one in meta.drafters},
+            drafted={one.name: self._drafted(one) for one in meta.drafters},
             unknown_kinds=tuple(one.name for one in meta.drafters if one.by_start),
             all_defaults=False,
             hardware=meta.hardware,
@@ -62,8 +63,9 @@ class RoundsRecording:
 
     def window(self, drafter: DrafterInfo) -> int:
         """Tokens that a drafter drafts in a round; if unknown, the most of any round, drafted or accepted; >= 1."""
-        if drafter.window is not None:
-            return drafter.window
+        return self._drafted(drafter) if drafter.window is None else drafter.window
+
+    def _drafted(self, drafter: DrafterInfo) -> int:
         ran = [request.rounds[drafter.name] for request in self.requests if drafter.name in request.rounds]
         return max([1, *(int(max(rounds.drafted.max(), rounds.accepted.max())) for rounds in ran if len(rounds.start))])
 
