@@ -14,12 +14,15 @@ import numpy as np
 
 from ..base.errors import ArgumentError, check_within, counted
 from ..base.files import write_whole
-from ..reports.observed import ObservedCell, acceptance_words, cells_table, compared, verdict
+from ..reports.observed import ObservedCell, acceptance_words, cells_table, compared, observed_figures, verdict
 from ..reports.tables import Grid, Printed, shown
 from ..runs.observed import FOLLOWS, ObservedMeta, ObservedRun
 from ..runs.serving import ServingLog
+from ..sim.cost.devices import device_named
 from ..sim.cost.files import FIT, FitVerdict
+from ..sim.cost.roofline import RooflineCost
 from ..traces.recording import Recording
+from ..traces.shapes import shape_called
 from .calibrate import FittedSeconds, calibrate, observed_ps, simulated_ps
 from .observed_runs import (
     Asked,
@@ -169,8 +172,34 @@ def _meta(
         "policy": log.meta.about.policy,
         "cost": on_cluster.cost_names,
         "seed": seed,
-        "notes": [*notes, *_pace(run.requests, log)],
+        "notes": [
+            *notes,
+            *_pace(run.requests, log),
+            *(each for one in (*others, run) for each in _peaks(one, on_cluster)),
+        ],
     }
+
+
+def _peaks(run: Replayable, on_cluster: Replayer) -> list[str]:
+    """A remark if a run was faster than the peaks of the cluster's device allow the model that the server named."""
+    replica, policy = on_cluster.setting.cluster.replicas[0], on_cluster.policy
+    shape = shape_called(run.run.meta.model, on_cluster.target, None)
+    named, tpot_s = device_named(replica.placement[on_cluster.target]), observed_figures(run.run).tpot_s
+    is_known = run.drafts.tokens or (policy is not None and policy.name == run.drafts.policy)
+    if shape is None or named is None or tpot_s is None or not is_known:
+        return []
+    device = replace(named.device, layer_launch_s=0.0, link_latency_s=0.0)  # assumptions, no peaks
+    ask = "another device, dtype or model than said?"
+    try:
+        step = RooflineCost(device, (shape,), tensor_parallel=replica.tensor_parallel)
+    except ValueError as error:
+        return [f"{run.name} of {run.run.meta.model}: {error}: {ask}"]
+    rows = run.drafts.tokens + 1  # a step gives at most
+    least_s = step.forward_s(shape.name, num_rows=1, new_tokens=1, context_tokens=0) / rows
+    if tpot_s.mean >= least_s:
+        return []
+    took = f"TPOT was {tpot_s.mean * 1e3:.3g} ms in the mean, the peaks of {step.name} allow {least_s * 1e3:.3g} ms"
+    return [f"{run.name}: {took} at best for {run.run.meta.model}: {ask}"]
 
 
 _LEAST_HALF = 8  # requests

@@ -19,6 +19,7 @@ from paceline.runs.observed import (
     ObservedRequest,
     ObservedRun,
     read_observed,
+    read_run,
     write_observed,
 )
 from paceline.runtime.world import TorchWorld
@@ -333,6 +334,23 @@ def test_what_the_simulator_did_is_replayed_without_an_error(observed_runs):
     found = validate_observed(observed_runs / "b", cluster=observed_runs / "c.toml", cost=str(observed_runs / "s.json"))
     assert found.within
     assert max(abs(cell.error) for cell in found.cells) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("model", "told"), [("Qwen/Qwen2.5-14B-Instruct", True), ("Qwen/Qwen2.5-1.5B", False), ("m", False)]
+)
+def test_a_run_faster_than_the_peaks_of_its_device_is_named(observed_runs, tmp_path, model, told):
+    """A step of the target alone takes 11 ms there; reading 29.5 GB of weights takes an L40S 32.5 ms."""
+    for name in ("a", "b"):
+        run = read_run(observed_runs / name)
+        write_observed(ObservedRun(run.meta.model_copy(update={"model": model}), run.requests), tmp_path / name)
+    cost = {"cost": str(observed_runs / "s.json")}
+    for given in (cost, {"calibrate_on": tmp_path / "a"}):
+        notes = validate_observed(tmp_path / "b", cluster="l40s", **given).meta["notes"]
+        found = [note for note in notes if "another device, dtype or model than said?" in note]
+        assert len(found) == told * (1 if given is cost else 2)
+        for note in found:
+            assert "the peaks of l40s allow 32.4 ms at best for Qwen/Qwen2.5-14B-Instruct: another device" in note
 
 
 def test_seconds_are_found_again_in_another_run(observed_runs):
