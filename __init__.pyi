@@ -229,6 +229,7 @@ def find_rates(
     seeds: int = 5,
     start: Start | str | None = None,
     chains: Sequence[str] | None = None,
+    rate: float | None = None,
 ) -> HighestRates: ...
 def recommend(
     recording: Recording | str | Path | None = None,

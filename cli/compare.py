@@ -106,8 +106,8 @@ def compare(
         if find_rate is None:
             show_under_load(trace, policy, under | more, rate=rate, detail=detail, **written)
             return
-        refuse_beside("--find-rate", rate=rate, detail=detail, figure=figure, **more)
-        show_found_rates(trace, policy, under, find_rate=find_rate, html=html, json=json)
+        refuse_beside("--find-rate", detail=detail, figure=figure, **more)
+        show_found_rates(trace, policy, under, find_rate=find_rate, rate=rate, html=html, json=json)
         return
     refuse_without("`workload`", **given(load), rate=rate, find_rate=find_rate, cluster=cluster)
     if sweep:

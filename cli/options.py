@@ -34,7 +34,8 @@ RatesOption = Annotated[
     str | None,
     typer.Option(
         metavar="R,LOW:HIGH:STEP,...",
-        help="With --workload: mean arrivals per second, also ranges; default: the workload's own.",
+        help="With --workload: mean arrivals per second, also ranges; default: the workload's own. With --find-rate: "
+        "one, for which the number of such clusters is given.",
     ),
 ]
 FindRateOption = Annotated[

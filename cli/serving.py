@@ -314,12 +314,16 @@ def show_found_rates(
     options: dict[str, Any],
     *,
     find_rate: str,
+    rate: str | None,
     html: Path | None,
     json: Path | None,
 ) -> None:
     """Find and show; raises ValueError for bad options."""
     _check_served(options, json)
-    show(json, find_rates(trace, policy, limits=find_rate, **options), html=html)
+    asked = [None] if rate is None else rates("--rate", rate)
+    if len(asked) > 1:
+        raise ValueError(f"--rate beside --find-rate must be one, which clusters share, got {rate!r}")
+    show(json, find_rates(trace, policy, limits=find_rate, rate=asked[0], **options), html=html)
 
 
 def _check_served(options: dict[str, Any], json: Path | None) -> None:

@@ -5,14 +5,14 @@ Rates are found seed by seed, so policies are compared on the same arrivals. Mea
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import ceil, exp, log
 from statistics import fmean
 from typing import Any
 
 from .intervals import Interval, enough_values, geometric_interval, paired
 from .limits import Limit
 from .load import not_told_apart
-from .serving_tables import styled, what_was_asked
+from .serving_tables import styled, what_was_asked, whole
 from .tables import Grid, Printed, flat_rows, table
 
 
@@ -102,6 +102,7 @@ class HighestRates(Printed):
     looked_at: tuple[float, float]  # arrivals per second between which crossings were searched
     quickest: str  # the policy with the least time in the system at the lower one
     crossings: tuple[Crossing, ...]  # rising
+    asked: float | None = None  # arrivals per second that clusters like this one are to sustain together
     meta: dict[str, Any]  # what was compared on: workload, cluster, trace
     remarks: tuple[str, ...]  # remarks that readers of the figures need, a line each
 
@@ -132,6 +133,7 @@ class HighestRates(Printed):
                 remarks.append(
                     f"{row.policy}: limits hold and break in turns from {low:.2f} to {high:.2f} times its rate"
                 )
+        remarks += [] if self.asked is None else [shared_evenly(self.asked)]
         cells = [self._cells(row) for row in self.rows]
         return (table(cells, title="; ".join(title), remarks=remarks, bold={(0, None)}),)
 
@@ -139,6 +141,11 @@ class HighestRates(Printed):
         return {
             "policy": row.policy,
             "arrivals/s": with_ends(row.rate, three_digits),
+            **(
+                {}
+                if self.asked is None
+                else {f"for {self.asked:g}/s": with_ends(clusters_for(self.asked, row.rate), whole)}
+            ),
             "of the best": "1" if row is self.rows[0] else with_ends(row.over(self.rows[0]), styled(".3f")),
             **{f"{name} there": f"{three_digits(figure)}" for name, figure in row.figures.items()},
         }
@@ -179,6 +186,7 @@ class HighestRates(Printed):
             "policy": row.policy,
             "rate": row.rate.mean,
             "rate_ci": list(row.rate.bounds),
+            **({} if self.asked is None else {"clusters": clusters_for(self.asked, row.rate).mean}),
             "rate_by_seed": {str(seed): rate for seed, rate in row.by_seed.items()},
             "of_best": over.mean,
             "of_best_ci": list(over.bounds),
@@ -190,6 +198,17 @@ class HighestRates(Printed):
         """A row for each policy."""
         rows = [self._row_to_json(row) for row in self.rows]
         return flat_rows([{key: value for key, value in row.items() if key != "rate_by_seed"} for row in rows])
+
+
+def clusters_for(rate: float, highest: Interval) -> Interval:
+    """The least number of clusters that sustain a rate, each at most the highest rate of one; ends by its interval."""
+    most, mean, least = (ceil(rate / each) for each in (highest.low, highest.mean, highest.high))
+    return Interval(mean=mean, low=least, high=most)
+
+
+def shared_evenly(rate: float) -> str:
+    """What `clusters_for` assumes, for a reader."""
+    return f"for {rate:g}/s: clusters like this one that sustain it, if each gets as many of the arrivals"
 
 
 def three_digits(number: float) -> str:

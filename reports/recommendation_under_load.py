@@ -12,9 +12,9 @@ from .intervals import Interval, geometric_interval, paired
 from .ledger import LedgerLine, Pasteable, RecommendationLedger, Recommended, Standing
 from .limits import Limit
 from .panels import Section, ranking
-from .rates import three_digits, with_ends
+from .rates import clusters_for, shared_evenly, three_digits, with_ends
 from .recommendation import Recommendation, recommendation_table
-from .serving_tables import SeedRow, what_was_asked
+from .serving_tables import SeedRow, what_was_asked, whole
 from .tables import Grid, Printed, flat_rows, table
 
 IN_SYSTEM = "in_system_s"
@@ -118,7 +118,12 @@ class RecommendationUnderLoad(Recommended):
             "gain: mean time in the system of the target alone over the candidate's, at the same arrivals; "
             "in brackets: 95% interval over seeds",
         ]
-        return [*said, *self.remarks]
+        return [*said, *([shared_evenly(self.rate or 0)] if self._beyond() else []), *self.remarks]
+
+    def _beyond(self) -> bool:
+        """Whether the rate is higher than the highest of some candidate."""
+        found = [one.highest.rate for one in self.candidates if one.highest is not None]
+        return self.rate is not None and any(one is not None and one.mean < self.rate for one in found)
 
     def _cells(self, one: ServedCandidate) -> dict[str, str]:
         cells = {"candidate": one.policy, "": one.standing if self.limits else ""}
@@ -140,6 +145,10 @@ class RecommendationUnderLoad(Recommended):
             cells["highest rate"] = (
                 ("any" if one.highest.at_any else "none") if rate is None else with_ends(rate, three_digits)
             )
+            if self._beyond():
+                cells[f"for {self.rate or 0:g}/s"] = (
+                    "" if rate is None else with_ends(clusters_for(self.rate or 0, rate), whole)
+                )
         return cells
 
     def lines(self) -> Sequence[str]:

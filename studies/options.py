@@ -334,6 +334,7 @@ class FindRatesOptions(ChainsOptions, SeedsOptions, ServingOptions):
     workload: str | Path
     cluster: str | Path
     limits: str
+    rate: float | None = opt(None, "Arrivals per second for which the number of such clusters is given, > 0.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, check_within
 from ..base.terminal import Progress, held_interrupts
 from ..reports.intervals import Interval, interval_or_point
 from ..reports.limits import SHARE, Limit, service_limits
@@ -237,6 +237,8 @@ def find_rates(
     """
     asked = checked(FindRatesOptions, options | {"workload": workload, "cluster": cluster, "limits": limits})
     wanted = service_limits(limits, argument="limits")
+    if asked.rate is not None:
+        check_within("`rate`", asked.rate, "[1e-9, 1e9]")
     setting = serving_setting(recording, workload, cluster, asked)
     check_rates(setting, asked, wanted)
     tables = setting.tables(setting.replay.seed)
@@ -259,6 +261,7 @@ def find_rates(
         looked_at=(rates[0], high),
         quickest=quickest,
         crossings=crossings,
+        asked=asked.rate,
         meta=meta_of(setting),
         remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *without, *runs.left_out))),
     )

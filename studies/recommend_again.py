@@ -100,7 +100,9 @@ def compare_again(candidate: str, recording: Recording | str | Path | None = Non
 
 def _compare_served(line: _Line, policies: list[str], recording: Recording | str | Path | None) -> Again:
     asked = _asked(RecommendUnderLoadOptions, line)
-    options = {name: value for name, value in vars(serving_options(asked)).items() if name not in ("limits", "chains")}
+    options = {
+        name: value for name, value in vars(serving_options(asked)).items() if name not in ("limits", "chains", "rate")
+    }
     rates = None if asked.rate is None else [asked.rate]
     found = compare_under_load(line.half(recording, asked), policies, rates=rates, **options)
     row = next(row for row in found.rates[0].rows if row.about.policy == line.policy)

@@ -1,6 +1,7 @@
 """The highest rate at which a policy keeps its limits, and where policies change places."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, log2, prod
 from types import SimpleNamespace
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from paceline.cli.typed import rates
-from paceline.reports.intervals import geometric_interval, mean_interval
+from paceline.reports.intervals import Interval, geometric_interval, mean_interval
 from paceline.reports.limits import Limit
-from paceline.reports.rates import Crossing, HighestRate, HighestRates, SeedRate
+from paceline.reports.rates import Crossing, HighestRate, HighestRates, SeedRate, clusters_for
 from paceline.studies.rates import AROUND, PRECISION, _Search
 
 LOAD = "poisson:requests=40"
@@ -250,3 +251,28 @@ def test_chains_with_ranges_are_compared_under_load(cost):
     asked = {**ASKED, "cost": cost, "seeds": 1, "rates": [20.0]}
     found = paceline.compare_under_load(chains=["draft:1..3:2/target"], **asked)
     assert [row.about.policy for row in found.rates[0].rows] == ["draft:1/target", "draft:3/target"]
+
+
+def test_clusters_that_share_a_rate(cost, tmp_path):
+    """As many as the highest rate of one says keep the limits; one less does not."""
+    asked = {**ASKED, "cost": cost, "seeds": 2, "workload": "poisson:requests=300"}
+    (row,) = paceline.find_rates(None, "plain", limits="p99_tpot < 0.012", **asked).rows
+    rate = 2.5 * row.rate.mean
+    assert clusters_for(rate, row.rate).mean == 3
+    for count, holds in ((3, True), (2, False)):
+        path = tmp_path / f"{count}.toml"
+        path.write_text(f'[[replicas]]\ndevice = "h100"\ncount = {count}\n')
+        (at,) = paceline.compare_under_load(None, ["plain"], rates=[rate], **asked | {"cluster": path}).rates
+        assert all(run.flat["tpot_s_p99"] < 0.012 for run in at.rows[0].runs) == holds
+    one = Interval(mean=5.0, low=3.0, high=11.0)
+    assert clusters_for(10.0, one) == Interval(mean=2, low=1, high=4)
+
+
+def test_the_number_of_clusters_for_a_rate_is_a_column(found):
+    asked = replace(found, asked=1e4)
+    (grid,) = asked.tables()
+    cells = dict(zip((column.heading for column in grid.columns), grid.rows[0], strict=True))
+    assert cells["for 10000/s"].startswith(f"{clusters_for(1e4, found.rows[0].rate).mean:,}")
+    assert any(remark.startswith("for 10000/s: clusters like this one") for remark in grid.remarks)
+    assert asked.to_json()["policies"][0]["clusters"] == clusters_for(1e4, found.rows[0].rate).mean
+    assert "clusters" not in found.to_json()["policies"][0]
