@@ -4,7 +4,7 @@ Letters: T tokens of rounds, C forwards of the target, one for each request in i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -68,10 +68,13 @@ class Waterfall:
     perfect: float
     losses: Mapping[str, float]  # by name, in the order of subtraction; below 0 for a gain
     speed_up: float
+    # the acceptance length at which the speed-up is 1, if a round takes what it took here; None: not known
+    pays_from: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/compare.md)."""
-        return {"perfect": self.perfect, "lost_to": dict(self.losses), "speed_up": self.speed_up}
+        pays = {} if self.pays_from is None else {"pays_from": self.pays_from}
+        return {"perfect": self.perfect, "lost_to": dict(self.losses), "speed_up": self.speed_up} | pays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,10 @@ def waterfall_of(run: Spent, alone: Spent) -> Waterfall | None:
     speed_ups = [
         run.tokens / seconds / alone_rate for seconds in (perfect_s, called_s, drafted_s, busy_s, run.duration_s)
     ]
-    return waterfall(speed_ups, LOSSES)
+    found = waterfall(speed_ups, LOSSES)
+    # T tokens in T / length rounds take, after the prompts, what the target alone takes for as many tokens.
+    left_s, round_s = run.tokens / alone_rate - run.prompts_s, (run.duration_s - run.prompts_s) / run.calls
+    return replace(found, pays_from=run.in_rounds * round_s / left_s) if left_s > 0 else found
 
 
 def waterfall(speed_ups: Sequence[float], losses: Mapping[str, str]) -> Waterfall:
@@ -128,6 +134,8 @@ def why_table(why: Why, losses: Mapping[str, str] = LOSSES, *, named: str = "pol
     """
     remarks = ["perfect: all that is drafted stays, drafts are free, and a verification takes as long as a plain step"]
     remarks += [f"{loss}: {words}" for loss, words in losses.items()]
+    if any(found is not None and found.pays_from is not None for found in why.policies.values()):
+        remarks.append("pays from: the accept. length at which the speed-up is 1, if a round takes what it took here")
     if any(found is None for found in why.policies.values()):
         remarks.append(f"-: {unknown}")
     return table(
@@ -142,4 +150,5 @@ def _cells(named: str, policy: str, losses: Mapping[str, str], found: Waterfall 
     if found is None:
         return {named: policy, **dict.fromkeys(("perfect", *losses, "speed-up"), "-")}
     lost = {loss: f"{0.0 - round(lost, 2):+.2f}" for loss, lost in found.losses.items()}
-    return {named: policy, "perfect": f"{found.perfect:.2f}x", **lost, "speed-up": f"{found.speed_up:.2f}x"}
+    pays = {} if found.pays_from is None else {"pays from": f"{found.pays_from:.2f}"}
+    return {named: policy, "perfect": f"{found.perfect:.2f}x", **lost, "speed-up": f"{found.speed_up:.2f}x", **pays}

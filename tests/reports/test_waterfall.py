@@ -3,6 +3,7 @@
 import pytest
 from paceline import compare, open_recording
 from paceline.reports.waterfall import LOSSES, Spent, Why, waterfall_of, why_table
+from paceline.traces import SyntheticSpec, make_trace
 
 from ..cli.command_line import done
 from .making import text_of
@@ -46,11 +47,13 @@ def test_a_waterfall_by_hand():
         )
     )
     assert found.speed_up == pytest.approx(12 / 9)
+    # A round takes 7 / 40 s, and the target alone 10 s for the 100 tokens.
+    assert found.pays_from == pytest.approx(100 * (7 / 40) / 10)
 
 
 def test_the_target_alone_gains_and_loses_nothing():
     found = waterfall_of(ALONE, ALONE)
-    assert (found.perfect, found.speed_up) == (1.0, 1.0)
+    assert (found.perfect, found.speed_up, found.pays_from) == (1.0, 1.0, 1.0)
     assert found.losses == dict.fromkeys(LOSSES, 0.0)
 
 
@@ -84,11 +87,31 @@ def test_terms_add_up(options):
     assert set(json[0]["lost_to"]) == set(LOSSES)
 
 
+@pytest.mark.parametrize(("batch", "within"), [(1, 0.002), (8, 0.02)])
+@pytest.mark.one_in(2)
+def test_it_pays_from_the_length_at_which_a_worse_draft_gains_nothing(batch, within):
+    """The acceptance is lowered until the simulator's speed-up is 1, by bisection."""
+    spec = SyntheticSpec(
+        requests=40, tokens=160, models=("draft", "target"), acceptance=(0.8,), depth_decay=0.0, shared_difficulty=0.0
+    )
+    made, policy = make_trace(spec), "draft:2/target"
+    asked = {"cost": "h100", "models": ["target=llama-3.1-8b", "draft=llama-3.2-3b"], "seeds": 1, "batch": batch}
+    told = compare(made, policy, why=True, **asked).why.policies[policy].pays_from
+    low, high = -0.7, 0.19
+    for _ in range(9):
+        shift = (low + high) / 2
+        runs = compare(made, policy, shift_acceptance={"draft": shift}, **asked).runs
+        row = next(row for row in runs.rows if row.policy == policy)
+        low, high = (shift, high) if runs.speed_up(row) < 1 else (low, shift)
+    assert runs.speed_up(row) == pytest.approx(1, abs=0.01)
+    assert row.acceptance_length / runs.speed_up(row) == pytest.approx(told, rel=within)
+
+
 def test_of_token_trees_it_is_not_known():
     why = Why(policies={"draft:4/target": waterfall_of(RUN, ALONE), "tree": None})
     printed = text_of(why_table(why))
     assert "-: not known where token trees are drafted, or no round is run" in printed
-    assert "│ tree │ - │ - │ - │ - │ - │ - │" in printed
+    assert "│ tree │ - │ - │ - │ - │ - │ - │ │" in printed
     assert why.to_json()[1] == {"policy": "tree"}
 
 
