@@ -12,11 +12,13 @@ from operator import ge, gt, le, lt
 from typing import Any
 
 from ..base.errors import ArgumentError, known_are, repeated
-from .serving_tables import LATENCIES, PARTS
+from .serving_tables import LATENCIES, PARTS, SESSION
 
 SIGNS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
 # Flat names of latencies by their typed names, p99_ttft.
-OF_LATENCY = {f"{part}_{name.lower()}": f"{figure}_{part}" for name, figure in LATENCIES.items() for part in PARTS}
+OF_LATENCY = {
+    f"{part}_{name.lower()}": f"{figure}_{part}" for name, figure in (LATENCIES | SESSION).items() for part in PARTS
+}
 TYPED = {figure: name for name, figure in OF_LATENCY.items()}
 SHARE = "slo_share"  # of requests that met every promise
 _LIMIT = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=|<|>)\s*([^\s<>=]+)\s*")

@@ -439,11 +439,13 @@ class ServingMetrics(Figures):
     replicas: tuple[ReplicaMetrics, ...]  # in their order
     transfers: TransferMetrics | None = None  # between replicas; None where every one prefills and decodes
     host: HostMetrics | None = None  # memory of hosts, of all replicas; None where none has any
+    # from the arrival of a session's first request to the end of its last; over sessions of several requests
+    session_s: Spread | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/glossary.md): `classes`, `members`, `replicas` by name."""
         found = asdict(self)
-        for key in ("transfers", "host"):
+        for key in ("transfers", "host", "session_s"):
             if found[key] is None:
                 del found[key]
         for key in ("classes", "members", "replicas"):
@@ -478,6 +480,7 @@ def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
         members=member_metrics(log, duration_ps),
         replicas=replicas,
         transfers=transfer_metrics(log, duration_ps),
+        session_s=spread_over(np.array(took) / PS_PER_S) if (took := log.meta.sessions_ps) else None,
         host=host_metrics(log),
     )
 

@@ -21,13 +21,14 @@ from .serving import Promises, ServingMetrics, metrics_of
 from .tables import Grid, facts, flat_rows, shown, table
 
 LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "ITL": "itl_s", "E2E": "e2e_s", "queue": "queue_s"}
+SESSION = {"session": "session_s"}  # of runs that have sessions
 PARTS = ("mean", "p50", "p90", "p95", "p99")
 # Figures that have a range where the cost has one, by flat name.
 RANGED = (
     "output_tokens_per_s",
     "goodput_per_s",
     "in_system_s",
-    *(f"{latency}_{part}" for latency in LATENCIES.values() for part in PARTS),
+    *(f"{latency}_{part}" for latency in (LATENCIES | SESSION).values() for part in PARTS),
 )
 
 
@@ -205,14 +206,16 @@ def load_table(rows: Sequence[SeedRow]) -> Grid:
 
 def latency_table(rows: Sequence[SeedRow]) -> Grid:
     """For each row a line per latency, in milliseconds."""
+    of_sessions = any(run.meta.sessions_ps for row in rows for run in row.runs)
+    latencies = LATENCIES | SESSION if of_sessions else LATENCIES
     cells = [
         (names_of(rows, row) if not number else {})
         | {"latency": name}
         | cells_of(row, {part: (f"{figure}_{part}", milliseconds) for part in PARTS}, "")
         for row in rows
-        for number, (name, figure) in enumerate(LATENCIES.items())
+        for number, (name, figure) in enumerate(latencies.items())
     ]
-    ends = [(number + 1) * len(LATENCIES) - 1 for number in range(len(rows))]
+    ends = [(number + 1) * len(latencies) - 1 for number in range(len(rows))]
     in_sections = any(len(row.runs) == 1 and row.runs[0].intervals for row in rows)
     remarks = ["±: 95% interval over five parts of the requests, in order of arrival"] if in_sections else []
     return table(cells, texts={*_names(rows), "latency"}, title="latencies, ms", remarks=remarks, lines=ends)

@@ -6,7 +6,7 @@ series thinned to a size. Times are whole picoseconds since the start of the wor
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import mul
 from pathlib import Path
 from struct import Struct
@@ -233,6 +233,7 @@ class ServingRecorder:
         self._stopped: tuple[int, str] | None = None
         self._hosts: dict[int, HostTotals] = {}
         self._transfers: TransferTotals | None = None
+        self._sessions: tuple[int, ...] = ()
 
     def arrived(self, arrival: Arrival, replica: int) -> int:
         """A request came and was given to a replica; returns its serial, which names it in every other call.
@@ -346,6 +347,10 @@ class ServingRecorder:
         """The totals of the link between replicas."""
         self._transfers = totals
 
+    def sessions(self, took: Iterable[tuple[int, int]]) -> None:
+        """Sessions of several requests that have ended, by the instants of arrival and end."""
+        self._sessions = tuple(ended_ps - began_ps for began_ps, ended_ps in sorted(took))
+
     def log(self, about: ServingAbout) -> ServingLog:
         """The log so far; more can be recorded afterwards.
 
@@ -362,6 +367,7 @@ class ServingRecorder:
             ended_at_ps=ended_at_ps,
             stopped=reason,
             transfers=self._transfers,
+            sessions_ps=self._sessions,
         )
         log = ServingLog(
             meta=meta,

@@ -171,6 +171,7 @@ class ServingMeta(Record):
     stopped: Title = ""  # why the run was stopped before all requests had ended; "" if it was not
     # From replicas that prefill to those that decode; None where there are none.
     transfers: TransferTotals | None = None
+    sessions_ps: tuple[Count, ...] = ()  # what sessions of several requests took, of those that have ended
 
     @model_validator(mode="after")
     def _lengths(self) -> "ServingMeta":

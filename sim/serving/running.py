@@ -243,10 +243,41 @@ class RunningReplicas:
 _AT_ONCE = 64
 
 
+class Sessions:
+    """Sessions of several requests, each from the arrival of its first until all have ended.
+
+    Attributes:
+        took: `[S]` (arrival of the first request, end of the last one), ps; of sessions that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.took: list[tuple[int, int]] = []
+        # Of a request to come: its session as [arrival of the first, requests that have not ended, requests].
+        self._of: dict[str, list[int]] = {}
+
+    def follow(self, arrival: Arrival, following: Sequence[Arrival]) -> None:
+        """Requests of the session of `arrival`, which has not ended, are to come."""
+        session = self._of.setdefault(arrival.request_id, [arrival.arrives_ps, 1, 1])
+        for one in following:
+            if not one.begins:
+                self._of[one.request_id] = session
+                session[1:] = session[1] + 1, session[2] + 1
+
+    def end(self, arrival: Arrival, at_ps: int) -> None:
+        """A request has ended; what follows it is known."""
+        session = self._of.pop(arrival.request_id, None)
+        if session is None:
+            return
+        session[1] -= 1
+        if not session[1] and session[2] > 1:
+            self.took.append((session[0], at_ps))
+
+
 class Arrivals:
     """Processes of a run.
 
     Attributes:
+        sessions: that have ended.
         is_broken: whether a row of the workload, unreadable or impossible to serve, ended the run.
     """
 
@@ -261,6 +292,7 @@ class Arrivals:
         drawn: DrawnRequests,
     ) -> None:
         self.is_broken = False
+        self.sessions = Sessions()
         self._drawn = drawn
         self._env = env
         self._moment = moment
@@ -287,12 +319,16 @@ class Arrivals:
                 self._to_come += 1
                 RankedEvent(self._env, at_ps, ARRIVALS, partial(self._break, error, at_ps))
                 return
+            self.sessions.follow(arrival, following)
             self._release(following, at_ps, AFTER_REJECTION if arrival.arrives_ps == at_ps else ARRIVALS)
+        self.sessions.end(arrival, at_ps)
 
     def reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
         """Release the requests that waited for `depth` tokens of an answer."""
         if arrival.turns is not None:
-            self._release(arrival.turns.reached(depth, at_ps), at_ps)
+            following = arrival.turns.reached(depth, at_ps)
+            self.sessions.follow(arrival, following)
+            self._release(following, at_ps)
 
     def _release(self, requests: Sequence[Arrival], at_ps: int, rank: EventPriority = ARRIVALS) -> None:
         for one in requests:

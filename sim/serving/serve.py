@@ -204,6 +204,7 @@ class _Run:
                 self._recorder.path(index, replica.path)
             if self._handovers is not None:
                 self._handovers.close_books(ended_ps)
+            self._recorder.sessions(self._arrivals.sessions.took)
             if stopped:
                 self._recorder.stopped(ended_ps, stopped)
         return Served(

@@ -492,3 +492,36 @@ def test_every_time_is_as_by_hand(step_by_hand):
     assert first == {"a": step1 * US, "c": step1 * US, "b": at3 * US}
     assert ended == {"a": (at3 + draft3 + step4) * US, "c": at3 * US, "b": at3 * US}
     assert (at3, at3 + draft3 + step4) == (78_700, 95_100)  # as the page says
+
+
+@pytest.mark.parametrize("options", [{}, {"active_sessions": 2}, {"events": True}])
+@pytest.mark.parametrize(
+    "load",
+    [
+        "persistent-agent:turns=3,prompt=60,output=9,sessions=5,wait=2",
+        "react:sessions=4,steps=2,prompt=90,output=7,observation=30",
+    ],
+)
+def test_a_session_takes_from_its_first_arrival_to_its_last_end(load, options):
+    run = simulate(load, "draft:2/target", cluster="h100", **options)
+    (one,), requests = run.rows[0].runs, run.log.requests
+    by_session = {}
+    for name, arrived, ended in zip(
+        *(requests[key].tolist() for key in ("request_id", "arrived_at_ps", "ended_at_ps")), strict=True
+    ):
+        began, last = by_session.get(name.partition("/")[0], (arrived, ended))
+        by_session[name.partition("/")[0]] = (min(began, arrived), max(last, ended))
+    assert len(by_session) == int(load.partition("sessions=")[2].partition(",")[0])
+    took = [last - began for began, last in sorted(by_session.values())]
+    assert list(one.meta.sessions_ps) == took
+    assert one.flat["session_s_mean"] == pytest.approx(sum(took) / len(took) / 1e12)
+    assert any("session" in row for grid in run.tables() for row in grid.rows)
+
+
+def test_lone_requests_and_sessions_that_have_not_ended_have_no_time():
+    run = simulate("closed:concurrency=3,requests=9,prompt=20,output=5", "plain", cluster="h100").rows[0].runs[0]
+    assert run.meta.sessions_ps == ()
+    assert "session_s" not in run.metrics.to_json()
+    load = "persistent-agent:turns=2,prompt=20,output=5,sessions=2,wait=2"
+    cut = simulate(load, "plain", cluster="h100", horizon_s=1.0).rows[0].runs[0]
+    assert (cut.meta.stopped, cut.meta.sessions_ps) == ("horizon", ())

@@ -43,6 +43,7 @@ class Arrival(NamedTuple):
     # `prompt_tokens // unit_tokens`. No other request writes text of these ids, and prompts that begin with them follow
     # this request. Empty: no other request reads the answer.
     answer: Ids = ()
+    begins: bool = False  # whether it begins a session although it follows a request: the next one of a closed loop
 
     @property
     def depths(self) -> tuple[int, ...]:

@@ -195,7 +195,7 @@ class LoopTurns:
         found = [] if self._inner is None else self._followed(self._inner.after(ended_ps), ended_ps)
         session.open -= 1
         if not session.open and (begun := session.loop.next(ended_ps)) is not None:
-            found.append(begun)
+            found.append(begun._replace(begins=True))
         return found
 
     def _followed(self, turns: Sequence[Arrival], at_ps: int) -> list[Arrival]:
