@@ -31,7 +31,7 @@ from ..sim.serving.routers import RoundRobin
 from ..sim.serving.serve import INTERRUPTED, Served
 from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
-from ..traces.workloads.drawn_arrivals import is_spec, parse_spec
+from ..traces.workloads.drawn_arrivals import CLOSED, is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
 from .compare import MOST_CELLS
 from .options import UnderLoadOptions, checked, takes
@@ -292,15 +292,30 @@ def compare_under_load(
         found = tuple(replace(one, rows=tuple(rows)) for one, rows in zip(every, known, strict=True) if rows)
         if not found:
             raise KeyboardInterrupt if interrupts.heard() else next(iter(runs.refused.values()))
+    short = short_of(setting, (run for at in found for row in at.rows for run in row.runs))
     return LoadComparison(
         rates=found,
         why=why_of(runs, found) if asked.why else None,
         promised=setting.promised,
         meta=meta_of(setting),
-        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *runs.left_out))),
+        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *short, *runs.left_out))),
         num_missing=len(asked_rates) * sum(policy.name not in runs.refused for policy in named)
         - sum(len(one.rows) for one in found),
     )
+
+
+def short_of(setting: ServingSetting, runs: Iterable[MeasuredRun]) -> list[str]:
+    """A remark if open runs end before their load is steady: on the shortest, by the mean E2E latency."""
+    if setting.changes.most_at_once is not None or setting.workload.startswith(f"{CLOSED}:"):
+        return []
+    known = [run for run in runs if run.metrics.e2e_s is not None and run.metrics.e2e_s.mean]
+    lasted = [(run.metrics.duration_s / run.flat["e2e_s_mean"], run.meta.about) for run in known]
+    short = min((one for one in lasted if one[0] < STEADY), key=lambda one: one[0], default=None)
+    if short is None:
+        return []
+    times, about = short
+    took = f"{about.policy} served {about.workload} in {times:.1f} times its mean E2E latency"
+    return [f"{took}: the load was never steady, and more requests would tell more"]
 
 
 def policies_asked(
@@ -352,6 +367,9 @@ def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
     if twice:
         raise ArgumentError(f"`rates` must differ, got {twice[0]:g} twice")
     return sorted(rates)
+
+
+STEADY = 5  # times the mean E2E latency that a run lasts at least, for its load to count as steady
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
 from .compare import MOST_CELLS
-from .load import LoadRuns, check_policies, meta_of, policies_asked
+from .load import LoadRuns, check_policies, meta_of, policies_asked, short_of
 from .options import FindRatesOptions, LoadOptions, checked, takes
 from .serving import ServingSetting, notes_on, serving_setting
 from .setting import NamedPolicy, PoliciesGiven
@@ -255,6 +255,11 @@ def find_rates(
         rates = [high * share for share in CROSSINGS]
         quickest = search.quickest(bear, rates[0]).name
         crossings = tuple(search.crossings(bear, rates))
+        sustained = [
+            run
+            for key, run in search.made.items()
+            if key in {(row.policy, *one) for row in rows for one in row.by_seed.items()}
+        ]
     return HighestRates(
         limits=wanted,
         rows=tuple(sorted(rows, key=lambda row: row.rate.mean, reverse=True)),
@@ -263,7 +268,9 @@ def find_rates(
         crossings=crossings,
         asked=asked.rate,
         meta=meta_of(setting),
-        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *without, *runs.left_out))),
+        remarks=tuple(
+            dict.fromkeys((*notes_on(setting), *runs.notes, *short_of(setting, sustained), *without, *runs.left_out))
+        ),
     )
 
 

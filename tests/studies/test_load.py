@@ -9,6 +9,7 @@ from paceline.reports.intervals import geometric_interval
 from paceline.reports.waterfall_under_load import LOSSES_UNDER_LOAD, SpentUnderLoad, waterfall_under_load
 from paceline.studies.load import compare_under_load
 from paceline.studies.options import SimulateOptions
+from paceline.studies.rates import find_rates
 from paceline.studies.serving import serving_setting, simulate
 
 from ..cli.command_line import done
@@ -189,3 +190,19 @@ def test_the_screen():
     assert "range of cost" in printed
     assert "where the gain goes, at the first seed" in printed
     assert "requests wait longer for a place" in printed
+
+
+def test_a_run_too_short_for_steady_load_is_named():
+    asked = {"cluster": "h100", "cost": "h100", "models": ["target=llama-3.1-8b"], "seeds": 1}
+    load, told = "poisson:requests=60", "the load was never steady, and more requests would tell more"
+    short = compare_under_load(None, ["plain"], workload=load, rates=[5.0, 500.0], **asked)
+    (remark,) = [one for one in short.remarks if told in one]
+    run = short.rates[1].rows[0].runs[0].metrics
+    assert remark.startswith(
+        f"plain served {load} at 500/s in {run.duration_s / run.e2e_s.mean:.1f} times its mean E2E"
+    )
+    for other in ({"workload": load, "rates": [5.0]}, {"workload": "closed:concurrency=60,requests=60"}):
+        found = compare_under_load(None, ["plain"], **other, **asked)
+        assert not any(told in one for one in found.remarks)
+    highest = find_rates(None, ["plain"], workload=load, limits="p99_ttft < 0.03", **asked)
+    assert any(told in one for one in highest.remarks)
