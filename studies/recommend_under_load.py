@@ -250,7 +250,7 @@ def _by_batch(question: _Question) -> Recommendation | None:
     """K by running requests, if the cluster has one cost: its devices', or the given one."""
     if question.replayed_at is None:
         return None
-    return recommend(question.recording, **shared(RecommendOptions, question.asked) | question.replayed_at)
+    return recommend(question.recording, **{**shared(RecommendOptions, question.asked), **question.replayed_at})
 
 
 def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:

@@ -28,6 +28,7 @@ from ..runs.serving import ServingAbout, ServingLog, read_serving, write_serving
 from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.by_name import scaled_by_name
 from ..sim.cost.devices import device_named
+from ..sim.cost.roofline import device_sheet
 from ..sim.replay_tables import ReplayTables, tables_of
 from ..sim.serving.charges import to_ps
 from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
@@ -272,7 +273,9 @@ def serving_setting(
     if replay.cost is not None:
         cost = replace(replay, models=None).priced()  # a cluster uses shapes for its memory
     engine = replay.engine if replay.cost is None else None
-    priced = _priced(open_cluster(cluster, replay.recording, engine=engine, cost=cost), replay)
+    split = replay.tensor_parallel if str(cluster) in device_sheet() else 1
+    opened = open_cluster(cluster, replay.recording, engine=engine, tensor_parallel=split, cost=cost)
+    priced = _priced(opened, replay, split)
     return ServingSetting(
         replay=replay,
         cluster=priced,
@@ -295,12 +298,15 @@ def _check_device(cluster: Cluster, cost: object) -> None:
         raise ArgumentError(f"`cost` {rule}, got {cost}")
 
 
-def _priced(cluster: Cluster, replay: Setting) -> Cluster:
-    """The cluster at the requested seconds: its replicas have the one cost already, or each its own, scaled."""
+def _priced(cluster: Cluster, replay: Setting, split: int) -> Cluster:
+    """The cluster at the requested seconds: its replicas have the one cost already, or each its own, scaled.
+
+    `split` are the devices that its members are split over by the request, 1 by default.
+    """
     if replay.cost is not None:
         _check_device(cluster, replay.cost)
         return cluster
-    defaults = Setting(recording=replay.recording)
+    defaults = Setting(recording=replay.recording, tensor_parallel=split)
     unused = [name for name in OF_ONE_COST if getattr(replay, name) != getattr(defaults, name)]
     if unused:
         raise ArgumentError(

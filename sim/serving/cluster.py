@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...base.by_name import Spec
-from ...base.errors import ArgumentError, known_are
+from ...base.errors import ArgumentError, check_within, known_are
 from ...policies.about import members_run_by
 from ...policies.by_name import PolicySpec
 from ...traces.recording import Recording
@@ -191,14 +191,20 @@ FILE_ENDINGS = (".json", ".profile")
 
 
 def open_cluster(
-    text: str | Path, recording: Recording, *, engine: str | None = None, cost: CostModel | None = None
+    text: str | Path,
+    recording: Recording,
+    *,
+    engine: str | None = None,
+    tensor_parallel: int = 1,
+    cost: CostModel | None = None,
 ) -> Cluster:
-    """The cluster of a file, or one replica with defaults on a device of the sheet.
+    """The cluster of a file, or one replica with defaults on devices of the sheet.
 
     Args:
         text: a path to a TOML file (docs/cluster.md), or a name of the sheet, as "h100".
         recording: whose members the replicas serve.
-        engine: on a device of the sheet; a file has its own.
+        engine: on a device of the sheet; a file has its own, and of the next one.
+        tensor_parallel: devices of the sheet over which the replica's models are split, 1 to 1024.
         cost: of all replicas, in place of the file's. None: each its own.
 
     Raises:
@@ -208,7 +214,8 @@ def open_cluster(
     name, sheet = str(text), device_sheet()
     if name in sheet:
         engine_terms(engine, name)
-        alone = ReplicaTable(device=name, engine=engine)
+        check_within("`tensor_parallel`", tensor_parallel, "[1, 1024]")
+        alone = ReplicaTable(device=name, engine=engine, tensor_parallel=tensor_parallel)
         return make_cluster(ClusterContent(name=name, replicas=(alone,)), name, recording, cost=cost)
     if engine is not None:
         raise ArgumentError(f"`engine` goes with a device as `cluster`; {name} is to say `engine` itself, got {engine}")

@@ -381,6 +381,30 @@ def test_the_seconds_of_one_device_beside_the_memory_of_another_are_refused():
         simulate(**asked, cost="h200")
 
 
+def test_devices_of_the_sheet_are_split_over_as_in_a_file(tmp_path):
+    shapes = ["target=llama-3.1-8b", "slim=llama-3.1-8b", "mid=llama-3.2-3b", "draft=llama-3.2-1b"]
+    asked = {"workload": "poisson:rate=2,requests=3", "policy": "draft:2/target", "models": shapes}
+    path = tmp_path / "two.toml"
+    path.write_text('[[replicas]]\nname = "h100"\ndevice = "h100"\ntensor_parallel = 2\n')
+    one, two, file, priced = (
+        simulate(**asked, **more).log
+        for more in (
+            {"cluster": "h100"},
+            {"cluster": "h100", "tensor_parallel": 2},
+            {"cluster": path},
+            {"cluster": "h100", "cost": "h100", "tensor_parallel": 2},
+        )
+    )
+    ends = [log.requests["ended_at_ps"].tolist() for log in (two, file, priced, one)]
+    assert ends[0] == ends[1] == ends[2] != ends[3]
+    blocks = [[member.num_blocks for member in log.meta.replicas[0].members] for log in (two, file, priced, one)]
+    assert blocks[0] == blocks[1] == blocks[2] != blocks[3]
+    with pytest.raises(ValueError, match="`tensor_parallel` goes with `cost`: without it a cluster has seconds of its"):
+        simulate(**asked, cluster=path, tensor_parallel=2)
+    with pytest.raises(ValueError, match=r"`tensor_parallel` must be in \[1, 1024\], got 4096"):
+        simulate(**asked, cluster="h100", tensor_parallel=4096)
+
+
 POISSON = "poisson:requests=40"
 # Seconds under which a batch of a hundred makes a draft's verification dear.
 COSTS = {
