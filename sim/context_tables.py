@@ -1,15 +1,15 @@
 """One recorded request of contexts as plain lists, with look-ups of tokens, trees, facts and the quality of a text.
 
 A list look-up is several times faster than reading one element of a numpy array, and replay is nothing but look-ups.
-Lists are built when a request starts and shared by all sessions of it; rarely used ones are built on demand. A drafter
-from the target's states has another view at each depth (`traces.contexts.trie`), other members one view. Letters: N
-nodes, L levels.
+Lists are built when a request starts and shared by all sessions of it; rarely used ones are built on demand. Letters: N
+nodes, L levels, V views: those of the members by level, then of a drafter from the target's states at each further
+depth, from 2 on (`traces.contexts.trie`).
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
 from copy import copy
-from itertools import pairwise
+from itertools import pairwise, product
 from math import exp, nan
 from typing import Any, NamedTuple, Self
 from weakref import WeakValueDictionary
@@ -90,9 +90,7 @@ class WrittenChain:
 
 
 class RequestTables:
-    """One request's trie by level of the pool (a model-free member has empty lists).
-
-    Letters: L levels, N nodes.
+    """One request's trie as the lists of each view (a model-free member has empty ones).
 
     Attributes:
         request_id: of the recording.
@@ -100,27 +98,25 @@ class RequestTables:
         trunk: nodes of the trunk from the root down.
         trunk_tokens: the tokens of the trunk, which the target writes.
         trunk_log_prob: the sum of its log-probabilities of them, nats.
-        next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
-        depths: number of depths recorded of the drafter from the target's states, >= 1; 1 without one.
-        further_next_token, further_child: `[depths - 1][N]` of it from depth 2 on.
+        num_views: V.
+        target: its level, L - 1.
+        next_token, child: `[V][N]` the token that each view writes and the node after it (-1: not recorded).
         chains: `[L]` results of `chain`, by node.
         alone: the target's verdict where nothing is pending, by node, made on demand.
         eos: tokens that end a text.
     """
 
-    __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "_written_by",
-                 "alone", "branches", "chains", "child", "depths", "entropy", "eos", "further_child",
-                 "further_entropy", "further_gap",
-                 "further_next_log_prob", "further_next_token", "further_own_log_prob", "further_top_log_prob",
-                 "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
-                 "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd", "unwritten")  # fmt: skip
+    __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_record", "_written_by", "alone",
+                 "branches", "chains", "child", "entropy", "eos", "gap", "next_log_prob", "next_token", "num_nodes",
+                 "num_views", "own_log_prob", "request_id", "target", "token", "top_log_prob", "trunk",
+                 "trunk_log_prob", "trunk_tokens", "tvd", "unwritten")  # fmt: skip
 
     # Built at first use:
     token: list[int]  # `[N]` token that leads to each node
-    # `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free member,
-    # which has no distribution
+    # `[V][V][N]` by verifier and drafter, symmetric, zero for a view and itself, NaN for a model-free member, which has
+    # no distribution, and between further views, of which none judges another
     tvd: list[list[list[float]]]
-    # `[L][N]`, all five as in `traces.contexts.trie.Trie`
+    # `[V][N]`, all five as in `traces.contexts.trie.Trie`
     next_log_prob: list[list[float]]
     top_log_prob: list[list[float]]
     gap: list[list[float]]
@@ -131,24 +127,13 @@ class RequestTables:
     branches: list[dict[int, tuple[int, Branches]]]
     # by node and token, children that no member writes there as its next token: branches of token trees
     unwritten: dict[tuple[int, int], int]
-    # `[depths - 1][N]` of that drafter from depth 2 on, as those without `further_` are at depth 1
-    further_next_log_prob: list[list[float]]
-    further_top_log_prob: list[list[float]]
-    further_gap: list[list[float]]
-    further_entropy: list[list[float]]
-    further_own_log_prob: list[list[float]]
-    # `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one
-    further_tvd: list[list[list[float] | None]]
 
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:
         self.request_id = record.request_id
         # Do not keep the trie, which may be part of an array of many requests.
-        self._record, self._num_free, self._pairs = record, num_free, meta.pairs
+        self._record, self._num_free = record, num_free
         self._drafters = meta.tree_drafters
-        self.depths = 1 if meta.features is None else meta.features.depths
-        self._reader = None if meta.features is None else num_free + meta.model_names.index(meta.features.model)
         trie = record.trie
-        self._distances = trie.tvd.copy()
         free: list[list[int]] = [[] for _ in range(num_free)]
         trunk = trie.trunk
         self.num_nodes = trie.num_nodes
@@ -157,35 +142,37 @@ class RequestTables:
         self.trunk_log_prob = float(trie.next_log_prob[-1][trunk[:-1]].sum())
         self.next_token: list[list[int]] = free + integers.to_list(trie.next_token)
         self.child: list[list[int]] = free + integers.to_list(trie.children())
-        self.further_next_token: list[list[int]] = []
-        self.further_child: list[list[int]] = []
+        self.target = len(self.next_token) - 1
+        self._distances = trie.tvd.copy()
+        self._pairs = [(low + num_free, high + num_free) for low, high in meta.pairs]
+        if trie.features is not None and meta.features is not None:
+            self.next_token += integers.to_list(trie.features.next_token)
+            self.child += integers.to_list(trie.features.children(trie.parent, trie.token))
+            self._distances = np.concatenate([trie.tvd, trie.features.tvd])
+            others = [num_free + place for place, name in enumerate(meta.model_names) if name != meta.features.model]
+            self._pairs += product(range(self.target + 1, len(self.next_token)), others)
+        self.num_views = len(self.next_token)
         self.chains: list[dict[int, WrittenChain]] = [{} for _ in self.next_token]
         self.alone: dict[int, TargetVerdict] = {}
         self.eos = frozenset(meta.eos_token_ids)
-        if trie.features is not None:
-            self.further_next_token = integers.to_list(trie.features.next_token)
-            self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
-        tokens, children = self.next_token + self.further_next_token, self.child + self.further_child
-        self._written_by = [pair for pair in zip(tokens, children, strict=True) if pair[0]]
+        self._written_by = [pair for pair in zip(self.next_token, self.child, strict=True) if pair[0]]
 
     def __getattr__(self, name: str) -> object:
         if name not in RequestTables.__annotations__:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
         listed: list[Any] | dict[tuple[int, int], int]
         if name == "tvd":
-            listed = self._by_levels(self._distances.tolist())
+            listed = self._by_pairs(self._distances.tolist())
         elif name == "branches":
             listed = self._branches()
         elif name == "unwritten":
             listed = self._unwritten()
         elif name == "token":
             listed = self._record.trie.token.tolist()
-        elif name == "further_tvd":
-            listed = self._further_by_levels()
-        elif name.startswith("further_"):
-            listed = getattr(self._record.trie.features, name.removeprefix("further_")).tolist()
         else:
-            listed = [[] for _ in range(self._num_free)] + getattr(self._record.trie, name).tolist()
+            trie = self._record.trie
+            listed = [[] for _ in range(self._num_free)] + getattr(trie, name).tolist()
+            listed += [] if trie.features is None else getattr(trie.features, name).tolist()
         setattr(self, name, listed)
         return listed
 
@@ -207,26 +194,15 @@ class RequestTables:
         return listed
 
     def _unwritten(self) -> dict[tuple[int, int], int]:
-        written = {0}.union(*self.child, *self.further_child)
+        written = {0}.union(*self.child)
         parents, tokens = self._record.trie.parent.tolist(), self.token
         return {(parents[node], tokens[node]): node for node in range(self.num_nodes) if node not in written}
 
-    def _by_levels(self, pairs: list[list[float]]) -> list[list[list[float]]]:
-        free, levels = self._num_free, len(self.next_token)
+    def _by_pairs(self, rows: list[list[float]]) -> list[list[list[float]]]:
         zeros, unknown = [0.0] * self.num_nodes, [nan] * self.num_nodes
-        table = [[zeros if a == b else unknown for b in range(levels)] for a in range(levels)]
-        for row, (low, high) in zip(pairs, self._pairs, strict=True):
-            table[low + free][high + free] = table[high + free][low + free] = row
-        return table
-
-    def _further_by_levels(self) -> list[list[list[float] | None]]:
-        views = self._record.trie.features
-        if views is None:
-            return []
-        others = [level for level in range(self._num_free, len(self.next_token)) if level != self._reader]
-        table: list[list[list[float] | None]] = [[None] * len(self.next_token) for _ in views.next_token]
-        for row, distances in enumerate(views.tvd.tolist()):
-            table[row // len(others)][others[row % len(others)]] = distances
+        table = [[zeros if a == b else unknown for b in range(self.num_views)] for a in range(self.num_views)]
+        for row, (a, b) in zip(rows, self._pairs, strict=True):
+            table[a][b] = table[b][a] = row
         return table
 
     def chain(self, level: int, node: int, count: int) -> WrittenChain | None:
@@ -240,8 +216,8 @@ class RequestTables:
         return known if known.ends or len(known.tokens) >= count else None
 
     def _written(self, level: int, node: int, count: int) -> WrittenChain:
-        writes, child, target, eos = self.next_token[level], self.child[level], self.child[-1], self.eos
-        distances = self.tvd[-1][level]
+        writes, child, target, eos = self.next_token[level], self.child[level], self.child[self.target], self.eos
+        distances = self.tvd[self.target][level]
         tokens: list[int] = []
         places: list[int] = []
         tvd: list[float] = []
@@ -268,7 +244,7 @@ class RequestTables:
         """The target's verdict on the first `count` tokens that a member writes from a node on; None: not recorded."""
         kept, places, tvd = min(chain.kept, count), chain.places, chain.tvd
         place = places[kept - 1] if kept else node
-        own = self.next_token[-1][place]
+        own = self.next_token[self.target][place]
         if kept == count:
             tvd = tvd[:count]
         elif own == chain.tokens[kept]:  # the target's own token too, but the context after it is not recorded
@@ -285,17 +261,30 @@ class RequestTables:
 
     def _verdict(self, accepted: list[int], place: int, tvd: tuple[float, ...]) -> TargetVerdict:
         """A verdict of the target with its accepted tokens, which lead to `place`."""
-        own, num_accepted = self.next_token[-1][place], len(accepted)
-        found = TargetVerdict(num_accepted, own, self.child[-1][place], tvd)
+        own, num_accepted = self.next_token[self.target][place], len(accepted)
+        found = TargetVerdict(num_accepted, own, self.child[self.target][place], tvd)
         if not (accepted and accepted[-1] in self.eos):
             accepted.append(own)
         found.written, found.ends = accepted, accepted[-1] in self.eos
         return found
 
-    def signal(self, level: int, node: int) -> Signal:
+    def view(self, level: int, num_unjudged: int) -> int:
+        """The view of a drafter from the target's states where the target has not judged so many tokens, >= 1.
+
+        One that is not recorded is `num_views` or more.
+        """
+        return level if num_unjudged == 1 else self.target + num_unjudged - 1
+
+    def signal(self, view: int, node: int) -> Signal:
         """How sure a model is at a node of the token that it writes there."""
-        said = exp(self.next_log_prob[level][node]), self.entropy[level][node], self.gap[level][node]
+        said = exp(self.next_log_prob[view][node]), self.entropy[view][node], self.gap[view][node]
         return made(Signal, said)
+
+    def prob(self, view: int, node: int, token: int, child: int) -> float:
+        """A model's probability at a node of a token that leads to `child`, NaN where that is not recorded."""
+        if self.next_token[view][node] == token:
+            return exp(self.next_log_prob[view][node])
+        return nan if child < 0 else exp(self.own_log_prob[view][child])
 
     def find_child(self, node: int, token: int) -> int:
         """The recorded node after `token` at `node`; -1 if the recording has none."""
@@ -355,62 +344,6 @@ class TablesByRequest:
         return tables
 
 
-class Voice:
-    """One member, at one depth where it is a drafter from the target's states.
-
-    `depth` counts tokens of the context that the target has not judged, >= 1; 1 for all other members.
-    """
-
-    __slots__ = ("_depth", "_level", "_tables")
-
-    def __init__(self, tables: RequestTables, level: int, depth: int) -> None:
-        self._tables, self._level, self._depth = tables, level, depth
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the recording holds this depth."""
-        return self._depth <= self._tables.depths
-
-    def next_token(self, node: int) -> int:
-        """The token written at a node."""
-        token: int = self._rows("next_token")[node]
-        return token
-
-    def child(self, node: int) -> int:
-        """The node after that token, -1 where it is not recorded."""
-        child: int = self._rows("child")[node]
-        return child
-
-    def number(self, name: str, node: int) -> float:
-        """One of `next_log_prob`, `top_log_prob`, `gap`, `entropy` and `own_log_prob` (the parent's view) at a node."""
-        number: float = self._rows(name)[node]
-        return number
-
-    def signal(self, node: int) -> Signal:
-        """How sure it is of the token written at a node."""
-        if self._depth == 1:
-            return self._tables.signal(self._level, node)
-        return Signal(exp(self.number("next_log_prob", node)), self.number("entropy", node), self.number("gap", node))
-
-    def distance(self, other: "Voice", node: int) -> float:
-        """Total variation distance of two members at a node; NaN with a model-free one."""
-        if self._level == other._level or self._depth == other._depth == 1:
-            return self._tables.tvd[self._level][other._level][node]
-        if self._depth == 1:
-            return other.distance(self, node)
-        row: list[float] | None = self._tables.further_tvd[self._depth - 2][other._level]
-        return nan if row is None else row[node]
-
-    def _rows(self, name: str) -> list[Any]:
-        """`[N]` of this depth."""
-        rows: list[Any] = (
-            getattr(self._tables, name)[self._level]
-            if self._depth == 1
-            else getattr(self._tables, f"further_{name}")[self._depth - 2]
-        )
-        return rows
-
-
 def drafted_tree(tables: RequestTables, session: Session, step: DraftTree, level: int) -> Drafted:
     """Grow a tree from the committed context.
 
@@ -454,34 +387,26 @@ def judged_tree(tables: RequestTables, session: Session, level: int) -> Judged:
 
 
 def recorded_facts(
-    session: Session, verifier: Voice, drafter: Voice | None, index: int, node: int, *, same: bool, tvd: float
+    tables: RequestTables, session: Session, verifier: int, drafter: int | None, index: int, node: int, *, tvd: float
 ) -> Facts:
     """The facts of the pending token of `session` at `index` for a verifier.
 
-    `drafter` is None for a model-free one, which has no probabilities; `node` is the token's context, recorded; `same`:
-    the verifier writes this token; `tvd` is the distance of the two distributions there.
+    `verifier` and `drafter` are views; None for a model-free one, which has no probabilities. `node` is the token's
+    context, recorded; `tvd` is the distance of the two distributions there.
     """
-    child = session.places[index]
-    own_child = verifier.child(node)
-    if same:
-        target_prob = exp(verifier.number("next_log_prob", node))
-    else:
-        target_prob = exp(verifier.number("own_log_prob", child)) if child >= 0 else nan
-    draft_prob = nan
-    if drafter is not None:
-        is_first = drafter.next_token(node) == session.tokens[index]  # and no other branch of a token tree
-        draft_prob = exp(drafter.number(*(("next_log_prob", node) if is_first else ("own_log_prob", child))))
+    token, child = session.tokens[index], session.places[index]
+    own_child = tables.child[verifier][node]
     return Facts(
-        same=same,
-        draft_prob=draft_prob,
-        target_prob=target_prob,
-        top_prob=exp(verifier.number("top_log_prob", node)),
-        entropy=verifier.number("entropy", node),
+        same=tables.next_token[verifier][node] == token,
+        draft_prob=nan if drafter is None else tables.prob(drafter, node, token, child),
+        target_prob=tables.prob(verifier, node, token, child),
+        top_prob=exp(tables.top_log_prob[verifier][node]),
+        entropy=tables.entropy[verifier][node],
         tvd=tvd,
         judge=session.judges[index],
-        draft_top_prob=nan if drafter is None else exp(drafter.number("top_log_prob", node)),
-        own_draft_prob=nan if drafter is None or own_child < 0 else exp(drafter.number("own_log_prob", own_child)),
-        own_prob=exp(verifier.number("next_log_prob", node)),
+        draft_top_prob=nan if drafter is None else exp(tables.top_log_prob[drafter][node]),
+        own_draft_prob=nan if drafter is None or own_child < 0 else exp(tables.own_log_prob[drafter][own_child]),
+        own_prob=exp(tables.next_log_prob[verifier][node]),
     )
 
 

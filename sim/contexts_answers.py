@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 from hashlib import blake2b
-from math import exp, nan
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..decoding.rules import NO_SIGNAL, Ruling, Signal, ruling, token_factor, un
 from ..decoding.session import Session
 from ..decoding.steps import Draft, Verify
 from ..traces.contexts.recording import TrieRecording
-from .context_tables import RequestTables, TablesByRequest, Voice, lacks, recorded_facts
+from .context_tables import RequestTables, TablesByRequest, lacks, recorded_facts
 from .recorded import Replayed, UnrecordedContextError, recorded_rule
 
 
@@ -164,32 +164,24 @@ class TrieAnswers:
 
     def signal(self, session: Session, index: int) -> Signal:
         """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""
-        tables, level = self._open[session.request_id], session.drafters[index]
-        if session.tree is not None:
-            parent = session.tree.parents[index]
-            voice, place = Voice(tables, level, 1), session.place if parent < 0 else session.places[parent]
-            signal = self._signal_at(voice, level, place)
-            return signal._replace(prob=exp(tables.own_log_prob[level][session.places[index]]))
-        node = session.places[index - 1] if index else session.place
-        if level == self._reader:
-            return self._signal_at(self._voice(session, tables, level, index), level, node)
-        if node < 0 or level < self.num_free:
+        tables, level, tree = self._open[session.request_id], session.drafters[index], session.tree
+        before = index - 1 if tree is None else tree.parents[index]
+        node = session.place if before < 0 else session.places[before]
+        view = self._view(session, tables, level, index)
+        if node < 0 or level < self.num_free or view >= tables.num_views:
             return NO_SIGNAL
-        said = tables.signal(level, node)
-        if tables.next_token[level][node] == session.tokens[index]:
+        said = tables.signal(view, node)
+        token, place = session.tokens[index], session.places[index]
+        if tables.next_token[view][node] == token:
             return said
-        place = session.places[index]  # of a branch of a tree, or of an unknown token after a step back to the trunk
-        return NO_SIGNAL if place < 0 else said._replace(prob=exp(tables.own_log_prob[level][place]))
+        # It is of a branch of a tree, or an unknown token after a step back to the trunk.
+        return NO_SIGNAL if place < 0 else said._replace(prob=tables.prob(view, node, token, place))
 
-    def _voice(self, session: Session, tables: RequestTables, level: int, index: int) -> Voice:
+    def _view(self, session: Session, tables: RequestTables, level: int, index: int) -> int:
+        """The view of a member where pending tokens up to `index` are the context."""
         if level != self._reader:
-            return Voice(tables, level, 1)
-        return Voice(tables, level, session.num_prompt + len(session.emitted) + index - session.num_judged)
-
-    def _signal_at(self, voice: Voice, level: int, node: int) -> Signal:
-        if node < 0 or level < self.num_free or not voice.is_recorded:
-            return NO_SIGNAL
-        return voice.signal(node)
+            return level
+        return tables.view(level, session.num_prompt + len(session.emitted) + index - session.num_judged)
 
     def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
         """See `RecordedAnswers`."""
@@ -215,15 +207,14 @@ class TrieAnswers:
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
         product, stop, factor = 1.0, step.stop, token_factor(step.stop)
-        reads, voice = level == self._reader, None
-        writes, follows, signal_at = tables.next_token[level], tables.child[level], tables.signal
+        reads, view = level == self._reader, level
         tokens: list[int] = []
         places: list[int] = []
         num_modelled = 0
         for _ in range(min(step.tokens, session.room)):
             if reads:
-                voice = self._voice(session, tables, level, len(session.tokens) + len(tokens))
-            if node < 0 or (voice is not None and not voice.is_recorded):
+                view = self._view(session, tables, level, len(session.tokens) + len(tokens))
+            if node < 0 or view >= tables.num_views:
                 num_modelled += 1
                 self._need_fallback(session, "draft")
                 tokens.append(UNKNOWN)
@@ -231,16 +222,13 @@ class TrieAnswers:
                 places.append(node)
                 continue
             context = node
-            if voice is None:
-                token, node = writes[node], follows[node]
-            else:
-                token, node = voice.next_token(node), voice.child(node)
+            token, node = tables.next_token[view][node], tables.child[view][node]
             tokens.append(token)
             places.append(node)
             if token in self._eos:
                 break
             if stop is not None:
-                signal = signal_at(level, context) if voice is None else voice.signal(context)
+                signal = tables.signal(view, context)
                 product *= factor(signal, len(tokens) - 1)
                 if stop.holds(signal, product):
                     break
@@ -328,14 +316,14 @@ class TrieAnswers:
                 escalated.append(index - first)
             node = session.places[index]
             index += 1
-        voice = self._voice(session, tables, level, index)
-        if node < 0 or not voice.is_recorded:
+        view = self._view(session, tables, level, index)
+        if node < 0 or view >= tables.num_views:
             own_token, own_place = UNKNOWN, -1
             if index < len(tokens) or session.room > 0:  # else there is no room for it
                 num_modelled += 1
                 self._need_fallback(session, "verify")
         else:
-            own_token, own_place = voice.next_token(node), voice.child(node)
+            own_token, own_place = tables.next_token[view][node], tables.child[view][node]
         return Judged(index - first, own_token, own_place, tuple(tvd), num_modelled, tuple(escalated))
 
     def _verdict(
@@ -344,18 +332,18 @@ class TrieAnswers:
         """(ruling, modelled, distance) for pending token `index` in the context `node`."""
         proposer = session.judges[index]
         rule = step.rule
-        verifier, endorser = (self._voice(session, tables, one, index) for one in (level, proposer))
-        if node < 0 or session.tokens[index] == UNKNOWN or not verifier.is_recorded:
+        verifier, endorser = (self._view(session, tables, one, index) for one in (level, proposer))
+        if node < 0 or session.tokens[index] == UNKNOWN or verifier >= tables.num_views:
             if not rule.lossless and rule.accepts(unknown_facts(proposer)):  # accepted for any facts
                 return Ruling.keep, False, nan
             return self._modelled_verdict(session, tables, level, index, proposer), True, nan
-        distance = verifier.distance(endorser, node)
-        same = verifier.next_token(node) == session.tokens[index]
+        distance = tables.tvd[verifier][endorser][node]
         if rule.lossless:
+            same = tables.next_token[verifier][node] == session.tokens[index]
             return Ruling.keep if same else Ruling.refuse, False, distance
         drafter = session.drafters[index]
-        said = None if drafter < self.num_free else self._voice(session, tables, drafter, index)
-        facts = recorded_facts(session, verifier, said, index, node, same=same, tvd=distance)
+        said = None if drafter < self.num_free else self._view(session, tables, drafter, index)
+        facts = recorded_facts(tables, session, verifier, said, index, node, tvd=distance)
         if lacks(rule, facts) and not rule.accepts(unknown_facts(proposer)):
             self._need_fallback(session, "verify")
             return Ruling.refuse, True, distance
