@@ -171,8 +171,8 @@ class RequestTables:
             listed = self._record.trie.token.tolist()
         else:
             trie = self._record.trie
-            listed = [[] for _ in range(self._num_free)] + getattr(trie, name).tolist()
-            listed += [] if trie.features is None else getattr(trie.features, name).tolist()
+            further = [] if trie.features is None else getattr(trie.features, name).tolist()
+            listed = [[] for _ in range(self._num_free)] + getattr(trie, name).tolist() + further
         setattr(self, name, listed)
         return listed
 

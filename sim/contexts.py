@@ -1,7 +1,7 @@
 """A recording of contexts, ready for replay by any number of policies, and the world that replays it."""
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -10,10 +10,10 @@ from ..decoding.overlap_run import in_turns
 from ..decoding.pool import Pool
 from ..decoding.prefix_cache import PrefixCacheSize
 from ..decoding.prefix_caches import PoolPrefixes
-from ..decoding.results import DRAFT, VERIFY, DraftResults, OverlapResults, VerifyResults, made
+from ..decoding.results import DRAFT, VERIFY, DraftResults, OverlapResults, VerifyResults
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
-from ..decoding.world import DraftItem, OverlapItem, TreeItem, VerifyItem
+from ..decoding.world import OverlapItem, TreeItem, VerifyItem
 from ..policies.about import ALL_OBSERVABLES, BRANCHES
 from ..policies.chain_text import default_policies
 from ..policies.oracles import Answer, Foreseen
@@ -24,11 +24,11 @@ from .context_tables import TablesByRequest, drafted_tree, judged_tree, recorded
 from .contexts_answers import Fallback, TrieAnswers
 from .cost.base import CostModel
 from .in_step import COLUMNS, AskedInStep, InStepReplay, Played
-from .recorded import DevicePlacement, recorded_pool
+from .recorded import DevicePlacement, RecordedWorld, recorded_pool
 from .rounds_once import Automaton, Fixed, Lead, TrieWalk
 
 
-class ReplayWorld(TrieAnswers):
+class ReplayWorld(TrieAnswers, RecordedWorld):
     """Answers operations from a trace and charges seconds from a cost model.
 
     Args:
@@ -52,30 +52,16 @@ class ReplayWorld(TrieAnswers):
         now_s: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(tables=tables, fallback=fallback)
-        self._pool = pool
+        self._recording, self._pool = tables.trace, pool
         self._cost = cost
         self._charges = charges_of(cost, pool, now_s)
         self.placement = DevicePlacement()
         self.num_divergent: dict[str, int] = {}
         self.quality: dict[str, TextQuality] = {}
 
-    def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
-        """The requests in file order, each made when it is reached; `prefill_before` as in `Session`."""
-        for record in self._tables.trace.requests:
-            yield self.session(record.request_id, prefill_before)
-
     def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
         """See `RecordedWorld`."""
-        record = self._tables.record(request_id)
-        return Session(
-            pool=self._pool,
-            request_id=record.request_id,
-            tag=record.tag,
-            prompt=record.prompt,
-            budget=record.max_new_tokens,
-            eos=self._eos,
-            prefill_before=prefill_before,
-        )
+        return self.start(request_id).session(self._pool, request_id, prefill_before)
 
     @property
     def beside_s(self) -> float | None:
@@ -87,9 +73,8 @@ class ReplayWorld(TrieAnswers):
         self._charges = PrefixCharges(self._cost, self._pool, PoolPrefixes(size))
 
     def open(self, session: Session) -> None:
-        """Start at the root of the request's trie."""
+        """Hold the request's tables."""
         self._open[session.request_id] = self._tables.of(session.request_id)
-        session.place = 0
 
     def close(self, session: Session) -> None:
         """Forget the request, except the comparison of its text with the trunk."""
@@ -100,21 +85,6 @@ class ReplayWorld(TrieAnswers):
         quality = recorded_quality(recorded, self._pool.target_level, session.emitted, anchors)
         self.quality[request_id] = quality
         self.num_divergent[request_id] = max(len(session.emitted), quality.trunk_tokens) - quality.same_tokens
-
-    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
-        """Walk every request's trie, then charge the operation."""
-        if level < self.num_free:
-            looked_up = [self.looked_up(session, step) for session, step in items]
-            return DraftResults(looked_up, [], self._charges.lookup_s(len(items)))
-        drafted = [self.drafted(session, step, level) for session, step in items]
-        forwards, seconds = self._charges.draft(level, items, drafted)
-        return made(DraftResults, (drafted, forwards, seconds, 1.0, self._charges.counts(level)))
-
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
-        """Walk every request's trie, then charge the operation."""
-        judged = [self.judged(session, step, level) for session, step in items]
-        forwards, seconds = self._charges.verify(level, items)
-        return made(VerifyResults, (judged, forwards, seconds, 1.0, self._charges.counts(level)))
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError for a member whose branches are not recorded, and for a cost without seconds of trees."""

@@ -143,14 +143,17 @@ class TrieAnswers:
         return None if self._fallback is None else self._fallback.falls_alike
 
     def replay(self, session_id: str, request_id: str) -> Replayed:
-        """See `RecordedAnswers`; a trie starts at its root."""
+        """See `RecordedAnswers`."""
         replayed = self._replayed.get(request_id)
         if replayed is None:
-            record = self._tables.record(request_id)
-            replayed = Replayed(record.tag, record.prompt, record.max_new_tokens, self._eos, None, 0)
-            self._replayed[request_id] = replayed
+            replayed = self._replayed[request_id] = self.start(request_id)
         self._open[session_id] = self._tables.of(request_id)
         return replayed
+
+    def start(self, request_id: str) -> Replayed:
+        """The start of a request, at the root of its trie; raises KeyError for an unknown one."""
+        record = self._tables.record(request_id)
+        return Replayed(record.tag, record.prompt, record.max_new_tokens, self._eos, None, 0)
 
     def release(self, session_id: str) -> None:
         """See `RecordedAnswers`."""

@@ -1,42 +1,20 @@
 """A recording of either form, ready for replay: the interface for `simulate` and the serving engine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol, TypeGuard, cast
 
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.seen import Start
-from ..decoding.session import Session
-from ..decoding.world import World
 from ..policies.about import Observable, check_observes
 from ..policies.oracles import Foreseen
-from ..runs.log import TextQuality
 from ..traces.opening import by_form
 from ..traces.recording import Recording, reordered
 from .contexts import TrieTables
 from .cost.base import CostModel
 from .in_step import InStepReplay
-from .recorded import RecordedAnswers
-
-
-class RecordedWorld(World, Protocol):
-    """A world that replays a recording."""
-
-    num_reanchored: dict[str, int]  # per request, times replay resumed on the trunk after it had left the record
-    # per closed request, committed tokens that differ from the trunk at their position, and positions that only one of
-    # the two texts has
-    num_divergent: dict[str, int]
-    # per closed request, the quality of its text by the target; none where the recording holds no log-probabilities
-    quality: dict[str, TextQuality]
-
-    def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
-        """The requests in file order, each made when it is reached; `prefill_before` as in `Session`."""
-        ...
-
-    def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
-        """One request, from its start; raises KeyError for an unknown one."""
-        ...
+from .recorded import RecordedAnswers, RecordedWorld
 
 
 class ReplayTables(Protocol):

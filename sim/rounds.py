@@ -1,13 +1,10 @@
 """An imported recording, ready for replay by any number of policies, and the world that replays it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 from ..decoding.pool import Pool
-from ..decoding.prefix_cache import NO_COUNTS
-from ..decoding.results import DraftResults, VerifyResults, made
 from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
-from ..decoding.world import DraftItem, VerifyItem
 from ..policies.about import Observable
 from ..policies.chain_text import policies_at_windows
 from ..policies.oracles import Answer, Foreseen
@@ -16,12 +13,12 @@ from ..traces.rounds.recording import RoundsRecording
 from .charges import Charges, RoundCharges
 from .cost.base import CostModel
 from .hazard import Hazard
-from .recorded import recorded_pool
-from .rounds_answers import ON_TRUNK, RequestRounds, RoundAnswers
+from .recorded import RecordedWorld, recorded_pool
+from .rounds_answers import ON_TRUNK, RequestRounds, RoundAnswers, started
 from .rounds_in_step import RoundsInStep
 
 
-class RoundsWorld(RoundAnswers):
+class RoundsWorld(RoundAnswers, RecordedWorld):
     """Answers operations from an imported recording and charges seconds from a cost model.
 
     `hazard` draws what no round shows; None makes the first unknown an error.
@@ -30,31 +27,17 @@ class RoundsWorld(RoundAnswers):
     def __init__(self, *, trace: RoundsRecording, pool: Pool, cost: CostModel, hazard: Hazard | None) -> None:
         num_free = len(pool.members) - len(trace.meta.drafters) - 1
         super().__init__(trace=trace, num_free=num_free, hazard=hazard)
-        self._pool = pool
+        self._recording, self._pool = trace, pool
         by_rounds = cost.knows_rounds
         self._charges = RoundCharges(cost, pool, trace.meta, self._open) if by_rounds else Charges(cost, pool)
         self.num_divergent: dict[str, int] = {}
         self.quality: dict[str, TextQuality] = {}
 
-    def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
-        """The requests in file order, each made when it is reached; `prefill_before` as in `Session`."""
-        for request in self._trace.requests:
-            yield self.session(request.request_id, prefill_before)
-
     def session(self, request_id: str, prefill_before: tuple[bool, ...]) -> Session:
         """See `RecordedWorld`."""
         request = self._requests[request_id]
         state = self._open[request_id] = RequestRounds(request, self._trace.meta, waits=any(prefill_before))
-        return Session(
-            pool=self._pool,
-            request_id=request_id,
-            tag=request.tag,
-            prompt=state.prompt,
-            budget=len(state.trunk),
-            eos=frozenset(),
-            ending=state.ending,
-            prefill_before=prefill_before,
-        )
+        return started(state).session(self._pool, request_id, prefill_before)
 
     def foresee(self, request_id: str) -> list[int]:
         """Prepare to try any round of a request from any position; returns its text, the longest of all methods."""
@@ -63,27 +46,13 @@ class RoundsWorld(RoundAnswers):
         return state.trunk
 
     def open(self, session: Session) -> None:
-        """Start on the trunk."""
-        session.place = ON_TRUNK
+        """Nothing: a request is prepared when its session is made."""
 
     def close(self, session: Session) -> None:
         """Forget the request, except its divergence from the trunk."""
         state = self._open.pop(session.request_id)
         differ = sum([ours != theirs for ours, theirs in zip(session.emitted, state.trunk, strict=False)])
         self.num_divergent[session.request_id] = differ + abs(state.num_tokens - len(session.emitted))
-
-    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
-        """Answer every draft from the request's rounds, then charge the operation."""
-        if level < self.num_free:
-            looked_up = [self.looked_up(session, step) for session, step in items]
-            return DraftResults(looked_up, [], self._charges.lookup_s(len(items)))
-        drafted = [self.drafted(session, step, level) for session, step in items]
-        return made(DraftResults, (drafted, *self._charges.draft(level, items, drafted), 1.0, NO_COUNTS))
-
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
-        """Compare what is pending with the target's text, then charge the operation."""
-        judged = [self.judged(session, step, level) for session, step in items]
-        return made(VerifyResults, (judged, *self._charges.verify(level, items), 1.0, NO_COUNTS))
 
 
 class RoundsTables:

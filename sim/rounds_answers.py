@@ -428,7 +428,7 @@ class RoundAnswers:
         if fresh is None:
             fresh = self._fresh[request_id] = RequestRounds(request, self._trace.meta, waits=True)
         state = self._open[session_id] = fresh.anew()
-        return Replayed(request.tag, state.prompt, len(state.trunk), frozenset(), state.ending, ON_TRUNK)
+        return started(state)
 
     def release(self, session_id: str) -> None:
         """See `RecordedAnswers`."""
@@ -533,6 +533,11 @@ class RoundAnswers:
         return ValueError(
             f"{step} needs probabilities, and recording {meta.name!r} holds none: it was imported from {meta.source}"
         )
+
+
+def started(state: RequestRounds) -> Replayed:
+    """The start of a request, on its trunk."""
+    return Replayed(state.request.tag, state.prompt, len(state.trunk), frozenset(), state.ending, ON_TRUNK)
 
 
 def _run_length(session: Session, level: int) -> int:

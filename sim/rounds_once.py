@@ -358,17 +358,8 @@ class SteppedRequest:
 
     def session(self, budget: int) -> Session:
         """The request before it begins, with a budget."""
-        replayed = self._replayed
-        return Session(
-            pool=self._pool,
-            request_id=self._session_id,
-            tag=replayed.tag,
-            prompt=replayed.prompt,
-            budget=budget,
-            eos=replayed.eos,
-            ending=replayed.ending,
-            prefill_before=(False,) * len(self._pool.members),
-        )
+        bare = (False,) * len(self._pool.members)
+        return self._replayed._replace(budget=budget).session(self._pool, self._session_id, bare)
 
     def _write(self, count: int) -> None:
         tokens = self._tokens

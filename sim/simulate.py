@@ -31,8 +31,8 @@ from ..traces.profile import DecideSeconds
 from .contexts import ReplayWorld, TrieTables
 from .cost.base import CostModel, CostRangeError
 from .in_step import AskedInStep, InStepReplay
-from .recorded import DevicePlacement
-from .replay_tables import RecordedWorld, ReplayTables, check_observed
+from .recorded import DevicePlacement, RecordedWorld
+from .replay_tables import ReplayTables, check_observed
 from .rounds_once import ByPendingView
 
 

@@ -44,16 +44,7 @@ class AnswerLengths:
         answers, level, step = self._answers, self._pool.target_level, Verify(self._pool.target)
         name = f"\0{request_id}"  # different from that of any served request
         replayed = answers.replay(name, request_id)
-        session = Session(
-            pool=self._pool,
-            request_id=name,
-            tag=replayed.tag,
-            prompt=replayed.prompt,
-            budget=replayed.budget,
-            eos=replayed.eos,
-            ending=replayed.ending,
-        )
-        session.place = replayed.place
+        session = replayed.session(self._pool, name)
         while not session.done:
             judged = answers.judged(session, step, level)
             assert not judged.num_modelled, "a recorded answer is recorded to its end"
