@@ -216,7 +216,7 @@ def _walk_request(
         before.append(num_prompt)
         position, state = 1, prefill.after
     while position < walk.length:
-        path = walk.round(state, position, budget)
+        path = walk.leads(state, position, budget)
         committed = num_prompt + position
         for lead in path:
             leads.append(lead.number)

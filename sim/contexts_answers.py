@@ -211,6 +211,7 @@ class TrieAnswers:
         node = session.places[-1] if session.places else self._anchored(session, tables)
         product, stop, factor = 1.0, step.stop, token_factor(step.stop)
         reads, view = level == self._reader, level
+        writes, follows, signal_at = tables.next_token, tables.child, tables.signal
         tokens: list[int] = []
         places: list[int] = []
         num_modelled = 0
@@ -225,13 +226,13 @@ class TrieAnswers:
                 places.append(node)
                 continue
             context = node
-            token, node = tables.next_token[view][node], tables.child[view][node]
+            token, node = writes[view][node], follows[view][node]
             tokens.append(token)
             places.append(node)
             if token in self._eos:
                 break
             if stop is not None:
-                signal = tables.signal(view, context)
+                signal = signal_at(view, context)
                 product *= factor(signal, len(tokens) - 1)
                 if stop.holds(signal, product):
                     break

@@ -72,20 +72,13 @@ class FixedOp(NamedTuple):
 
 
 class PlayedRound(NamedTuple):
-    """Everything from one commit by the target to the next. A value: equal rounds are one object in `FixedRounds`."""
+    """Everything from one commit by the target to the next. Equal rounds of an `Automaton` are one object."""
 
     ops: tuple[FixedOp, ...]  # at least one; the last is a verification by the target, and the only one
     committed: int  # tokens committed, >= 1
     ends: bool  # whether the segment ends with it
     # least room for the same round, with any more too; more than it had where the room cut it
     needs: int
-
-    @classmethod
-    def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "PlayedRound":
-        """The round of these operations."""
-        # With room only for its committed tokens, the segment would end.
-        needs = max(committed + 1, *(op.pending + max(op.window, 1) for op in ops))
-        return cls(tuple(ops), committed, ends, needs)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,7 +162,7 @@ class Lead:
 
 
 class Automaton:
-    """States and steps, made when reached; `num_free` counts model-free members, which come first in the pool.
+    """States, steps and rounds, made when reached; `num_free` counts model-free members, which come first in the pool.
 
     Attributes:
         leads: all leads so far.
@@ -183,6 +176,9 @@ class Automaton:
         self._target = fixed.pool.target_level
         self._states: dict[tuple[object, ...], Pending] = {}
         self._steps: dict[tuple[object, ...], tuple[Draft | Verify, int]] = {}
+        # Their number depends on windows and rejections, not on the length of the recording.
+        self._rounds: dict[tuple[bool, tuple[Lead, ...]], PlayedRound] = {}
+        self._equal: dict[PlayedRound, PlayedRound] = {}
         self.leads: list[Lead] = []
         self.bare = self._state((), (), (None,) * len(fixed.pool.members))
         prefill = Due(self.bare, Verify(fixed.pool.target), self._target, 0, 0, walked=True, prefill=1)
@@ -219,6 +215,18 @@ class Automaton:
         found = due.leads.get(key)
         if found is None:
             found = due.leads[key] = self._lead(due, asked, drafted, accepted, own, modelled)
+        return found
+
+    def round(self, path: Sequence[Lead], *, ends: bool) -> PlayedRound:
+        """The round of these leads; `ends`: the segment ends with it."""
+        key = ends, tuple(path)
+        found = self._rounds.get(key)
+        if found is None:
+            ops, committed = tuple([lead.op for lead in path]), path[-1].emitted
+            # With room only for its committed tokens, the segment would end.
+            needs = max(committed + 1, *(op.pending + max(op.window, 1) for op in ops))
+            new = PlayedRound(ops, committed, ends, needs)
+            found = self._rounds[key] = self._equal.setdefault(new, new)
         return found
 
     def _ask(self, state: Pending, has_room: bool) -> tuple[Draft | Verify, int]:
@@ -322,13 +330,13 @@ class SteppedRequest:
         self._places = [replayed.place]
 
     def round(self, position: int, room: int) -> PlayedRound:
-        """The round at a position of the answer; raises as `WalkedRequest.round`."""
+        """The round at a position of the answer; raises as `TrieWalk.round`."""
         self._write(position)
         session = self.session(position + room)
         session.emitted = self._tokens[:position]
         session.place = self._places[position]
         answers, automaton, state = self._answers, self._automaton, self._automaton.bare
-        ops: list[FixedOp] = []
+        path: list[Lead] = []
         idle = 0
         while True:
             due = automaton.due(state, has_room=session.room > 0)
@@ -344,9 +352,9 @@ class SteppedRequest:
                 outcome = session.judged(step, level, judged, duration_s=0.0, num_rows=1)
                 accepted, own = outcome.num_accepted, outcome.num_own
                 lead = automaton.lead(due, accepted=accepted, own=own, modelled=judged.num_modelled)
-            ops.append(lead.op)
+            path.append(lead)
             if outcome.num_emitted:
-                return PlayedRound.of(ops, outcome.num_emitted, outcome.done)
+                return automaton.round(path, ends=outcome.done)
             idle = idle + 1 if lead.idle else 0
             check_progress(idle)
             state = lead.after
@@ -383,7 +391,7 @@ def check_progress(idle_steps: int) -> None:
 
 
 class TrieWalk:
-    """A walk through one request after another.
+    """A walk through one request after another, each to its end or round by round in any order; see `FixedRounds`.
 
     Attributes:
         length: tokens of the recorded answer, once a request has begun.
@@ -411,7 +419,28 @@ class TrieWalk:
         ends = bool(written) and written[-1] in self._eos
         return ends or len(written) == session.budget
 
-    def round(self, state: Pending, position: int, budget: int) -> list[Lead]:
+    def round(self, position: int, room: int) -> PlayedRound:
+        """The round at a position of the answer.
+
+        Raises:
+            ValueError: beyond the answer's end.
+            Exception: any error of a step, which does not name its request.
+        """
+        budget = position + room
+        self._check(position + 1)
+        path = self.leads(self._automaton.bare, position, budget)
+        return self._automaton.round(path, ends=position + path[-1].emitted >= min(budget, self.length))
+
+    def tokens(self, position: int, count: int) -> list[int]:
+        """`count` tokens of the answer from a position on."""
+        self._check(position + count)
+        return self._text[position : position + count]
+
+    def _check(self, position: int) -> None:
+        if position > self.length:
+            raise ValueError(f"position must be within the recorded answer of {self.length} tokens")
+
+    def leads(self, state: Pending, position: int, budget: int) -> list[Lead]:
         """The leads from a position of the answer, with nothing pending, up to the next commit by the target.
 
         Args:
@@ -419,7 +448,9 @@ class TrieWalk:
             position: committed tokens, below `length`.
             budget: tokens that the answer may have, above `position`, at most the recorded budget.
         """
-        self.stand(position, budget)
+        self._tokens.clear()
+        self._places.clear()
+        self._position, self._budget = position, budget
         idle = 0
         path: list[Lead] = []
         while True:
@@ -432,12 +463,6 @@ class TrieWalk:
             idle = idle + 1 if lead.idle else 0
             check_progress(idle)
             state = lead.after
-
-    def stand(self, position: int, budget: int) -> None:
-        """Go to a position of the answer, with nothing pending; arguments as of `round`."""
-        self._tokens.clear()
-        self._places.clear()
-        self._position, self._budget = position, budget
 
     @property
     def room(self) -> int:
@@ -536,53 +561,6 @@ class TrieWalk:
         return session
 
 
-# Rounds by path, and by whether the segment ends with it.
-KnownPaths = dict[tuple[bool, tuple[Lead, ...]], PlayedRound]
-
-
-class WalkedRequest:
-    """Walks rounds in any order; see `FixedRounds`.
-
-    `walk` has begun the request, whose answer is recorded to its end. `paths` are known rounds, of any request; added
-    to.
-
-    Attributes:
-        length: tokens of the answer.
-    """
-
-    def __init__(self, automaton: Automaton, walk: TrieWalk, text: list[int], paths: KnownPaths) -> None:
-        self._bare = automaton.bare
-        self._walk = walk
-        self.length = walk.length
-        self._text = text
-        self._paths = paths
-
-    def round(self, position: int, room: int) -> PlayedRound:
-        """The round at a position of the answer.
-
-        Raises:
-            ValueError: beyond the answer's end.
-            Exception: any error of a step, which does not name its request.
-        """
-        walk, budget = self._walk, position + room
-        self._check(position + 1)
-        path = tuple(walk.round(self._bare, position, budget))
-        ends = position + path[-1].emitted >= min(budget, self.length)
-        found = self._paths.get((ends, path))
-        if found is None:
-            found = self._paths[ends, path] = PlayedRound.of([lead.op for lead in path], path[-1].emitted, ends)
-        return found
-
-    def tokens(self, position: int, count: int) -> list[int]:
-        """`count` tokens of the answer from a position on."""
-        self._check(position + count)
-        return self._text[position : position + count]
-
-    def _check(self, position: int) -> None:
-        if position > self.length:
-            raise ValueError(f"position must be within the recorded answer of {self.length} tokens")
-
-
 MOST_KEPT = 1 << 18  # rounds of recorded requests that were not used lately
 MOST_OPEN = 64  # recorded requests whose tables are held; a request is played to its end at first use
 
@@ -596,12 +574,11 @@ class _Known:
 
 
 class _Open(NamedTuple):
-    """A recorded request that can be played; `walked` is None where its trie does not suffice."""
+    """A recorded request that can be played."""
 
-    replayed: Replayed
-    session_id: str
-    stepped: SteppedRequest
-    walked: WalkedRequest | None
+    session_id: str  # in which the answers replay it
+    budget: int  # tokens that its answer may have
+    rounds: TrieWalk | SteppedRequest  # the latter where its trie does not suffice
 
 
 class FixedRounds:
@@ -619,9 +596,6 @@ class FixedRounds:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._num_kept = 0
-        # Their number depends on windows and rejections, not on the length of the recording.
-        self._equal: dict[PlayedRound, PlayedRound] = {}
-        self._paths: KnownPaths = {}
 
     def round(self, recorded_id: str, position: int, room: int) -> PlayedRound:
         """The next round of a request at a position of a recorded answer, with nothing pending.
@@ -647,14 +621,15 @@ class FixedRounds:
         if found is not None:
             return found
         played = self._opened(recorded_id)
-        budget = played.replayed.budget
+        budget, rounds = played.budget, played.rounds
         if position < 0 or room < 1 or position + room > budget:
             raise ValueError(
                 f"position must be >= 0, room >= 1 and both together at most {budget}, got {position} and {room}"
             )
-        found = self._keep(known, position, room, (played.walked or played.stepped).round(position, room))
-        if played.walked is not None:
-            self._play_on(known, played.walked, position + found.committed, budget)
+        found = rounds.round(position, room)
+        self._keep(known, position, room, found)
+        if isinstance(rounds, TrieWalk):
+            self._play_on(known, rounds, position + found.committed, budget)
         while self._num_kept > MOST_KEPT and len(self._known) > 1:
             _, gone = self._known.popitem(last=False)
             self._num_kept -= len(gone.wide) + len(gone.narrow)
@@ -662,8 +637,7 @@ class FixedRounds:
 
     def tokens(self, recorded_id: str, position: int, count: int) -> list[int]:
         """Tokens that rounds commit: `count` of a recorded answer from `position` on; raises as `round`."""
-        played = self._opened(recorded_id)
-        return (played.walked or played.stepped).tokens(position, count)
+        return self._opened(recorded_id).rounds.tokens(position, count)
 
     def _opened(self, recorded_id: str) -> _Open:
         found = self._open.get(recorded_id)
@@ -674,44 +648,38 @@ class FixedRounds:
         session_id = f"\0{id(self)} {recorded_id}"
         replayed = self._answers.replay(session_id, recorded_id)
         stepped = SteppedRequest(self._automaton, self._pool, self._answers, session_id, replayed)
-        found = self._open[recorded_id] = _Open(replayed, session_id, stepped, self._walked(stepped, replayed))
+        walk = self._walk(stepped.session(replayed.budget))
+        found = self._open[recorded_id] = _Open(session_id, replayed.budget, walk or stepped)
         if len(self._open) > MOST_OPEN:
             _, gone = self._open.popitem(last=False)
             self._answers.release(gone.session_id)
         return found
 
-    def _walked(self, stepped: SteppedRequest, replayed: Replayed) -> WalkedRequest | None:
+    def _walk(self, session: Session) -> TrieWalk | None:
         answers = self._answers
         if type(answers) is not TrieAnswers:  # a subclass may answer otherwise
             return None
-        walk, session = TrieWalk(self._automaton, answers), stepped.session(replayed.budget)
-        recorded = answers.recorded(session.request_id)
-        if not walk.begin(session, recorded):
-            return None
-        return WalkedRequest(self._automaton, walk, recorded.trunk_tokens, self._paths)
+        walk = TrieWalk(self._automaton, answers)
+        return walk if walk.begin(session, answers.recorded(session.request_id)) else None
 
-    def _play_on(self, known: _Known, walked: WalkedRequest, position: int, budget: int) -> None:
+    def _play_on(self, known: _Known, walk: TrieWalk, position: int, budget: int) -> None:
         """Play the next rounds with enough room, up to one already known."""
         while (
-            position < walked.length
-            and position not in known.wide
-            and (position, budget - position) not in known.narrow
+            position < walk.length and position not in known.wide and (position, budget - position) not in known.narrow
         ):
             try:
-                found = walked.round(position, budget - position)
+                found = walk.round(position, budget - position)
             except Exception:  # noqa: BLE001 - raised again where it is reached
                 return
             self._keep(known, position, budget - position, found)
             position += found.committed
 
-    def _keep(self, known: _Known, position: int, room: int, found: PlayedRound) -> PlayedRound:
-        found = self._equal.setdefault(found, found)
+    def _keep(self, known: _Known, position: int, room: int, found: PlayedRound) -> None:
         if room < found.needs:
             known.narrow[position, room] = found
         else:
             known.wide[position] = found
         self._num_kept += 1
-        return found
 
 
 class SharedRounds:
