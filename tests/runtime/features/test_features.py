@@ -5,6 +5,7 @@ import pytest
 import torch
 from paceline.base.errors import ArgumentError
 from paceline.decoding.prefix_cache import PrefixCacheSize
+from paceline.decoding.rules import NO_SIGNAL
 from paceline.decoding.steps import PolicyError
 from paceline.policies import Commit, Draft, Verify
 from paceline.runtime.draft import FeatureReader
@@ -14,7 +15,9 @@ from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.prompts import prompts_of
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.threads import Memory
-from paceline.studies.agree import agree
+from paceline.sim.contexts import TrieTables
+from paceline.sim.contexts_answers import UNKNOWN
+from paceline.studies.agree import agree, synthetic_cost
 from paceline.studies.compare import compare
 from paceline.studies.decode import decode
 from paceline.studies.load import compare_under_load
@@ -284,6 +287,18 @@ def test_every_context_at_every_depth_is_as_defined(small, tmp_path, kind, reach
                     assert given == pytest.approx(max(float(log_probs[trie.token[child]]), -63.999), abs=2e-3)
                 num_looked += depth > 1
     assert num_looked > 100
+
+
+def test_a_token_whose_id_is_not_known_has_no_signal(small, tmp_path):
+    """After a step back to the trunk the context is recorded, but what was drafted beyond the record is not."""
+    tables = TrieTables(recorded(small, tmp_path / "a.trace"))
+    world = tables.world(synthetic_cost(tables.pool.names), seed=0, strict=False)
+    (session, *_), level = list(world.sessions((True,) * 3)), tables.pool.level("feature")
+    world.open(session)
+    session.num_judged, session.drafters, session.judges = session.num_prompt - 1, [level], [level]
+    token, child = (getattr(tables.of(session.request_id), name)[level][0] for name in ("next_token", "child"))
+    for session.tokens, session.places, known in (([token], [child], True), ([UNKNOWN], [-1], False)):
+        assert (world.signal(session, 0) != NO_SIGNAL) == known
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=str)
