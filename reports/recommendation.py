@@ -68,7 +68,8 @@ class AtBatch:
     ) -> Self:
         """From the comparisons of both halves; `windows` is K by policy, for all except the target alone."""
         best, *others = chosen_on.ranked()
-        tied = [row for row in others if not told_apart(chosen_on, best, row)]
+        # Of too few requests no interval is known: nothing can be told apart.
+        tied = [row for row in others if chosen_on.over(best, row) is None or not told_apart(chosen_on, best, row)]
         ks = tuple(sorted(windows.get(row.policy, 0) for row in tied))
         open_between = 0 in ks or (chosen == 0 and bool(ks))
         by_cost = open_between and any(

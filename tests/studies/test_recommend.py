@@ -109,6 +109,19 @@ def test_the_setting_is_that_of_the_rows_that_can_be_told(made, cost):
     assert " at 1 running" in next(iter(found.answer()))
 
 
+@pytest.mark.parametrize(("requests", "is_told"), [(8, False), (10, True)])
+def test_of_too_few_requests_nothing_is_told(cost, requests, is_told):
+    """Of fewer than five on a half no interval is known, however alike they are: no setting is named."""
+    spec = SyntheticSpec(requests=requests, tokens=400, acceptance=(0.9,), depth_decay=0.0, shared_difficulty=0.0)
+    found = recommend(make_trace(spec), cost=cost, batches=[1], most=4)
+    assert found.batches[0].chosen == 4
+    assert found.batches[0].open_between is not is_told
+    assert (found.setting is not None) is is_told
+    if not is_told:
+        assert found.batches[0].tied == (0, 1, 2, 3)
+        assert "record more requests" in found.lines()[-1]
+
+
 def test_a_cost_that_does_not_tell_says_what_to_measure(made):
     """An engine's rounds are known between bounds, and here drafting pays at one of them only."""
     options = {"cost": "h100", "models": ["target=llama-3.1-8b", "draft=llama-3.2-3b"], "batches": [1]}
@@ -248,7 +261,7 @@ def test_an_imported_log_names_its_engine():
 
 def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):
     log = tmp_path / "served.jsonl"
-    log.write_text("".join(f"{json.dumps(summary(f'r{number}', [4, 3, 2, 6]))}\n" for number in range(8)))
+    log.write_text("".join(f"{json.dumps(summary(f'r{number}', [4, 3, 2, 6]))}\n" for number in range(12)))
     done("trace", "import", "vllm-summary", log, "--out", tmp_path / "log.trace")
     shapes = ["target=llama-3.1-8b", "drafter=eagle3"]
     found = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1])
