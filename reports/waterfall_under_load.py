@@ -22,8 +22,8 @@ from .waterfall import LOSSES, Waterfall, waterfall
 
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
-# Seconds of a forward of the target by rows, new tokens and tokens held.
-StepS = Callable[[int, int, int], float]
+# Seconds of a forward of the target by new tokens, and tokens held by each row.
+StepS = Callable[[int, Sequence[int]], float]
 
 # Losses in words, in the order of subtraction.
 LOSSES_UNDER_LOAD = {
@@ -65,7 +65,7 @@ class SpentUnderLoad:
         arrived, scheduled, first, ended = (
             columns[f"{what}_at_ps"] for what in ("arrived", "scheduled", "first_token", "ended")
         )
-        width_s = _width_s(kept, columns, target, steps_s)
+        width_s = _width_s(kept, _held(log), target, steps_s)
         at_target = kept.ops["level"] == target
         lasted = (kept.ops["end_ps"] - kept.ops["start_ps"]) / PS_PER_S
         met = {
@@ -152,25 +152,53 @@ class _Met:
         return passed
 
 
-def _width_s(kept: KeptOperations, requests: Columns, target: int, steps_s: Sequence[StepS]) -> Floats:
+def _width_s(kept: KeptOperations, held: Times, target: int, steps_s: Sequence[StepS]) -> Floats:
     """`[N]` seconds that each forward of the target takes longer than with one token per row, prompts aside."""
     ops, rows = kept.ops, kept.rows
     reads, judges = rows["kind"] == READ, rows["kind"] == VERIFY
     size = len(ops["kind"])
     read_tokens = np.bincount(rows["operation"], weights=np.where(reads, rows["tokens"], 0), minlength=size)
-    num_rows = np.bincount(rows["operation"], minlength=size)
     num_judged = np.bincount(rows["operation"], weights=judges, minlength=size)
-    text = requests["prompt_tokens"][rows["request"]] + _before(rows["request"], rows["emitted"])
-    held = np.where(judges, text - 1, _before(rows["request"], np.where(reads, rows["tokens"], 0)))
-    held_tokens = np.bincount(rows["operation"], weights=held, minlength=size)
     narrow = (num_judged + read_tokens).astype(np.int64)
+    begins = np.searchsorted(rows["operation"], np.arange(size + 1))
     found = np.zeros(size)
     wide = (ops["level"] == target) & (ops["new_tokens"] > narrow) & (num_judged > 0)
     for place in np.flatnonzero(wide).tolist():
-        step_s, count, holds = steps_s[int(ops["replica"][place])], int(num_rows[place]), int(held_tokens[place])
-        new, least = int(ops["new_tokens"][place]), int(narrow[place])
-        found[place] = step_s(count, new, holds) - step_s(count, least, holds)
+        step_s, each = steps_s[int(ops["replica"][place])], held[begins[place] : begins[place + 1]].tolist()
+        found[place] = step_s(int(ops["new_tokens"][place]), each) - step_s(int(narrow[place]), each)
     return found
+
+
+def _held(log: ServingLog) -> Times:
+    """`[M]` tokens that the target holds of each row's request.
+
+    What a request reads, at first or after a preemption, ends with its text, so that hits in the prefix cache are what
+    is not read. Of one preempted before that, hits are those of its first admission.
+    """
+    kept, requests = log.operations, log.requests
+    assert kept is not None
+    rows, request = kept.rows, kept.rows["request"]
+    text = requests["prompt_tokens"][request] + _before(request, rows["emitted"])
+    admission = _admissions(log, kept)
+    read = np.where(rows["kind"] == READ, rows["tokens"], 0)
+    before = _before(admission, read)
+    _, place = np.unique(admission, return_inverse=True)
+    of_admission = np.bincount(place, weights=read).astype(np.int64)[place]
+    is_whole = np.bincount(place, weights=rows["emitted"])[place] > 0
+    hits = np.where(is_whole, text - of_admission, requests["cached_tokens"][request, -1])
+    return np.where(rows["kind"] == READ, hits + before, text - 1)
+
+
+def _admissions(log: ServingLog, kept: KeptOperations) -> Times:
+    """`[M]` a number for each stay of a request in the batch: a preemption ends one."""
+    size, num_preempted = len(kept.rows["request"]), len(log.preemptions["request"])
+    request = np.concatenate([kept.rows["request"], log.preemptions["request"]])
+    at_ps = np.concatenate([kept.ops["start_ps"][kept.rows["operation"]], log.preemptions["at_ps"]])
+    ends = np.arange(len(request)) >= size
+    order = np.lexsort((~ends, at_ps, request))
+    found = np.empty(len(request), dtype=np.int64)
+    found[order] = np.cumsum(ends[order])
+    return (request * (num_preempted + 1) + found)[:size]
 
 
 def _before(requests: Times, values: Times) -> Times:

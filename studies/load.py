@@ -22,7 +22,7 @@ from ..reports.waterfall import Why
 from ..reports.waterfall_under_load import SpentUnderLoad, StepS, waterfall_under_load
 from ..runs.log import new_folder
 from ..runs.serving import ServingLog, write_serving
-from ..sim.cost.base import CostModel, CostRangeError
+from ..sim.cost.base import CostModel, CostRangeError, held_together
 from ..sim.replay_tables import ReplayTables
 from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
 from ..sim.serving.cluster_file import DeviceMemory, MemberMemory
@@ -527,7 +527,9 @@ def _steps_s(setting: ServingSetting) -> list[StepS]:
     target = setting.recording.about.target
 
     def of(cost: CostModel) -> StepS:
-        return lambda rows, new, held: cost.forward_s(target, num_rows=rows, new_tokens=new, context_tokens=held)
+        return lambda new, held: cost.forward_s(
+            target, num_rows=len(held), new_tokens=new, context_tokens=held_together(cost, target, held)
+        )
 
     return [of(replica.cost) for replica in setting.cluster.replicas]
 

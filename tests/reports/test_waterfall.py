@@ -1,8 +1,12 @@
 """Where a gain goes: by hand, and terms that add up for any policy."""
 
+import json
+
+import numpy as np
 import pytest
-from paceline import compare, open_recording
+from paceline import compare, open_recording, simulate
 from paceline.reports.waterfall import LOSSES, Spent, Why, waterfall_of, why_table
+from paceline.reports.waterfall_under_load import _held
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..cli.command_line import done
@@ -105,6 +109,35 @@ def test_it_pays_from_the_length_at_which_a_worse_draft_gains_nothing(batch, wit
         low, high = (shift, high) if runs.speed_up(row) < 1 else (low, shift)
     assert runs.speed_up(row) == pytest.approx(1, abs=0.01)
     assert row.acceptance_length / runs.speed_up(row) == pytest.approx(told, rel=within)
+
+
+@pytest.mark.parametrize("has_cache", [True, False])
+def test_under_load_tokens_held_are_those_charged(tmp_path, has_cache):
+    """Of texts in chunks beside rounds, with hits of a common beginning and preempted requests."""
+    place, prompts = tmp_path / "cluster.toml", [700, 90, 1_050, 600, 40, 520, 1_000, 530, 610, 1_030]
+    flat, each_s = {"intercept_s": 1e-3, "per_kv_token_s": 0.0, "per_new_token_s": 0.0}, 1e-6
+    lines = {"draft": flat, "mid": flat, "slim": flat, "target": flat | {"per_kv_token_s": each_s}}
+    (tmp_path / "line.json").write_text(json.dumps(lines))
+    memory = f"kv_blocks = 84\ntoken_budget = 96\nprefix_cache = {str(has_cache).lower()}"
+    place.write_text(f'[[replicas]]\ndevice = "h100"\ncost = "line.json"\n{memory}\n')
+    load = [
+        {
+            "timestamp": 9 * number,
+            "input_length": tokens,
+            "output_length": 60,
+            "hash_ids": [1, number + 2, 30][: -(-tokens // 512)],
+        }
+        for number, tokens in enumerate(prompts * 2)
+    ]
+    (tmp_path / "load.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in load))
+    log = simulate(tmp_path / "load.jsonl", "draft:4/target", cluster=place, events=True).log
+    assert len(log.preemptions["request"])
+    assert log.requests["cached_tokens"][:, -1].any() == has_cache
+    ops, rows = log.operations.ops, log.operations.rows
+    charged = ((ops["end_ps"] - ops["start_ps"]) / 1e12 - flat["intercept_s"]) / each_s
+    at_target = ops["level"] == len(log.meta.members) - 1
+    held = np.bincount(rows["operation"], weights=_held(log), minlength=len(charged))
+    assert held[at_target] == pytest.approx(charged[at_target], abs=0.01)
 
 
 def test_of_token_trees_it_is_not_known():
