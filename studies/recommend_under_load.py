@@ -112,6 +112,7 @@ class _Served:
     rows: Mapping[str, SeedRow]
     lost: Mapping[str, tuple[Standing, str]]  # the status of policies without a row
     notes: Sequence[str]
+    is_one_draw: bool  # whether chance has a part in them, and there is one seed: how large a part is unknown
 
     def feasible(self, limits: Sequence[Limit]) -> list[str]:
         """Policies that keep all limits, the least time in the system first."""
@@ -296,7 +297,12 @@ def _served(runs: LoadRuns, policies: Sequence[NamedPolicy], rate: float | None)
             if not found:
                 raise KeyboardInterrupt
             rows[policy.name] = found[0]
-    return _Served(rows=rows, lost=lost, notes=[*notes_on(runs.setting), *(runs.notes if rows else ())])
+    return _Served(
+        rows=rows,
+        lost=lost,
+        notes=[*notes_on(runs.setting), *(runs.notes if rows else ())],
+        is_one_draw=runs.has_chance and runs.setting.replay.seeds == 1,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +323,7 @@ def _chosen(
         return _Choice(policy=None)
     best = ranked[0]
     ratios = {name: ratio_of(first.rows[name], first.rows[best]) for name in ranked[1:]}
-    tied = tuple(name for name, ratio in ratios.items() if ratio.low <= 1)
+    tied = tuple(name for name, ratio in ratios.items() if ratio.low <= 1 or first.is_one_draw)
     standing, why = _standing(question.limits, best, first, other)
     if standing is not Standing.feasible:
         return _Choice(policy=best, tied=tied, open_because=f"on the other half of the requests {why}")

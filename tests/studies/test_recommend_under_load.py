@@ -133,10 +133,19 @@ def test_policies_that_break_stand_in_the_ledger(tmp_path, asked):
     assert simulate_again(f"{tmp_path / 'r.json'}#{best}", made).equal
 
 
+def test_one_seed_tells_nothing_apart(recording, asked):
+    """Where arrivals are drawn."""
+    found = recommend_under_load(recording, **asked | {"most": 1, "seeds": 1})
+    assert found.chosen != "plain"
+    assert "plain" in found.tied
+    assert found.setting is None
+    assert "these seeds do not tell" in found.open_because
+
+
 def test_a_bare_device_names_no_setting(recording):
     """Its rounds are known between bounds wider than what speculation gains."""
-    shapes = ["target=llama-3.1-8b", "draft=llama-3.2-3b"]
-    given = {"workload": "poisson:requests=40", "cluster": "h100", "models": shapes, "rate": 1.0, "most": 1, "seeds": 1}
+    shapes = ["target=llama-3.1-8b", "draft=llama-3.2-1b"]
+    given = {"workload": "poisson:requests=40", "cluster": "h100", "models": shapes, "rate": 1.0, "most": 1, "seeds": 3}
     found = recommend_under_load(recording, **given)
     low, high = next(one.range_of_cost for one in found.candidates if one.policy == "draft:1/target")
     assert low < 1 < high
