@@ -107,7 +107,7 @@ class Equilibrium:
     candidates: the drafted token d and the verifier's own token o.
 
     Priors, from what each model gives the two: a_1 = draft_prob / (draft_prob + own_draft_prob) and
-    b_1 = target_prob / (target_prob + top_prob). Asked for an incorrect candidate, the generator picks with 1 - a; of o
+    b_1 = target_prob / (target_prob + own_prob). Asked for an incorrect candidate, the generator picks with 1 - a; of o
     the discriminator believes 1 - b. With this symmetry, ours, each player is one number, and a round t = 1, 2, ... is
     in closed form (logit x = log(x / (1 - x)), means over the rounds so far)
 
@@ -117,7 +117,7 @@ class Equilibrium:
     A candidate's score is the discriminator's last probability: d is accepted if b >= 1/2. (The paper ranks by either
     player. By the product of both, rounds with equal lambdas change nothing: a + b >= 1 then holds just if it held at
     first.) In greedy decoding the verifier's own token is its most probable one; with coupled sampling it is its
-    sample, and its prior is still taken as top_prob, which favours the verifier.
+    sample.
     """
 
     generator: float = 0.1  # lambda of the drafter, 0.01 to 100: how strongly it is held to its prior
@@ -142,7 +142,7 @@ class Equilibrium:
     def consensus(self, facts: Facts) -> tuple[Any, Any]:
         """(a, b) after all rounds: the drafted token's probability by drafter and by verifier, 0 to 1."""
         drafter_odds = (facts.draft_prob + LEAST) / (facts.own_draft_prob + LEAST)
-        verifier_odds = (facts.target_prob + LEAST) / (facts.top_prob + LEAST)
+        verifier_odds = (facts.target_prob + LEAST) / (facts.own_prob + LEAST)
         drafter, verifier = drafter_odds / (1.0 + drafter_odds), verifier_odds / (1.0 + verifier_odds)
         sum_drafter, sum_verifier = drafter, verifier
         for number in range(1, self.rounds + 1):

@@ -101,7 +101,7 @@ def game(rule, facts):
     """The Consensus Game as its paper has it: policies over candidates and verdicts, piKL update by update."""
     tiny = 2.0**-100
     a = (facts.draft_prob + tiny) / (facts.draft_prob + facts.own_draft_prob + 2 * tiny)
-    b = (facts.target_prob + tiny) / (facts.target_prob + facts.top_prob + 2 * tiny)
+    b = (facts.target_prob + tiny) / (facts.target_prob + facts.own_prob + 2 * tiny)
     # [verdict][candidate] for the generator, [candidate][verdict] for the discriminator; verdict 0 is "correct".
     generators, discriminators = [np.array([[a, 1 - a], [1 - a, a]])], [np.array([[b, 1 - b], [1 - b, b]])]
     with np.errstate(divide="ignore"):
@@ -118,7 +118,7 @@ def game(rule, facts):
 
 @given(st.builds(Equilibrium, generator=WEIGHTS, discriminator=WEIGHTS, eta=WEIGHTS, rounds=st.integers(1, 9)), FACTS)
 def test_the_equilibrium_is_that_of_the_whole_game(rule, facts):
-    names = ("draft_prob", "own_draft_prob", "target_prob", "top_prob")
+    names = ("draft_prob", "own_draft_prob", "target_prob", "own_prob")
     likely = facts._replace(**{name: 0.01 + 0.99 * getattr(facts, name) for name in names})
     drafter, verifier = rule.consensus(likely)
     generator, discriminator = game(rule, likely)
