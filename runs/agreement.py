@@ -1,8 +1,8 @@
 """Compare two runs of one policy, step by step: a replay in the simulator and a run of the real models.
 
 Both worlds share the loop and the session, and neither has a clock, so all counts must be equal: the steps of each
-request in order, their operations with what prefix caches did in them, and every committed token. Where a lossy policy
-takes the replay out of its record, the comparison ends: modelled steps cannot agree.
+request in order, their operations with what prefix caches did in them, and every drafted and committed token. Where a
+lossy policy takes the replay out of its record, the comparison ends: modelled steps cannot agree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +45,9 @@ def record_exits(log: RunLog) -> tuple[RecordExit, ...]:
             found.append((int(rows[step]), RecordExit(request_id=request_id, step=step)))
     return tuple(left for _, left in sorted(found, key=itemgetter(0)))
 
+
+# Ids of what was drafted, by request and number of the outcome that its policy was told, from 1.
+Drafts = Mapping[tuple[str, int], tuple[int, ...]]
 
 AROUND = 12  # tokens that a difference shows on either side
 
@@ -116,7 +119,8 @@ class _Step(NamedTuple):
 
     start: int
     row: int
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # committed
+    drafted: tuple[int, ...]  # where drafts were noted
     op_index: int  # -1 for a Commit
     record: StepRecord
     op: OpRecord | None  # None for a Commit, which runs nothing
@@ -145,11 +149,13 @@ def compare_runs(
     *,
     replayed_tokens: Mapping[str, Sequence[int]],
     ran_tokens: Mapping[str, Sequence[int]],
+    replayed_drafts: Drafts | None = None,
+    ran_drafts: Drafts | None = None,
 ) -> Agreement:
     """Compare the log of a replay with that of a run of the same requests under the same policy.
 
-    The tokens are all that were committed, by request. Raises ValueError for other requests or members, or for tokens
-    that the log does not account for.
+    The tokens are all that were committed, by request; drafts are compared where both are given. Raises ValueError for
+    other requests or members, or for tokens that the log does not account for.
     """
     members, others = list(replayed.meta["members"]), list(ran.meta["members"])
     if members != others:
@@ -157,7 +163,8 @@ def compare_runs(
     unshared = set(replayed.requests["request_id"].tolist()) ^ set(ran.requests["request_id"].tolist())
     if unshared:
         raise ValueError(f"both runs must hold the same requests, got {min(unshared)} in one of them")
-    ours, theirs = _read(replayed, replayed_tokens), _read(ran, ran_tokens)
+    ours = _read(replayed, replayed_tokens, replayed_drafts if ran_drafts is not None else None)
+    theirs = _read(ran, ran_tokens, ran_drafts if replayed_drafts is not None else None)
     left = record_exits(replayed)
     num_replayed = len(replayed.steps["op"])
     known_end = ours.steps[left[0].request_id][left[0].step].start if left else num_replayed
@@ -189,9 +196,10 @@ def compare_runs(
     )
 
 
-def _read(log: RunLog, tokens: Mapping[str, Sequence[int]]) -> _Run:
-    """The steps of every request in order, each with the tokens it committed."""
-    ids = log.requests["request_id"].tolist()
+def _read(log: RunLog, tokens: Mapping[str, Sequence[int]], drafts: Drafts | None) -> _Run:
+    """The steps of every request in order, each with the tokens it drafted and committed."""
+    ids, drafts = log.requests["request_id"].tolist(), drafts or {}
+    told = dict.fromkeys(ids, 0)
     steps: dict[str, list[_Step]] = {request_id: [] for request_id in ids}
     done = dict.fromkeys(ids, 0)
     ops = [
@@ -207,7 +215,9 @@ def _read(log: RunLog, tokens: Mapping[str, Sequence[int]]) -> _Run:
         num_committed = done[request_id]
         done[request_id] = num_committed + record.emitted
         committed = tuple(tokens[request_id][num_committed : done[request_id]])
-        steps[request_id].append(_Step(begin, row, committed, op, record, ops[op] if op >= 0 else None))
+        told[request_id] += not record.prefill
+        drafted = drafts.get((request_id, told[request_id]), ()) if record.drafted else ()
+        steps[request_id].append(_Step(begin, row, committed, drafted, op, record, ops[op] if op >= 0 else None))
     for request_id, count in done.items():
         if count != len(tokens[request_id]):
             raise ValueError(
@@ -230,7 +240,7 @@ def _parting(request_id: str, ours: _Run, theirs: _Run) -> _Parting | None:
     here = [steps[index] for steps in (one, other) if index < len(steps)]
     if not here:
         return None
-    alike = len(here) == 2 and here[0][2:5] == here[1][2:5]  # the step itself; then the operation differs
+    alike = len(here) == 2 and here[0][2:6] == here[1][2:6]  # the step itself; then the operation differs
     return _Parting(min(step.start for step in here), alike, min(step.row for step in here), request_id, index)
 
 
@@ -267,6 +277,7 @@ def _told(step: _Step, members: Sequence[str]) -> str:
     member = members[did.level]
     if did.kind == DRAFT:
         what = f"draft by {member}: {counted(did.drafted, 'token')} of {did.asked} asked for"
+        what += f" {list(step.drafted)}" if step.drafted else ""
     elif did.kind == TREE:
         what = f"tree by {member}: {counted(did.drafted, 'node')} of at most {did.asked}"
     elif did.prefill:

@@ -3,6 +3,7 @@
 The recording is an existing one of the same requests, or one made now, as deep as policies need.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,13 +15,14 @@ from ..base.terminal import Progress, quiet, tracked
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefix_cache import prefix_cache_size
-from ..decoding.seen import Start, start_of
+from ..decoding.seen import Observation, Start, start_of
+from ..decoding.steps import Outcome, Step
 from ..policies.about import StepWatch, WatchedPolicy, check_tags
 from ..policies.chain_text import default_policies
 from ..reports.agreement import agreement_table, difference_text, prefix_line, record_exit_line, total_line
 from ..reports.comparison import prefix_words, start_words
 from ..reports.tables import Grid, Printed, flat_rows
-from ..runs.agreement import Agreement, compare_runs, joined
+from ..runs.agreement import Agreement, Drafts, compare_runs, joined
 from ..runs.log import RunLog
 from ..runtime.ahead import check_has_use
 from ..runtime.decode import decode, whole
@@ -52,10 +54,35 @@ PER_NEW_TOKEN = 2.0**-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedRun:
-    """A replay: its log, and the committed tokens by request."""
+    """A replay: its log, the committed tokens by request, and what was drafted."""
 
     log: RunLog
     tokens: dict[str, list[int]]
+    drafts: Drafts
+
+
+class NotedDrafts(WatchedPolicy):
+    """Passes all calls on to a policy, and keeps the ids of each draft, which its next decision finds pending."""
+
+    def __init__(self, policy: Policy, watch: StepWatch) -> None:
+        super().__init__(policy, watch)
+        self.drafts: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._told = Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what the policy says of itself, as `about`
+        return getattr(self.wrapped, name)
+
+    def decide(self, seen: Observation) -> Step:
+        """The policy's step."""
+        if seen.last is not None and seen.last.num_drafted:
+            pending = seen.pending_from(max(0, seen.num_pending - seen.last.num_drafted))
+            self.drafts[seen.request_id, self._told[seen.request_id]] = tuple(one.token for one in pending)
+        return super().decide(seen)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Pass on the outcome, and count it."""
+        self._told[outcome.request_id] += 1
+        super().learn(outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +144,17 @@ class BothWorlds:
         watch = StepWatch(tables.pool.target)
         tokens: dict[str, list[int]] = {}
         try:
-            log = simulate(scenario, WatchedPolicy(decider, watch), policy.name, outputs=tokens)
+            noted = NotedDrafts(decider, watch)
+            log = simulate(scenario, noted, policy.name, outputs=tokens)
         except UnrecordedContextError as error:
             raise _LeftRecordError(watch, error) from error
-        return ReplayedRun(log=log, tokens=tokens)
+        return ReplayedRun(log=log, tokens=tokens, drafts=noted.drafts)
 
     def _compared(self, name: str, policy: Policy, replay: ReplayedRun) -> Agreement:
+        noted = NotedDrafts(policy, StepWatch(self.recording.meta.model_names[-1]))
         found = decode(
             self.pool,
-            policy,
+            noted,
             self.prompts,
             sampling=self.recording.meta.sampling,
             max_new_tokens=self.recording.requests[0].max_new_tokens,
@@ -138,7 +167,14 @@ class BothWorlds:
         )
         outputs, ran = whole(found)  # an incomplete run proves nothing
         ran_tokens = {output.request_id: output.tokens for output in outputs}
-        return compare_runs(replay.log, ran, replayed_tokens=replay.tokens, ran_tokens=ran_tokens)
+        return compare_runs(
+            replay.log,
+            ran,
+            replayed_tokens=replay.tokens,
+            ran_tokens=ran_tokens,
+            replayed_drafts=replay.drafts,
+            ran_drafts=noted.drafts,
+        )
 
 
 class _LeftRecordError(Exception):

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Commit, Draft, Verify, make_policy
+from paceline.policies.about import StepWatch
 from paceline.reports.agreement import agreement_table, difference_text, total_line
 from paceline.runs.agreement import AROUND, compare_runs
 from paceline.sim.recorded import recorded_pool
+from paceline.studies.agree import NotedDrafts
 from paceline.traces import SyntheticSpec, make_trace
 from rich.console import Console
 
@@ -97,6 +99,22 @@ def test_a_token_that_differs_is_found_at_the_step_that_committed_it(data, batch
     assert difference.replayed.did == difference.ran.did
     expected = "verify by target" if difference.step else "prefill by target: the first token committed"
     assert difference.ran.did.startswith(expected)
+
+
+@given(st.data(), st.sampled_from([1, 3]))
+def test_a_drafted_token_that_differs_is_found_though_it_is_refused(data, batch):
+    noted = NotedDrafts(make_policy(CHAIN, POOL), StepWatch("target"))
+    log, tokens = replay(TRACE, noted, name=CHAIN, batch=batch)
+    drafted = log.steps["drafted"].tolist()
+    assert sum(map(len, noted.drafts.values())) == sum(drafted), "all that is drafted is noted"
+    both = {"replayed_tokens": tokens, "ran_tokens": tokens, "replayed_drafts": noted.drafts}
+    assert compare_runs(log, log, **both, ran_drafts=noted.drafts).difference is None
+    request_id, told = data.draw(st.sampled_from(sorted(noted.drafts)))
+    ids = noted.drafts[request_id, told]
+    other = {**noted.drafts, (request_id, told): (*ids[:-1], ids[-1] + 1)}
+    difference = compare_runs(log, log, **both, ran_drafts=other).difference
+    assert (difference.request_id, difference.step) == (request_id, told)  # the prefill is step 0
+    assert difference.replayed.did.replace(str(list(ids)), str([*ids[:-1], ids[-1] + 1])) == difference.ran.did
 
 
 def test_the_earliest_difference_is_told_and_of_an_operation_the_step_that_differs():

@@ -7,8 +7,10 @@ from dataclasses import asdict
 import pytest
 from paceline.base.errors import ArgumentError
 from paceline.decoding.seen import Start
+from paceline.runs.agreement import compare_runs
 from paceline.runtime.forward_kinds import KINDS
 from paceline.runtime.prompts import Prompt, prompts_of
+from paceline.studies import agree as agreeing
 from paceline.studies.agree import agree
 from paceline.studies.decode import decode, load_pool
 from paceline.studies.record import record
@@ -53,6 +55,19 @@ def test_both_worlds_agree_on_a_recording_made_now_and_on_one_kept(tmp_path):
     assert repr(now).endswith("no difference")
     assert [row["policy"] for row in now.to_dicts()] == LOSSLESS
     assert now.to_arrow().num_rows == len(LOSSLESS)
+
+
+def test_another_draft_that_is_refused_all_the_same_differs(monkeypatch):
+    """The last drafted id of the runtime is planted."""
+
+    def planted(*logs, ran_drafts, **given):
+        last = max(ran_drafts)
+        return compare_runs(*logs, ran_drafts={**ran_drafts, last: (*ran_drafts[last][:-1], -1)}, **given)
+
+    monkeypatch.setattr(agreeing, "compare_runs", planted)
+    found = agree(POOL, PROMPTS, ["draft:2/target"], max_new_tokens=8, reach=6)
+    assert not found.agree
+    assert re.search(r"runtime +draft by draft: \d tokens? of 2 asked for \[(\d+, )?-1\]", repr(found))
 
 
 @pytest.mark.parametrize(
