@@ -451,4 +451,4 @@ def repeated_share(tokens: Sequence[int], order: int) -> float:
     if count < 2:
         return 0.0
     distinct = len(set(zip(*[tokens[start : start + count] for start in range(order)], strict=True)))
-    return 1.0 - distinct / count
+    return (count - distinct) / count  # three of thirty are a guard of 0.1

@@ -221,6 +221,13 @@ def test_how_much_a_text_repeats_itself(tokens, order, share):
     assert repeated_share(tokens, order) == pytest.approx(share)
 
 
+@pytest.mark.parametrize("repeated", [3, 6, 7, 23])
+def test_a_share_of_repeated_trigrams_is_met_by_just_as_many(repeated):
+    """Three of thirty are a tenth, by the float that `guard=0.1` is."""
+    circle = [*range(30 - repeated), *range(repeated + 2)] if repeated < 20 else [*range(30 - repeated)] * 5
+    assert repeated_share(circle[:32], 3) == repeated / 30
+
+
 PROMPTS = random_prompts(12, seed=5)
 
 
