@@ -30,7 +30,11 @@ from ..sim.cost.base import CostModel, CostRangeError
 from ..sim.cost.what_if import MappedBy
 from ..sim.replay_tables import ReplayTables, check_observed
 from ..sim.simulate import Scenario, simulate
+from ..traces.opening import by_form
 from ..traces.recording import Recording, sessions_of
+from ..traces.rounds.check import token_s
+from ..traces.rounds.recording import TIMED
+from ..traces.rounds.rounds import TARGET_ALONE
 from .options import ComparisonOptions, SweepOptions, checked, takes
 from .setting import (
     NamedPolicy,
@@ -377,6 +381,48 @@ def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[Name
     )
 
 
+def against_log(recording: Recording, found: SideBySide, policies: Mapping[str, Policy]) -> list[str]:
+    """A remark where seconds with a range contradict those that the log measured of the same methods.
+
+    They do where the log's tokens per second, or their ratio to those of another of the policies, lie beyond the range.
+    """
+    logged = {row.policy: _logged_rate(recording, policies[row.policy]) for row in found.rows}
+    measured = {name: rate for name, rate in logged.items() if rate is not None}
+    if not measured or not found.ends or found.meta["batch"] != 1:
+        return []
+    sides = [{row.policy: row.output_tokens_per_s for row in side.rows} for side in (found, *found.ends)]
+    sides = [rates for rates in sides if measured.keys() <= rates.keys()]
+    ratios = [
+        (measured[one] / measured.get(other, 1.0), [rates[one] / rates.get(other, 1.0) for rates in sides])
+        for one in measured
+        for other in ("", *measured)
+        if one != other
+    ]
+    if all(min(charged) <= ratio <= max(charged) for ratio, charged in ratios):
+        return []
+    told = (
+        f"{name} {rate:.1f} (here {sides[0][name]:.1f}, {min(one[name] for one in sides):.1f} to "
+        f"{max(one[name] for one in sides):.1f})"
+        for name, rate in measured.items()
+    )
+    return [f"the log's own seconds contradict this cost, with tokens/s of {', '.join(told)}: take `cost` {TIMED}"]
+
+
+def _logged_rate(recording: Recording, policy: Policy) -> float | None:
+    """Tokens per second that an imported log measured of a policy's method, where it timed every answer of it."""
+    if type(policy) not in (Plain, Chain) or recording.about.costs != (TIMED,):
+        return None
+    members, windows = (
+        (policy.spec.members, policy.spec.windows) if isinstance(policy, Chain) else ((TARGET_ALONE,), ())
+    )
+    if len(members) > 2 or (windows and windows[0] != recording.about.longest.get(members[0])):
+        return None
+    requests = by_form(recording, tries=lambda _: (), rounds=lambda rounds: rounds.requests)
+    timed = all(members[0] in request.wall_s for request in requests)
+    seconds = token_s(members[0], requests) if timed else None
+    return None if seconds is None else 1 / seconds
+
+
 @takes(ComparisonOptions)
 def compare(
     recording: Recording | ReplayTables | str | Path,
@@ -417,6 +463,7 @@ def compare(
     made = {policy.name: policy.build(pool) for policy in named}
     known = [policy for policy in named if policy.name in runs.known]
     found = runs.side_by_side(meta, scenarios.first.cost, at_ends(scenarios, known, lossless=setting.lossless))
+    found.meta["remarks"] += against_log(setting.recording, found, made)
     return Comparison(
         runs=found,
         oracles=oracles_of(made),

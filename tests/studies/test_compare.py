@@ -28,7 +28,7 @@ from paceline.traces.recording import reordered
 
 from ..profiles.profiles import made_profile
 from ..sim.cost.shapes import META
-from ..sim.cost.timed_recordings import recording_of, request_of
+from ..sim.cost.timed_recordings import recording_of, request_of, rounds_of, shapes
 from ..sim.rounds import small_rounds
 from ..sim.rounds.small_rounds import one_request, sequential
 
@@ -257,6 +257,28 @@ def test_cost_of_an_imported_recording():
     recording = recording_of(request_of("a", wall_s={"": 2.0}))
     assert cost(recording).name == "timed"
     assert cost(recording, cost="timed", scale={"eagle": 0.5}).name == "timed, eagle x0.5"
+
+
+def test_seconds_of_a_log_that_a_device_contradicts():
+    chains = ["eagle:4/target", "medusa:4/target"]
+
+    def found(eagle_s, medusa_s, **options):
+        rounds = {name: rounds_of([3, 2, 3]) for name in ("eagle", "medusa")}
+        timed = request_of("a", rounds, tokens=11, wall_s={"eagle": eagle_s, "medusa": medusa_s})
+        log = recording_of(timed, drafters=tuple(rounds), models=shapes(*rounds, "target"))
+        return compare(log, chains, cost="h100", **options).runs
+
+    def contradicted(*seconds, **options):
+        return [each for each in found(*seconds, **options).meta["remarks"] if each.startswith("the log's own")]
+
+    here = 11 / found(1.0, 1.0).rows[0].output_tokens_per_s
+    assert contradicted(here, here) == []
+    (told,) = contradicted(here, 1.2 * here)  # each within the range, but not their ratio
+    assert told.startswith("the log's own seconds contradict this cost, with tokens/s of eagle:4/target ")
+    assert f"medusa:4/target {11 / (1.2 * here):.1f} (here {11 / here:.1f}, " in told
+    assert told.endswith("): take `cost` timed")
+    assert contradicted(here, 1.2 * here, batch=2) == []  # the log's are of one request at a time
+    assert contradicted(9 * here, 9 * here)
 
 
 @pytest.mark.parametrize("scale", [{"draft": 0}, {"draft": -1}, {"draft": 1e-7}, {"draft": 1e308}, {"other": 1}])

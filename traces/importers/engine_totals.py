@@ -16,7 +16,8 @@ every step. For chains the window is the largest per step of any response of the
 A tree proposes more tokens than its deepest path has: where every histogram of the file ends before the tokens proposed
 in a step, it may be one (or a chain that no step kept whole), and a stated window must give the depth of drafts.
 Without a histogram nothing shows a tree: drafts are chains unless the window is less than the proposed tokens. A
-response without `spec_verify_ct` is one of the target alone.
+response without `spec_verify_ct` is one of the target alone. `e2e_latency` has the seconds of the answer, from its
+arrival, and `response_sent_to_client_ts` its end.
 
 TensorRT-LLM's choices have `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`, `total_draft_tokens`
 and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count the prefill, and then
@@ -27,6 +28,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +40,7 @@ from .format import Format, described
 from .importing import Ongoing
 from .reading import Fields, read_objects, refuse_pipe
 from .responses import (
+    Parse,
     Responses,
     answers_of,
     by_response,
@@ -125,23 +128,28 @@ _SHARES = (_MEAN_LENGTH, "spec_accept_rate", "spec_num_correct_drafts", "spec_ac
 _ROUNDED = 0.01  # of a mean: versions print it with two decimals or all
 _PLAIN_STEPS = "steps drafted nothing: answers have more tokens than the steps that are counted give"
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
+_LATENCY, _SENT = "e2e_latency", "response_sent_to_client_ts"
+_BESIDE = f"answers ran beside others, by {_SENT} and {_LATENCY}: their seconds hold what those took"
 
 
 class _Proposed(NamedTuple):
     # proposed tokens per step of the request with most, if that is a whole number; None otherwise
     window: int | None
     longest: int | None  # most tokens that a step can keep, by the length of histograms; None without any
+    beside: int  # answers that ran beside others, by the times of those that have them
 
 
 def _proposed(path: Path) -> _Proposed:
     """Of a file that will be read again, which then raises for broken rules."""
     refuse_pipe(path)
     most: tuple[float, int] = 0.0, 0
-    longest = -1
+    longest, spans = -1, []
     for line in read_objects(path, lambda _: None):
         try:
             metas = [meta for answer in answers_of(line) if (meta := _meta(answer)) is not None]
             for meta in metas:
+                if _SENT in meta and _LATENCY in meta:
+                    spans.append(((sent := meta.rate(_SENT, most=_LONGEST_MS)) - meta.seconds(_LATENCY), sent))
                 steps, drafted, key = meta.count(_STEPS, least=0, default=0), _drafted(meta), _histogram_key(meta)
                 longest = max(longest, -1 if key is None else len(meta.counts(key, least=0)) - 1)
                 by_step = _by_step(meta)
@@ -152,7 +160,8 @@ def _proposed(path: Path) -> _Proposed:
         except TraceFormatError:
             continue
     per_step, window = most
-    return _Proposed(window if window == per_step and window else None, longest if longest >= 0 else None)
+    window = window if window == per_step else 0
+    return _Proposed(window or None, longest if longest >= 0 else None, _num_beside(spans))
 
 
 def _drafted(meta: Fields) -> int | None:
@@ -196,15 +205,33 @@ def _parse_sglang(proposed: _Proposed, file: Responses, line: Fields) -> RoundsR
         counted = _counted(file.ongoing, file.drafter(), meta, tokens, steps, proposed)
         _check_mean(meta, counted)
         _note_plain_steps(file, counted)
-        return counted_request(file, counting, meta, request_id, counted)
+        return _timed(file, meta, counted_request(file, counting, meta, request_id, counted))
     for key in (*_HISTOGRAMS, *_DRAFTED, *_SHARES):
         told = meta.values.get(key)
         if any(told) if isinstance(told, list) else told:
             raise meta.error(key, f"must stand beside {_STEPS}, the steps that it is of", told)
     prompt_tokens = counting.count("prompt_tokens", least=0, default=0)
-    return RoundsRequest(
-        request_id=request_id, prompt_tokens=prompt_tokens, num_tokens={TARGET_ALONE: tokens}, rounds={}
-    )
+    num_tokens = {TARGET_ALONE: tokens}
+    alone = RoundsRequest(request_id=request_id, prompt_tokens=prompt_tokens, num_tokens=num_tokens, rounds={})
+    return _timed(file, meta, alone)
+
+
+def _timed(file: Responses, meta: Fields, request: RoundsRequest | None) -> RoundsRequest | None:
+    """The request of one method with the seconds of its answer, if known."""
+    if request is None or _LATENCY not in meta:
+        return request
+    return replace(request, wall_s=dict.fromkeys(request.num_tokens, meta.seconds(_LATENCY)))
+
+
+def _num_beside(spans: Sequence[tuple[float, float]]) -> int:
+    """How many of these (begin, end) have a part in common with another."""
+    beside, latest, last = set[int](), -inf, -1
+    for number, (begin, end) in enumerate(sorted(spans)):
+        if begin < latest:
+            beside |= {last, number}
+        if end > latest:
+            latest, last = end, number
+    return len(beside)
 
 
 def _check_mean(meta: Fields, counted: Counted) -> None:
@@ -255,8 +282,14 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
 
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
-    """A file is read twice, since only all of it shows the window."""
-    return read_responses(files, ongoing, lambda path: partial(_parse_sglang, _proposed(path)))
+    """A file is read twice, since only all of it shows the window, and which answers ran together."""
+
+    def parse_of(path: Path) -> Parse:
+        proposed = _proposed(path)
+        ongoing.findings.note(_BESIDE, proposed.beside)
+        return partial(_parse_sglang, proposed)
+
+    return read_responses(files, ongoing, parse_of)
 
 
 SGLANG_META = Format(**described("sglang-meta"), read=_read, sees=_sees_sglang)

@@ -81,7 +81,7 @@ def acceptance_lengths(rounds: Rounds, length: int) -> NDArray[np.int32]:
 
 def _summarise_group(meta: RoundsMeta, requests: Sequence[RoundsRequest]) -> RoundsGroup:
     methods = {drafter.name: _summarise_drafter(drafter, requests) for drafter in meta.drafters}
-    alone = _token_s(TARGET_ALONE, requests)
+    alone = token_s(TARGET_ALONE, requests)
     if alone is not None:
         measured = sum(1 for request in requests if TARGET_ALONE in request.num_tokens)
         methods[TARGET_ALONE] = MethodSummary(num_requests=measured, token_s=alone)
@@ -110,7 +110,7 @@ def _summarise_drafter(drafter: DrafterInfo, requests: Sequence[RoundsRequest]) 
         tokens_per_round=tokens / num_rounds if num_rounds else None,
         censored_share=censored / (num_rounds - plain) if num_rounds > plain else None,
         known_share=known / positions if num_rounds else None,
-        token_s=_token_s(name, requests),
+        token_s=token_s(name, requests),
         draft_s=_mean([rounds.draft_s for rounds, _ in ran]),
         verify_s=_mean([rounds.verify_s for rounds, _ in ran]),
     )
@@ -127,7 +127,8 @@ def _num_known(drafter: DrafterInfo, rounds: Rounds, length: int) -> int:
     return int(np.maximum(ends - np.maximum(starts, before), 0).sum())
 
 
-def _token_s(method: str, requests: Sequence[RoundsRequest]) -> float | None:
+def token_s(method: str, requests: Sequence[RoundsRequest]) -> float | None:
+    """Measured seconds of a token of answers that `method` wrote; None without any that was timed."""
     measured = [request for request in requests if method in request.wall_s]
     tokens = sum(request.num_tokens[method] for request in measured)
     return sum(request.wall_s[method] for request in measured) / tokens if measured else None
