@@ -111,6 +111,10 @@ _SEVERAL = "answers stand beside others in one response, whose usage counts thei
 _PROMPTS = ("messages", "prompt", "prompt_token_ids", "input_ids", "input")
 _UNMATCHED = "answers stand without their prompt, so that no other file's are of the same question"
 _BY_PROMPT = "files that answer the same prompts are a drafter each"
+_BY_ID = "files whose responses have the same ids, and no prompts, are a drafter each"
+_ID = "id"  # kind of a question that is known by the id of its answer alone
+# Keys of the kind of request.
+_TAGS = ("tag", "class", "category")
 SHARED = "choices of the response"  # in a choice as a response of its own: the number of choices
 EMPTY = "answers without a token were left out"
 
@@ -150,11 +154,11 @@ class Responses:
         def requests(line: Fields) -> Iterator[tuple[RoundsRequest, Question | None]]:
             if line.values.get("error"):
                 raise line.error("error", ERROR_RULE, message_of(line.values["error"], LONGEST_TOLD))
-            answers = answers_of(line)
+            answers, tag = answers_of(line), next((line.text(key) for key in _TAGS if key in line), "")
             self.ongoing.findings.note(_SEVERAL, len(answers) if len(answers) > 1 else 0)
             for answer, question in zip(answers, _questions(line, len(answers)), strict=True):
                 for request in self.answered(parse(self, answer)):
-                    yield request, question
+                    yield replace(request, tag=tag) if tag else request, question
 
         return self.ongoing.each(self._path, requests)
 
@@ -181,10 +185,10 @@ def read_responses(
     files: Sequence[Path], ongoing: Ongoing, parse_of: Callable[[Path], Parse]
 ) -> Iterator[RoundsRequest]:
     """The requests of files of responses; those of several drafters are joined by their questions."""
-    methods = _methods(files, ongoing) if len(files) > 1 else {}
+    methods, by_id = _methods(files, ongoing) if len(files) > 1 else ({}, False)
     if methods:
-        ongoing.findings.remark(_BY_PROMPT)
-        yield from merged(ongoing, _by_question(files, ongoing, parse_of, methods))
+        ongoing.findings.remark(_BY_ID if by_id else _BY_PROMPT)
+        yield from merged(ongoing, _by_question(files, ongoing, parse_of, methods, by_id=by_id))
     for path in files if not methods else ():
         yield from Responses(path, ongoing).each(parse_of(path))
 
@@ -206,16 +210,21 @@ def _questions(line: Fields, answers: int) -> list[Question | None]:
     return [None] * answers
 
 
-def _methods(files: Sequence[Path], ongoing: Ongoing) -> Mapping[Path, str]:
+def _methods(files: Sequence[Path], ongoing: Ongoing) -> tuple[Mapping[Path, str], bool]:
     """By file the drafter, where files answer the same questions; empty where all files are of one drafter.
 
-    They are of several if options give them different names, or if they answer the same prompt.
+    They are of several if options give them different names, or if they answer the same prompt; where no file has a
+    prompt, if their answers have the same id, which is the second of the results.
     """
     names = {path: ongoing.options.names[key] for path in files if (key := ongoing.options.key_of_file(path))}
-    asked = {path: _asked(path) for path in files}
+    asked = {path: _asked(path, _questions) for path in files}
+    if by_id := not any(asked.values()):
+        known = {path: _asked(path, _ids) for path in files}
+        if all(len(lines) == 1 for places in known.values() for lines in places.values()):
+            asked = known
     shared = repeated(question for places in asked.values() for question in places)
     if len(set(names.values())) < 2 and (not shared or len(names) == len(files)):
-        return {}
+        return {}, False
     for path, places in asked.items():
         for question, lines in places.items():
             if len(lines) > 1:
@@ -230,16 +239,26 @@ def _methods(files: Sequence[Path], ongoing: Ongoing) -> Mapping[Path, str]:
     if twice:
         rule = "must differ from file to file where they answer the same prompts (`names` FILE=NAME)"
         raise TraceFormatError(files[-1], "drafter", rule, twice[0])
-    return called
+    return called, by_id and bool(shared)
 
 
-def _asked(path: Path) -> Mapping[Question, Sequence[str]]:
+def _ids(line: Fields, answers: int) -> list[Question | None]:
+    """The id of a response as a question; those without one share theirs."""
+    places = (line, within(line, "meta_info"), within(first_choice(line), "meta_info"))
+    known = (place.values[key] for place in places if place is not None for key in ("id", "request_id") if key in place)
+    digest = sha256(str(next(known, "")).encode(errors="replace")).digest()
+    return [(_ID, digest, number) for number in range(answers)]
+
+
+def _asked(
+    path: Path, questions_of: Callable[[Fields, int], list[Question | None]]
+) -> Mapping[Question, Sequence[str]]:
     """The questions of a file that will be read again, with the lines that answer them, two of each at most."""
     refuse_pipe(path)
     found: dict[Question, list[str]] = {}
     for line in read_objects(path, lambda _: None):
         choices = line.values.get("choices")
-        for question in _questions(line, max(len(choices), 1) if isinstance(choices, list) else 1):
+        for question in questions_of(line, max(len(choices), 1) if isinstance(choices, list) else 1):
             if question is not None:
                 lines = found.setdefault(question, [])
                 lines.extend([line.place.removeprefix(f"{path}: line ")] if len(lines) < 2 else [])
@@ -247,14 +266,30 @@ def _asked(path: Path) -> Mapping[Question, Sequence[str]]:
 
 
 def _by_question(
-    files: Sequence[Path], ongoing: Ongoing, parse_of: Callable[[Path], Parse], methods: Mapping[Path, str]
+    files: Sequence[Path],
+    ongoing: Ongoing,
+    parse_of: Callable[[Path], Parse],
+    methods: Mapping[Path, str],
+    *,
+    by_id: bool,
 ) -> Iterator[RoundsRequest]:
     """The answers of all files, those to one question under its name in the first file."""
     names: dict[Question, str] = {}
     taken: set[str] = set()
+    prompts: dict[str, int] = {}
     for path in files:
         ongoing.begin_file()
         for request, question in Responses(path, ongoing, methods[path]).each_with_prompt(parse_of(path)):
+            if by_id:
+                told = prompts.setdefault(request.request_id, request.prompt_tokens)
+                if told != request.prompt_tokens:
+                    rule = (
+                        f"must be {told}, as of the same id in a file before, {request.request_id}; answers to other "
+                        "prompts need ids of their own, or an import of their own"
+                    )
+                    raise TraceFormatError(path, "prompt_tokens", rule, request.prompt_tokens)
+                yield request
+                continue
             ongoing.findings.note(_UNMATCHED, question is None)
             known = None if question is None else names.get(question)
             name = known or request.request_id
