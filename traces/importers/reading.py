@@ -37,6 +37,7 @@ from ..meta import LEAST_SECONDS, MOST, MOST_SECONDS
 
 _LONGEST_FIELD = 100
 _NOISE = 1e-6  # of single precision
+_MOST_DIGITS = 9  # of a bound in a message: more than single precision has
 _NOTHING = object()
 
 
@@ -148,11 +149,11 @@ class Fields:
         values = {str(place): found for place, found in enumerate(self.sequence(key))}
         return Fields(self.place, values, f"{self.prefix}{key}.")
 
-    def check_mean(self, key: str, value: float, why: str) -> None:
-        """Raise TraceFormatError for a number, if present and not null, that `value` does not round to."""
+    def check_mean(self, key: str, value: float, why: str, *, off: float = 0.0) -> None:
+        """Raise TraceFormatError for a number, if present and not null, that no value within `off` rounds to."""
         if key in self:
             told = str(self.rate(key, most=1e9))
-            check_agrees(self.place, f"{self.prefix}{key}", told, value, value, why)
+            check_agrees(self.place, f"{self.prefix}{key}", told, value - off, value + off, why)
 
     def check_equal(self, key: str, values: tuple[int, ...], why: str) -> None:
         """Raise TraceFormatError for a count, if present, that is none of `values`, all possible readings."""
@@ -193,7 +194,9 @@ def check_agrees(place: str, field: str, text: str, least: float, most: float, w
     number = float(text)
     within = half_of_last_digit(text) + _NOISE * max(1.0, abs(number))
     if not least - within <= number <= most + within:
-        told = f"{(least + most) / 2:.4g}" if most - least < within else f"in [{least:.4g}, {most:.4g}]"
+        digits = min(max(len(Decimal(text).as_tuple().digits), 4), _MOST_DIGITS)
+        bounds = f"in [{least:.{digits}g}, {most:.{digits}g}]"
+        told = f"{(least + most) / 2:.{digits}g}" if most - least < within else bounds
         raise TraceFormatError(place, field, f"must be {told}: {why}", text)
 
 

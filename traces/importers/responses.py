@@ -474,6 +474,7 @@ def alone_of(usage: Fields, request_id: str) -> RoundsRequest | None:
     )
 
 
+ADD_FIRST = "; add the prefill's token where the count leaves it out"
 MOST_PLAIN = 2**24  # of one answer: more is implausible, and would fill the memory
 _DRAFTED = "per_step_drafted"
 _UNLISTED = "steps drafted nothing and are not listed; they were placed by a draw"
@@ -515,6 +516,7 @@ def _tokens_after_first(usage: Fields, metrics: Fields) -> int:
     told = usage.count("completion_tokens", least=0) - 1 if "completion_tokens" in usage else explained
     if explained and told <= explained - int(accepted[-1]) - 1:
         rule = f"must be at least what its steps emit, {explained + 1} with the prefill's, but for the last step"
+        rule += ADD_FIRST if told + 1 == explained else ""
         raise usage.error("completion_tokens", rule, told + 1)
     if told - explained > MOST_PLAIN:
         rule = f"must be at most {MOST_PLAIN} more than what its steps emit, {explained + 1} with the prefill's"

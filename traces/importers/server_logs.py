@@ -375,7 +375,8 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
     weight = sum(line.running for line in lines)
     if not weight:
         raise fields.error("#running-req", "must be at least 1 in some line", 0)
-    depth, proposed, chains = depth_of(fields, settings), _proposed(fields, lines), drafts_chains(settings)
+    stated = ongoing.options.windows.get(log.name)
+    depth, proposed, chains = depth_of(fields, settings), _proposed(fields, lines, stated), drafts_chains(settings)
     if chains and proposed is not None and depth is not None and depth not in proposed:
         rule = f"must fit chains of {depth} tokens, as server_args has it (speculative_num_draft_tokens less 1)"
         raise fields.error("accept rate", rule, f"rates of {', '.join(map(str, sorted(proposed)))} proposed tokens")
@@ -406,7 +407,7 @@ def _sglang_line(place: str, text: str, *, first: bool) -> Iterator[_SglangLine]
     yield _SglangLine(place, int(running[1]), float(length[1]), None if rate is None else float(rate[1]))
 
 
-def _proposed(fields: Fields, lines: Sequence[_SglangLine]) -> frozenset[int] | None:
+def _proposed(fields: Fields, lines: Sequence[_SglangLine], stated: int | None) -> frozenset[int] | None:
     """Possible numbers of tokens proposed in a step, by all lines; None where none has a rate."""
     rated = [line for line in lines if line.rate is not None]
     if not rated:
@@ -418,7 +419,11 @@ def _proposed(fields: Fields, lines: Sequence[_SglangLine]) -> frozenset[int] | 
         drafts = {count for count in drafts if _fits(line.length - 1, line.rate, count)}
         tokens = {count for count in tokens if _fits(line.length, line.rate, count + 1)}
         if not drafts and not tokens:
-            rule = "must fit one number of tokens proposed in a step with the lines before (does the depth change?)"
+            rule = "must fit one number of tokens proposed in a step with the lines before"
+            if stated is not None:
+                line = next((one for one in rated if not _fits(one.length - 1, one.rate or 0.0, stated)), line)
+                rule = f"must be {(line.length - 1) / stated:.2f} for the {stated} tokens of `windows`"
+            rule = f"{rule}; where the depth changes, no mean fits: save responses (sglang-meta)"
             shown = f"accept len: {line.length}, accept rate: {line.rate}"
             raise fields.error("accept rate", rule, f"{shown} in{line.place.removeprefix(fields.place + ':')}")
     return frozenset(drafts | tokens)

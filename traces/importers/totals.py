@@ -34,7 +34,7 @@ from ..rounds.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest,
 from .format import Format, described
 from .importing import DRAFTER, MOST_REQUESTS, MOST_WINDOW, Ongoing, rounds_at, starts_of
 from .reading import Fields, by_request, placed_lines, read_objects, text_lines
-from .responses import EMPTY, Responses, stem
+from .responses import ADD_FIRST, EMPTY, Responses, stem
 
 Ints = NDArray[np.int64]
 
@@ -203,6 +203,7 @@ def draw_steps(ongoing: Ongoing, name: str, fields: Fields, request_id: str, cou
         explained = int(accepted.sum()) + len(accepted) + counted.prefilled
         whose = f"{explained} with the prefill's" if counted.prefilled else f"{explained}"
         rule = f"must be at least what its steps emit, {whose}, but for one step's draft"
+        rule += ADD_FIRST if counted.prefilled and counted.num_tokens == explained - 1 else ""
         raise fields.error("completion_tokens", rule, counted.num_tokens)
     return drawn
 
