@@ -20,7 +20,7 @@ from ..errors import TraceFormatError
 from ..meta import ModelInfo
 from ..rounds.on_disk import write_rounds
 from ..rounds.recording import RoundsRecording
-from ..rounds.rounds import LOOKUP, DrafterInfo, RoundsMeta, RoundsRequest
+from ..rounds.rounds import LOOKUP, LOSSY, DrafterInfo, RoundsMeta, RoundsRequest
 from ..shapes import model_called, shape_called
 from .bench_results import AIPERF, GUIDELLM, SGLANG_BENCH, VLLM_BENCH, VLLM_SUMMARY
 from .engine_totals import LLAMACPP_TIMINGS, SGLANG_META, TRTLLM
@@ -326,6 +326,13 @@ _CALLED = re.compile(
 # As vLLM prints its arguments and its configuration.
 _SPECULATION = re.compile(rb"""["']?speculative_config["']?\s*[:=]\s*(?:SpeculativeConfig\(|\{)[^(){}]{0,4000}[)}]""")
 
+# Settings of vLLM and SGLang of how drafts are accepted, and the values that leave the target's own distribution.
+_ACCEPTANCE = re.compile(
+    rb"""\b(rejection_sample_method|spec_decoding_acceptance_method|speculative_accept_threshold_(?:single|acc))"""
+    rb"""["']?\s?[=:]\s?["']?([A-Za-z_0-9.]{1,40})"""
+)
+_EXACT = re.compile(rb"standard|block|strict|probabilistic|rejection_sampler|None|null|1(\.0*)?")
+_OTHER_TEXT = "answers are not the target's own texts, and figures are of accepting as this server did"
 _VLLM_VERSION = re.compile(rb"(?:LLM engine \(v|API server version v?)([0-9]{1,9}(?:\.[0-9a-z]{1,12}){1,4})")
 
 _OF_LOG = "{} has the shape of the drafter that the log names in its first lines"
@@ -412,13 +419,31 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
             models=options.models if own is None else (*options.models, own),
             served_model=served_model(files),
             software={} if (version := _engine_version(source, files)) is None else {"vllm": version},
-            notes=(*source.notes, *ongoing.notes(), *([] if own is None else [_OF_LOG.format(own.name)])),
+            notes=(
+                *source.notes,
+                *ongoing.notes(),
+                *([] if own is None else [_OF_LOG.format(own.name)]),
+                *(f"{LOSSY} by {why}: {_OTHER_TEXT}" for why in _lossy(files, drafters)),
+            ),
             ngram=options.lookup or LOOKUP,
         )
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "recording"
         raise ValueError(f"{field}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _lossy(files: Sequence[Path], drafters: Sequence[DrafterInfo]) -> list[str]:
+    """What says that drafts were not verified exactly: settings in the first lines of files, or names."""
+    found = {}
+    for path in (path for path in files if path.is_file()):
+        for _, text in islice(lines_of(path), MOST_LINES):
+            for setting, value in _ACCEPTANCE.findall(text[:MOST_CHARACTERS]):
+                if not _EXACT.fullmatch(value):
+                    found[f"{setting.decode()} {value.decode()}"] = None
+    names = (*(drafter.name for drafter in drafters), *(path.name for path in files))
+    named = next((name for name in names if "typical" in re.split(r"[^a-z]+", name.lower())), None)
+    return [*found, *([] if named is None else [f"the name {named}, of typical acceptance"])]
 
 
 def served_model(files: Sequence[Path]) -> str:

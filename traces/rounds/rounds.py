@@ -27,6 +27,7 @@ TRUST: dict[Form, str] = {
     "rates": "rates per position known, all rounds drawn",
     "mean": "one mean known, all rounds drawn at one rate",
 }
+LOSSY = "lossy"  # begins a note on drafts that were not verified exactly
 LOOKUP = NgramInfo(name="ngram", max_match=3)  # the default, as in the shipped pool
 
 

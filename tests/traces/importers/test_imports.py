@@ -57,6 +57,13 @@ def test_what_does_not_fit_is_refused_by_its_field(tmp_path):
     check_rows(rows_in(NOT_IMPORTED, tmp_path), check)
 
 
+def test_lossy_acceptance_is_remarked_wherever_the_recording_is_used(tmp_path):
+    lossy = [row for row in read_rows(IMPORTED) if row["why"].endswith("is said to be lossy")]
+    remarks = [imported(row, written(row, tmp_path)).about.remarks for row in lossy]
+    assert [len(each) for each in remarks] == [1, 1]
+    assert all(told.startswith("lossy by ") for (told,) in remarks)
+
+
 def has_placed(request):
     return any(0 < rounds.get("rounds", 0) == rounds["placed"] for rounds in request.get("rounds", {}).values())
 
