@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -382,30 +383,26 @@ def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[Name
 
 
 def against_log(recording: Recording, found: SideBySide, policies: Mapping[str, Policy]) -> list[str]:
-    """A remark where seconds with a range contradict those that the log measured of the same methods.
+    """A remark where the log's own seconds contradict a cost with a range.
 
-    They do where the log's tokens per second, or their ratio to those of another of the policies, lie beyond the range.
+    They do where the tokens per second of two policies have a ratio beyond the range, each at any of its ends; that of
+    the widest miss is told.
     """
     logged = {row.policy: _logged_rate(recording, policies[row.policy]) for row in found.rows}
     measured = {name: rate for name, rate in logged.items() if rate is not None}
-    if not measured or not found.ends or found.meta["batch"] != 1:
+    if not found.ends or found.meta["batch"] != 1:
         return []
     sides = [{row.policy: row.output_tokens_per_s for row in side.rows} for side in (found, *found.ends)]
-    sides = [rates for rates in sides if measured.keys() <= rates.keys()]
-    ratios = [
-        (measured[one] / measured.get(other, 1.0), [rates[one] / rates.get(other, 1.0) for rates in sides])
-        for one in measured
-        for other in ("", *measured)
-        if one != other
-    ]
-    if all(min(charged) <= ratio <= max(charged) for ratio, charged in ratios):
-        return []
-    told = (
-        f"{name} {rate:.1f} (here {sides[0][name]:.1f}, {min(one[name] for one in sides):.1f} to "
-        f"{max(one[name] for one in sides):.1f})"
-        for name, rate in measured.items()
-    )
-    return [f"the log's own seconds contradict this cost, with tokens/s of {', '.join(told)}: take `cost` {TIMED}"]
+    told = []
+    for one, other in combinations(sorted(measured, key=lambda name: -measured[name]), 2):
+        above, below = ([rates[name] for rates in sides if name in rates] for name in (one, other))
+        ratio, least, most = measured[one] / measured[other], min(above) / max(below), max(above) / min(below)
+        if not least <= ratio <= most:
+            rates = f"{measured[one]:.1f} and {measured[other]:.1f} tokens/s"
+            here = f"{above[0] / below[0]:.2f}x ({least:.2f} to {most:.2f})"
+            remark = f"by the log's own seconds {one} is {ratio:.2f}x {other} ({rates}), by this cost {here}"
+            told.append((max(least / ratio, ratio / most), f"{remark}: `cost` {TIMED} takes the log's"))
+    return [max(told)[1]] if told else []
 
 
 def _logged_rate(recording: Recording, policy: Policy) -> float | None:

@@ -40,6 +40,7 @@ from .format import Format, described
 from .importing import Ongoing
 from .reading import Fields, read_objects, refuse_pipe
 from .responses import (
+    LOADED,
     Parse,
     Responses,
     answers_of,
@@ -220,6 +221,7 @@ def _timed(file: Responses, meta: Fields, request: RoundsRequest | None) -> Roun
     """The request of one method with the seconds of its answer, if known."""
     if request is None or _LATENCY not in meta:
         return request
+    file.ongoing.findings.remark(LOADED)
     return replace(request, wall_s=dict.fromkeys(request.num_tokens, meta.seconds(_LATENCY)))
 
 

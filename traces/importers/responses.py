@@ -113,6 +113,8 @@ _UNMATCHED = "answers stand without their prompt, so that no other file's are of
 _BY_PROMPT = "files that answer the same prompts are a drafter each"
 _BY_ID = "files whose responses have the same ids, and no prompts, are a drafter each"
 _ID = "id"  # kind of a question that is known by the id of its answer alone
+_TIMES_MS = ("time_to_first_token_ms", "generation_time_ms")  # from its schedule to the first token, then to the last
+LOADED = "seconds of answers are the server's, beside whatever else it ran then"
 # Keys of the kind of request.
 _TAGS = ("tag", "class", "category")
 SHARED = "choices of the response"  # in a choice as a response of its own: the number of choices
@@ -158,9 +160,24 @@ class Responses:
             self.ongoing.findings.note(_SEVERAL, len(answers) if len(answers) > 1 else 0)
             for answer, question in zip(answers, _questions(line, len(answers)), strict=True):
                 for request in self.answered(parse(self, answer)):
-                    yield replace(request, tag=tag) if tag else request, question
+                    yield replace(self._timed(line, request), tag=tag or request.tag), question
 
         return self.ongoing.each(self._path, requests)
+
+    def _timed(self, line: Fields, request: RoundsRequest) -> RoundsRequest:
+        """The request with the seconds of vLLM's `--enable-per-request-metrics`, where the response has them."""
+        metrics = within(line, "metrics")
+        if metrics is None or any(key not in metrics for key in _TIMES_MS):
+            return request
+        first_s, rest_s = (metrics.rate(key, most=1e12) / 1e3 for key in _TIMES_MS)
+        if not first_s:
+            raise metrics.error(_TIMES_MS[0], "must be more than 0", 0)
+        self.ongoing.findings.remark(LOADED)
+        return replace(
+            request,
+            wall_s=dict.fromkeys(request.num_tokens, first_s + rest_s),
+            prefill_s=dict.fromkeys(request.num_tokens, first_s),
+        )
 
     def answered(self, request: RoundsRequest | None) -> list[RoundsRequest]:
         """The request of a response; none, which is noted, if its answer has no token."""
