@@ -58,7 +58,7 @@ def recommend(
 
     With --workload: of those that keep --slo at --rate, the one that serves requests fastest. Speculation switched off
     is always a candidate. The choice is made on one half of the requests and its gain is that of the other half. Where
-    requests or cost do not tell drafting from none, no setting is named, but what to measure.
+    requests or cost do not tell drafting from none, it says what to measure in place of a setting.
     """
     check_json_path(json, trace, out)
     check_html_path("--html", html, trace, out, json)

@@ -1,8 +1,8 @@
 """From a recording to a decision: how many tokens to draft at which number of running requests, or none at all.
 
 Every draft length is replayed at every batch, on one half of the requests to choose and on the other half to report.
-Where requests and cost do not decide, no setting is named, only what to measure. Letters: K tokens drafted in a round,
-B running requests.
+Where requests and cost do not decide, it says what to measure; the setting is for the other numbers. Letters: K tokens
+drafted in a round, B running requests.
 """
 
 import json

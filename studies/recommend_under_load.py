@@ -249,9 +249,10 @@ def _observed(question: _Question) -> Printed | None:
 
 def _by_batch(question: _Question) -> Recommendation | None:
     """K by running requests, if the cluster has one cost: its devices', or the given one."""
-    if question.replayed_at is None:
+    replayed_at = question.replayed_at
+    if replayed_at is None:
         return None
-    return recommend(question.recording, **{**shared(RecommendOptions, question.asked), **question.replayed_at})
+    return recommend(question.recording, **{**shared(RecommendOptions, question.asked), **replayed_at})
 
 
 def _unasked(question: _Question, by_batch: Recommendation | None) -> list[str]:
