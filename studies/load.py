@@ -31,6 +31,7 @@ from ..sim.serving.routers import RoundRobin
 from ..sim.serving.serve import INTERRUPTED, Served
 from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
+from ..traces.workloads.arrival import AT_ONCE
 from ..traces.workloads.drawn_arrivals import CLOSED, is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
 from .compare import MOST_CELLS
@@ -308,8 +309,11 @@ def short_of(setting: ServingSetting, runs: Iterable[MeasuredRun]) -> list[str]:
     """A remark if open runs end before their load is steady: on the shortest, by the mean E2E latency."""
     if setting.changes.most_at_once is not None or setting.workload.startswith(f"{CLOSED}:"):
         return []
-    known = [run for run in runs if run.metrics.e2e_s is not None and run.metrics.e2e_s.mean]
-    lasted = [(run.metrics.duration_s / run.flat["e2e_s_mean"], run.meta.about) for run in known]
+    lasted = [
+        (run.metrics.duration_s / spread.mean, run.meta.about)
+        for run in runs
+        if (spread := run.metrics.e2e_s) is not None and spread.mean and AT_ONCE not in run.meta.about.notes
+    ]
     short = min((one for one in lasted if one[0] < STEADY), key=lambda one: one[0], default=None)
     if short is None:
         return []

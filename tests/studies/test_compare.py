@@ -275,7 +275,9 @@ def test_seconds_of_a_log_that_a_device_contradicts():
 
     assert contradicted(9.0, 9.0) == []  # alike under the cost, too
     (told,) = contradicted(1.0, 40.0)
-    assert told.startswith("by the log's own seconds eagle:4/target is 40.00x medusa:4/target (11.0 and 0.3 tokens/s), ")
+    assert told.startswith(
+        "by the log's own seconds eagle:4/target is 40.00x medusa:4/target (11.0 and 0.3 tokens/s), "
+    )
     assert told.endswith("): `cost` timed takes the log's")
     assert "by this cost 1.00x (0." in told
     assert contradicted(40.0, 1.0) == [told.replace("eagle", "x").replace("medusa", "eagle").replace("x:4", "medusa:4")]

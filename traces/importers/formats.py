@@ -435,7 +435,7 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
 
 def _lossy(files: Sequence[Path], drafters: Sequence[DrafterInfo]) -> list[str]:
     """What says that drafts were not verified exactly: settings in the first lines of files, or names."""
-    found = {}
+    found: dict[str, None] = {}
     for path in (path for path in files if path.is_file()):
         for _, text in islice(lines_of(path), MOST_LINES):
             for setting, value in _ACCEPTANCE.findall(text[:MOST_CHARACTERS]):

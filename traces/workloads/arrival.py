@@ -111,6 +111,7 @@ class Workload(Protocol):
 
 
 PS_PER_S = 10**12
+AT_ONCE = "sessions begin at once"  # in the notes of a workload without a rate
 MOST_PS = 2**62 - 1  # some 53 days: sums and differences of two such times fit 64 bits
 MOST_READ_PS = 10**9 * PS_PER_S  # some thirty years: the bound of times in files, before scaling and cutting
 

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from ...base.errors import ArgumentError
 from ...base.names import Branch, branches_of, num_paths_of
 from .arrival import (
+    AT_ONCE,
     MOST_COUNT,
     MOST_REQUESTS,
     MOST_TOKENS,
@@ -286,7 +287,7 @@ class SessionSource:
     @property
     def about(self) -> WorkloadAbout:
         """See `Source`."""
-        begin = "at once" if self.rate is None else f"as a Poisson process, {self.rate:g} sessions/s"
+        begin = AT_ONCE if self.rate is None else f"sessions begin as a Poisson process, {self.rate:g} sessions/s"
         number, sessions = self.kind.num_requests, None if self.seconds else self.sessions
         return WorkloadAbout(
             name=self.text.partition(":")[0],
@@ -295,7 +296,7 @@ class SessionSource:
             unit_tokens=self.unit_tokens,
             num_requests=None if number is None or sessions is None else number * sessions,
             num_arrivals=sessions,
-            notes=(f"drawn, seed {self.seed}", *([f"sessions begin {begin}"] if self.active is None else [])),
+            notes=(f"drawn, seed {self.seed}", *([begin] if self.active is None else [])),
             drawn=True,
         )
 

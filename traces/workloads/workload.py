@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ...base.errors import ArgumentError, counted
 from ..errors import TraceFormatError
-from .arrival import MOST_PS, PS_PER_S, Arrival, Turns, Workload, WorkloadAbout, WorkloadOptions
+from .arrival import AT_ONCE, MOST_PS, PS_PER_S, Arrival, Turns, Workload, WorkloadAbout, WorkloadOptions
 from .format import Tally
 
 ONE = Fraction(1)
@@ -343,8 +343,8 @@ class OpenedWorkload:
             what = "session" if self._options.concurrency is None else "request"
             yield f"closed loop: {counted(most, what)} at any time, the next of which begins when one has ended"
         elif not self._source.timed:
-            how = "at once" if rate is None else f"as a Poisson process, {rate:g} sessions/s, seed {self._options.seed}"
-            yield f"sessions begin {how}"
+            drawn = f"sessions begin as a Poisson process, {rate or 0:g} sessions/s, seed {self._options.seed}"
+            yield AT_ONCE if rate is None else drawn
         elif rate is not None and self._own_rate is not None:
             by = float(self._changes.arrivals)
             yield f"times of arrival are scaled by {by:.6g}, from {float(self._own_rate):.6g}/s to {rate:g}/s"
