@@ -17,7 +17,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 MOST_NAME, MOST_TEXT = 200, 4096  # characters: of names in tables, and of a path or a policy
 Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
 Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
-OWN_DEVICE = f"a device of your own is [devices.NAME] of a FILE.toml ({SHEET})"  # in messages about unknown names
+OWN_DEVICE = "a device of your own: [devices.NAME] of a FILE.toml"  # in messages about unknown names
 ENDING = ".toml"
 
 

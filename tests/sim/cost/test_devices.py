@@ -78,9 +78,7 @@ def test_files_without_one_device_are_refused(written, text, told):
 
 
 def test_what_is_neither_of_the_sheet_nor_a_file(written):
-    with pytest.raises(
-        ValueError, match=r"'rtx3080': did you mean rtx3090\?; a device of your own is \[devices.NAME\]"
-    ):
+    with pytest.raises(ValueError, match=r"'rtx3080': did you mean rtx3090\?; a device of your own: \[devices.NAME\]"):
         make_cost("rtx3080", RECORDING)
     with pytest.raises(ArgumentError, match=r"`engine` vllm was measured on h100-sxm, .* only, got mine"):
         make_cost(written(H100), RECORDING, engine="vllm")

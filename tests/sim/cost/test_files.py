@@ -407,7 +407,7 @@ FROM_H100 = {"on": OnDevice(device="h200", measured_on="h100")}
             "v100",
             RECORDING,
             {},
-            "unknown cost 'v100': known are a10, a100, .*, or a FILE.json; a device of your own is",
+            "unknown cost 'v100': known are a10, a100, .*, or a FILE.json; a device of your own: ",
         ),
         ("h100", TIMED, {}, "cost h100: no shape for target, eagle: give `models` target=PRESET"),
         ("timed", TIMED, FROM_H100, "cost timed `on` h200: no shape for target, eagle: give `models`"),
