@@ -210,23 +210,25 @@ class TrieAnswers:
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
         product, stop, factor = 1.0, step.stop, token_factor(step.stop)
-        reads, view = level == self._reader, level
-        writes, follows, signal_at = tables.next_token, tables.child, tables.signal
+        reads, view, num_views = level == self._reader, level, tables.num_views
+        writes, follows, signal_at = tables.next_token[view], tables.child[view], tables.signal
         tokens: list[int] = []
         places: list[int] = []
         num_modelled = 0
         for _ in range(min(step.tokens, session.room)):
             if reads:
                 view = self._view(session, tables, level, len(session.tokens) + len(tokens))
-            if node < 0 or view >= tables.num_views:
+            if node < 0 or view >= num_views:
                 num_modelled += 1
                 self._need_fallback(session, "draft")
                 tokens.append(UNKNOWN)
                 node = -1
                 places.append(node)
                 continue
+            if reads:
+                writes, follows = tables.next_token[view], tables.child[view]
             context = node
-            token, node = writes[view][node], follows[view][node]
+            token, node = writes[node], follows[node]
             tokens.append(token)
             places.append(node)
             if token in self._eos:
