@@ -25,19 +25,8 @@ def compare(trace, *args):
 # -- policies by name, and chains
 POLICIES = [
     ("nope", "unknown policy 'nope'"),
-    ("Plain", "unknown policy 'Plain'"),
-    ("huge:4/target", "unknown model 'huge'; this pool has ngram, draft, mid, target"),
-    ("draft:4/huge", "unknown model 'huge'"),
-    ("adaptive,draft=huge", "unknown model 'huge'"),
-    ("mid:4/draft:4/target", "members must go from smallest to largest: ngram, draft, mid, target"),
-    ("draft:4/target:4/target", "target is repeated"),
-    ("draft:0/target", "the window of draft must be a whole number >= 1, got '0'"),
     ("draft:4/mid/target", "'mid' needs a window, as in mid:4"),
-    ("/target", "'' needs a window"),
-    ("draft:4/target,stop=1", "a bare chain takes no options; use chain,spec=draft:4/target"),
-    ("chain", "missing a required argument: 'spec'"),
     ("adaptive,begin=3", "unknown option 'begin'; known are draft, start, up, down, most"),
-    ("plain,start=3", "unknown option 'start'; it takes no options"),
 ]
 
 
@@ -93,8 +82,6 @@ def test_a_batch_larger_than_was_measured(trace):
     ("content", "told"),
     [
         ("{", "content: must be JSON, got"),
-        ("[]", "content: "),
-        ('{"draft": {"new_tokens": [1, 2], "seconds": [1, 0]}}', "draft: seconds must be in [1e-12, 1e+09], got"),
         ('{"draft": {"new_tokens": [1], "seconds": [1]}}', "no table for model 'mid'"),
     ],
 )
@@ -110,29 +97,11 @@ def test_a_cost_file_that_is_wrong(trace, tmp_path, content, told):
     ("args", "told"),
     [
         (["--requests", "0"], "requests must be >= 1, got 0"),
-        (["--tokens", "0"], "tokens must be >= 1, got 0"),
         (["--acceptance", "0.5,x"], "acceptance must hold numbers with commas between, got 'x'"),
         (["--acceptance", "nan"], "acceptance must lie in [0, 1], got (nan,)"),
-        (["--acceptance", "1.5"], "acceptance must lie in [0, 1], got (1.5,)"),
-        (["--acceptance", "0.5,0.6"], "acceptance must have 1 entries"),
-        (["--models", "a,a"], "models must name different models, at least the target, got ('a', 'a')"),
         (["--models", "a,,b"], "models must hold names with commas between, got 'a,,b'"),
         (["--models", "a:1,b"], "ModelInfo.name: String should match pattern"),
-        (["--autocorrelation", "1"], "autocorrelation must lie in [0, 1), got 1.0"),
-        (["--cost-ratios", "0"], "cost_ratios must be positive and finite, got (0.0,)"),
-        (["--target-forward-seconds", "inf"], "target_forward_s must be positive and finite, got inf"),
-        (["--seed", "-1"], "seed must be >= 0, got -1"),
         (["--tags", ""], "tags must hold names with commas between, got ''"),
-        (["--prompt-tokens", "10000000000"], "requests x prompt_tokens must be <= 10,000,000"),
-        (["--requests", "10000000000"], "requests x tokens must be <= 10,000,000"),
-        (["--tokens", "10000000000"], "requests x tokens must be <= 10,000,000"),
-        (["--vocab-size", "10000000000"], "vocab_size must be < 2**31"),
-        (["--reach", "10000000000"], "reach must be <= 2,147,483,647"),
-        (["--run", "10000000000"], "run must be <= 2,147,483,647"),
-        (
-            ["--models", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q", "--acceptance", ",".join(["0.5"] * 16)],
-            "at most 16, got 17",
-        ),
     ],
 )
 def test_a_synthetic_recording_that_cannot_be(tmp_path, args, told):

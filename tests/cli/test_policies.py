@@ -60,20 +60,11 @@ def refusal(trace, mine):
         ("return None", None, "got None, not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
         ("return Verify('huge')", "Verify(model='huge', rule=Exact())", "unknown model 'huge'; this pool has ngram,"),
         ("return Verify(['mid'])", "Verify(model=['mid']", "unhashable"),
-        ("return Verify('ngram')", "Verify(model='ngram'", "ngram is model-free and cannot verify"),
-        ("return Draft('target', 2)", "Draft(model='target', tokens=2, stop=None)", "the target does not draft"),
-        ("return Draft('draft', 2.5)", None, "draft tokens must be a whole number, got 2.5"),
-        ("return Draft('draft', 2, stop=0.4)", None, "stop must be a rule such as ConfidenceBelow(0.4), got 0.4"),
-        ("return Draft('draft', 2, stop=ConfidenceBelow(7))", None, "prob must be in [0, 1], got 7"),
-        ("return Verify('target', rule='exact')", None, "verify rule must be a rule such as Exact(), got 'exact'"),
-        ("return Commit(1)", "Commit(tokens=1)", "commit beyond pending: num_pending is 0"),
         ("return Draft('draft', 3)", "Draft(model='draft', tokens=3, stop=None)", "no room to draft"),
-        ("return Draft('ngram', 3)", "Draft(model='ngram', tokens=3, stop=None)", "no progress in 8 steps"),
         # Verifiers below the target in turn, and never the target: it stops when nothing is left to do.
         ("return Draft('draft', 1) if seen.room or not seen.waiting('mid') else Verify('mid')", "", "no room to draft"),
         ("seen.load.missing", None, "decide raised AttributeError"),
         ("raise SystemExit(0)", None, "decide raised SystemExit(0)"),
-        ("return Draft('draft', 10**30)", None, "draft tokens must be <= 1,000,000"),
     ],
 )
 def test_a_policy_that_breaks_the_contract(refusal, body, step, told):
@@ -87,18 +78,11 @@ def test_a_policy_that_breaks_the_contract(refusal, body, step, told):
 @pytest.mark.parametrize(
     ("content", "name", "told"),
     [
-        (None, MINE, "no file my_policy.py"),
         (None, "no/such/folder.py:Mine", "no file no/such/folder.py"),
-        ("def broken(:\n", MINE, "my_policy.py raised SyntaxError: invalid syntax (my_policy.py, line 1)"),
         ("import no_such_module\n", MINE, "raised ModuleNotFoundError: No module named 'no_such_module'"),
-        ("1 / 0\n", MINE, "my_policy.py raised ZeroDivisionError: division by zero"),
         ("raise BaseException('all')\n", MINE, "my_policy.py raised "),
         ("raise type('Own', (KeyboardInterrupt,), {})()\n", MINE, "my_policy.py raised "),
-        ("class Mine: pass\n", MINE, "'Mine' is not a class with decide and learn"),
-        ("class Mine: pass\n", "my_policy.py", "say which class of the file, as in my_policy.py:MyPolicy"),
-        (None, "no_such_package.module:Mine", "importing 'no_such_package.module' raised ModuleNotFoundError"),
         (None, "json:Mine", "'Mine' is not a class with decide and learn"),
-        (None, "json:dumps", "'dumps' is not a class with decide and learn"),
         (None, ":Mine", "importing '' raised ValueError: Empty module name"),
         (None, ".module:Mine", "importing '.module' raised TypeError"),
         (

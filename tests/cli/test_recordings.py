@@ -114,8 +114,6 @@ def test_a_recording_of_another_tokenizer(trace, tmp_path):
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ('submodel_of = "huge"\nskip_layers = [1]', "members[0].submodel_of must be a member with a path"),
-        ('path = "x"\ncolour = 3', "members[0].colour is not a known key, got 3"),
         ('submodel_of = "target"\nskip_layers = [1.0]', "members[0].skip_layers[0] input should be a valid int"),
         ("ngram = { max_match = 3.0 }", "members[0].ngram.max_match input should be a valid integer, got 3.0"),
         ("ngram = { max_match = true }", "members[0].ngram.max_match input should be a valid integer, got True"),

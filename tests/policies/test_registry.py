@@ -26,6 +26,7 @@ BAD_WINDOWS = ("", "0", "-1", "2.5", "²", "4:5")
 FAULTY_CHAINS = [
     ("", "unknown model ''"),
     ("draft/target", "'draft' needs a window, as in draft:4"),
+    ("/target", "'' needs a window"),
     *[(f"draft:{w}/target", f"the window of draft must be a whole number >= 1, got '{w}'") for w in BAD_WINDOWS],
     ("draft:4/target:8", "it must end in the target, target, without a window; its last part is 'target:8'"),
     ("draft:4/nobody", "unknown model 'nobody'; this pool has ngram, draft, mid, slim, target"),
@@ -115,7 +116,7 @@ def test_faults_of_a_file_are_named(mine, suffix, rule):
     [
         ("import no_such_module", "raised ModuleNotFoundError: No module named 'no_such_module'"),
         ("1 / 0", "raised ZeroDivisionError: division by zero"),
-        ("def (", "raised SyntaxError"),
+        ("def broken(:", "broken.py raised SyntaxError: invalid syntax (broken.py, line 1)"),
     ],
 )
 def test_a_file_that_raises_is_named(tmp_path, source, rule):

@@ -55,8 +55,6 @@ def test_a_config_is_found_from_wherever_the_pool_lies(tmp_path, monkeypatch):
         (["20M", "20M"], "`members` must have names of their own, got 20M, 20M"),
         (["slim=target-20", "target=600M"], "`members` slim must leave out 1 to 19 layers of target, got 20"),
         (["30M"], r"members\[0\].config must be a config.json, its folder or a preset"),
-        (["600M", "20M"], r"members\[1\] must stand in order of parameters"),
-        (["ngram"], r"members\[0\] must be the target, a model with a config"),
         (["a b=20M"], r"members\[0\].name string should match pattern"),
     ],
 )

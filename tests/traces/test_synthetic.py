@@ -187,34 +187,45 @@ def test_probabilities_are_consistent(spec):
             assert (np.abs(top[low] - top[high]) <= trie.tvd[row] + 0.002)[same].all()
 
 
+MANY = 10_000_000_000
 BAD = [
-    *[{name: 0} for name in ("requests", "tokens", "prompt_tokens")],
-    *[{name: -1} for name in ("reach", "run", "seed")],
-    {"vocab_size": 8},
-    {"models": ()},
-    {"models": ("a", "a")},
-    *[{"acceptance": given} for given in ((0.1, 0.2), (1.1,), (float("nan"),))],
-    *[{"off_trunk": given} for given in ((0.1, 0.2), (-0.1,))],
-    {"depth_decay": 1.5},
-    {"autocorrelation": 1.0},
-    *[{"run_decay": given} for given in (1.0, -0.1, float("nan"))],
-    {"autocorrelation": 0.1, "run_decay": 0.1},
-    {"acceptance": (0.75,), "run_decay": 0.2},
-    {"shared_difficulty": -0.5},
-    {"confidence": 0.0},
-    *[{"cost_ratios": given} for given in ((0.0,), (0.1, 0.2))],
-    {"target_forward_s": 0.0},
-    {"cost_slope": -1.0},
-    {"tags": ()},
+    *[({name: 0}, "be >= 1, got 0") for name in ("requests", "tokens", "prompt_tokens")],
+    *[({name: -1}, "be >= 0, got -1") for name in ("reach", "run", "seed")],
+    *[({name: MANY}, "be <= 2,147,483,647, got 10000000000") for name in ("reach", "run")],
+    ({"vocab_size": 8}, ""),
+    ({"vocab_size": MANY}, "be < 2\\*\\*31"),
+    ({"models": ()}, ""),
+    ({"models": ("a", "a")}, r"name different models, at least the target, got \('a', 'a'\)"),
+    ({"models": tuple("abcdefghijklmnopq"), "acceptance": (0.5,) * 16}, ".*at most 16, got 17"),
+    ({"acceptance": (0.1, 0.2)}, "have 1 entries"),
+    *[({"acceptance": given}, r"lie in \[0, 1\], got") for given in ((1.1,), (float("nan"),))],
+    *[({"off_trunk": given}, "") for given in ((0.1, 0.2), (-0.1,))],
+    ({"depth_decay": 1.5}, ""),
+    ({"autocorrelation": 1.0}, r"lie in \[0, 1\), got 1.0"),
+    *[({"run_decay": given}, "") for given in (1.0, -0.1, float("nan"))],
+    ({"autocorrelation": 0.1, "run_decay": 0.1}, ""),
+    ({"acceptance": (0.75,), "run_decay": 0.2}, ""),
+    ({"shared_difficulty": -0.5}, ""),
+    ({"confidence": 0.0}, ""),
+    ({"cost_ratios": (0.0,)}, r"be positive and finite, got \(0.0,\)"),
+    ({"cost_ratios": (0.1, 0.2)}, ""),
+    *[({"target_forward_s": given}, f"be positive and finite, got {given}") for given in (0.0, float("inf"))],
+    ({"cost_slope": -1.0}, ""),
+    ({"tags": ()}, ""),
 ]
 
 
-@pytest.mark.parametrize("options", BAD)
-def test_a_bad_option_is_named(options):
-    with pytest.raises(ValueError, match=rf"^{next(iter(options))} must "):
+@pytest.mark.parametrize(("options", "rule"), BAD)
+def test_a_bad_option_is_named(options, rule):
+    with pytest.raises(ValueError, match=rf"^{next(iter(options))} must {rule}"):
         SyntheticSpec(**options)
-    with pytest.raises(ValueError, match="requests x tokens must be <= 10,000,000, got 128000000000"):
-        SyntheticSpec(requests=1_000_000_000)
+
+
+@pytest.mark.parametrize("name", ["tokens", "prompt_tokens"])
+def test_a_recording_that_memory_could_not_hold_is_named(name):
+    for options in ({"requests": MANY}, {name: MANY}):
+        with pytest.raises(ValueError, match=r"^requests x (prompt_)?tokens must be <= 10,000,000, got \d+$"):
+            SyntheticSpec(**options)
 
 
 def test_seconds_are_affine_in_new_tokens_and_follow_the_ratios_and_tags_are_given_in_turn():
