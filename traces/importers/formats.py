@@ -109,6 +109,11 @@ _MOST_WORDS = 5000  # of an object
 _LEAST_WORD = 4
 _CLOSE = 0.85
 _CLOSER = re.compile(r" \(it has [^)]*\)")  # of a rule: what can be left out
+_CONFIDENCES = re.compile(r"prob|confiden|entropy", re.IGNORECASE)
+_NO_CONFIDENCES = (
+    "it is a table of confidences, which no format holds: `paceline record` with the models does; what was drafted and "
+    "accepted alone is read as frontier"
+)
 _SERVER = "save responses, a log or /metrics of a server that speculates (docs/importing.md)"
 
 
@@ -136,8 +141,8 @@ _OBJECTS = (
     _Kind(("input_length", "output_length"), "a workload", "give it to `workload`"),
     _Kind(
         ("engine", "performance"),
-        "a report of trtllm-bench, without any request's drafts",
-        "save responses of trtllm-serve (avg_decoded_tokens_per_iter), or its /metrics with enable_iter_perf_stats",
+        "a report of trtllm-bench, with means alone",
+        "save max_draft_len and the mean acceptance length as CSV (K,acceptance_length), or trtllm-serve's responses",
     ),
     _Kind(
         ("choices", "usage"),
@@ -190,6 +195,9 @@ def unreadable(path: Path, error: TraceFormatError) -> TraceFormatError:
     if JSON_BEGINS.match(start):
         return _refusal(error.path, error.rule, error.value, field="JSON")
     text = head.decode("utf-8", errors="replace")
+    columns = text.splitlines()[0] if text else ""
+    if "," in columns and _CONFIDENCES.search(columns):
+        return _refusal(path, f"must be a log of a server: {_NO_CONFIDENCES}", columns)
     rule = _nearest(text, re.findall(r"[\w:]{4,}", text)[:_MOST_WORDS], [known for known in FORMATS if known.is_text])
     return _refusal(path, rule, " ".join(text.split()))
 

@@ -333,6 +333,8 @@ LLAMACPP_LOG = Format(
 
 _SGLANG_ROUNDING = 0.005  # lengths and rates are printed with two decimals
 _BATCH, _LENGTH = "Decode batch", "accept len"
+# What a log without speculation is good for.
+_PLAIN_STEP = "; a plain log gives seconds of plain steps, {} by {} throughput, for costs of your own (docs/costs.md)"
 _SHOWN = 160
 _SGLANG_NUMBER = r"([0-9]{1,9}\.[0-9]{1,9})(?![0-9.])"
 _SGLANG_OTHER = re.compile(r"\bacc(?:ept\w*)?\b|draft|\bspec")
@@ -371,7 +373,8 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
             lines.extend(_sglang_line(f"{log.path}: line {number}", text, first=not lines))
     if not lines:
         told = f"{batches} {_BATCH} lines without one: the server ran without speculation" if batches else "no line"
-        raise fields.error(_LENGTH, f"must stand in a line of {_BATCH}", told)
+        rule = f"must stand in a line of {_BATCH}{_PLAIN_STEP.format('#running-req', 'gen') if batches else ''}"
+        raise fields.error(_LENGTH, rule, told)
     weight = sum(line.running for line in lines)
     if not weight:
         raise fields.error("#running-req", "must be at least 1 in some line", 0)
@@ -610,9 +613,8 @@ def _read_vllm(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsReques
         hazards_of_rates(Fields(found.place, {}), _RATES_WORDS, found.rates)
         lines.append(found)
     if not lines:
-        raise fields.error(
-            "log", f"must have a line `{_LINE}` with drafts: speculative decoding is off, or its metrics are", "none"
-        )
+        rule = f"must have a line `{_LINE}` with drafts: speculative decoding is off, or its metrics are"
+        raise fields.error("log", f"{rule}{_PLAIN_STEP.format('Running', 'generation')}", "none")
     _remark(ongoing, lines)
     hazards = list[float]()  # `[W]` by position, of the drafts that had it and were kept up to it, the share kept there
     for place in range(max(line.known for line in lines)):

@@ -440,7 +440,7 @@ class StatedLog:
         if lengths is None:
             load = self._ongoing.options.load
             if load is None:
-                rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
+                rule = "must be stated, the log does not know them: `requests` N `output_tokens` M; usual ones do"
                 raise self.fields.error("requests", rule, "nothing")
             self._ongoing.findings.mattered.add("load")
             tokens = (load.requests * load.output_tokens, load.requests * load.prompt_tokens)

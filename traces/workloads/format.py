@@ -107,6 +107,33 @@ class WorkloadFormat:
     is_json: bool = False  # whether its files have one object per line; else they are tables
 
 
+# Names of the same thing, in small letters: when a request arrives, and tokens of its prompt and of its answer.
+_MEANT = (
+    frozenset({"arrives_s", "arrival_s", "arrived_at", "arrival_time", "arrival", "timestamp", "time", "ts"}),
+    frozenset({"prompt_tokens", "input_tokens", "input_toks", "input_length", "prompt_len", "num_prefill_tokens"}),
+    frozenset(
+        {"output_tokens", "output_toks", "output_length", "output_len", "num_decode_tokens"}
+        | {"completion_tokens", "generated_tokens"}
+    ),
+)
+
+_SINCE_START = ("arrives_s", "arrived_at")
+
+
+def renaming(names: Collection[str], needed: Collection[str]) -> str:
+    """Which names of a file to change into those of a format, for the end of a rule; empty if there are none."""
+    pairs = [
+        f"{name} to {key}{' (seconds since the start)' if key in _SINCE_START else ''}"
+        for key in needed
+        if key not in names
+        for meant in _MEANT
+        if key in meant
+        for name in names
+        if name not in needed and name.lower() in meant
+    ]
+    return f"; rename {', '.join(pairs)}" if pairs else ""
+
+
 class Row(Fields):
     """The object of a line, or a nested one; numbers with a point are exact decimals."""
 
@@ -124,7 +151,8 @@ class Row(Fields):
         """Raise TraceFormatError for keys that are missing or unknown."""
         for key in self.values:
             if key not in known:
-                raise self.error(key, f"must be one of {', '.join(known)}", "an unknown key")
+                rule = f"must be one of {', '.join(known)}{renaming(self.values, needed)}"
+                raise self.error(key, rule, "an unknown key")
         for key in needed:
             if self.values.get(key) is None:
                 raise self.error(key, "must be there", "null" if key in self.values else "nothing")

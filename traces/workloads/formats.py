@@ -30,7 +30,7 @@ from .arrival import (
     ps_of_seconds,
     requests_of,
 )
-from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, row_of, rows_of, whole
+from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, renaming, row_of, rows_of, whole
 from .graph_files import AGENTS, graph_of
 from .mooncake import LLMSERVINGSIM
 from .sessions import Turn, TurnsLeft, runs_of
@@ -400,9 +400,14 @@ def detect(path: Path) -> tuple[WorkloadFormat, Mapping[str, Any]]:
     fitting = [known for known in FORMATS if known.is_json == bool(first) and known.sees(names)]
     if len(fitting) == 1:
         return fitting[0], first
-    nearest = max(FORMATS, key=lambda known: len(names.intersection(known.keys)) / len(known.keys))
-    near = f"nearest is {nearest.name}, by {', '.join(nearest.keys)}; " if names.intersection(nearest.keys) else ""
-    rule = f"must be told by keys or columns ({near}all are in docs/workloads.md)"
+
+    def near(known: WorkloadFormat) -> tuple[int, float]:
+        shared = len(names.intersection(known.keys))
+        return shared + renaming(sorted(names), known.keys).count(" to "), shared / len(known.keys)
+
+    nearest = max((known for known in FORMATS if known.is_json == bool(first)), key=near)
+    told = f"nearest is {nearest.name}, by {', '.join(nearest.keys)}{renaming(sorted(names), nearest.keys)}; "
+    rule = f"must be told by keys or columns ({told if near(nearest)[0] else ''}all are in docs/workloads.md)"
     raise reading.error(line, "format", rule, ", ".join(sorted(names))[:100])
 
 
