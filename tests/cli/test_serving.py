@@ -124,7 +124,7 @@ def test_a_seed_of_a_file_that_is_read_as_it_is_is_refused(tmp_path):
             "closed must have a concurrency, in its text or as --concurrency, got none",
         ),
         (("workload", "closed:concurrency=3"), "closed must have requests, so that it ends"),
-        (("simulate", *ALL, "--policy", "plain", "--tensor-parallel", "2"), "--tensor-parallel goes with --cost"),
+        (("simulate", *ALL, "--policy", "plain", "--extrapolate"), "--extrapolate goes with --cost"),
         (("simulate", *ALL, "--policy", "plain", "--slo", "ttft"), "--slo must be NAME=SECONDS"),
         ((*LATER, "--workload", "poisson:requests=2"), "--workload goes with --cluster FILE or --cluster DEVICE"),
         ((*LATER, "--rate", "2"), "--rate goes with --workload"),
