@@ -24,8 +24,9 @@ from .context_tables import TablesByRequest, drafted_tree, judged_tree, recorded
 from .contexts_answers import Fallback, TrieAnswers
 from .cost.base import CostModel
 from .in_step import COLUMNS, AskedInStep, InStepReplay, Played
-from .recorded import DevicePlacement, RecordedWorld, recorded_pool
+from .recorded import DevicePlacement, recorded_pool
 from .rounds_once import Automaton, Fixed, Lead, TrieWalk
+from .world import RecordedWorld
 
 
 class ReplayWorld(TrieAnswers, RecordedWorld):

@@ -14,7 +14,8 @@ from ..traces.recording import Recording, reordered
 from .contexts import TrieTables
 from .cost.base import CostModel
 from .in_step import InStepReplay
-from .recorded import RecordedAnswers, RecordedWorld
+from .recorded import RecordedAnswers
+from .world import RecordedWorld
 
 
 class ReplayTables(Protocol):

@@ -13,9 +13,10 @@ from ..traces.rounds.recording import RoundsRecording
 from .charges import Charges, RoundCharges
 from .cost.base import CostModel
 from .hazard import Hazard
-from .recorded import RecordedWorld, recorded_pool
+from .recorded import recorded_pool
 from .rounds_answers import ON_TRUNK, RequestRounds, RoundAnswers, started
 from .rounds_in_step import RoundsInStep
+from .world import RecordedWorld
 
 
 class RoundsWorld(RoundAnswers, RecordedWorld):

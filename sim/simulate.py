@@ -31,9 +31,10 @@ from ..traces.profile import DecideSeconds
 from .contexts import ReplayWorld, TrieTables
 from .cost.base import CostModel, CostRangeError
 from .in_step import AskedInStep, InStepReplay
-from .recorded import DevicePlacement, RecordedWorld
+from .recorded import DevicePlacement
 from .replay_tables import ReplayTables, check_observed
 from .rounds_once import ByPendingView
+from .world import RecordedWorld
 
 
 def device_process(
