@@ -269,7 +269,7 @@ class RequestTables:
         return found
 
     def view(self, level: int, num_unjudged: int) -> int:
-        """The view of a drafter from the target's states where the target has not judged so many tokens, >= 1.
+        """The view of a drafter from the target's states where the target has not judged `num_unjudged` tokens, >= 1.
 
         One that is not recorded is `num_views` or more.
         """

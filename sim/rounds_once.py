@@ -578,7 +578,7 @@ class _Open(NamedTuple):
 
     session_id: str  # in which the answers replay it
     budget: int  # tokens that its answer may have
-    rounds: TrieWalk | SteppedRequest  # the latter where its trie does not suffice
+    rounds: TrieWalk | SteppedRequest  # stepped where its trie does not suffice
 
 
 class FixedRounds:
