@@ -121,13 +121,14 @@ def sampled_of(recording: Recording, most: int) -> list[str]:
 
 
 def _not_replayed(found: Sequence[AtBatch]) -> list[str]:
-    """A remark if K changes between distant numbers of running requests."""
-    return [
-        f"{low.batch + 1:,} to {high.batch - 1:,} running were not replayed: K = {low.chosen} is that of {low.batch:,}"
-        f"; add --batch between it and {high.batch:,}"
-        for low, high in pairwise(found)
-        if low.chosen != high.chosen and high.batch > 2 * low.batch
-    ]
+    """Remarks where K changes between distant numbers of running requests."""
+    remarks = []
+    for low, high in pairwise(found):
+        if low.chosen != high.chosen and high.batch > 2 * low.batch:
+            span = " to ".join(dict.fromkeys(f"{number:,}" for number in (low.batch + 1, high.batch - 1)))
+            told = f"{span} running were not replayed: K = {low.chosen} is that of {low.batch:,}"
+            remarks.append(f"{told}; add --batch between it and {high.batch:,}")
+    return remarks
 
 
 def present_of(recording: Recording, drafter: str, asked: int | None) -> int | None:
