@@ -263,10 +263,25 @@ def presets() -> Mapping[str, DecoderShape]:
     """Every known model by name, as published configs give it (`presets.toml`); vision towers are left out."""
     found = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
     parts: dict[str, Any] = {"mixture": Mixture, "windowed": Windowed}
-    return {
-        name: DecoderShape(**{key: parts[key](**said) if key in parts else said for key, said in shape.items()})
-        for name, shape in found.items()
-    }
+    shapes = {}
+    for name, shape in found.items():
+        weights = shape.pop("experts_in", None)
+        decoder = DecoderShape(**{key: parts[key](**said) if key in parts else said for key, said in shape.items()})
+        shapes[name] = decoder if weights is None else replace(decoder, quantised=experts_alone(decoder, weights))
+    return shapes
+
+
+def experts_alone(decoder: DecoderShape, weights: str) -> QuantisedWeights:
+    """Of a mixture whose experts alone are quantised, in a format of `FORMATS`."""
+    return QuantisedWeights(
+        format=FORMATS[weights],
+        in_layers=0,
+        of_layers=decoder.layers,
+        is_even=True,
+        experts=True,
+        in_tables=0,
+        embedding=False,
+    )
 
 
 # Of the published EAGLE-3 heads for Llama, Vicuna and Qwen: tokens that they can draft.
@@ -372,11 +387,12 @@ def _info(target: DecoderShape, name: str, parameters: int, layers: int) -> Mode
 
 
 _FAMILY = re.compile(
-    r"(?<![a-z])(tinyllama|vicuna|mixtral|llama|qwen|gemma)[-_ ]?(?:v?(\d(?:\.\d)?)(?![\d.]*[bm](?![a-z])))?(?![\da-z])"
+    r"(?<![a-z])(tinyllama|vicuna|mixtral|gpt-oss|llama|qwen|gemma)[-_ ]?"
+    r"(?:v?(\d(?:\.\d)?)(?![\d.]*[bm](?![a-z])))?(?![\da-z])"
 )
 # In total, and of a mixture of experts those that a token uses, as in `30b-a3b`, or one expert's, as in `8x7b`.
 _SIZE = re.compile(r"(?<![\d.a-z])((?:\d+x)?\d+(?:\.\d+)?[bm](?:-a\d+(?:\.\d+)?b)?)(?![a-z0-9])")
-_NO_VERSION = {"vicuna", "tinyllama", "mixtral"}
+_NO_VERSION = {"vicuna", "tinyllama", "mixtral", "gpt-oss"}
 _HEADS = (
     ("eagle3", re.compile(r"(?<![a-z0-9])eagle[-_]?3(?![.\d])")),
     ("eagle", re.compile(r"(?<![a-z0-9])eagle(?:[-_]?2(?![.\d]))?(?![-_]?\d)")),

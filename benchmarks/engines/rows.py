@@ -16,9 +16,9 @@ from typing import NamedTuple
 from paceline.sim.cost.base import CostModel
 from paceline.sim.cost.engines import EngineTerms
 from paceline.sim.cost.roofline import RooflineCost, device_sheet
-from paceline.traces.meta import ModelInfo, Windowed
+from paceline.traces.meta import ModelInfo
 from paceline.traces.quantisation import quantised_weights
-from paceline.traces.shapes import FORMATS, DecoderShape, Latent, Mixture, QuantisedWeights, head_of, presets
+from paceline.traces.shapes import FORMATS, DecoderShape, Latent, Mixture, experts_alone, head_of, presets
 from paceline.traces.shapes_given import given_shapes
 
 HELD = 700  # tokens of a context, if a source does not state it
@@ -361,11 +361,6 @@ OTHERS = {
         hidden=3072, layers=62, heads=48, kv_heads=8, head_size=128, intermediate=1536, vocabulary=200_064,
         head_norms=48 + 8, mixture=Mixture(experts=256, per_token=8, intermediate=1536),
     ),
-    "gpt-oss-120b": DecoderShape(
-        hidden=2880, layers=36, heads=64, kv_heads=8, head_size=64, intermediate=2880, vocabulary=201_088,
-        bias=True, output_bias=True, sinks=True, windowed=Windowed(layers=18, tokens=128),
-        mixture=Mixture(experts=128, per_token=4, intermediate=2880, bias=True),
-    ),
     "DeepSeek-R1": _DEEPSEEK,
     "DeepSeek-V3": _DEEPSEEK,
     "Kimi-K2.5": replace(_DEEPSEEK, heads=64, kv_heads=64, vocabulary=163_840, mixture=_KIMI),
@@ -389,18 +384,13 @@ def _model(path: str, mode: str) -> ModelInfo | None:
             blocks = shape.quantised.model_copy(update={"bytes_per_parameter": _BLOCKS})
             return shape.model_copy(update={"quantised": blocks})
         return shape
+    if name == "gpt-oss-120b":  # its experts are in four bits, whatever the mode
+        return presets()[name].info(name)
     decoder = OTHERS.get(name)
     if decoder is None:
         return None
-    if name == "gpt-oss-120b":  # published in 4 bits
-        weights = "mxfp4"
-    if weights == "fp8":
-        held = quantised_weights(decoder, replace(FORMATS["fp8"], bytes_each=_BLOCKS))
-        decoder = replace(decoder, quantised=held)
-    elif weights:  # experts alone
-        held = QuantisedWeights(
-            format=FORMATS[weights], in_layers=0, of_layers=decoder.layers, is_even=True, experts=True, in_tables=0,
-            embedding=False,
-        )  # fmt: skip
-        decoder = replace(decoder, quantised=held)
-    return decoder.info(name)
+    if not weights:
+        return decoder.info(name)
+    blocks = replace(FORMATS["fp8"], bytes_each=_BLOCKS)
+    held = quantised_weights(decoder, blocks) if weights == "fp8" else experts_alone(decoder, weights)
+    return replace(decoder, quantised=held).info(name)

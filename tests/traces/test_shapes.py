@@ -34,7 +34,7 @@ qwen-3-1.7b 1_720_574_976, qwen-3-4b 4_022_468_096, qwen-3-8b 8_190_735_360
 qwen-3-14b 14_768_307_200, qwen-3-32b 32_762_123_264, gemma-3-270m 268_098_176
 gemma-3-1b 999_885_952, tinyllama-1.1b 1_100_048_384, mixtral-8x7b 46_702_792_704
 mixtral-8x22b 140_620_634_112, qwen-2-57b-a14b 57_408_658_944, qwen-3-30b-a3b 30_532_122_624
-qwen-3-235b-a22b 235_093_634_560
+qwen-3-235b-a22b 235_093_634_560, gpt-oss-20b 20_914_757_184, gpt-oss-120b 116_829_156_672
 """
 
 
@@ -72,6 +72,7 @@ def test_a_preset_is_recognised_where_a_recording_of_before_says_less_of_it():
 # What people write, and the model and the kind of head that it says.
 WRITTEN = [
     ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b", None), ("Meta-Llama-3-8B-Instruct", "llama-3-8b", None),
+    ("openai/gpt-oss-120b", "gpt-oss-120b", None),
     ("Llama-2-7b-chat-hf", "llama-2-7b", None), ("llama3.1:8b", "llama-3.1-8b", None),
     ("Qwen2.5-7B-Instruct", "qwen-2.5-7b", None), ("Qwen/Qwen3-4B-Instruct-2507", "qwen-3-4b", None),
     ("google/gemma-3-27b-it", "gemma-3-27b", None), ("vicuna-7b-v1.3-vanilla-float16-temp-0.0", "vicuna-7b", None),
