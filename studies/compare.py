@@ -385,8 +385,8 @@ def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[Name
 def against_log(recording: Recording, found: SideBySide, policies: Mapping[str, Policy]) -> list[str]:
     """A remark where the log's own seconds contradict a cost with a range.
 
-    They do where the tokens per second of two policies have a ratio beyond the range, each at any of its ends; that of
-    the widest miss is told.
+    They do where the tokens per second of two policies have a ratio beyond the range, each at any of its ends. Named is
+    the widest miss.
     """
     logged = {row.policy: _logged_rate(recording, policies[row.policy]) for row in found.rows}
     measured = {name: rate for name, rate in logged.items() if rate is not None}

@@ -282,7 +282,7 @@ def returns_nan(monkeypatch):
 def test_a_broken_fused_forward_is_caught_when_it_is_made(break_it, dtype, monkeypatch):
     break_it(monkeypatch)
     with pytest.raises(ValueError, match=r"fused logits must be within .* of those of modules, got"):
-        chosen(tiny_decoder("llama", dtype), "auto")
+        chosen(tiny_decoder("llama", dtype), "fused")
 
 
 def test_weights_that_are_not_finite_are_not_the_forwards_fault():
