@@ -176,10 +176,8 @@ class RooflineCost(ShapedCost):
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
         """See `CostModel`: arithmetic and memory are a line each until windows are full, and the larger one counts."""
         terms = self._of(model)
-        lines = terms.lines(num_rows, new_tokens, context_tokens)
-        start, end = max(line.start for line in lines), min(line.end for line in lines)
-        one, other = ((line.start_s + line.slope_s * (start - line.start), line.slope_s) for line in lines)
-        first, last, start_s, slope_s = upper_line(one, other, context_tokens - start)
+        start, end, arithmetic, memory = terms.lines(num_rows, new_tokens, context_tokens)
+        first, last, start_s, slope_s = upper_line(arithmetic, memory, context_tokens - start)
         beside_s = terms.beside_s(num_rows, new_tokens)
         return ContextLine(start + first, min(end, start + last), start_s + beside_s, slope_s)
 
@@ -254,21 +252,31 @@ class _Terms:
         read_s = in_all_s * (held_tokens + new_tokens) + in_windows_s * (windows + new_tokens)
         return self.read_s(new_tokens) + read_s
 
-    def lines(self, num_rows: int, new_tokens: int, context_tokens: int) -> tuple[ContextLine, ContextLine]:
-        """Both by tokens held, as far as windows stay full or stay not."""
+    def lines(
+        self, num_rows: int, new_tokens: int, context_tokens: int
+    ) -> tuple[int, float, tuple[float, float], tuple[float, float]]:
+        """(tokens held from which, and up to which, both are lines, arithmetic, memory), a line as `upper_line` has it.
+
+        They bend where new tokens, and where tokens held, fill the windows.
+        """
+        (attended_s, near_s), (held_s, read_s) = self.attended_s, self.held_s
         full = num_rows * self.window
-        parts = (
-            (self.arithmetic_s, self.attended_s, new_tokens / num_rows, full - (new_tokens + num_rows) / 2),
-            (self.memory_s, self.held_s, 1.0, full),
+        bend, start, end = full - (new_tokens + num_rows) / 2, 0, inf
+        if context_tokens < bend:
+            end = bend
+            attended_s += near_s
+            held_s += read_s
+        elif context_tokens < full:
+            start, end = max(0, ceil(bend)), full
+            held_s += read_s
+        else:
+            start = int(full)
+        return (
+            start,
+            end if end == inf else ceil(end),
+            (self.arithmetic_s(num_rows, new_tokens, start), attended_s * new_tokens / num_rows),
+            (self.memory_s(num_rows, new_tokens, start), held_s),
         )
-        found = []
-        for seconds, (in_all_s, in_windows_s), times, bend in parts:
-            start, end, slope_s = 0, bend, in_all_s + in_windows_s
-            if context_tokens >= bend:
-                start, end, slope_s = max(0, ceil(bend)), inf, in_all_s
-            end = end if end == inf else ceil(end)
-            found.append(ContextLine(start, end, seconds(num_rows, new_tokens, start), slope_s * times))
-        return found[0], found[1]
 
     def read_s(self, new_tokens: int) -> float:
         """Of reading the weights that `new_tokens` use, each once."""
