@@ -409,6 +409,7 @@ class TimedCost(CostModel):
         if num_rows > 1:
             raise CostRangeError(
                 f"cost {TIMED}: measured with one request at a time, asked for {num_rows}",
+                "use `batch` 1, or another cost",
                 under_load="give the cluster max_num_seqs = 1, or use another cost",
             )
         if model == self._target:
