@@ -203,13 +203,13 @@ def open_cluster(
     Args:
         text: a path to a TOML file (docs/cluster.md), or a name of the sheet, as "h100".
         recording: whose members the replicas serve.
-        engine: on a device of the sheet; a file has its own, and of the next one.
-        tensor_parallel: devices of the sheet over which the replica's models are split, 1 to 1024.
+        engine: on a device of the sheet; a file has its own.
+        tensor_parallel: devices of the sheet over which the replica's models are split, 1 to 1024; a file has its own.
         cost: of all replicas, in place of the file's. None: each its own.
 
     Raises:
         ClusterFileError: a file that breaks a rule, or does not fit the recording; one line.
-        ValueError: neither a device nor a file, or an engine with a file.
+        ValueError: neither a device nor a file, `tensor_parallel` out of range, or either option with a file.
     """
     name, sheet = str(text), device_sheet()
     if name in sheet:
@@ -217,8 +217,10 @@ def open_cluster(
         check_within("`tensor_parallel`", tensor_parallel, "[1, 1024]")
         alone = ReplicaTable(device=name, engine=engine, tensor_parallel=tensor_parallel)
         return make_cluster(ClusterContent(name=name, replicas=(alone,)), name, recording, cost=cost)
-    if engine is not None:
-        raise ArgumentError(f"`engine` goes with a device as `cluster`; {name} is to say `engine` itself, got {engine}")
+    for option, given, default in (("engine", engine, None), ("tensor_parallel", tensor_parallel, 1)):
+        if given != default:
+            rule = f"goes with a device as `cluster`; {name} is to say `{option}` itself"
+            raise ArgumentError(f"`{option}` {rule}, got {given}")
     if not (name.endswith(".toml") or Path(name).exists()):
         raise ValueError(f"unknown cluster {name!r}: {known_are(name, sorted(sheet), where=SHEET)}; {OWN_DEVICE}")
     path = Path(name)

@@ -324,4 +324,6 @@ def test_a_cluster_says_its_engine(tmp_path):
         open_cluster(path, recording)
     with pytest.raises(ArgumentError, match=r"`engine` goes with a device as `cluster`; .* is to say `engine` itself"):
         open_cluster(path, recording, engine="vllm")
+    with pytest.raises(ArgumentError, match=r"`tensor_parallel` goes with a device .* itself, got 2"):
+        open_cluster(path, recording, tensor_parallel=2)
     assert open_cluster("h200", recording, engine="sglang").replicas[0].cost.name == "h200 (sglang)"
