@@ -237,7 +237,8 @@ def _methods(files: Sequence[Path], ongoing: Ongoing) -> tuple[Mapping[Path, str
     asked = {path: _asked(path, _questions) for path in files}
     if by_id := not any(asked.values()):
         known = {path: _asked(path, _ids) for path in files}
-        if all(len(lines) == 1 for places in known.values() for lines in places.values()):
+        told = (one for places in known.values() for one in places.items())
+        if all(kind == _ID and len(lines) == 1 for (kind, _, _), lines in told):
             asked = known
     shared = repeated(question for places in asked.values() for question in places)
     if len(set(names.values())) < 2 and (not shared or len(names) == len(files)):
@@ -260,11 +261,12 @@ def _methods(files: Sequence[Path], ongoing: Ongoing) -> tuple[Mapping[Path, str
 
 
 def _ids(line: Fields, answers: int) -> list[Question | None]:
-    """The id of a response as a question; those without one share theirs."""
+    """The id of a response as a question; of another kind where it has none."""
     places = (line, within(line, "meta_info"), within(first_choice(line), "meta_info"))
     known = (place.values[key] for place in places if place is not None for key in ("id", "request_id") if key in place)
-    digest = sha256(str(next(known, "")).encode(errors="replace")).digest()
-    return [(_ID, digest, number) for number in range(answers)]
+    found = next(known, None)
+    digest = sha256(str(found).encode(errors="replace")).digest()
+    return [("" if found is None else _ID, digest, number) for number in range(answers)]
 
 
 def _asked(
