@@ -7,6 +7,7 @@ drafted in a round, B running requests.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ def recommend(
     bare = setting.priced().bound_only
     told = [] if bare else [each for each in found if not each.open_between]
     schedule, one_for_all = _settable(told, version_of(asked, setting)) if told else ({}, [])
-    setting_found, refusal = pasted(schedule, asked, setting, drafter) if told else (None, None)
+    split = setting.tensor_parallel
+    setting_found, refusal = pasted(schedule, asked, setting, drafter, split) if told else (None, None)
     return Recommendation(
         meta={
             **others.meta,
@@ -264,9 +266,12 @@ def _settable(found: Sequence[AtBatch], engine_and_version: tuple[str, str | Non
 
 
 def pasted(
-    schedule: Mapping[int, int], asked: DraftLengthOptions, setting: Setting, drafter: str
+    schedule: Mapping[int, int], asked: DraftLengthOptions, setting: Setting, drafter: str, split: int
 ) -> tuple[EngineSettings | None, str | None]:
-    """(what to paste for K by running requests, why the engine cannot do it, if so)."""
+    """(what to paste for K by running requests, why the engine cannot do it, if so).
+
+    `split` are the devices over which the target was split.
+    """
     (engine, version), about = version_of(asked, setting), setting.recording.about
     weights = asked.weights or ("ngram" if drafter in about.lookups else f"model={drafter}")
     # A log may not name its drafter's kind, and a head is not a model of its own, recorded or by a given shape.
@@ -278,9 +283,11 @@ def pasted(
         kinds = ", ".join(f"{kind}=PATH" if kind in NEED_PATH else kind for kind in KINDS)
         return None, f"no input says what {drafter} is in an engine: give --weights, one of {kinds}"
     try:
-        return settings(engine, weights, schedule=schedule, engine_version=version), None
+        found = settings(engine, weights, schedule=schedule, engine_version=version)
     except ArgumentError as error:
         return None, f"{engine} cannot do this: {error}"
+    notes = () if split == 1 else (f"for a target that is split over {split} devices: set that, too",)
+    return replace(found, pasted=replace(found.pasted, notes=(*found.pasted.notes, *notes))), None
 
 
 def _advice(found: Sequence[AtBatch]) -> list[str]:

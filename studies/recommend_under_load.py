@@ -462,5 +462,7 @@ def _setting(
     notes = (
         () if best == choice.policy else (f"no engine is known to run {choice.policy}; the best that one can: {best}",)
     )
-    setting, refusal = pasted(schedules[best], question.asked, question.settings[1].replay, question.drafter)
+    served = question.settings[1]
+    split = max(replica.tensor_parallel for replica in served.cluster.replicas)
+    setting, refusal = pasted(schedules[best], question.asked, served.replay, question.drafter, split)
     return setting, (*notes, *([] if refusal is None else [refusal]))

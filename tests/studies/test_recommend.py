@@ -288,3 +288,12 @@ def test_a_longer_draft_than_those_of_the_log_is_refused(tmp_path, name):
     )
     with pytest.raises(ArgumentError, match=rule):
         recommend(tmp_path / "log.trace", cost="h100", batches=[1], **{name: 4})
+
+
+def test_a_setting_says_over_how_many_devices_its_target_was_split():
+    spec = SyntheticSpec(requests=24, tokens=400, models=("draft", "target"), acceptance=(0.9,), shared_difficulty=0.0)
+    shapes = ["target=llama-3.1-70b", "draft=llama-3.2-1b"]
+    for split in (4, 8):
+        asked = {"cost": "h100", "tensor_parallel": split, "models": shapes, "batches": [1], "most": 3}
+        notes = recommend(make_trace(spec), **asked).setting.pasted.notes
+        assert notes == (f"for a target that is split over {split} devices: set that, too",)
