@@ -105,11 +105,6 @@ class Mixture:
     bias: bool = False  # whether the products of an expert, and the router, have one
     predicts: bool = False  # whether a module like its last layer predicts a further token
 
-    @property
-    def router_bias(self) -> int:
-        """Parameters of it in a layer."""
-        return self.experts if self.bias else 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
@@ -130,7 +125,7 @@ class DecoderShape:
     layers: int  # L
     heads: int  # of queries
     kv_heads: int  # of keys and values
-    head_size: int  # D
+    head_size: int  # D; not read where `latent` is given, as `kv_heads`
     intermediate: int  # width of the feed-forward part; of a mixture of experts, in layers without experts
     vocabulary: int  # V
     tied: bool = False  # whether the output shares the embedding's weights
@@ -251,7 +246,7 @@ class DecoderShape:
         mixture = self.mixture
         shared = self._gated(mixture.shared) + (self.hidden if mixture.shared_gate else 0)
         each = self._gated(mixture.intermediate, bias=mixture.bias) + self.hidden
-        routed = mixture.experts * each + mixture.router_bias
+        routed = mixture.experts * each + (mixture.experts if mixture.bias else 0)
         return (self.layers - mixture.dense_layers) * (routed + shared - self.feed_forward_parameters)
 
     def _gated(self, width: int, *, bias: bool = False) -> int:
@@ -296,11 +291,15 @@ HEADS: dict[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "m
 def head_of(kind: str, target: DecoderShape, name: str) -> ModelInfo | None:
     """The shape of a head of this kind of `HEADS` for `target`; None of most with a layer of their own for a mixture.
 
+    EAGLE-3 has no head for compressed keys and values.
+
     The feed-forward part of such a head does not follow from the target: published ones are dense, some have experts.
     A mixture that comes with a prediction module has a layer like its last one in it, in fp8 where all of its layers
     are; of other formats it is not known.
     """
     assert kind in HEADS
+    if target.latent is not None and kind == "eagle3":
+        return None
     if target.mixture is not None and kind != "medusa":
         if kind != "mtp" or not target.mixture.predicts:
             return None

@@ -181,9 +181,9 @@ class _Config:
         decoder = self.decoder()
         if quantised_decoder(decoder, self._path, self._whole) != decoder:
             raise self._error("quantization_config", "must be absent of drafters; give theirs in FILE.json", "one")
-        if decoder.mixture is not None:
+        if decoder.mixture is not None or decoder.latent is not None:
             kind = self._keys.get("model_type")
-            raise self._error("model_type", "must be that of a dense decoder, of a drafter", kind)
+            raise self._error("model_type", "must be that of a dense decoder with keys and values of heads", kind)
         if self.kind != "eagle3" and self._count("target_hidden_size", otherwise=decoder.hidden) != decoder.hidden:
             rule = f"must be hidden_size, {decoder.hidden}: it uses the target's embedding and output"
             raise self._error("target_hidden_size", rule, self._count("target_hidden_size"))

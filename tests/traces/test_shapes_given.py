@@ -319,6 +319,8 @@ def test_layers_without_experts(tmp_path):
         (EAGLE3, {"ptd_token_id": 5}, "ptd_token_id: must be absent: heads that draft in parallel are not known"),
         (EAGLE3, {"quantization_config": {"quant_method": "fp8"}}, "quantization_config: must be absent of drafters"),
         (QWEN_MOE, {"architectures": ["LlamaForCausalLMEagle3"]}, "model_type: must be that of a dense decoder"),
+        (DEEPSEEK, {"architectures": ["LlamaForCausalLMEagle3"], "first_k_dense_replace": 61},
+         "model_type: must be that of a dense decoder with keys and values of heads, got 'deepseek_v3'"),
         (DFLASH, {"dflash_config": {}}, "dflash_config.target_layer_ids: must be a list of the target's layers"),
         (DFLASH, {"dflash_config": DRAWN | {"projector_type": "domino"}}, "projector_type: must be absent.*'domino'"),
         (DFLASH, {"dflash_config": DRAWN | {"projector_type": "dspark"}}, "projector_type: must be absent.*'dspark'"),
