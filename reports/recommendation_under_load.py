@@ -118,12 +118,14 @@ class RecommendationUnderLoad(Recommended):
             "gain: mean time in the system of the target alone over the candidate's, at the same arrivals; "
             "in brackets: 95% interval over seeds",
         ]
-        return [*said, *([shared_evenly(self.rate or 0)] if self._beyond() else []), *self.remarks]
+        shared = self._shared_rate()
+        return [*said, *([] if shared is None else [shared_evenly(shared)]), *self.remarks]
 
-    def _beyond(self) -> bool:
-        """Whether the rate is higher than the highest of some candidate."""
+    def _shared_rate(self) -> float | None:
+        """The rate, if it is higher than the highest of some candidate."""
         found = [one.highest.rate for one in self.candidates if one.highest is not None]
-        return self.rate is not None and any(one is not None and one.mean < self.rate for one in found)
+        rate = self.rate
+        return rate if rate is not None and any(one is not None and one.mean < rate for one in found) else None
 
     def _cells(self, one: ServedCandidate) -> dict[str, str]:
         cells = {"candidate": one.policy, "": one.standing if self.limits else ""}
@@ -145,10 +147,8 @@ class RecommendationUnderLoad(Recommended):
             cells["highest rate"] = (
                 ("any" if one.highest.at_any else "none") if rate is None else with_ends(rate, three_digits)
             )
-            if self._beyond():
-                cells[f"for {self.rate or 0:g}/s"] = (
-                    "" if rate is None else with_ends(clusters_for(self.rate or 0, rate), whole)
-                )
+            if (shared := self._shared_rate()) is not None:
+                cells[f"for {shared:g}/s"] = "" if rate is None else with_ends(clusters_for(shared, rate), whole)
         return cells
 
     def lines(self) -> Sequence[str]:

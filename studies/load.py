@@ -305,6 +305,9 @@ def compare_under_load(
     )
 
 
+STEADY = 5  # times the mean E2E latency that a run lasts at least, for its load to count as steady
+
+
 def short_of(setting: ServingSetting, runs: Iterable[MeasuredRun]) -> list[str]:
     """A remark if open runs end before their load is steady: on the shortest, by the mean E2E latency."""
     if setting.changes.most_at_once is not None or setting.workload.startswith(f"{CLOSED}:"):
@@ -371,9 +374,6 @@ def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
     if twice:
         raise ArgumentError(f"`rates` must differ, got {twice[0]:g} twice")
     return sorted(rates)
-
-
-STEADY = 5  # times the mean E2E latency that a run lasts at least, for its load to count as steady
 
 
 @dataclass(slots=True)

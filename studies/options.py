@@ -40,8 +40,7 @@ class ReplayOptions:
         None,
         "What was measured with the recording (cpu, cuda, timed), a device (a100, h100, h200, b200, l40s, "
         "rtx4090, ...; docs/costs.md) or your own in a FILE.toml, kernels:DIR of measured kernels, FILE.json, "
-        "FILE.profile, here, the newest "
-        "profile of this machine, or a class, FILE.py:Class; "
+        "FILE.profile, here, the newest profile of this machine, or a class, FILE.py:Class; "
         "default: what was measured; under a workload, the cluster's own.",
     )
     engine: str | None = opt(

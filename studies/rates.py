@@ -255,11 +255,8 @@ def find_rates(
         rates = [high * share for share in CROSSINGS]
         quickest = search.quickest(bear, rates[0]).name
         crossings = tuple(search.crossings(bear, rates))
-        sustained = [
-            run
-            for key, run in search.made.items()
-            if key in {(row.policy, *one) for row in rows for one in row.by_seed.items()}
-        ]
+        highest = {(row.policy, *one) for row in rows for one in row.by_seed.items()}
+        sustained = [run for key, run in search.made.items() if key in highest]
     return HighestRates(
         limits=wanted,
         rows=tuple(sorted(rows, key=lambda row: row.rate.mean, reverse=True)),
