@@ -22,7 +22,7 @@ from ...runs.serving import CYCLES, STEP_BY_STEP
 from ...traces.workloads.arrival import PS_PER_S, Arrival
 from .asked import AskedPolicy
 from .charges import to_ps
-from .flights import Flights, Operation
+from .flights import Flights
 from .limits import Admission
 from .memory import FirstBlocks, first_blocks_of
 from .replica import ReplicaBooks, ReplicaSpec, Role, ServedFrom
@@ -87,7 +87,6 @@ class Replica:
             memory=self._memory,
             recorder=shared.recorder,
             open_request=self._opened,
-            before_preempting=self._look,
             world=self._world,
         )
         self._batch = self._scheduler.batch
@@ -110,7 +109,6 @@ class Replica:
             pool=self._shared.pool,
             rounds=self._shared.rounds.of(spec.policy, spec.policy_name),
             asked=self._asked,
-            scheduler=self._scheduler,
             memory=self._memory,
             books=self._books,
             world=self._world,
@@ -156,11 +154,6 @@ class Replica:
         """Decisions that were modelled rather than replayed."""
         return self._asked.num_modelled
 
-    @property
-    def _running(self) -> Going | Operation | None:
-        """The running operation."""
-        return self._going or (None if self._flights is None else self._flights.going)
-
     def signals(self) -> ReplicaSignals:
         """See `routers.WatchedReplica`."""
         queued_tokens, free_share = self._batch.queued_tokens, self._memory.free_share
@@ -190,7 +183,7 @@ class Replica:
         if serial is None:
             return
         # One that follows another at once comes when the next cycle has begun, and misses its step under any policy.
-        going = self._running
+        going = self._going
         misses = going is not None and going.level < self._target and self._planned_ps >= at_ps
         self._batch.arrived(Waiting(arrival, serial, from_step=self._scheduler.num_filled + bool(misses)))
         self._asked.load.num_waiting += 1
@@ -210,11 +203,15 @@ class Replica:
         flights, asked, scheduler = self._flights, self._asked, self._scheduler
         target, decides = self._target, self._decides
         while True:
-            if flights is not None and (flights.is_under_way or self._goes_round()):
-                now_ps = self._flown(flights, now_ps, until_ps)
-                if flights.going is not None:
-                    self._planned_ps, self._told, self.end_ps = flights.going.start_ps, False, flights.going.end_ps
-                    return self.end_ps
+            if flights is not None:
+                flown_ps = flights.run(now_ps, 0 if self._told else until_ps) if self._goes_round() else None
+                if flown_ps is not None:
+                    now_ps = flown_ps
+                    if asked.finished:
+                        self._end_finished(now_ps)
+                    self._books.note_state(now_ps)
+                    continue
+                flights.land()
             going, start_ps = None, now_ps
             while going is None:
                 op, self._kept = self._kept, None
@@ -244,28 +241,10 @@ class Replica:
             now_ps = self._carry_out(going)
 
     def _goes_round(self) -> bool:
-        """Whether all decoding requests are at the start of a round, and nothing else comes first."""
+        """Whether all requests decode, at the start of a round."""
         asked = self._asked
         is_idle = self._kept is None and not asked.finished and not asked.committed
-        return is_idle and self._scheduler.goes_round and asked.between_rounds
-
-    def _flown(self, flights: Flights, now_ps: int, until_ps: float) -> int:
-        """Run cycles on the fast path as far as possible; returns when the last operation ended."""
-        while (end_ps := flights.run(now_ps, 0 if self._told else until_ps)) is not None:
-            now_ps = end_ps
-            self._note_flown(now_ps)
-            if flights.going is not None:
-                break
-        return now_ps
-
-    def _note_flown(self, now_ps: int) -> None:
-        if self._asked.finished:
-            self._end_finished(now_ps)
-        self._books.note_state(now_ps)
-
-    def _look(self) -> None:
-        if self._flights is not None:
-            self._flights.look()
+        return is_idle and self._scheduler.only_decodes and asked.between_rounds
 
     def _decided_ps(self, start_ps: int) -> int:
         """Picoseconds of the decisions since an instant, by the policy's clock."""
@@ -274,11 +253,6 @@ class Replica:
 
     def commit(self) -> None:
         """Apply the planned operation to requests, policy, caches and the recorder."""
-        if self._flights is not None and self._flights.going is not None:
-            end_ps = self._flights.going.end_ps
-            self._flights.commit()
-            self._note_flown(end_ps)
-            return
         going, self._going = self._going, None
         assert going is not None
         if self._operations is None:
@@ -529,12 +503,12 @@ class Replica:
 
     def close_books(self, until_ps: int) -> None:
         """Write final figures into the recorder; the run ends then, perhaps within an operation."""
-        going = self._running
+        going = self._going
         if going:
             self._books.cut(going.level, going.num_forwards, going.start_ps, going.end_ps, until_ps)
-        if self._going and self._operations is not None and self._going.start_ps < until_ps:
-            cut = [(request, text, row._replace(tokens=0, accepted=0)) for request, text, row in ran_rows(self._going)]
-            self._note_ran(self._going, cut, until_ps)
+        if going and self._operations is not None and going.start_ps < until_ps:
+            cut = [(request, text, row._replace(tokens=0, accepted=0)) for request, text, row in ran_rows(going)]
+            self._note_ran(going, cut, until_ps)
         if self._flights is not None:
             self._flights.close()
         for level, (num_rows, drafted, accepted, own) in enumerate(self._asked.judged_sums):

@@ -392,10 +392,10 @@ class Cycles:
         busy[1] += num_forwards
 
 
-def sized(rows: list[FlownRow]) -> tuple[int, int, bool, bool]:
-    """Of the next cycle: key, tokens of all texts, whether patterns differ, and whether a row is short of blocks."""
+def sized(rows: list[FlownRow]) -> tuple[int, int, bool, list[FlownRow]]:
+    """Of the next cycle: key, tokens of all texts, whether patterns differ, and rows that are short of blocks."""
     key = texts = 0
-    pattern, is_short = rows[0].node.pattern, False
+    pattern, short = rows[0].node.pattern, []
     is_mixed = pattern == LACKS_MUCH
     for row in rows:
         node, text = row.node, row.text
@@ -404,8 +404,8 @@ def sized(rows: list[FlownRow]) -> tuple[int, int, bool, bool]:
         if node.pattern != pattern:
             is_mixed = True
         if text + node.wanted > row.held:
-            is_short = True
-    return key, texts, is_mixed, is_short
+            short.append(row)
+    return key, texts, is_mixed, short
 
 
 def steps_before(left_ps: float, each_ps: int, more_ps: int, most: int) -> int:

@@ -45,7 +45,6 @@ class Scheduler:
         memory: of the replica.
         recorder: of admissions and preemptions.
         open_request: makes the served request of a waiting one.
-        before_preempting: called before a request is preempted.
         world: opens admitted requests, and preempts.
 
     Attributes:
@@ -64,7 +63,6 @@ class Scheduler:
         memory: ReplicaMemory,
         recorder: ServingRecorder,
         open_request: Callable[[Waiting], ServedRequest],
-        before_preempting: Callable[[], None],
         world: EngineWorld,
     ) -> None:
         self.batch = Batch()
@@ -76,7 +74,6 @@ class Scheduler:
         self._memory = memory
         self._recorder = recorder
         self._open_request = open_request
-        self._before_preempting = before_preempting
         self._world = world
         self._target = target
         self._retracts = limits.preemption == Preemption.fewest_tokens
@@ -84,11 +81,6 @@ class Scheduler:
         self._estimate = AdmissionEstimate() if limits.admission == Admission.estimate else None
         self._was_short = False
         self._num_preempted = 0
-
-    @property
-    def goes_round(self) -> bool:
-        """Whether the next steps are one cycle, and prefills in it need no estimate of other requests' output."""
-        return not (self.late or self._estimate)
 
     @property
     def only_decodes(self) -> bool:
@@ -265,7 +257,6 @@ class Scheduler:
         if num_tokens <= request.room_held[level]:
             return True
         while not self._memory.reserve(request, level, num_tokens):
-            self._before_preempting()
             self._num_preempted += 1
             leaving = self.batch.retract(request) if self._retracts else self.batch.preempt()
             self._asked.withdraw(leaving)
