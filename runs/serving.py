@@ -41,11 +41,14 @@ def total_ps(gaps: Columns) -> int:
 
 
 def exact_dot(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """The sum of products, in Python's whole numbers, since it may outgrow 64 bits."""
+    """The sum of products, exact where it outgrows 64 bits."""
     found = 0
     for start in range(0, len(one), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        found += sum(map(mul, one[part].tolist(), other[part].tolist()))
+        left, right = one[start : start + _AT_ONCE], other[start : start + _AT_ONCE]
+        if int(np.abs(left).max()) * int(np.abs(right).max()) < 2**63 // _AT_ONCE:
+            found += int(np.dot(left, right))
+        else:
+            found += sum(map(mul, left.tolist(), right.tolist()))
     return found
 
 

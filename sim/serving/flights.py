@@ -329,16 +329,19 @@ class Flights:
 
     def _has_room(self, short: list[FlownRow]) -> bool:
         """Whether there are blocks for a cycle, and some more; if not, preemption is done step by step."""
-        lacking, count = sum([row.text + row.node.wanted - row.held for row in short]), len(short)
+        count, lacking = len(short), 0
+        for row in short:
+            lacking += row.text + row.node.wanted - row.held
+        members, sizes = self._memory.members, self._sizes
         for level in self._rounds.levels:
-            kv = self._memory.members[level]
-            if kv is not None and lacking // self._sizes[level] + count > kv.available_blocks:
+            kv, blocks = members[level], lacking // sizes[level] + count
+            if kv is not None and blocks > kv.free_blocks and blocks > kv.available_blocks:
                 return False
         return True
 
     def _hold(self, short: list[FlownRow], cycle: Cycle, more: int, now_ps: int) -> None:
         """Hold blocks for a cycle, of which there are enough, each from when its operation begins."""
-        sizes, grow, grew = self._sizes, self._memory.grow, self._books.grew
+        levels, sizes, grow, grew = self._rounds.levels, self._sizes, self._memory.grow, self._books.grew
         starts_ps = []
         for _, ps, slope, _ in cycle.ops:
             starts_ps.append(now_ps)
@@ -353,7 +356,11 @@ class Flights:
                     blocks = -(-lacking // sizes[level])
                     grow(request, level, blocks)
                     grew(level, blocks, starts_ps[-1 if place == shape.last else place])
-            row.held = self._held(request)
+            held = MOST_TEXT
+            for level in levels:
+                if room[level] < held:
+                    held = room[level]
+            row.held = held if held < most else MOST_TEXT
 
     # -- the end of a flight
 
