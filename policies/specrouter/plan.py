@@ -2,7 +2,10 @@
 
 Level i gathers tokens while S g tau_(i+1) >= tau_i + w: tau_i the seconds of a token of level i, S the chance that its
 tokens survive (`estimates`), g that of the tokens that one more round of the level below adds, w the next level's
-seconds to judge one more token. SpecRouter (arXiv:2505.07680) has fixed windows, as `stop=window` has.
+seconds to judge one more token. The lowest level, which adds single tokens, looks ahead: with n tokens it drafts while
+S (a + ... + a^k) tau_1 >= k tau_0 + v(n + k) - v(n) for any k, a its rate, v(n) the next level's seconds to judge n
+tokens: of some widths a forward is quicker than of fewer tokens. SpecRouter (arXiv:2505.07680) has fixed windows, as
+`stop=window` has.
 
 The paper does not describe when to choose again. Here a selection holds for a number of rounds, for fewer at first.
 Another set of members must be predicted to be better by a share; windows follow at once. The rest is in
@@ -27,6 +30,7 @@ from .search import FoundChain, SearchFigures, best_chain
 # Limits of memory and time, not tuned: the least differences that count.
 NO_DOUBT = 0.02  # of the hazard of a nat of doubt: below it a fixed window is as good
 STEP = 0.125  # grid of ln h, ln g and thresholds, so that few different stops are made
+ALIKE = 0.5  # nats between thresholds that one draft may span
 
 
 class CopyWorth(NamedTuple):
@@ -50,6 +54,8 @@ class Plan:
     draft: Draft | None = None  # of the lowest level; None for the target alone
     # one for each of `verifies`, -ln of the least survival at which a level gathers more; -inf hands over at once
     most_doubt: tuple[float, ...] = ()
+    # the same of the lowest level by the tokens that it has, from 0 on; beyond the last it hands over
+    draft_doubt: tuple[float, ...] = ()
     # for each of `verifies` and by drafter, those of the tokens that it is to judge
     hazards: tuple[dict[str, Hazard], ...] = ()
     fixed: Chain | None = None  # follows fixed windows instead; None: the rules above
@@ -111,17 +117,22 @@ class Planner:
         draft, fixed = None, None
         lowest = self._pool.names[chain.levels[0]]
         most_doubt: tuple[float, ...] = (-inf,) * len(chain.windows)
+        draft_doubt: tuple[float, ...] = ()
         hazards: tuple[dict[str, Hazard], ...] = ()
         if chain.windows:
-            longest, stop = chain.windows[0], None
+            draft = self.draft(lowest, chain.windows[0])
             if not self._fixed:
                 ruled = range(1 if in_step else len(chain.windows))
                 hazards = tuple(self._hazards(tag, chain, index) for index in ruled)
-                doubts = tuple(_most_doubt(chain, index, figures) for index in ruled)
-                window, stop = self._window(doubts[0], hazards[0][lowest])
-                longest = min(longest, window) if in_step else window
-                most_doubt = most_doubt if in_step else doubts
-            draft = self.draft(lowest, longest, stop)
+                base, of_doubt = hazards[0][lowest]
+                if in_step:
+                    most = max(_most_doubt(chain, 0, figures), 0.0)
+                    longest = min(chain.windows[0], 1 + int(min(most / base, self._most - 1)))
+                    draft = self.draft(lowest, longest, self._stop(most, base, of_doubt))
+                else:
+                    most_doubt = (-inf, *(_most_doubt(chain, index, figures) for index in ruled[1:]))
+                    draft_doubt = draft_doubts(chain, figures, base, self._most)
+                    draft = self._onward(lowest, draft_doubt, 0, 0.0, hazards[0][lowest])
             if self._fixed and not in_step:
                 fixed = self._chains.get(chain)
                 if fixed is None:
@@ -132,6 +143,7 @@ class Planner:
             copies=copies,
             draft=draft,
             most_doubt=most_doubt,
+            draft_doubt=draft_doubt,
             hazards=hazards,
             fixed=fixed,
             in_step=in_step,
@@ -158,19 +170,32 @@ class Planner:
     def _above(self, chain: FoundChain) -> tuple[Verify, ...]:
         return tuple(self._verifies[level] for level in (chain.levels[1:] or chain.levels))
 
-    def _window(self, most_doubt: float, hazard: Hazard) -> tuple[int, Stop | None]:
-        """The longest draft, and its stop at a survival of exp(-most_doubt)."""
-        base, of_doubt = hazard
-        most_doubt = max(most_doubt, 0.0)
-        longest = 1 + int(min(most_doubt / base, self._most - 1))
+    def onward(self, plan: Plan, num_tokens: int, doubted: float) -> Draft:
+        """The draft with which the lowest level goes on from `num_tokens` of its own, doubted so much together."""
+        name = self._pool.names[plan.chain.levels[0]]
+        return self._onward(name, plan.draft_doubt, num_tokens, doubted, plan.hazards[0][name])
+
+    def _onward(self, name: str, most: tuple[float, ...], num_tokens: int, doubted: float, hazard: Hazard) -> Draft:
+        """As far as one stop does: through numbers of tokens with about the same threshold."""
+        begin = num_tokens
+        while begin < len(most) and most[begin] == inf:
+            begin += 1
+        end = begin
+        while end < len(most) and abs(most[end] - most[begin]) <= ALIKE:
+            end += 1
+        stop = self._stop(most[begin] - doubted, *hazard) if begin < end else None
+        return self.draft(name, end - num_tokens, stop)
+
+    def _stop(self, most_doubt: float, base: float, of_doubt: float) -> Stop | None:
+        """A stop at a survival of exp(-most_doubt)."""
         if of_doubt < NO_DOUBT:
-            return longest, None
-        least = exp(-STEP * round(most_doubt / STEP)) if most_doubt < inf else 0.0
+            return None
+        least = exp(-STEP * round(max(most_doubt, 0.0) / STEP)) if most_doubt < inf else 0.0
         key = least, _rounded(base), _rounded(of_doubt)
         stop = self._stops.get(key)
         if stop is None:
             stop = self._stops[key] = SurvivalBelow(chance=key[0], hazard=key[1], of_doubt=key[2])
-        return longest, stop
+        return stop
 
     def _hazards(self, tag: str, chain: FoundChain, index: int) -> dict[str, Hazard]:
         """By drafter, for the tokens that a level holds."""
@@ -199,6 +224,31 @@ def _most_doubt(chain: FoundChain, index: int, figures: SearchFigures) -> float:
     gain = sum(rate**kept for kept in range(1, added + 1)) / added
     least = (chain.level_s[index] + wider) / chain.level_s[index + 1]
     return log(gain / least) if gain > 0.0 and least > 0.0 else -inf if gain <= 0.0 else inf
+
+
+def draft_doubts(chain: FoundChain, figures: SearchFigures, base: float, most: int) -> tuple[float, ...]:
+    """By the lowest level's tokens n, -ln of the least survival at which it drafts on; see the module.
+
+    It ends where even sure tokens have more, `base` each. inf: whatever they are; at first, as the chain drafts.
+    """
+    low, judge = chain.levels[:2]
+    token_s, worth_s = chain.level_s[:2]
+    judging: list[float] = figures.seconds[judge].tolist()
+    rate = float(figures.rates[low, judge])
+    kept, worth = 0.0, [0.0]  # by tokens added: what is kept of them, in seconds of the judge
+    for _ in range(most):
+        kept = rate * (1.0 + kept)
+        worth.append(worth_s * kept)
+    found = [inf]
+    for n in range(1, most):
+        # Of few tokens the judge's own time may fall with their number: then they are drafted whatever they are.
+        ratios = [(more * token_s + judging[n + more] - judging[n]) / worth[more] for more in range(1, most + 1 - n)]
+        least = min(ratios)
+        doubt = -log(least) if least > 0.0 else inf
+        if n * base > doubt:
+            break
+        found.append(doubt)
+    return tuple(found)
 
 
 @dataclass(slots=True, kw_only=True)

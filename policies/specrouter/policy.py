@@ -417,16 +417,26 @@ class SpecRouter:
                 continue
             if not index and waiting < plan.least and seen.room > 1:
                 return self._write(seen, request), ()
-            # A draft of the lowest level ended by its own stop; after a copy that it judged it may gather more.
-            gathers = index > 0 or (seen.last is not None and isinstance(seen.last.step, Verify))
-            if not gathers or plan.most_doubt[index] == -inf or seen.room < 2 or num_pending >= 2 * self._most:
+            most_doubt = plan.most_doubt[index]
+            if not index and waiting < len(plan.draft_doubt):
+                most_doubt = plan.draft_doubt[waiting]
+            if most_doubt == -inf or seen.room < 2 or num_pending >= 2 * self._most:
+                return verify, ()
+            if not index and most_doubt < inf and _stopped(seen.last):
                 return verify, ()
             held = seen.pending_from(num_pending - waiting)
-            return (self._write(seen, request), ()) if _holds(held, plan, index) else (verify, held)
+            doubted = _doubted(held, plan, index)
+            if doubted > most_doubt:
+                return verify, held
+            draft = None if index else self.scheduler.planner.onward(plan, waiting, doubted)
+            return self._write(seen, request, draft), ()
         return plan.verifies[-1], ()
 
-    def _write(self, seen: Observation, request: _Request) -> Step:
-        """The next step of the lowest level: copy, draft, or hand over where there is nothing to write."""
+    def _write(self, seen: Observation, request: _Request, draft: Draft | None = None) -> Step:
+        """The next step of the lowest level: copy, draft, or hand over where there is nothing to write.
+
+        `draft`: in place of the plan's.
+        """
         plan = request.plan
         assert plan is not None
         copy = self._copies.best(seen, plan.copies) if self._copies is not None and plan.copies else None
@@ -434,7 +444,7 @@ class SpecRouter:
         if copy is not None:
             request.judge = copy.judge
             return copy.draft
-        room, draft = seen.room, plan.draft
+        room, draft = seen.room, draft or plan.draft
         if draft is None or room < 2:
             if not seen.num_pending:
                 return plan.verifies[0]
@@ -463,13 +473,16 @@ class SpecRouter:
             request.fed = tokens_fed(seen, model, judged=waiting)
 
 
-def _holds(held: tuple[PendingToken, ...], plan: Plan, index: int) -> bool:
-    """Whether the tokens that the level below verifier `index` holds are sure enough to gather more."""
-    hazards, most = plan.hazards[index], plan.most_doubt[index]
+def _stopped(last: Outcome | None) -> bool:
+    """Whether the latest step is a draft that ended before its last token."""
+    return last is not None and isinstance(last.step, Draft) and last.num_drafted < last.step.tokens
+
+
+def _doubted(held: tuple[PendingToken, ...], plan: Plan, index: int) -> float:
+    """-ln of the chance that all tokens that the level below verifier `index` holds survive."""
+    hazards = plan.hazards[index]
     doubts = 0.0
     for token in held:
         hazard, of_doubt = hazards.get(token.drafter, CERTAIN)
         doubts += hazard + of_doubt * doubt(token.signal.prob)
-        if doubts > most:
-            return False
-    return doubts <= most
+    return doubts

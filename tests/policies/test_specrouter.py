@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from inspect import signature
-from math import log2
+from math import inf, log, log2
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,9 @@ from paceline.policies.check import check_pool
 from paceline.policies.specrouter.copies import Copies
 from paceline.policies.specrouter.estimates import EARLIER, OWN, CopiedTokens, cell_of
 from paceline.policies.specrouter.options import CONSTANTS, RouterOptions
-from paceline.policies.specrouter.plan import CopyWorth
+from paceline.policies.specrouter.plan import CopyWorth, draft_doubts
 from paceline.policies.specrouter.policy import SpecRouter
+from paceline.policies.specrouter.search import FoundChain, SearchFigures
 from paceline.sim.contexts import TrieTables
 from paceline.sim.cost.by_name import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
@@ -84,6 +85,20 @@ def test_costs_of_1_to_10_to_100_take_the_middle_level(stop, seed):
     policy, log = replayed(scenario, stop=stop)
     assert judged_share(log, 1) > 0.5
     assert policy.scheduler.plan("synthetic", num_rows=1, num_running=1).chain.levels == (0, 1, 2)
+
+
+# Seconds to judge 0 to 6 tokens: of few the target needs more than of some, as on many processors; then a jump.
+STEPS = (4.0, 6.0, 5.0, 4.0, 4.5, 4.5, 9.0)
+
+
+def test_a_draft_looks_ahead_to_widths_whose_forwards_are_quicker():
+    chain = FoundChain(levels=(0, 1), windows=(4,), level_s=(0.25, 2.0))
+    figures = SearchFigures(np.array([[0, 0.5], [0, 0]]), np.array([(0.25,) * 7, STEPS]), np.zeros(2))
+    found = draft_doubts(chain, figures, 0.01, 6)
+    # From one and two tokens three cost less than none more. From three the next one costs 0.75 s for half a token of
+    # 2 s, two more cost 1 s for three quarters of one, which is better; from four 0.25 s for half; then 4.75 s.
+    assert found[:3] == (inf, inf, inf)
+    assert [round(doubt, 9) for doubt in found[3:]] == [round(-log(least), 9) for least in (1.0 / 1.5, 0.25)]
 
 
 def test_it_is_faster_than_what_it_may_choose_from_at_random():
@@ -452,6 +467,22 @@ def test_seconds_go_with_the_tokens_of_the_forward(arrivals, bounds, every):
     assert told or arrivals is not FEW
     for new_tokens, seconds in told:
         assert abs(seconds - (40 + 3 * new_tokens) / 10**6) < 1e-11
+
+
+class Stepped(LineCost):
+    """A forward of the target takes `STEPS` by the tokens judged, any other one a sixteenth of the least."""
+
+    lookup_s = 1.0
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        return STEPS[min(new_tokens, len(STEPS)) - 1] if model == "target" else 0.25
+
+
+def test_drafts_end_before_a_forward_takes_twice_as_long_unless_they_are_sure(recorded):
+    _, log = replayed(replace(recorded, cost=Stepped(pico())), without="copies")
+    judged = log.steps["judged"][(log.steps["kind"] == 1) & (log.steps["level"] == 4) & (log.steps["prefill"] == 0)]
+    before, behind = np.sum((judged >= 1) & (judged <= 5)), np.sum((judged > 5) & (judged < 10))
+    assert behind < before / 10, (before, behind)
 
 
 @pytest.mark.parametrize(
