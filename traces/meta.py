@@ -200,9 +200,9 @@ class ModelInfo(SparseRecord):
     # None, and then not written: every layer attends to all tokens, or it is unsaid
     windowed: Windowed | None = None
 
-    _unwritten: ClassVar[tuple[str, ...]] = (
-        *("quantised", "draft_block", "attention_size", "kv_heads", "embedding_parameters", "windowed"),
-    )
+    # Of these None may also mean unsaid, as in recordings made before they were known.
+    _unsaid: ClassVar[tuple[str, ...]] = ("attention_size", "kv_heads", "embedding_parameters", "windowed")
+    _unwritten: ClassVar[tuple[str, ...]] = ("quantised", "draft_block", *_unsaid)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "ModelInfo":
@@ -248,8 +248,7 @@ class ModelInfo(SparseRecord):
 
     def as_said_by(self, other: "ModelInfo") -> "ModelInfo":
         """The shape without what `other` leaves unsaid, as older recordings do."""
-        unsaid = ("attention_size", "kv_heads", "embedding_parameters", "windowed")
-        return self.model_copy(update={name: None for name in unsaid if getattr(other, name) is None})
+        return self.model_copy(update={name: None for name in self._unsaid if getattr(other, name) is None})
 
     @property
     def weights_bytes(self) -> int | None:
