@@ -172,7 +172,8 @@ class TriesInStep(InStepReplay):
         self._tables = tables
 
     def _play(self, asked: AskedInStep) -> Played | None:
-        world = self._tables.world(asked.cost, seed=asked.seed, strict=asked.strict)
+        setting = asked.setting
+        world = self._tables.world(setting.cost, seed=setting.seed, strict=setting.strict)
         automaton = Automaton(Fixed(asked.policy, asked.name, self._pool), self._num_free)
         walk = TrieWalk(automaton, world)
         leads, before = array("i"), array("i")  # of each step its number, and tokens committed before its round

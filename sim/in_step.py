@@ -54,15 +54,22 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetting:
+    """How a recording of any form is replayed."""
+
+    cost: CostModel  # seconds
+    batch: int = 1  # requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts)
+    seed: int = 0  # of modelled decisions
+    strict: bool = False  # raise for what is not recorded instead of modelling it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AskedInStep:
     """A run without a loop."""
 
     policy: Policy  # to play
     name: str  # of it, for errors
-    cost: CostModel  # seconds
-    batch: int  # requests at a time
-    seed: int  # of decisions that are modelled
-    strict: bool  # raise for what is not recorded
+    setting: RunSetting
     prefill_before: tuple[bool, ...]  # as in `Session`
     decide_s: DecideSeconds  # seconds that the policy is charged for each step
 
@@ -83,14 +90,14 @@ class InStepReplay(ABC):
 
     def why_looped(self, asked: AskedInStep) -> str:
         """Why a run needs the loop, in words; "" if it does not."""
-        cost, pool = asked.cost, self._pool
+        cost, pool = asked.setting.cost, self._pool
         if not decides_by_pending(asked.policy):
             return f"policy {asked.name} does not say that pending tokens alone decide"
         if cost.knows_operations:
             return f"cost {cost.name} knows more of operations than their forwards"
         if any(terms.stop_s for name in pool.names if (terms := cost.draft_terms(name)) is not None):
             return f"cost {cost.name} charges what reads a draft's probabilities"
-        if cost.longest and asked.batch > 1:
+        if cost.longest and asked.setting.batch > 1:
             return f"cost {cost.name} charges each row of a batch as the longest one"
         if not asked.decide_s.is_constant:
             return f"what a decision of policy {asked.name} takes depends on how many requests run"
@@ -125,7 +132,7 @@ class InStepReplay(ABC):
         """The target's own text of a request, as far as it is recorded."""
 
     def _once(self, asked: AskedInStep) -> Played | None:
-        key = asked.seed, asked.strict, asked.prefill_before
+        key = asked.setting.seed, asked.setting.strict, asked.prefill_before
         for policy, other, played in self._played:
             if other == key and are_equal(policy, asked.policy):
                 return played
@@ -139,16 +146,17 @@ class InStepReplay(ABC):
 
     def _note(self, asked: AskedInStep, played: Played, ledger: RunLedger) -> None:
         """Write requests, operations and steps into the ledger, in order of time."""
-        turns = order_of(played, asked.batch, waits=asked.waits)
+        cost, batch = asked.setting.cost, asked.setting.batch
+        turns = order_of(played, batch, waits=asked.waits)
         requests = zip(played.requests, turns.begun.tolist(), strict=True)
-        decide_s, now_s, last = asked.decide_s.each_s(asked.batch), 0.0, np.cumsum(turns.rows)
+        decide_s, now_s, last = asked.decide_s.each_s(batch), 0.0, np.cumsum(turns.rows)
         coming, first = next(requests, None), 0
         while first < len(last):
             before = int(last[first - 1]) if first else 0
             end = max(first + 1, int(np.searchsorted(last, before + MOST_NOTED, "right")))
             rows, order = turns.rows[first:end], turns.order[before : int(last[end - 1])]
             columns = {name: column[order] for name, column in played.columns.items()}
-            ops = self._ops(asked.cost, columns, rows)
+            ops = self._ops(cost, columns, rows)
             start_s, end_s = _clock(now_s, ops["duration_s"], turns.asked[first:end], decide_s)
             while coming is not None and coming[1] < end:
                 (request_id, tag, num_prompt), begun = coming

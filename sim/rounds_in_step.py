@@ -56,23 +56,24 @@ class RoundsInStep(InStepReplay):
         """See `InStepReplay`; also where members, or recorded seconds, differ between requests."""
         if why := super().why_looped(asked):
             return why
-        if asked.strict:
+        cost = asked.setting.cost
+        if asked.setting.strict:
             return "`strict` names the first round that was not recorded"
         if drafter_of(asked.policy, self._pool) is None or observed_by(asked.policy):
             return f"policy {asked.name} is no fixed window of one drafter"
         if any(asked.prefill_before) != asked.waits:
             return "some members wait for the prefill, and some do not"
-        return f"cost {asked.cost.name} knows recorded rounds" if asked.cost.knows_rounds else ""
+        return f"cost {cost.name} knows recorded rounds" if cost.knows_rounds else ""
 
     def _play(self, asked: AskedInStep) -> Played:
         found = drafter_of(asked.policy, self._pool)
         assert found is not None
-        level, window = found
-        drafts, known = self._decided.get((asked.seed, level)) or (
-            RoundDrafts(self._trace, self._fitted.reseeded(asked.seed)),
+        (level, window), seed = found, asked.setting.seed
+        drafts, known = self._decided.get((seed, level)) or (
+            RoundDrafts(self._trace, self._fitted.reseeded(seed)),
             [Decisions() for _ in self._trace.requests],
         )
-        self._decided[asked.seed, level] = drafts, known
+        self._decided[seed, level] = drafts, known
         while len(self._decided) > self._most_decided:
             self._decided.pop(next(iter(self._decided)))
         rows, ends, divergent = array("i"), [0], {}

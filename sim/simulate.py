@@ -30,7 +30,7 @@ from ..traces.meta import MOST_SECONDS
 from ..traces.profile import DecideSeconds
 from .contexts import ReplayWorld, TrieTables
 from .cost.base import CostModel, CostRangeError
-from .in_step import AskedInStep, InStepReplay
+from .in_step import AskedInStep, InStepReplay, RunSetting
 from .recorded import DevicePlacement
 from .replay_tables import ReplayTables, check_observed
 from .rounds_once import ByPendingView
@@ -153,7 +153,7 @@ MOST_BATCH = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(RunSetting):
     """The fixed setting of a comparison of policies.
 
     Raises:
@@ -162,10 +162,6 @@ class Scenario:
     """
 
     tables: ReplayTables  # the recording
-    cost: CostModel  # seconds
-    batch: int = 1  # requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts)
-    seed: int = 0  # of modelled decisions
-    strict: bool = False  # raise for what is not recorded instead of modelling it
     # seconds of a policy per step, 0 to 1e9; None: those of the cost, if it has any
     decide_s: float | None = None
     start: Start | None = None  # how requests begin; None for the recording's default
@@ -245,10 +241,7 @@ def simulate(
         asked = AskedInStep(
             policy=policy,
             name=name,
-            cost=scenario.cost,
-            batch=scenario.batch,
-            seed=scenario.seed,
-            strict=scenario.strict,
+            setting=scenario,
             prefill_before=prefill_before,
             decide_s=scenario.seconds_to_decide(policy),
         )

@@ -17,7 +17,7 @@ from paceline.sim import in_step, rounds_once
 from paceline.sim.contexts import TriesInStep, TrieTables
 from paceline.sim.cost.base import CostModel, CostRangeError, DraftTerms
 from paceline.sim.cost.by_name import make_cost
-from paceline.sim.in_step import AskedInStep
+from paceline.sim.in_step import AskedInStep, RunSetting
 from paceline.sim.recorded import UnrecordedContextError
 from paceline.sim.rounds_once import FixedRounds
 from paceline.sim.simulate import Scenario, simulate
@@ -286,13 +286,15 @@ def test_rounds_are_walked_and_nobody_is_asked_twice():
     assert len(policy.asked) == len(set(policy.asked)) <= 6
 
 
-def why(policy, tables=SMALL, cost=None, **other):
-    asked = {
-        "policy": make_policy(policy, tables.pool), "name": policy, "cost": cost or easy_cost(tables.trace), "batch": 2,
-        "seed": 0, "strict": False, "prefill_before": (True,) * len(tables.pool.members),
-        "decide_s": DecideSeconds.of_step(0.0),
-    }  # fmt: skip
-    return tables.in_step.why_looped(AskedInStep(**asked | other))
+def why(policy, tables=SMALL, cost=None, batch=2, decide_s=DecideSeconds.of_step(0.0)):
+    asked = AskedInStep(
+        policy=make_policy(policy, tables.pool),
+        name=policy,
+        setting=RunSetting(cost=cost or easy_cost(tables.trace), batch=batch),
+        prefill_before=(True,) * len(tables.pool.members),
+        decide_s=decide_s,
+    )
+    return tables.in_step.why_looped(asked)
 
 
 def test_a_run_that_needs_the_loop_says_why():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paceline.decoding.seen import Start
 from paceline.policies import make_policy
 from paceline.sim.cost.base import CostModel, DraftTerms
-from paceline.sim.in_step import AskedInStep
+from paceline.sim.in_step import AskedInStep, RunSetting
 from paceline.sim.rounds import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.meta import DraftBlock
@@ -20,13 +20,16 @@ from ...unit_cost import UnitCost
 from .small_rounds import NAMES, one_request, recording_of, recordings, rounds_of
 
 
-def looped(tables, policy, **other):
+def looped(tables, policy, cost=None, prefill_before=(False,) * 3, **setting):
     """Why it goes through the loop."""
-    known = {
-        "policy": make_policy(policy, tables.pool), "name": policy, "cost": UnitCost(), "batch": 2, "seed": 0,
-        "strict": False, "prefill_before": (False,) * 3, "decide_s": DecideSeconds.of_step(0.0),
-    }  # fmt: skip
-    return tables.in_step.why_looped(AskedInStep(**known | other))
+    asked = AskedInStep(
+        policy=make_policy(policy, tables.pool),
+        name=policy,
+        setting=RunSetting(cost=cost or UnitCost(), batch=2, **setting),
+        prefill_before=prefill_before,
+        decide_s=DecideSeconds.of_step(0.0),
+    )
+    return tables.in_step.why_looped(asked)
 
 
 class Uneven(CostModel):
@@ -103,7 +106,7 @@ TERMS = [DraftTerms(0.7, each_s, block, row_s) for each_s, block in EACH_S for r
 )
 def test_drafts_that_are_charged_as_a_whole_give_the_log_of_the_loop(recording, terms, name, window, batch, start):
     tables, policy = RoundsTables(recording), f"{name}:{window}/target"
-    assert not looped(tables, policy, cost=Uneven(terms))
+    assert not looped(tables, policy, Uneven(terms))
     check(tables, policy, terms=terms, batch=batch, start=start)
 
 
