@@ -96,10 +96,15 @@ class NamedDevice(NamedTuple):
     like: str
 
 
-class _DevicesContent(BaseModel):
-    """What a cost reads of a file, which may be that of a cluster: its devices."""
+class DevicesContent(Table):
+    """What a cost reads of a file: its devices. With replicas it is a cluster's, whose other keys are not read here."""
 
     devices: dict[Name, DeviceTable]
+    replicas: Any = None
+    router: Any = None
+    transfer: Any = None
+    horizon_s: Any = None
+    name: Any = None
 
 
 def device_named(text: str) -> NamedDevice | None:
@@ -114,7 +119,10 @@ def device_named(text: str) -> NamedDevice | None:
     if not text.endswith(ENDING):
         return None
     path = Path(text)
-    tables = checked_toml(path, read_toml(path, "devices file", TomlFileError), _DevicesContent, TomlFileError).devices
+    content = checked_toml(path, read_toml(path, "devices file", TomlFileError), DevicesContent, TomlFileError)
+    for key in sorted(content.model_fields_set - {"devices"}) if content.replicas is None else ():
+        raise TomlFileError(path, key, "must be left out of a file without replicas", getattr(content, key))
+    tables = content.devices
     if len(tables) != 1:
         raise TomlFileError(path, "devices", "must hold one device to be a cost", ", ".join(tables))
     ((name, table),) = tables.items()

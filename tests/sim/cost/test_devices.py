@@ -4,9 +4,10 @@ import pytest
 from paceline.base.errors import ArgumentError
 from paceline.base.toml import TomlFileError
 from paceline.sim.cost.by_name import OnDevice, make_cost
+from paceline.sim.cost.devices import DevicesContent
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.sim.serving.cluster import open_cluster
-from paceline.sim.serving.cluster_file import ClusterFileError
+from paceline.sim.serving.cluster_file import ClusterContent, ClusterFileError
 
 from .shapes import RECORDING, seconds
 from .timed_recordings import recording_of, request_of, shapes
@@ -67,6 +68,9 @@ def test_measured_seconds_are_taken_to_it(written):
         (H100.replace("mine", "h100"), "devices.h100 must have a name of its own; the sheet has this one, got 'h100'"),
         ('[devices.mine]\nlike = "h300"', "mine.toml: devices.mine.like must be a device of the sheet (known are"),
         (H100 + "mass_kg = 3\n", "mine.toml: devices.mine.mass_kg is not a known key, got 3"),
+        ("efficiency = 0.8\n" + H100, "mine.toml: efficiency is not a known key, got 0.8"),
+        (H100 + REPLICA + "[links]\n", "mine.toml: links is not a known key, got {}"),
+        ("horizon_s = 9\n" + H100, "mine.toml: horizon_s must be left out of a file without replicas, got 9"),
         ("devices = ", "mine.toml: devices file must be TOML in UTF-8, got"),
     ],
 )
@@ -75,6 +79,12 @@ def test_files_without_one_device_are_refused(written, text, told):
         make_cost(written(text), RECORDING)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_file_of_a_cluster_is_a_cost_whatever_else_it_says(written):
+    assert DevicesContent.model_fields.keys() == ClusterContent.model_fields.keys()
+    whole = 'name = "it"\nhorizon_s = 9\n' + H100 + REPLICA + "[transfer]\nbytes_per_s = 1e9\n[router]\n"
+    assert make_cost(written(whole), RECORDING).name == "mine"
 
 
 def test_what_is_neither_of_the_sheet_nor_a_file(written):
