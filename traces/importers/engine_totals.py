@@ -149,8 +149,6 @@ def _proposed(path: Path) -> _Proposed:
         try:
             metas = [meta for answer in answers_of(line) if (meta := _meta(answer)) is not None]
             for meta in metas:
-                if _SENT in meta and _LATENCY in meta:
-                    spans.append(((sent := meta.rate(_SENT, most=_LONGEST_MS)) - meta.seconds(_LATENCY), sent))
                 steps, drafted, key = meta.count(_STEPS, least=0, default=0), _drafted(meta), _histogram_key(meta)
                 longest = max(longest, -1 if key is None else len(meta.counts(key, least=0)) - 1)
                 by_step = _by_step(meta)
@@ -158,6 +156,7 @@ def _proposed(path: Path) -> _Proposed:
                     most = max(most, (len(by_step) - 1, len(by_step) - 1))
                 elif steps and drafted:
                     most = max(most, (drafted / steps, drafted // steps))
+                spans += [] if (span := _span(meta)) is None else [span]
         except TraceFormatError:
             continue
     per_step, window = most
@@ -221,8 +220,17 @@ def _timed(file: Responses, meta: Fields, request: RoundsRequest | None) -> Roun
     """The request of one method with the seconds of its answer, if known."""
     if request is None or _LATENCY not in meta:
         return request
+    _span(meta)  # raises
     file.ongoing.findings.remark(LOADED)
     return replace(request, wall_s=dict.fromkeys(request.num_tokens, meta.seconds(_LATENCY)))
+
+
+def _span(meta: Fields) -> tuple[float, float] | None:
+    """(begin, end) of an answer, None if unknown; raises TraceFormatError for a stamp or a latency that is no number."""
+    if _SENT not in meta or _LATENCY not in meta:
+        return None
+    sent = meta.rate(_SENT, most=_LONGEST_MS)
+    return sent - meta.seconds(_LATENCY), sent
 
 
 def _num_beside(spans: Sequence[tuple[float, float]]) -> int:

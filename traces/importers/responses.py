@@ -105,6 +105,7 @@ _OF_THE_REQUEST = (
     ("speculative_decoding",),
     ("spec_decode_metrics",),
     ("timings",),
+    ("meta_info",),
 )
 _SEVERAL = "answers stand beside others in one response, whose usage counts their tokens together"
 # Keys of the question of a line: in the response, or next to it.
@@ -113,6 +114,7 @@ _UNMATCHED = "answers stand without their prompt, so that no other file's are of
 _BY_PROMPT = "files that answer the same prompts are a drafter each"
 _BY_ID = "files whose responses have the same ids, and no prompts, are a drafter each"
 _ID = "id"  # kind of a question that is known by the id of its answer alone
+_TOGETHER = "answers stand beside others in one response, whose seconds are of them all: theirs are not known"
 _TIMES_MS = ("time_to_first_token_ms", "generation_time_ms")  # from its schedule to the first token, then to the last
 LOADED = "seconds of answers are the server's, beside whatever else it ran then"
 # Keys of the kind of request.
@@ -160,7 +162,7 @@ class Responses:
             self.ongoing.findings.note(_SEVERAL, len(answers) if len(answers) > 1 else 0)
             for answer, question in zip(answers, _questions(line, len(answers)), strict=True):
                 for request in self.answered(parse(self, answer)):
-                    yield replace(self._timed(line, request), tag=tag or request.tag), question
+                    yield replace(self._timed(answer, request), tag=tag or request.tag), question
 
         return self.ongoing.each(self._path, requests)
 
@@ -168,6 +170,9 @@ class Responses:
         """The request with the seconds of vLLM's `--enable-per-request-metrics`, where the response has them."""
         metrics = within(line, "metrics")
         if metrics is None or any(key not in metrics for key in _TIMES_MS):
+            return request
+        if SHARED in line.values:
+            self.ongoing.findings.note(_TOGETHER)
             return request
         first_s, rest_s = (metrics.rate(key, most=1e12) / 1e3 for key in _TIMES_MS)
         if not first_s:
