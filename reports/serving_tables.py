@@ -12,7 +12,8 @@ from typing import Any
 
 from ..base.errors import counted
 from ..runs.serving import ServingAbout, ServingLog, ServingMeta
-from ..traces.workloads.arrival import PS_PER_S
+from ..traces.workloads.arrival import AT_ONCE, PS_PER_S
+from ..traces.workloads.drawn_arrivals import CLOSED
 from ..traces.workloads.summary import WorkloadSummary
 from .intervals import Interval, mean_interval
 from .page import Pictured
@@ -495,6 +496,26 @@ DRAWN_LATENCIES = {"Time to first token": "ttft_s", "Time per output token": "tp
 DRAWN_PARTS = ("p50", "p90", "p99")
 
 
+STEADY = 5  # times the mean E2E latency that a run lasts at least, for its load to count as steady
+_CLOSES = {"concurrency", "active_sessions"}  # options that make any workload a closed loop
+
+
+def short_of(runs: Iterable[MeasuredRun]) -> list[str]:
+    """A remark if open runs end before their load is steady: on the shortest, by the mean E2E latency."""
+    shortest, times = None, float(STEADY)
+    for run in runs:
+        about, latency = run.meta.about, run.metrics.e2e_s
+        is_closed = about.workload.startswith(f"{CLOSED}:") or _CLOSES & about.setting.keys()
+        if is_closed or AT_ONCE in about.notes or latency is None or not latency.mean:
+            continue
+        if run.metrics.duration_s / latency.mean < times:
+            shortest, times = about, run.metrics.duration_s / latency.mean
+    if shortest is None:
+        return []
+    took = f"{shortest.policy} served {shortest.workload} in {times:.1f} times its mean E2E latency"
+    return [f"{took}: the load was never steady, and more requests would tell more"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ServingReport(Pictured):
     """The figures of one or several runs; prints as `paceline metrics` does."""
@@ -635,6 +656,7 @@ class ServingReport(Pictured):
             if run.meta.stopped:
                 at_s = run.meta.ended_at_ps / PS_PER_S
                 remarks.append(f"{run.folder}: partial, stopped at {at_s:,.3f} s ({run.meta.stopped})")
+        remarks += short_of(runs) if self.noted else []
         if any(len(row.runs) > 1 for row in self.rows):
             remarks.append("±: 95% interval of the mean over seeds")
         return list(dict.fromkeys(remarks))

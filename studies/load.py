@@ -16,7 +16,7 @@ from ..base.terminal import Interrupts, Progress, held_interrupts, tracked
 from ..policies.chain_text import BASELINE, chains_in
 from ..reports.intervals import ONE_SEED
 from ..reports.load import AtRate, LoadComparison
-from ..reports.serving_tables import MeasuredRun, SeedRow, workload_tables
+from ..reports.serving_tables import MeasuredRun, SeedRow, short_of, workload_tables
 from ..reports.tables import Grid, Printed, table
 from ..reports.waterfall import Why
 from ..reports.waterfall_under_load import SpentUnderLoad, StepS, waterfall_under_load
@@ -31,8 +31,7 @@ from ..sim.serving.routers import RoundRobin
 from ..sim.serving.serve import INTERRUPTED, Served
 from ..traces.recording import Recording
 from ..traces.workloads import Workload, WorkloadOptions, with_options
-from ..traces.workloads.arrival import AT_ONCE
-from ..traces.workloads.drawn_arrivals import CLOSED, is_spec, parse_spec
+from ..traces.workloads.drawn_arrivals import is_spec, parse_spec
 from ..traces.workloads.summary import WorkloadSummary, summary_of
 from .compare import MOST_CELLS
 from .options import UnderLoadOptions, checked, takes
@@ -293,7 +292,7 @@ def compare_under_load(
         found = tuple(replace(one, rows=tuple(rows)) for one, rows in zip(every, known, strict=True) if rows)
         if not found:
             raise KeyboardInterrupt if interrupts.heard() else next(iter(runs.refused.values()))
-    short = short_of(setting, (run for at in found for row in at.rows for run in row.runs))
+    short = short_of(run for at in found for row in at.rows for run in row.runs)
     return LoadComparison(
         rates=found,
         why=why_of(runs, found) if asked.why else None,
@@ -303,26 +302,6 @@ def compare_under_load(
         num_missing=len(asked_rates) * sum(policy.name not in runs.refused for policy in named)
         - sum(len(one.rows) for one in found),
     )
-
-
-STEADY = 5  # times the mean E2E latency that a run lasts at least, for its load to count as steady
-
-
-def short_of(setting: ServingSetting, runs: Iterable[MeasuredRun]) -> list[str]:
-    """A remark if open runs end before their load is steady: on the shortest, by the mean E2E latency."""
-    if setting.changes.most_at_once is not None or setting.workload.startswith(f"{CLOSED}:"):
-        return []
-    lasted = [
-        (run.metrics.duration_s / spread.mean, run.meta.about)
-        for run in runs
-        if (spread := run.metrics.e2e_s) is not None and spread.mean and AT_ONCE not in run.meta.about.notes
-    ]
-    short = min((one for one in lasted if one[0] < STEADY), key=lambda one: one[0], default=None)
-    if short is None:
-        return []
-    times, about = short
-    took = f"{about.policy} served {about.workload} in {times:.1f} times its mean E2E latency"
-    return [f"{took}: the load was never steady, and more requests would tell more"]
 
 
 def policies_asked(

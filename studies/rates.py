@@ -16,12 +16,12 @@ from ..base.terminal import Progress, held_interrupts
 from ..reports.intervals import Interval, interval_or_point
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import Crossing, HighestRate, HighestRates, SeedRate, three_digits
-from ..reports.serving_tables import MeasuredRun
+from ..reports.serving_tables import MeasuredRun, short_of
 from ..traces.recording import Recording
 from ..traces.workloads.drawn_arrivals import CLOSED, KINDS
 from ..traces.workloads.drawn_sessions import SESSION_KINDS
 from .compare import MOST_CELLS
-from .load import LoadRuns, check_policies, meta_of, policies_asked, short_of
+from .load import LoadRuns, check_policies, meta_of, policies_asked
 from .options import FindRatesOptions, LoadOptions, checked, takes
 from .serving import ServingSetting, notes_on, serving_setting
 from .setting import NamedPolicy, PoliciesGiven
@@ -266,7 +266,7 @@ def find_rates(
         asked=asked.rate,
         meta=meta_of(setting),
         remarks=tuple(
-            dict.fromkeys((*notes_on(setting), *runs.notes, *short_of(setting, sustained), *without, *runs.left_out))
+            dict.fromkeys((*notes_on(setting), *runs.notes, *short_of(sustained), *without, *runs.left_out))
         ),
     )
 

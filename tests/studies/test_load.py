@@ -206,3 +206,7 @@ def test_a_run_too_short_for_steady_load_is_named():
         assert not any(told in one for one in found.remarks)
     highest = find_rates(None, ["plain"], workload=load, limits="p99_ttft < 0.03", **asked)
     assert any(told in one for one in highest.remarks)
+    once = {name: value for name, value in asked.items() if name != "seeds"}
+    assert remark in simulate(load, "plain", rate=500.0, **once).tables()[0].remarks
+    closed = simulate("closed:concurrency=60,requests=60", "plain", **once)
+    assert not any(told in one for one in closed.tables()[0].remarks)
