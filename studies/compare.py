@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..base.errors import ArgumentError, counted, innermost, is_foreign
 from ..base.terminal import Progress
@@ -120,54 +120,31 @@ def run_policies(
     """
     for policy in policies:
         built(scenarios.first.tables, policy, lossless=lossless)
-    runs, shares = dict[str, list[_Run]](), dict[str, TagShares]()
-    spent, longest = dict[str, Spent](), dict[str, Mapping[str, int]]()
-    refused: dict[str, CostRangeError] = {}
+    found, refused = dict[str, _Found](), dict[str, CostRangeError]()
     asked = [policy.name for policy in policies]
     everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
     with nullcontext() if log is None else new_folder(log) as folder, _stage(everyone, within) as progress:
         done_before = progress.done
         for index, policy in enumerate(everyone):
             progress.advance_to(done_before + index, policy.name)
-            found, wanted = list[_Run](), 1
+            is_asked = policy.name in asked
+            path = folder / f"{index:02d}-{policy.file_name}" if folder is not None and is_asked else None
             try:
-                while len(found) < wanted:
-                    progress.note(f"{policy.name}, run {len(found) + 1} of {wanted}" if found else policy.name)
-                    scenario = scenarios.at(len(found))
-                    same = [one for one in found if one.repeats(scenario)]
-                    if same:
-                        found.append(same[0])
-                        continue
-                    # Built again: what a policy learns is for its run only.
-                    run = simulate(scenario, made := built(scenario.tables, policy, lossless=lossless), policy.name)
-                    found.append(_Run(scenario, made, run))
-                    if len(found) == 1:
-                        by_tag, went, drafts = tag_shares(run), Spent.of(run), _longest_drafts(run)
-                        if folder is not None and policy.name in asked:
-                            write_run_log(run, folder / f"{index:02d}-{policy.file_name}")
-                        chance = has_chance(found[0].summary, shifted=scenarios.shifted)
-                        wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
-                    elif len(found) == 2 and not chance and found[0].shares.is_like(found[1].shares):
-                        found = found[:1]  # another order changes nothing
-                        break
-                    del run, made  # both are long
+                found[policy.name] = _runs_of(scenarios, policy, progress, lossless=lossless, log=path)
             except CostRangeError as error:
-                if not partial and policy.name in asked:
+                if not partial and is_asked:
                     raise
                 refused[policy.name] = error
-            else:
-                runs[policy.name], shares[policy.name] = found, by_tag
-                spent[policy.name], longest[policy.name] = went, drafts
         progress.advance_to(done_before + len(everyone))
     return PolicyRuns(
         asked=asked,
-        summaries={name: [one.summary for one in found] for name, found in runs.items()},
-        shares=shares,
-        by_request={name: [one.shares for one in found] for name, found in runs.items()},
-        spent=spent,
+        summaries={name: [one.summary for one in each.runs] for name, each in found.items()},
+        shares={name: each.by_tag for name, each in found.items()},
+        by_request={name: [one.shares for one in each.runs] for name, each in found.items()},
+        spent={name: each.spent for name, each in found.items()},
         refused=refused,
         sessions=sessions_of(scenarios.recording.requests),
-        beyond=_beyond_log(scenarios.recording, longest),
+        beyond=_beyond_log(scenarios.recording, {name: each.longest for name, each in found.items()}),
     )
 
 
@@ -184,8 +161,47 @@ class _Run:
         return self._repeats is not None and scenario.tables is self._tables and self._repeats(scenario.seed)
 
 
+class _Found(NamedTuple):
+    """What is kept of one policy."""
+
+    runs: Sequence[_Run]  # the first seed's first
+    # Of that one
+    by_tag: TagShares
+    spent: Spent
+    longest: Mapping[str, int]  # tokens of each member's longest draft; without members that drafted none
+
+
+def _runs_of(
+    scenarios: Scenarios, policy: NamedPolicy, progress: Progress, *, lossless: bool, log: Path | None
+) -> _Found:
+    """One policy at every seed and order of requests that gives another run; `log` takes the first one's."""
+    run, ran = _ran(scenarios.at(0), policy, lossless=lossless)
+    found = _Found([run], tag_shares(ran), Spent.of(ran), _longest_drafts(ran))
+    if log is not None:
+        write_run_log(ran, log)
+    del ran  # it is long
+    chance = has_chance(run.summary, shifted=scenarios.shifted)
+    wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
+    runs = [run]
+    while len(runs) < wanted:
+        progress.note(f"{policy.name}, run {len(runs) + 1} of {wanted}")
+        scenario = scenarios.at(len(runs))
+        same = next((one for one in runs if one.repeats(scenario)), None)
+        runs.append(same or _ran(scenario, policy, lossless=lossless)[0])
+        if len(runs) == 2 and not (same or chance) and run.shares.is_like(runs[1].shares):
+            return found  # another order changes nothing
+    return found._replace(runs=runs)
+
+
+def _ran(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> tuple[_Run, RunLog]:
+    """One run of a policy that is built for it alone, as what a policy learns is."""
+    made = built(scenario.tables, policy, lossless=lossless)
+    log = simulate(scenario, made, policy.name)
+    return _Run(scenario, made, log), log
+
+
 def _longest_drafts(log: RunLog) -> dict[str, int]:
-    """Tokens of each member's longest draft; without members that drafted none."""
+    """See `_Found`."""
     steps = log.steps
     drafted = {name: steps["drafted"][steps["level"] == level] for level, name in enumerate(log.meta["members"])}
     return {name: int(found.max()) for name, found in drafted.items() if len(found)}
