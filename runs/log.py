@@ -344,18 +344,16 @@ class RunLedger:
         *,
         reanchored: Mapping[str, int],
         divergent: Mapping[str, int],
-        times_plain: Mapping[str, float] | None = None,
     ) -> RunLog:
-        """The run log. Changes nothing, so that `times_plain` can be computed from a first one.
+        """The run log.
 
         Its columns are views of the packed rows: nothing more can be noted while they are held. `with_quality` adds the
-        quality of texts.
+        quality of texts, `with_times_plain` how seconds compare with plain decoding.
 
         Args:
             meta: what was run.
             reanchored: per request, times replay resumed on the trunk after leaving the record.
             divergent: per request, committed tokens that differ from the target's own text at their position.
-            times_plain: per request, its seconds per token over those of plain decoding, where known.
         """
         steps = _unpacked(STEP_FIELDS, self._steps)
         first, last = _first_and_last(steps, len(self._requests))
@@ -366,8 +364,7 @@ class RunLedger:
             failed, finished = self._failed.get(request_id, ("", float(last[index])))
             row = (request_id, tag, num_prompt, int(emitted[index]), arrived, admitted, float(first[index]), finished)
             counts = (reanchored.get(request_id, 0), divergent.get(request_id, 0))
-            ratio = nan if times_plain is None else times_plain.get(request_id, nan)
-            rows.append((*row, *counts, failed, self._preempted[request_id], ratio, *quality))
+            rows.append((*row, *counts, failed, self._preempted[request_id], nan, *quality))
         requests = to_columns(REQUEST_FIELDS, rows)
         return RunLog(meta=meta, ops=_unpacked(OP_FIELDS, self._ops), steps=steps, requests=requests)
 
@@ -431,6 +428,14 @@ def seconds_per_token(log: RunLog) -> dict[str, float]:
     seconds = np.bincount(request[ran], weights=_without_prompts(log)[ops[ran]], minlength=len(ids))
     tokens = np.bincount(request, weights=steps["emitted"][later], minlength=len(ids))
     return {str(ids[index]): float(seconds[index] / tokens[index]) for index in np.flatnonzero(tokens)}
+
+
+def with_times_plain(log: RunLog, plain_s: float) -> RunLog:
+    """The log with seconds per token over `plain_s`, those of plain decoding, of the requests that drafted."""
+    drafted = np.unique(log.steps["request"][log.steps["drafted"] > 0])
+    each_s, times = seconds_per_token(log), np.full(len(log.requests["request_id"]), nan)
+    times[drafted] = [each_s.get(name, nan) / plain_s for name in log.requests["request_id"][drafted].tolist()]
+    return replace(log, requests=log.requests | {"times_plain": times})
 
 
 def _without_prompts(log: RunLog) -> NDArray[np.float64]:

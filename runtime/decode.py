@@ -27,7 +27,7 @@ from ..decoding.seen import Start, prefill_before
 from ..decoding.session import Session
 from ..policies.about import Observable, StepWatch, about_of, observed_by
 from ..policies.fixed import Plain
-from ..runs.log import UNKNOWN_COUNT, RunLedger, RunLog, TextQuality, same_counts, seconds_per_token
+from ..runs.log import UNKNOWN_COUNT, RunLedger, RunLog, TextQuality, same_counts, with_times_plain
 from ..traces.contexts.columns import LOG_PROBS
 from ..traces.meta import Sampling
 from .caches import total_bytes
@@ -398,7 +398,6 @@ def decode(
         PolicyError: the policy broke the contract.
     """
     check_least("`batch`", batch, 1)
-    interrupted_at = None
     # Its caches are freed before the target alone is timed, which needs memory too.
     with TorchWorld(
         pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap
@@ -408,33 +407,43 @@ def decode(
         growth = None if rollouts is None else growth_of(rollouts, sessions, sampling.mode)
         num_paths = 1 if rollouts is None else rollouts.num_paths
         check_fit(pool, list(islice(cycle(sessions), min(batch, len(sessions) * num_paths))), world.memory)
-        with Progress("decoding", len(sessions) if growth is None else growth.num_paths, unit="requests") as progress:
-            try:
-                for num_ended in run.driver.run(sessions, batch, growth):
-                    if num_ended:
-                        progress.advance(num_ended)
-            except KeyboardInterrupt as interrupt:
-                run.driver.give_up(INTERRUPTED)
-                interrupted_at = raised_at(interrupt, installed=False) or ""
+        interrupted_at = _interrupted_at(run.driver, sessions, batch, growth)
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
-    # How prompts were rendered, which weights were fetched, and which options of the target's generation config are
-    # ignored.
-    meta |= {"chat": pool.chat is not None, "fetched": dict(pool.fetched)}
-    meta |= {"left_off": dict(pool.left_off)} if pool.left_off else {}
     interrupted = interrupted_at is not None
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
-    meta |= {"start": Start(start).value, "plain_step_s": plain_s, "interrupted": interrupted}
-    meta |= {"interrupted_at": interrupted_at} if interrupted_at else {}
-    meta |= {} if rollouts is None else {"rollouts": str(rollouts)}
+    meta |= {
+        "chat": pool.chat is not None,  # how prompts were rendered
+        "fetched": dict(pool.fetched),  # weights
+        **({"left_off": dict(pool.left_off)} if pool.left_off else {}),  # ignored options of the generation config
+        "start": Start(start).value,
+        "plain_step_s": plain_s,
+        "interrupted": interrupted,
+        **({"interrupted_at": interrupted_at} if interrupted_at else {}),
+        **({} if rollouts is None else {"rollouts": str(rollouts)}),
+    }
     log = run.ledger.finish(meta, reanchored={}, divergent={})
     if plain_s is not None:
-        speculated = set(log.requests["request_id"][np.unique(log.steps["request"][log.steps["drafted"] > 0])])
-        times = {name: each_s / plain_s for name, each_s in seconds_per_token(log).items() if name in speculated}
-        log = run.ledger.finish(meta, reanchored={}, divergent={}, times_plain=times)
+        log = with_times_plain(log, plain_s)
     if growth is not None:
         return tuple(_path_outputs(pool, growth, stop, run.driver.failed)), log
     outputs = [_output(pool, session, stop, run.driver.failed) for session in sessions]
     return tuple(output for output in outputs if output is not None), log
+
+
+def _interrupted_at(
+    driver: Driver, sessions: Sequence[Session], batch: int, growth: RolloutGrowth | None
+) -> str | None:
+    """Answer all requests; None, or where an interrupt ended that: the line of a policy's file, "" in any other."""
+    total = len(sessions) if growth is None else growth.num_paths
+    with Progress("decoding", total, unit="requests") as progress:
+        try:
+            for num_ended in driver.run(sessions, batch, growth):
+                if num_ended:
+                    progress.advance(num_ended)
+        except KeyboardInterrupt as interrupt:
+            driver.give_up(INTERRUPTED)
+            return raised_at(interrupt, installed=False) or ""
+    return None
 
 
 def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], RunLog]:

@@ -265,9 +265,7 @@ def find_rates(
         crossings=crossings,
         asked=asked.rate,
         meta=meta_of(setting),
-        remarks=tuple(
-            dict.fromkeys((*notes_on(setting), *runs.notes, *short_of(sustained), *without, *runs.left_out))
-        ),
+        remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *short_of(sustained), *without, *runs.left_out))),
     )
 
 

@@ -21,6 +21,7 @@ from paceline.runs.log import (
     added_seconds,
     seconds_per_token,
     to_columns,
+    with_times_plain,
     write_run_log,
 )
 from paceline.sim.recorded import recorded_pool
@@ -152,8 +153,8 @@ def admitted(*request_ids):
     return ledger
 
 
-def finished(ledger, **options):
-    return ledger.finish(META, reanchored={}, divergent={}, **options)
+def finished(ledger):
+    return ledger.finish(META, reanchored={}, divergent={})
 
 
 def test_a_failed_request_has_a_row():
@@ -177,10 +178,12 @@ def test_a_failure_has_a_reason_and_preemptions_are_counted():
         ledger.note_failed("r0", "", 1.0)
     for request_id in ("r2", "r0", "r2"):
         ledger.note_preempted(request_id)
-    log = finished(ledger, times_plain={"r0": 1.5, "gone": 2.0})
+    log = finished(ledger)
     assert log.requests["preempted"].tolist() == [1, 0, 2]
-    assert [str(times) for times in log.requests["times_plain"].tolist()] == ["1.5", "nan", "nan"]
-    assert all(map(math.isnan, finished(ledger).requests["times_plain"]))
+    assert all(map(math.isnan, log.requests["times_plain"]))
+
+
+NAMES = ("r0", "r1", "r2", "r3")
 
 
 def naive(log):
@@ -227,16 +230,23 @@ def naive_seconds(log):
     )
 )
 def test_seconds_per_token_of_any_steps(steps):
-    ledger = admitted("r0", "r1", "r2", "r3")
+    ledger = admitted(*NAMES)
     for number, (verify, rows) in enumerate(steps):
         ledger.note_op(OpRecord(verify, int(verify), len(rows), 1, 1, float(number), 0.25 * (number + 1)))
         for request, emitted in rows:
-            ledger.note_step(StepRecord(f"r{request}", verify, int(verify), 0, 0, 0, 0, 0, emitted, 0, number + 1.0))
+            drafted = 0 if verify else emitted
+            ledger.note_step(
+                StepRecord(f"r{request}", verify, int(verify), 0, drafted, 0, 0, 0, emitted, 0, number + 1.0)
+            )
             if emitted == 2:
                 ledger.note_step(StepRecord(f"r{request}", COMMIT, 1, 0, 0, 0, 0, 0, 1, 0, number + 1.0))
     log = finished(ledger)
     assert set(log.steps["kind"].tolist()) <= {0, 1, COMMIT}
-    assert seconds_per_token(log) == pytest.approx(naive(log))
+    assert seconds_per_token(log) == pytest.approx(each_s := naive(log))
+    drafting = {f"r{request}" for verify, rows in steps for request, emitted in rows if emitted and not verify}
+    times = {name: each_s[name] / 0.5 if name in each_s and name in drafting else math.nan for name in NAMES}
+    found = with_times_plain(log, 0.5).requests["times_plain"].tolist()
+    assert dict(zip(NAMES, found, strict=True)) == pytest.approx(times, nan_ok=True)
 
 
 # Operations that run at the same time.
