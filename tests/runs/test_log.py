@@ -241,8 +241,9 @@ def test_seconds_per_token_of_any_steps(steps):
             if emitted == 2:
                 ledger.note_step(StepRecord(f"r{request}", COMMIT, 1, 0, 0, 0, 0, 0, 1, 0, number + 1.0))
     log = finished(ledger)
+    each_s = naive(log)
     assert set(log.steps["kind"].tolist()) <= {0, 1, COMMIT}
-    assert seconds_per_token(log) == pytest.approx(each_s := naive(log))
+    assert seconds_per_token(log) == pytest.approx(each_s)
     drafting = {f"r{request}" for verify, rows in steps for request, emitted in rows if emitted and not verify}
     times = {name: each_s[name] / 0.5 if name in each_s and name in drafting else math.nan for name in NAMES}
     found = with_times_plain(log, 0.5).requests["times_plain"].tolist()

@@ -226,7 +226,7 @@ def _timed(file: Responses, meta: Fields, request: RoundsRequest | None) -> Roun
 
 
 def _span(meta: Fields) -> tuple[float, float] | None:
-    """(begin, end) of an answer, None if unknown; raises TraceFormatError for a stamp or a latency that is no number."""
+    """(begin, end) of an answer, None if unknown; raises TraceFormatError for a broken stamp or latency."""
     if _SENT not in meta or _LATENCY not in meta:
         return None
     sent = meta.rate(_SENT, most=_LONGEST_MS)

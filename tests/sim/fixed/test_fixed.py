@@ -286,13 +286,13 @@ def test_rounds_are_walked_and_nobody_is_asked_twice():
     assert len(policy.asked) == len(set(policy.asked)) <= 6
 
 
-def why(policy, tables=SMALL, cost=None, batch=2, decide_s=DecideSeconds.of_step(0.0)):
+def why(policy, tables=SMALL, cost=None, batch=2, decide_s=None):
     asked = AskedInStep(
         policy=make_policy(policy, tables.pool),
         name=policy,
         setting=RunSetting(cost=cost or easy_cost(tables.trace), batch=batch),
         prefill_before=(True,) * len(tables.pool.members),
-        decide_s=decide_s,
+        decide_s=decide_s or DecideSeconds.of_step(0.0),
     )
     return tables.in_step.why_looped(asked)
 
