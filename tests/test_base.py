@@ -34,7 +34,7 @@ from paceline.traces import open_recording
 from paceline.traces.importers.formats import choose_format, format_named, format_names
 from paceline.traces.meta import WIDTHS
 from paceline.traces.shapes import FORMATS, KV_WIDTHS, preset_names
-from paceline.traces.shapes_given import given_shapes, read_hub_config
+from paceline.traces.shapes_given import given_shapes
 from paceline.traces.workloads import open_workload
 from paceline.traces.workloads.drawn_arrivals import KINDS
 from paceline.traces.workloads.drawn_sessions import SESSION_KINDS
@@ -311,7 +311,7 @@ def config(**changes):
 
     def read(name):
         Path("config.json").write_text(json.dumps(LLAMA | changes).replace("NAME", name))
-        read_hub_config(Path("config.json"), "target")
+        given_shapes(["target=config.json"], "target")
 
     return read
 

@@ -31,7 +31,7 @@ from paceline.traces import TraceFormatError
 from paceline.traces.contexts.meta import TrieMeta
 from paceline.traces.folder import read_meta
 from paceline.traces.importers import read_recording
-from paceline.traces.shapes_given import given_shapes, read_hub_config
+from paceline.traces.shapes_given import given_shapes
 from paceline.traces.workloads import open_workload
 
 from .pairs import pairs
@@ -154,7 +154,7 @@ def written(folder, name, text):
 
 
 READERS = {
-    "a model's config": ("config.json", lambda path: read_hub_config(path, "target")),
+    "a model's config": ("config.json", lambda path: given_shapes([f"target={path}"], "target")),
     "shapes": ("models.json", lambda path: given_shapes([str(path)], "target")),
     "costs": ("costs.json", lambda path: read_cost_file(path, ("target",))),
     "an acceptance head": ("head.json", lambda path: read_head(str(path))),
@@ -182,10 +182,10 @@ def test_every_reader_of_json_answers_deep_nesting_with_one_line(tmp_path, name,
 
 def test_constants_of_configs_and_workloads_that_nobody_reads(tmp_path):
     path = written(tmp_path, "config.json", json.dumps({**CONFIG, "time_step_limit": [0.0, float("inf")]}))
-    assert read_hub_config(path, "target").layers == 2
+    assert given_shapes([f"target={path}"], "target")[0].layers == 2
     written(tmp_path, "config.json", json.dumps({**CONFIG, "hidden_size": float("inf")}))
     with pytest.raises(TraceFormatError, match=r"hidden_size: must be a whole number .*, got inf"):
-        read_hub_config(path, "target")
+        given_shapes([f"target={path}"], "target")
     line = {"arrives_s": float("nan"), "prompt_tokens": 3, "output_tokens": 2}
     with pytest.raises(TraceFormatError, match=r"arrives_s: must be .*, got nan"):
         list(open_workload(written(tmp_path, "w.jsonl", json.dumps(line))))

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -140,33 +140,12 @@ _KNOWN = (*(name for family in _TYPES.values() for name in family.names), *_DRAF
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-def read_hub_config(path: Path, name: str) -> ModelInfo:
-    """The shape of a member by a config, or a folder that holds one; only local files are read.
-
-    Raises:
-        TraceFormatError: a file that is not a config, or one from which the shape does not follow.
-    """
-    return _config(path).shape(name)
-
-
-def read_hub_decoder(path: Path, *, in_parallel: bool = False) -> DecoderShape | None:
-    """The decoder of a config; None for a head, or another drafter for a target.
-
-    With `in_parallel` the config may have keys of parallel drafting. Raises as `read_hub_config`.
-    """
-    config = _config(path)
-    return config.whole(in_parallel=in_parallel) if config.kind == "" else None
-
-
-def _config(path: Path) -> "_Config":
-    file = path / CONFIG if path.is_dir() else path
-    return _Config(file, checked_config(file, TraceFormatError))
-
-
 class _Config:
-    """The keys of a config, checked as they are read."""
+    """The config in a file, or in a folder, checked as its keys are read; raises TraceFormatError."""
 
-    def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path) -> None:
+        path = path / CONFIG if path.is_dir() else path
+        content = checked_config(path, TraceFormatError)
         parts = (content.get("text_config"), content.get("transformer_layer_config"))
         self._path = path
         self._whole = content
@@ -197,7 +176,7 @@ class _Config:
             raise self._error(key, rule, self._count(key))
 
     def whole(self, *, in_parallel: bool = False) -> DecoderShape:
-        """A model that is not a drafter for a target; see `read_hub_decoder`."""
+        """A model that is not a drafter for a target; with `in_parallel` it may have keys of parallel drafting."""
         if not in_parallel:
             self._refuse_parallel("it drafts in parallel, how many tokens you have to say: NAME=CONFIG@block=TOKENS")
         decoder = quantised_decoder(self.decoder(), self._path, self._whole)
@@ -523,34 +502,26 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
         TraceFormatError: a file that breaks its format.
         ValueError: a text of another form, an unknown preset, or a member named twice; one line.
     """
-    given = list(_given_by(texts, target))
-    texts_of = [each for each in given if isinstance(each, _Given)]
-    listed = [
-        each if isinstance(each, ModelInfo) else each.config()
-        for each in given
-        if isinstance(each, ModelInfo) or each.is_file
-    ]
-    named = [each for each in texts_of if not each.is_file]
-    names = [*(each.name for each in named), *(shape.name for shape in listed)]
+    return _shapes_of(_given_by(texts, target), target)
+
+
+def _shapes_of(given: "Sequence[ModelInfo | _Given]", target: str) -> tuple[ModelInfo, ...]:
+    """Those of files first; raises as `given_shapes`."""
+    texts, names = [each for each in given if isinstance(each, _Given)], [each.name for each in given]
     for name in repeated(names):
         raise ArgumentError(f"`models` must give each member one shape, got {name!r} twice")
-    base = next((each.decoder() for each in texts_of if each.name == target), None)
+    base = next((each.decoder() for each in texts if each.name == target), None)
     if base is None and target not in names:
         base = presets().get(model_called(target) or "")
-    shapes = (*listed, *(each.preset(base) for each in named))
+    files_first = sorted(given, key=lambda each: isinstance(each, _Given) and each.config is None)
+    shapes = tuple(each if isinstance(each, ModelInfo) else each.shape(base) for each in files_first)
     whole = next((shape for shape in shapes if shape.name == target), None if base is None else base.info(target))
-    if whole is not None:
-        for each in texts_of:
-            each.check_reads(whole)
+    for each in texts:
+        if whole is not None and each.config is not None:
+            each.config.check_reads(whole)
     if any(shape.name == target and shape.draft_block is not None for shape in shapes):
         raise ArgumentError(f"`models` must give {target} no block: it is the target, and drafts nothing")
     return shapes
-
-
-def given_decoders(texts: Sequence[str], target: str) -> dict[str, DecoderShape]:
-    """Decoders of given models, by member; without heads and shapes of a list. Arguments as `given_shapes`."""
-    given = [each for each in _given_by(texts, target) if isinstance(each, _Given)]
-    return {each.name: decoder for each in given if (decoder := each.decoder()) is not None}
 
 
 def asked_shapes(
@@ -562,67 +533,58 @@ def asked_shapes(
 
     Raises as `given_shapes` and `derived_submodels`, and ArgumentError for an unknown member.
     """
-    shapes = given_shapes(texts, target)
+    given = _given_by(texts, target)
+    shapes = _shapes_of(given, target)
     unknown = [shape.name for shape in shapes if shape.name not in members]
     if unknown:
         raise ArgumentError(f"`models` must name members of the recording ({', '.join(members)}), got {unknown[0]!r}")
-    decoders = given_decoders(texts, target)
+    known = {each.name: each.decoder() for each in given if isinstance(each, _Given)}
+    decoders = {name: decoder for name, decoder in known.items() if decoder is not None}
     return shapes, derived_submodels(recorded, shapes, decoders), tuple(decoders.values())
 
 
-def _given_by(texts: Sequence[str], target: str) -> Iterator["ModelInfo | _Given"]:
+def _given_by(texts: Sequence[str], target: str) -> "list[ModelInfo | _Given]":
+    given: list[ModelInfo | _Given] = []
     for text in texts:
         if "=" not in text and _is_file(text):
-            yield from _shapes(text)
+            given += _shapes(text)
             continue
         is_named = "=" in text.partition("@")[0]  # else it is a shape, perhaps with options after @
         name, _, source = text.partition("=") if is_named else (target, "", text)
         if not name or not source:
             raise ArgumentError(f"`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got {text!r}")
-        yield _given(text, name, source)
+        given.append(_given(text, name, source))
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
     name: str
     source: str  # preset, head or path
+    config: _Config | None  # of the path
     weights: str = ""  # format of its weights, of `FORMATS`; "" is the source's own
     kv_dtype: str = ""  # of its keys and values, of `KV_WIDTHS`; "" is the source's own
     block: int | None = None  # most tokens in a forward of a draft model that writes a whole draft at once
 
-    @property
-    def is_file(self) -> bool:
-        return _is_file(self.source)
+    def decoder(self) -> DecoderShape | None:
+        """Its decoder; None for a head, or where unknown."""
+        if self.config is None:
+            found = None if head_called(self.source) else presets().get(model_called(self.source) or "")
+        else:
+            found = self.config.whole(in_parallel=self.block is not None) if self.config.kind == "" else None
+        return None if found is None else self._served(found)
 
-    def config(self) -> ModelInfo:
+    def shape(self, target: DecoderShape | None) -> ModelInfo:
+        """The shape of its source; a head without a model's name is for the target."""
         decoder = self.decoder()
         if decoder is not None:
             return self._info(decoder)
-        if self.weights or self.kv_dtype or self.block is not None:
-            raise ArgumentError(
-                f"`models` {self.name}={self.source} must be without @: it is a drafter of its own kind"
-            )
-        return read_hub_config(Path(self.source), self.name)
-
-    def check_reads(self, target: ModelInfo) -> None:
-        """Raise TraceFormatError for the config of a drafter that reads states of another width than the target's."""
-        if self.is_file:
-            _config(Path(self.source)).check_reads(target)
-
-    def decoder(self) -> DecoderShape | None:
-        """Its decoder; None for a head, or where unknown."""
-        if self.is_file:
-            found = read_hub_decoder(Path(self.source), in_parallel=self.block is not None)
-        else:
-            found = None if head_called(self.source) else presets().get(model_called(self.source) or "")
-        return None if found is None else self._served(found)
-
-    def preset(self, target: DecoderShape | None) -> ModelInfo:
-        """The shape of its source; a head without a model's name is for the target."""
-        decoder, kind, model = self.decoder(), head_called(self.source), model_called(self.source)
-        if decoder is not None:
-            return self._info(decoder)
         called = f"`models` {self.name}={self.source}"
+        if self.config is not None:
+            if self.weights or self.kv_dtype or self.block is not None:
+                raise ArgumentError(f"{called} must be without @: it is a drafter of its own kind")
+            return self.config.shape(self.name)
+        kind, model = head_called(self.source), model_called(self.source)
         if kind is None:
             known = known_are(self.source, preset_names(), where=SHAPES_PAGE)
             raise ArgumentError(f"`models` must be a config.json or a preset ({known}), got {self.source!r}")
@@ -655,7 +617,7 @@ class _Given:
 def _given(text: str, name: str, source: str) -> _Given:
     """Parse a text: a source, and after `@` how it is served."""
     if "@" not in source or _is_file(source):
-        return _Given(name=name, source=source)
+        return _Given(name=name, source=source, config=_config(source))
     source, _, ways = source.rpartition("@")
     said: dict[str, str] = {}
     for way in ways.split(","):
@@ -671,10 +633,15 @@ def _given(text: str, name: str, source: str) -> _Given:
     return _Given(
         name=name,
         source=source,
+        config=_config(source),
         weights=said.get("weights", ""),
         kv_dtype=said.get("kv", ""),
         block=None if block is None else int(block),
     )
+
+
+def _config(source: str) -> _Config | None:
+    return _Config(Path(source)) if _is_file(source) else None
 
 
 def _is_file(text: str) -> bool:

@@ -12,7 +12,7 @@ from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.model_info import experts_of, model_info
 from paceline.runtime.recording.recorder import record
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.shapes_given import read_hub_config
+from paceline.traces.shapes_given import given_shapes
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from .model_types import HEADS, tiny_config, write_models, write_pool
@@ -88,7 +88,7 @@ def test_a_config_that_transformers_saved_says_what_the_model_says(tmp_path, mod
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     model.config.architectures = [type(model).__name__]  # as `model.save_pretrained` writes it
     model.config.save_pretrained(tmp_path)
-    said = read_hub_config(tmp_path, "target")
+    said = given_shapes([f"target={tmp_path}"], "target")[0]
     assert said == model_info(describe_model("target", "model", model, None))
     assert said == model_info(describe_model("target", "model", on_meta(config), None))
     assert said.parameters == sum(weight.numel() for weight in on_meta(config).parameters())
@@ -158,7 +158,7 @@ def test_a_recorded_mixture_has_the_experts_of_its_config(tmp_path):
         out=tmp_path / "x.trace",
     )
     slim, draft, target = recording.meta.models
-    said = read_hub_config(tmp_path / "target", "target").model_copy(update={"dtype": "float32"})
+    said = given_shapes([f"target={tmp_path / 'target'}"], "target")[0].model_copy(update={"dtype": "float32"})
     assert target.experts == draft.experts == said.experts
     assert (target.parameters, target.layers) == (said.parameters, said.layers)
     assert (slim.experts.layers, slim.experts.parameters) == (said.experts.layers - 1, said.experts.parameters)

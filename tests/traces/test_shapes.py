@@ -10,7 +10,6 @@ from paceline.traces import ModelInfo
 from paceline.traces.meta import DraftBlock
 from paceline.traces.shapes import (
     HEADS,
-    derived_submodels,
     head_called,
     head_of,
     model_called,
@@ -19,7 +18,7 @@ from paceline.traces.shapes import (
     preset_names,
     presets,
 )
-from paceline.traces.shapes_given import given_decoders, given_shapes
+from paceline.traces.shapes_given import asked_shapes, given_shapes
 
 from .test_shapes_given import LLAMA, QWEN_MOE, written
 
@@ -251,7 +250,7 @@ POOL = (shape("thin", 1, "slim"), shape("slim", 6, "target"), shape("mid", 3), s
 
 
 def derived(*texts, recorded=POOL):
-    found = derived_submodels(recorded, given_shapes(texts, "target"), given_decoders(texts, "target"))
+    _, found, _ = asked_shapes(texts, "target", ["target", *(shape.name for shape in recorded)], recorded)
     return {each.shape.name: each for each in found}
 
 
