@@ -28,6 +28,7 @@ class Pool:
     Attributes:
         members, names: in level order.
         target_level: the number of members less one.
+        num_free: model-free members, which come first.
         feature_level: of the member that reads the target's states; None if there is none.
 
     Raises:
@@ -35,7 +36,7 @@ class Pool:
             every model, or several members, or the target, that read the target's states.
     """
 
-    __slots__ = ("_levels", "feature_level", "members", "names", "target_level")
+    __slots__ = ("_levels", "feature_level", "members", "names", "num_free", "target_level")
 
     def __init__(self, members: tuple[Member, ...]) -> None:
         names = tuple(member.name for member in members)
@@ -51,6 +52,7 @@ class Pool:
         readers = [level for level, member in enumerate(members) if member.from_features]
         if len(readers) > 1 or len(names) - 1 in readers:
             raise ValueError(f"one member below the target may read its states, got {[names[at] for at in readers]}")
+        self.num_free = sum(free)
         self.feature_level = readers[0] if readers else None
         self.members = members
         self.names = names

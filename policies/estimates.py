@@ -184,7 +184,7 @@ class PerformanceProfiler:
     def __init__(self, pool: Pool, costs: str | None = None, *, memory: int = 16, moved: float = 0.05) -> None:
         self._memory, self._moves = memory, moved
         self.stated = None if costs is None else MemberSeconds(pool, costs)
-        self.num_lookups = sum(member.model_free for member in pool.members)
+        self.num_lookups = pool.num_free
         self._names = pool.names
         self._prompts = self._prompt_tokens = self._budget_tokens = 0
         self._answers = self._answer_tokens = 0

@@ -168,13 +168,13 @@ class TriesInStep(InStepReplay):
     """See `InStepReplay`: rounds are walked in the tries."""
 
     def __init__(self, tables: TrieTables) -> None:
-        super().__init__(tables.pool, tables.num_free)
+        super().__init__(tables.pool)
         self._tables = tables
 
     def _play(self, asked: AskedInStep) -> Played | None:
         setting = asked.setting
         world = self._tables.world(setting.cost, seed=setting.seed, strict=setting.strict)
-        automaton = Automaton(Fixed(asked.policy, asked.name, self._pool), self._num_free)
+        automaton = Automaton(Fixed(asked.policy, asked.name, self._pool))
         walk = TrieWalk(automaton, world)
         leads, before = array("i"), array("i")  # of each step its number, and tokens committed before its round
         requests, ends = list[tuple[str, str, int]](), list[int]()

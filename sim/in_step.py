@@ -80,10 +80,10 @@ class AskedInStep:
 
 
 class InStepReplay(ABC):
-    """Replays a recording in step, and keeps played steps; `num_free` counts model-free members, which come first."""
+    """Replays a recording in step, and keeps played steps."""
 
-    def __init__(self, pool: Pool, num_free: int) -> None:
-        self._pool, self._num_free = pool, num_free
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self._played: list[tuple[Policy, tuple[Any, ...], Played]] = []
         # By id of the cost, which is kept so that its id stays unique; the latest ones.
         self._priced: dict[int, tuple[CostModel, dict[tuple[int, ...], float]]] = {}
@@ -187,7 +187,7 @@ class InStepReplay(ABC):
             own = np.flatnonzero((steps["kind"] == DRAFT) & (steps["level"] == drafter))
             drafts = _Drafts(op[own], *(steps[name][own] for name in ("new", "held", "drafted")))
             terms = cost.draft_terms(names[drafter])
-            if drafter < self._num_free:
+            if drafter < self._pool.num_free:
                 seconds[ops] = [cost.lookups_s(count) for count in rows[ops].tolist()]
             elif terms is not None and terms.per_token_s is not None:  # a draft in one forward, as wide as the draft
                 longest = np.maximum.reduceat(steps["drafted"], first)[ops]

@@ -26,8 +26,7 @@ class RoundsWorld(RoundAnswers, RecordedWorld):
     """
 
     def __init__(self, *, trace: RoundsRecording, pool: Pool, cost: CostModel, hazard: Hazard | None) -> None:
-        num_free = len(pool.members) - len(trace.meta.drafters) - 1
-        super().__init__(trace=trace, num_free=num_free, hazard=hazard)
+        super().__init__(trace=trace, num_free=pool.num_free, hazard=hazard)
         self._recording, self._pool = trace, pool
         by_rounds = cost.knows_rounds
         self._charges = RoundCharges(cost, pool, trace.meta, self._open) if by_rounds else Charges(cost, pool)
@@ -68,9 +67,8 @@ class RoundsTables:
         windows = {drafter.name: trace.window(drafter) for drafter in trace.meta.drafters}
         self.default_policies = tuple(policies_at_windows(self.pool, windows))
         self._fitted = Hazard(trace)
-        self._num_free = len(self.pool.members) - len(trace.meta.drafters) - 1
         ours = type(self) is RoundsTables  # a subclass may answer otherwise
-        self.in_step = RoundsInStep(trace, self.pool, self._num_free, self._fitted) if ours else None
+        self.in_step = RoundsInStep(trace, self.pool, self._fitted) if ours else None
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """See `ReplayTables`; the target, and lookups, wait for the prefill if every drafter did."""
@@ -78,7 +76,7 @@ class RoundsTables:
             return prefill_before(start, self.pool)
         drafters = self.trace.meta.drafters
         every = all(drafter.prefilled for drafter in drafters)
-        return (*(every,) * self._num_free, *(drafter.prefilled for drafter in drafters), every)
+        return (*(every,) * self.pool.num_free, *(drafter.prefilled for drafter in drafters), every)
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
         """See `ReplayTables`; draws are keyed, so that an oracle sees its run's draws, unless that is strict."""
@@ -103,4 +101,4 @@ class RoundsTables:
     def answers(self, *, seed: int, strict: bool) -> RoundAnswers:
         """See `ReplayTables`."""
         hazard = None if strict else self._fitted.reseeded(seed)
-        return RoundAnswers(trace=self.trace, num_free=self._num_free, hazard=hazard)
+        return RoundAnswers(trace=self.trace, num_free=self.pool.num_free, hazard=hazard)

@@ -44,8 +44,8 @@ def drafter_of(policy: Policy, pool: Pool) -> tuple[int, int] | None:
 class RoundsInStep(InStepReplay):
     """See `InStepReplay`; `fitted` is reseeded for each seed."""
 
-    def __init__(self, trace: RoundsRecording, pool: Pool, num_free: int, fitted: Hazard) -> None:
-        super().__init__(pool, num_free)
+    def __init__(self, trace: RoundsRecording, pool: Pool, fitted: Hazard) -> None:
+        super().__init__(pool)
         self._trace, self._fitted = trace, fitted
         self._requests = {request.request_id: request for request in trace.requests}
         self._most_decided = MOST_DECIDED // sum(max(one.num_tokens.values()) for one in trace.requests)  # seeds
@@ -81,7 +81,7 @@ class RoundsInStep(InStepReplay):
         name = self._pool.names[level] if window else ""
         for request, decisions in zip(self._trace.requests, known, strict=True):
             state = self._begun(request, waits=asked.waits).anew()
-            emitted = _play_request(state, drafts, level - self._num_free, name, window, decisions, rows)
+            emitted = _play_request(state, drafts, level - self._pool.num_free, name, window, decisions, rows)
             requests.append((request.request_id, request.tag, len(state.prompt)))
             ends.append(len(rows) // len(ROUND))
             divergent[request.request_id] = abs(state.num_tokens - emitted)

@@ -162,7 +162,7 @@ class Lead:
 
 
 class Automaton:
-    """States, steps and rounds, made when reached; `num_free` counts model-free members, which come first in the pool.
+    """States, steps and rounds, made when reached.
 
     Attributes:
         leads: all leads so far.
@@ -170,9 +170,8 @@ class Automaton:
         prefilled: the lead of the prefill, in which the target reads the prompt and writes the first token.
     """
 
-    def __init__(self, fixed: Fixed, num_free: int) -> None:
+    def __init__(self, fixed: Fixed) -> None:
         self._fixed = fixed
-        self._num_free = num_free
         self._target = fixed.pool.target_level
         self._states: dict[tuple[object, ...], Pending] = {}
         self._steps: dict[tuple[object, ...], tuple[Draft | Verify, int]] = {}
@@ -199,7 +198,7 @@ class Automaton:
         if not window:
             unjudged = (index for index, judge in enumerate(state.judges) if judge < level)
             first = 0 if level == self._target else next(unjudged, first)
-        walked = level >= self._num_free and not (isinstance(step, Draft) and step.stop is not None)
+        walked = level >= self._fixed.pool.num_free and not (isinstance(step, Draft) and step.stop is not None)
         found = Due(state, step, level, window, first, walked)
         if has_room:
             state.open = found
@@ -277,7 +276,7 @@ class Automaton:
         state, level = due.state, due.level
         drafters, judges = state.drafters + (level,) * drafted, state.judges + (level,) * drafted
         cached = state.cached
-        if drafted and level >= self._num_free:
+        if drafted and level >= self._fixed.pool.num_free:
             cached = _replaced(cached, level, len(judges) - 1)
         return self._state(drafters, judges, cached, found_nothing=not drafted)
 
@@ -592,7 +591,7 @@ class FixedRounds:
         if not decides_by_pending(policy):
             raise ValueError(f"policy {name} does not say that pending tokens alone decide (About.by_pending)")
         self._pool, self._answers = pool, answers
-        self._automaton = Automaton(Fixed(policy, name, pool), answers.num_free)
+        self._automaton = Automaton(Fixed(policy, name, pool))
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._num_kept = 0

@@ -57,7 +57,7 @@ class Copies:
     """
 
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
-        self._model = pool.names[sum(member.model_free for member in pool.members) - 1]
+        self._model = pool.names[pool.num_free - 1]
         self._target = pool.target
         self._most = options.most
         self._takes_own = options.takes("lookups")

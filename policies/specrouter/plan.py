@@ -70,7 +70,7 @@ class Planner:
     def __init__(self, pool: Pool, options: RouterOptions, survival: Survival, constants: RouterConstants) -> None:
         self._pool = pool
         self._survival = survival
-        self._front = sum(member.model_free for member in pool.members) - 1  # that copies; -1: none
+        self._front = pool.num_free - 1  # that copies; -1: none
         self._most = options.most
         self._ladder = constants.ladder_tokens
         self._fixed = options.stop == "window"
@@ -296,7 +296,7 @@ class Selector(ABC):
         self._pool = pool
         self._judges = [member.verifies for member in pool.members]
         # The largest member that copies; -1: none.
-        self._front = sum(member.model_free for member in pool.members) - 1
+        self._front = pool.num_free - 1
         self._choices: dict[str | None, Choice] = {}
 
     def plan(self, tag: str, num_rows: int) -> Plan:
