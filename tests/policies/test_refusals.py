@@ -226,7 +226,6 @@ REFUSED = [
     ("draft:4", "it must end in the target, target, without a window"),
     ("draft:4/target,window=3", "a bare chain takes no options"),
     ("adaptive:most=8", "options come after a comma, as in adaptive,most=8"),
-    ("draft/target", "'draft' needs a window"),
     ("specdec++,head=nowhere.json", "head nowhere.json: cannot be read: No such file or directory"),
     ("no_such_file.py:Mine", "no file no_such_file.py"),
     ("no.such.module:Mine", "importing 'no.such.module' raised ModuleNotFoundError"),

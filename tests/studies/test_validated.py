@@ -701,7 +701,6 @@ def test_what_cannot_be_replayed_is_refused_by_name(observed_runs):
 )
 def test_options_that_do_not_go_together(observed_runs, options, said):
     assert said in refused("validate", "--observed", observed_runs / "b", *options)
-    assert refused("validate", "--calibrate", observed_runs / "a") == "--calibrate goes with --observed"
     assert refused("validate", "--cluster", "h100") == "--trace must be given, except with --observed"
 
 
