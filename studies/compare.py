@@ -3,7 +3,6 @@
 Also the further parts of a comparison: figures by tag, regret against oracles, and figures of another device.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..base.errors import ArgumentError, counted, innermost, is_foreign
+from ..base.errors import ArgumentError, counted, innermost, is_foreign, repeated
 from ..base.terminal import Progress
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -285,7 +284,7 @@ def swept(
 ) -> Sweep:
     """As `sweep`, as a part of the stage `within`, which shows each policy; None: a stage of its own."""
     batches = asked.batches
-    twice = [batch for batch, count in Counter(batches).items() if count > 1]
+    twice = repeated(batches)
     if twice or not batches:
         raise ArgumentError(f"`batches` {twice[0]} is given twice" if twice else "`batches` must hold one, got none")
     if asked.on is not None:

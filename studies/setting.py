@@ -1,6 +1,5 @@
 """The setting of a study: the recording, seconds, scenarios by seed, and named policies, built again for each run."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import ref
 
-from ..base.errors import ArgumentError, check_within, counted
+from ..base.errors import ArgumentError, check_within, counted, repeated
 from ..base.files import recording_path
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
@@ -192,7 +191,7 @@ def named_policies(given: PoliciesGiven) -> list[NamedPolicy]:
         ours = own_policies().get(policy.name)
         if ours is not None and policy.made_by is not ours:  # the baseline and oracles are known by their names
             raise ArgumentError(f"`policies` must leave the name {policy.name} to paceline's own policy of that name")
-    twice = [name for name, count in Counter(policy.name for policy in found).items() if count > 1]
+    twice = repeated(policy.name for policy in found)
     if twice:
         raise ArgumentError(f"`policies` {twice[0]} is given twice")
     return found
