@@ -25,25 +25,54 @@ WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Units that multiply numbers narrower than these.
 Arithmetic = Literal["fp8", "fp4", "int8"]
 
+# Names appear in chains (`draft:4/target`) and in column names, so they have no separator of either.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+TITLE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
+# Bounds: counts of a shape fit 64 bits, and sums and quotients of seconds are finite.
+MOST_COUNT = 2**63 - 1
+MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
+LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
 
-class Experts(BaseModel):
+
+class Record(BaseModel):
+    """Base of the records in `meta.json`: frozen, unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SparseRecord(Record):
+    """A record some of whose keys are not written where empty, as older versions did not have them."""
+
+    _unwritten: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        whole: dict[str, Any] = written(self)
+        return {key: value for key, value in whole.items() if key not in self._unwritten or getattr(self, key)}
+
+
+def check_at_most(record: BaseModel, part: str, whole: str) -> None:
+    """Raises ValueError for a record whose field `part` is more than its field `whole`."""
+    some, most = getattr(record, part), getattr(record, whole)
+    if some > most:
+        raise ValueError(f"{part} must be at most {whole}, {most}, got {some}")
+
+
+class Experts(Record):
     """Feed-forward parts of a model, of which each token uses a few: a mixture of experts.
 
     Letters: E experts of a layer, k of them for each token. Shared experts, which every token uses, are not counted
     here.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    number: int = Field(ge=2, le=2**31 - 1)  # E, >= 2
-    per_token: int = Field(ge=1, le=2**31 - 1)  # k, 1 to E
-    layers: int = Field(ge=1, le=2**31 - 1)  # that have experts, >= 1
-    parameters: int = Field(ge=1, le=2**63 - 1)  # of one expert in one layer, >= 1
+    number: int = Field(ge=2, le=MOST)  # E, >= 2
+    per_token: int = Field(ge=1, le=MOST)  # k, 1 to E
+    layers: int = Field(ge=1, le=MOST)  # that have experts, >= 1
+    parameters: int = Field(ge=1, le=MOST_COUNT)  # of one expert in one layer, >= 1
 
     @model_validator(mode="after")
     def _some_of_all(self) -> "Experts":
-        if self.per_token > self.number:
-            raise ValueError(f"per_token must be at most number, {self.number}, got {self.per_token}")
+        check_at_most(self, "per_token", "number")
         return self
 
     @property
@@ -67,29 +96,12 @@ class Experts(BaseModel):
         return -self.number * expm1(num_tokens * log1p(-self.per_token / self.number))
 
 
-class Record(BaseModel):
-    """Base of the records in `meta.json`: frozen, unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SparseRecord(Record):
-    """A record some of whose keys are not written where empty, as older versions did not have them."""
-
-    _unwritten: ClassVar[tuple[str, ...]]
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        whole: dict[str, Any] = written(self)
-        return {key: value for key, value in whole.items() if key not in self._unwritten or getattr(self, key)}
-
-
 class Quantised(SparseRecord):
     """Weights in a format narrower than the model's dtype, which all its other weights have."""
 
     format: str = Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=40)  # in the field's words, e.g. "fp8"
     # Parameters in this format; the others (norms, routers, mostly embedding and output) are not.
-    parameters: int = Field(ge=1, le=2**63 - 1)
+    parameters: int = Field(ge=1, le=MOST_COUNT)
     bytes_per_parameter: float = Field(gt=0, le=4)  # with its share of scales and zero points, above 0, at most 4
     # Arithmetic in which weights and activations, also quantised, are multiplied where the device has units for it;
     # None: weights are dequantised and multiplied in the model's dtype.
@@ -98,15 +110,6 @@ class Quantised(SparseRecord):
     embedding: bool = False  # whether an embedding that the output does not share is; False is not written
 
     _unwritten: ClassVar[tuple[str, ...]] = ("embedding",)
-
-
-# Names appear in chains (`draft:4/target`) and in column names, so they have no separator of either.
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
-TITLE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
-# Bounds: counts of a shape fit 64 bits, and sums and quotients of seconds are finite.
-MOST_COUNT = 2**63 - 1
-MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
-LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
 
 
 def check_title(name: str) -> None:
@@ -138,13 +141,6 @@ def _whole(value: object) -> object:
 
 Version = Annotated[Literal[1], BeforeValidator(_whole)]
 ProfileVersion = Annotated[Literal[2], BeforeValidator(_whole)]
-
-
-def check_at_most(record: BaseModel, part: str, whole: str) -> None:
-    """Raises ValueError for a record whose field `part` is more than its field `whole`."""
-    some, most = getattr(record, part), getattr(record, whole)
-    if some > most:
-        raise ValueError(f"{part} must be at most {whole}, {most}, got {some}")
 
 
 class DraftBlock(Record):
@@ -399,8 +395,7 @@ class NearTies(Record):
 
     @model_validator(mode="after")
     def _some_of_all(self) -> "NearTies":
-        if self.count > self.tokens:
-            raise ValueError(f"count must be at most tokens ({self.tokens}), got {self.count}")
+        check_at_most(self, "count", "tokens")
         return self
 
     @property

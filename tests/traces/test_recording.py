@@ -11,7 +11,7 @@ from paceline.sim.recorded import recorded_pool
 from paceline.sim.replay_tables import tables_of
 from paceline.traces import SyntheticSpec, make_trace, open_recording, write_trace
 from paceline.traces.contexts.meta import TrieMeta
-from paceline.traces.meta import NgramInfo, Sampling
+from paceline.traces.meta import NearTies, NgramInfo, Sampling
 from paceline.traces.opening import by_form
 from paceline.traces.shapes import presets
 
@@ -116,6 +116,12 @@ def test_lookup_is_a_member_where_it_can_be_replayed():
     assert TRIES.about.lookups == ()
     assert type(TRIES)(meta=with_lookup, requests=TRIES.requests).about.lookups == ("ngram",)
     assert ROUNDS.about.lookups == (), "a log without the ids of its texts"
+
+
+def test_near_ties_are_some_of_all_tokens():
+    assert NearTies(count=5, tokens=5, bound=0.1).words == "5 of 5 trunk tokens (100.0%) at a near tie"
+    with pytest.raises(ValueError, match="count must be at most tokens, 5, got 6"):
+        NearTies(count=6, tokens=5, bound=0.1)
 
 
 OPTIONS = {"temperature": 0.8, "seed": 1}
