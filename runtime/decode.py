@@ -398,6 +398,7 @@ def decode(
         PolicyError: the policy broke the contract.
     """
     check_least("`batch`", batch, 1)
+    interrupted_at = None
     # Its caches are freed before the target alone is timed, which needs memory too.
     with TorchWorld(
         pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap
@@ -407,7 +408,14 @@ def decode(
         growth = None if rollouts is None else growth_of(rollouts, sessions, sampling.mode)
         num_paths = 1 if rollouts is None else rollouts.num_paths
         check_fit(pool, list(islice(cycle(sessions), min(batch, len(sessions) * num_paths))), world.memory)
-        interrupted_at = _interrupted_at(run.driver, sessions, batch, growth)
+        with Progress("decoding", len(sessions) if growth is None else growth.num_paths, unit="requests") as progress:
+            try:
+                for num_ended in run.driver.run(sessions, batch, growth):
+                    if num_ended:
+                        progress.advance(num_ended)
+            except KeyboardInterrupt as interrupt:
+                run.driver.give_up(INTERRUPTED)
+                interrupted_at = raised_at(interrupt, installed=False) or ""
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
     interrupted = interrupted_at is not None
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
@@ -428,22 +436,6 @@ def decode(
         return tuple(_path_outputs(pool, growth, stop, run.driver.failed)), log
     outputs = [_output(pool, session, stop, run.driver.failed) for session in sessions]
     return tuple(output for output in outputs if output is not None), log
-
-
-def _interrupted_at(
-    driver: Driver, sessions: Sequence[Session], batch: int, growth: RolloutGrowth | None
-) -> str | None:
-    """Answer all requests; None, or where an interrupt ended that: the line of a policy's file, "" in any other."""
-    total = len(sessions) if growth is None else growth.num_paths
-    with Progress("decoding", total, unit="requests") as progress:
-        try:
-            for num_ended in driver.run(sessions, batch, growth):
-                if num_ended:
-                    progress.advance(num_ended)
-        except KeyboardInterrupt as interrupt:
-            driver.give_up(INTERRUPTED)
-            return raised_at(interrupt, installed=False) or ""
-    return None
 
 
 def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], RunLog]:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..base.errors import ArgumentError, counted, innermost, is_foreign, repeated
 from ..base.terminal import Progress
@@ -128,12 +128,23 @@ def run_policies(
             progress.advance_to(done_before + index, policy.name)
             is_asked = policy.name in asked
             path = folder / f"{index:02d}-{policy.file_name}" if folder is not None and is_asked else None
+            kept = _Found(scenarios)
             try:
-                found[policy.name] = _runs_of(scenarios, policy, progress, lossless=lossless, log=path)
+                while (scenario := kept.coming()) is not None:
+                    progress.note(f"{policy.name}{kept.place}")
+                    # Built again: what a policy learns is for its run only.
+                    made = built(scenario.tables, policy, lossless=lossless)
+                    ran = simulate(scenario, made, policy.name)
+                    if path is not None and not kept.runs:
+                        write_run_log(ran, path)
+                    kept.take(scenario, made, ran)
+                    del made, ran  # both are long
             except CostRangeError as error:
                 if not partial and is_asked:
                     raise
                 refused[policy.name] = error
+            else:
+                found[policy.name] = kept
         progress.advance_to(done_before + len(everyone))
     return PolicyRuns(
         asked=asked,
@@ -160,47 +171,54 @@ class _Run:
         return self._repeats is not None and scenario.tables is self._tables and self._repeats(scenario.seed)
 
 
-class _Found(NamedTuple):
-    """What is kept of one policy."""
+class _Found:
+    """What is kept of the runs of one policy, at every seed and order of requests that gives another one.
 
-    runs: Sequence[_Run]  # the first seed's first
-    # Of that one
+    Attributes:
+        runs: the first seed's first.
+        by_tag, spent, longest: of that one; `longest` has tokens of each member's longest draft, without members that
+            drafted none.
+    """
+
     by_tag: TagShares
     spent: Spent
-    longest: Mapping[str, int]  # tokens of each member's longest draft; without members that drafted none
+    longest: Mapping[str, int]
 
+    def __init__(self, scenarios: Scenarios) -> None:
+        self._scenarios = scenarios
+        self.runs: list[_Run] = []
+        self._wanted, self._chance = 1, False
 
-def _runs_of(
-    scenarios: Scenarios, policy: NamedPolicy, progress: Progress, *, lossless: bool, log: Path | None
-) -> _Found:
-    """One policy at every seed and order of requests that gives another run; `log` takes the first one's."""
-    run, ran = _ran(scenarios.at(0), policy, lossless=lossless)
-    found = _Found([run], tag_shares(ran), Spent.of(ran), _longest_drafts(ran))
-    if log is not None:
-        write_run_log(ran, log)
-    del ran  # it is long
-    chance = has_chance(run.summary, shifted=scenarios.shifted)
-    wanted = max(scenarios.num_seeds if chance else 1, scenarios.num_orders)
-    runs = [run]
-    while len(runs) < wanted:
-        progress.note(f"{policy.name}, run {len(runs) + 1} of {wanted}")
-        scenario = scenarios.at(len(runs))
-        same = next((one for one in runs if one.repeats(scenario)), None)
-        runs.append(same or _ran(scenario, policy, lossless=lossless)[0])
-        if len(runs) == 2 and not (same or chance) and run.shares.is_like(runs[1].shares):
-            return found  # another order changes nothing
-    return found._replace(runs=runs)
+    @property
+    def place(self) -> str:
+        """Which run comes, in words; "" before the first."""
+        return f", run {len(self.runs) + 1} of {self._wanted}" if self.runs else ""
 
+    def coming(self) -> Scenario | None:
+        """The scenario of the next run, None if there is none; one known to be an earlier one is not run again."""
+        while len(self.runs) < self._wanted:
+            scenario = self._scenarios.at(len(self.runs))
+            same = next((one for one in self.runs if one.repeats(scenario)), None)
+            if same is None:
+                return scenario
+            self.runs.append(same)
+        return None
 
-def _ran(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> tuple[_Run, RunLog]:
-    """One run of a policy that is built for it alone, as what a policy learns is."""
-    made = built(scenario.tables, policy, lossless=lossless)
-    log = simulate(scenario, made, policy.name)
-    return _Run(scenario, made, log), log
+    def take(self, scenario: Scenario, policy: Policy, log: RunLog) -> None:
+        """Keep a run; the first one says how many there may be."""
+        self.runs.append(_Run(scenario, policy, log))
+        first = self.runs[0]
+        if len(self.runs) == 1:
+            self.by_tag, self.spent, self.longest = tag_shares(log), Spent.of(log), _longest_drafts(log)
+            self._chance = has_chance(first.summary, shifted=self._scenarios.shifted)
+            seeds = self._scenarios.num_seeds if self._chance else 1
+            self._wanted = max(seeds, self._scenarios.num_orders)
+        elif len(self.runs) == 2 and not self._chance and first.shares.is_like(self.runs[1].shares):
+            self.runs, self._wanted = [first], 1  # another order changes nothing
 
 
 def _longest_drafts(log: RunLog) -> dict[str, int]:
-    """See `_Found`."""
+    """As of `_Found`."""
     steps = log.steps
     drafted = {name: steps["drafted"][steps["level"] == level] for level, name in enumerate(log.meta["members"])}
     return {name: int(found.max()) for name, found in drafted.items() if len(found)}
