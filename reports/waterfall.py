@@ -25,18 +25,29 @@ UNKNOWN = "not known where token trees are drafted, or no round is run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """Counts of a run and where its seconds went."""
+class SpentInRounds:
+    """Counts of a run's rounds, and where their seconds went."""
 
-    tokens: int  # emitted
-    in_rounds: int  # T of them, without the one that a prefill gives
+    in_rounds: int  # T, tokens without the one of each request that a prefill gives
     calls: int  # C, without those that read a prompt
     judged: int  # drafted tokens that the target judged
     accepted: int  # how many of them were accepted
+    target_s: float  # of the target's forwards, except those that read prompts
+    below_s: float  # of all other members
+
+    def perfect_s(self, each_s: float) -> float:
+        """Seconds of the target if all that it judged is kept, and what lossy policies commit, at `each_s` a call."""
+        committed = self.in_rounds - self.accepted - self.calls
+        return each_s * self.in_rounds / (1 + (self.judged + committed) / self.calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent(SpentInRounds):
+    """Counts of a run and where its seconds went."""
+
+    tokens: int  # emitted
     duration_s: float  # of the run
     prompts_s: float  # of the target's forwards that read prompts
-    target_s: float  # of its other forwards
-    below_s: float  # of all other members
 
     @classmethod
     def of(cls, log: RunLog) -> Self:
@@ -106,8 +117,7 @@ def waterfall_of(run: Spent, alone: Spent) -> Waterfall | None:
     if not (run.calls and alone.calls):
         return None
     each_s = alone.target_s / alone.calls
-    committed = run.in_rounds - run.accepted - run.calls
-    perfect_s = run.prompts_s + each_s * run.in_rounds / (1 + (run.judged + committed) / run.calls)
+    perfect_s = run.prompts_s + run.perfect_s(each_s)
     called_s = run.prompts_s + each_s * run.calls
     drafted_s = called_s + run.below_s
     busy_s = run.prompts_s + run.target_s + run.below_s

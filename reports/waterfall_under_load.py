@@ -18,7 +18,7 @@ from ..runs.log import Columns
 from ..runs.operations import READ, KeptOperations
 from ..runs.serving import ServingLog
 from ..traces.workloads.arrival import PS_PER_S
-from .waterfall import LOSSES, Waterfall, waterfall
+from .waterfall import LOSSES, SpentInRounds, Waterfall, waterfall
 
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
@@ -37,19 +37,13 @@ UNKNOWN_UNDER_LOAD = "not known where a request was rejected or did not finish, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpentUnderLoad:
-    """Counts of a run, and the seconds of all its requests together, by cause."""
+class SpentUnderLoad(SpentInRounds):
+    """Counts of a run, and the seconds of all its requests together, by cause; those of members are of `rounds_s`."""
 
-    in_rounds: int  # T of them, without the first of each request
-    calls: int  # C, without those that read a prompt
-    judged: int  # drafted tokens that the target judged
-    accepted: int  # how many of them were accepted
     queue_s: float  # from arrival until a request is scheduled
     prompts_s: float  # from there to its first token
     rounds_s: float  # from there to its end
-    target_s: float  # of these, forwards of the target
-    width_s: float  # of these, seconds saved if each row fed one token
-    below_s: float  # of `rounds_s`, all other members
+    width_s: float  # of `target_s`, seconds saved if each row fed one token
 
     @property
     def in_system_s(self) -> float:
@@ -106,11 +100,10 @@ def waterfall_under_load(run: SpentUnderLoad | None, alone: SpentUnderLoad | Non
     if run is None or alone is None or not (run.calls and alone.calls):
         return None
     each_s = alone.target_s / alone.calls
-    committed = run.in_rounds - run.accepted - run.calls
     before_s = alone.queue_s + alone.prompts_s
     called_s = before_s + each_s * run.calls
     prices = (
-        before_s + each_s * run.in_rounds / (1 + (run.judged + committed) / run.calls),
+        before_s + run.perfect_s(each_s),
         called_s,
         called_s + run.below_s,
         called_s + run.below_s + run.width_s,
