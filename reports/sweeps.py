@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from ..base.errors import ArgumentError, counted, known_are
+from ..runs.cells import CellsPlayed
 from .intervals import Interval, OverTags, geometric_interval, mean_interval, paired
 from .limits import TYPED, Limit, figure_named, limits_of
 from .page import Pictured
@@ -26,20 +27,10 @@ MOST_DRAWN = 15  # settings in a figure of one objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SweepDone(Printed):
+class SweepDone(Printed, CellsPlayed):
     """The outcome of the cells of a sweep, or of a shard."""
 
     folder: str
-    total: int
-    kept: int  # that existed before
-    played: int  # by this call, failed ones included
-    failed: tuple[tuple[str, str], ...]  # (cell, why in one line), of this call and earlier ones
-    lost: tuple[tuple[str, str], ...]  # the same of cells without a kept result, which the next call plays again
-
-    @property
-    def missing(self) -> int:
-        """Cells that an interrupt left out."""
-        return self.total - self.kept - self.played - len(self.lost)
 
     def lines(self) -> Sequence[str]:
         """Counts, then a line for each reason of failures."""

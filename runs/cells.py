@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..base.files import write_whole
 from ..traces.errors import TraceFormatError
@@ -92,3 +92,27 @@ class CellStore:
 
     def _path(self, key: str, ending: str) -> Path:
         return self._folder / key[:2] / f"{key}{ending}"
+
+
+class Failure(NamedTuple):
+    """A cell that has no figures."""
+
+    cell: str
+    why: str  # in one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellsPlayed:
+    """The results of the requested cells; `failed` are those of this call and of earlier ones."""
+
+    total: int
+    kept: int  # results that existed before
+    played: int  # by this call, those that failed among them
+    failed: tuple[Failure, ...]
+    # no result is kept, so that the next call plays them: the process ended, or its memory or disk was full
+    lost: tuple[Failure, ...]
+
+    @property
+    def missing(self) -> int:
+        """Cells that were never begun, as an interrupt left them out."""
+        return self.total - self.kept - self.played - len(self.lost)

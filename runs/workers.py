@@ -29,7 +29,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from ..base.errors import check_least, install_hint, raised_at, said
 from ..base.terminal import Progress, held_interrupts, quiet
 from ..decoding.steps import PolicyError
-from .cells import CellFound, CellStore, CellWork, key_of
+from .cells import CellFound, CellsPlayed, CellStore, CellWork, Failure, key_of
 
 LOOK_S = 0.5  # between two checks whether the parent process still runs
 ENDED = "its process ended by itself, as one that is killed for memory does"
@@ -48,29 +48,6 @@ def check_installed(on: On) -> None:
     package = {On.dask: "distributed", On.ray: "ray"}.get(on)
     if package is not None and find_spec(package) is None:
         raise ModuleNotFoundError(f"--on {on} needs {package}: {install_hint(on.value)}")
-
-
-class Failure(NamedTuple):
-    """A cell that has no figures."""
-
-    cell: str
-    why: str  # in one line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellsPlayed:
-    """The results of the requested cells; `failed` are those of this call and of earlier ones."""
-
-    total: int
-    kept: int  # results that existed before
-    played: int  # by this call, those that failed among them
-    failed: tuple[Failure, ...]
-    lost: tuple[Failure, ...]  # no result is kept: the process ended, or its memory or disk was full
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether some cells were never begun."""
-        return self.kept + self.played + len(self.lost) < self.total
 
 
 @contextmanager

@@ -260,7 +260,7 @@ def _played(trials: Sequence[CellWork], folder: Path, jobs: int) -> list[CellFou
     """The result of each; raises KeyboardInterrupt after an interrupt; the same call then continues."""
     once = {str(one): one for one in trials}.values()
     done = play_cells([[one] for one in once], folder, jobs=jobs, unit="trials")
-    if done.interrupted:
+    if done.missing:
         raise KeyboardInterrupt
     store, lost = CellStore(folder), dict(done.lost)
     found = [store.read(key_of(one.asked)) for one in trials]
