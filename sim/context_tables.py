@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from copy import copy
 from itertools import pairwise, product
 from math import exp, nan
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -426,13 +426,18 @@ def recorded_quality(tables: RequestTables, level: int, tokens: list[int], ancho
     Between the end of the record and that step the quality is unknown. `anchors` has by position the node at which
     replay resumed after it had left the record.
     """
-    trunk, count = tables.trunk_tokens, len(tokens)
+    trunk, count, log_prob = tables.trunk_tokens, len(tokens), tables.trunk_log_prob
     if tokens == trunk:  # the usual case
-        walk, same = _Walk(0, count, count, tables.trunk_log_prob, count), (count, count)
+        divergences, num_seen, num_scored, exact_start, same = 0, count, count, count, (count, count)
     else:
-        walk, same = _walk(tables, level, tokens, anchors), same_counts(tokens, trunk)
+        divergences, num_seen, num_scored, log_prob, exact_start = _walk(tables, level, tokens, anchors)
+        same = same_counts(tokens, trunk)
     return TextQuality(
-        **walk._asdict(),
+        divergences=divergences,
+        seen_tokens=num_seen,
+        scored_tokens=num_scored,
+        log_prob=log_prob,
+        exact_start=exact_start,
         trunk_tokens=len(trunk),
         trunk_log_prob=tables.trunk_log_prob,
         same_tokens=same[0],
@@ -440,17 +445,10 @@ def recorded_quality(tables: RequestTables, level: int, tokens: list[int], ancho
     )
 
 
-class _Walk(NamedTuple):
-    """Results of a walk; see `TextQuality`."""
-
-    divergences: int
-    seen_tokens: int
-    scored_tokens: int
-    log_prob: float
-    exact_start: int
-
-
-def _walk(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping[int, int]) -> _Walk:
+def _walk(
+    tables: RequestTables, level: int, tokens: list[int], anchors: Mapping[int, int]
+) -> tuple[int, int, int, float, int]:
+    """(divergences, seen tokens, scored tokens, log-probability, exact start), as of `TextQuality`."""
     writes, own_log_prob = tables.next_token[level], tables.own_log_prob[level]
     node, num_seen, divergences, exact_start = 0, 0, 0, len(tokens)
     log_probs: list[float] = []
@@ -470,4 +468,4 @@ def _walk(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping
             if child >= 0:
                 log_probs.append(own_log_prob[child])
         node = child
-    return _Walk(divergences, num_seen, len(log_probs), sum(log_probs), exact_start)
+    return divergences, num_seen, len(log_probs), sum(log_probs), exact_start
