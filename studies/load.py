@@ -25,7 +25,7 @@ from ..runs.serving import ServingLog, write_serving
 from ..sim.cost.base import CostModel, CostRangeError, held_together
 from ..sim.replay_tables import ReplayTables
 from ..sim.serving.cluster import Cluster, PlacedReplica, open_cluster
-from ..sim.serving.cluster_file import DeviceMemory, MemberMemory
+from ..sim.serving.cluster_file import TEXT_WINDOWS, DeviceMemory, MemberMemory
 from ..sim.serving.limits import Admission, Preemption
 from ..sim.serving.routers import RoundRobin
 from ..sim.serving.serve import INTERRUPTED, Served
@@ -51,7 +51,7 @@ from .setting import NamedPolicy, PoliciesGiven, named_policies, named_policy, o
 
 REMARKS = (
     "usable: memory x share; free for keys and values: usable less weights and reserve",
-    "blocks hold the same number of tokens for every member of a device, unless the file gives them",
+    "blocks hold the same number of {} for every member of a device, unless the file gives them",
 )
 
 
@@ -159,12 +159,24 @@ def _memory_table(name: str, replica: PlacedReplica) -> Grid:
     for device in replica.memory:
         rows += _device_rows(device)
         lines.append(len(rows) - 1)
-    unknown = [member.name for device in replica.memory for member in device.members if member.shape is None]
+    members = [member for device in replica.memory for member in device.members]
+    unknown = [member.name for member in members if member.shape is None]
+    held = f"texts of {TEXT_WINDOWS} windows" if any(one.kv.window is not None for one in members) else "tokens"
+    windows = [
+        f"{one.name}: {one.kv.groups} blocks for {one.kv.block_tokens} tokens, as vLLM groups its layers; "
+        f"{window.whole} for those more than {window.tokens:,} back"
+        for one in members
+        if (window := one.kv.window) is not None
+    ]
     return table(
         rows,
         texts=("device", "prefix cache"),
         title=f"Memory of replica: {name}",
-        remarks=[*REMARKS, *([f"shapes not known, counted as no bytes: {', '.join(unknown)}"] if unknown else [])],
+        remarks=[
+            *(line.format(held) for line in REMARKS),
+            *windows,
+            *([f"shapes not known, counted as no bytes: {', '.join(unknown)}"] if unknown else []),
+        ],
         lines=lines,
     )
 
@@ -231,7 +243,7 @@ def _member_json(member: MemberMemory) -> dict[str, Any]:
         "kv_bytes_per_token": None if shape is None else member.token_bytes,
         "kv_bytes": None if shape is None else member.kv_bytes,
         "given": member.given,
-        **asdict(member.kv),
+        **member.kv.told,
     }
 
 

@@ -225,7 +225,7 @@ class ServingSetting:
             told["transfer"] = asdict(self.cluster.transfer)
         # A file that was changed between two runs keeps its name: its content distinguishes them.
         told["replicas"] = {
-            name: group_to_json(alike) | {"kv": {member: asdict(kv) for member, kv in alike[0].limits.kv.items()}}
+            name: group_to_json(alike) | {"kv": {member: kv.told for member, kv in alike[0].limits.kv.items()}}
             for name, alike in self.cluster.groups.items()
         }
         return told

@@ -165,13 +165,13 @@ class RooflineCost(ShapedCost):
         """See `CostModel`: arithmetic is over tokens attended to, memory over tokens read."""
         terms = self._of(model)
         arithmetic_s = terms.arithmetic_s(num_rows, new_tokens, context_tokens)
-        busy_s = max(arithmetic_s, terms.memory_s(num_rows, new_tokens, read_tokens))
+        busy_s = max(arithmetic_s, terms.memory_s(num_rows, new_tokens, context_tokens, read_tokens))
         return busy_s + terms.beside_s(num_rows, new_tokens)
 
     def busy_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> tuple[float, float]:
         """Seconds of (arithmetic, memory) of one forward; they overlap. Arguments as of `forward_s`."""
         terms, counts = self._of(model), (num_rows, new_tokens, context_tokens)
-        return terms.arithmetic_s(*counts), terms.memory_s(*counts)
+        return terms.arithmetic_s(*counts), terms.memory_s(*counts, context_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
         """See `CostModel`: arithmetic and memory are a line each until windows are full, and the larger one counts."""
@@ -188,7 +188,7 @@ class RooflineCost(ShapedCost):
         if self._evenly:
             split = f"not said, so their cache is split evenly over {self._tensor_parallel} devices"
             notes += (f"heads of keys and values of {', '.join(self._evenly)}: {split}",)
-        notes += windows_notes(self._models, "memory under load holds keys and values of all tokens")
+        notes += windows_notes(self._models, "under load they hold no more, and a prefix hit finds them")
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
         if self._mixtures:
@@ -245,11 +245,14 @@ class _Terms:
         in_all_s, in_windows_s = self.attended_s
         return new_tokens * (self.token_s + in_all_s * attended + in_windows_s * min(attended, self.window))
 
-    def memory_s(self, num_rows: int, new_tokens: int, held_tokens: int) -> float:
-        """Of reading weights, keys and values, and of writing those of new tokens."""
+    def memory_s(self, num_rows: int, new_tokens: int, held_tokens: int, read_tokens: int) -> float:
+        """Of reading weights, keys and values, and of writing those of new tokens.
+
+        In windows each row reads for itself what others hold too, as in vLLM.
+        """
         in_all_s, in_windows_s = self.held_s
         windows = min(held_tokens, num_rows * self.window)
-        read_s = in_all_s * (held_tokens + new_tokens) + in_windows_s * (windows + new_tokens)
+        read_s = in_all_s * (read_tokens + new_tokens) + in_windows_s * (windows + new_tokens)
         return self.read_s(new_tokens) + read_s
 
     def lines(
@@ -275,7 +278,7 @@ class _Terms:
             start,
             end if end == inf else ceil(end),
             (self.arithmetic_s(num_rows, new_tokens, start), attended_s * new_tokens / num_rows),
-            (self.memory_s(num_rows, new_tokens, start), held_s),
+            (self.memory_s(num_rows, new_tokens, start, start), held_s),
         )
 
     def read_s(self, new_tokens: int) -> float:

@@ -276,13 +276,14 @@ class _Group:
         """Replicas of the table, `count` of them; raises ClusterFileError."""
         runs = self._runs()
         placement = self._placement()
-        memory = self._memory(placement)
-        cost = self._cost(placement) if self.given is None else self.given
         device = placement[self.recording.about.target]
         usual = batch_limits(device, self.likes.get(device.name, device.name))
+        token_budget = self.table.token_budget or usual.token_budget
+        memory = self._memory(placement, token_budget)
+        cost = self._cost(placement) if self.given is None else self.given
         limits = EngineLimits(
             max_num_seqs=self.table.max_num_seqs or usual.max_num_seqs,
-            token_budget=self.table.token_budget or usual.token_budget,
+            token_budget=token_budget,
             kv={member.name: member.kv for device in memory for member in device.members},
             preemption=self.table.preemption,
             admission=self.table.admission,
@@ -356,7 +357,7 @@ class _Group:
         except MemoryRuleError as error:
             self._refuse(error.key, error.rule, error.value)
 
-    def _memory(self, placement: Mapping[str, Device]) -> tuple[DeviceMemory, ...]:
+    def _memory(self, placement: Mapping[str, Device], most_new: int) -> tuple[DeviceMemory, ...]:
         known = self.recording.known_shapes().items()
         shapes = {name: named.shape for name, named in known if named.shape is not None}
         for name, device in placement.items():
@@ -368,7 +369,7 @@ class _Group:
         for device in {device.name: device for device in placement.values()}.values():
             here = [name for name, place in placement.items() if place == device]
             try:
-                found.append(device_memory(device, self.table, here, shapes))
+                found.append(device_memory(device, self.table, here, shapes, most_new))
             except MemoryRuleError as error:
                 self._refuse(error.key, error.rule, error.value)
         return tuple(found)

@@ -8,7 +8,9 @@ The number of blocks that fit in addition to the weights of a replica's members:
     blocks of a member = groups x L / its block_tokens
 
 N devices of a kind hold one replica together (tensor parallel); L is the least common multiple of the members'
-`block_tokens`, so that all of them hold the same number of tokens. Members that share weights count them once.
+`block_tokens`, so that all of them hold the same number of tokens. Members that share weights count them once. Beside a
+model with windows, all hold the same number of texts of `TEXT_WINDOWS` of the largest window: shorter ones leave some room
+unused of the others, longer ones of that model. vLLM gives all members blocks of one pool.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -16,7 +18,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from math import floor, lcm
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -25,7 +27,7 @@ from ...traces.meta import MOST, NAME_PATTERN, WIDTHS, ModelInfo
 from ...traces.workloads.arrival import MOST_PS, PS_PER_S
 from ..cost.devices import MOST_NAME, DeviceTable, Name, Table, Text
 from ..cost.roofline import Device
-from .limits import COMMON_ROWS, COMMON_TOKENS, Admission, KvLimits, Preemption
+from .limits import COMMON_ROWS, COMMON_TOKENS, Admission, KvLimits, KvWindow, Preemption
 from .replica import Role
 
 # Default bytes for activations, CUDA graphs and the engine itself; docs/cluster.md.
@@ -34,6 +36,7 @@ ACTIVATION_RESERVE_BYTES = 2_000_000_000
 MEMORY_SHARE = 0.92
 BLOCK_TOKENS = 16
 PREFIX_CACHE = True
+TEXT_WINDOWS = 8  # see above
 MOST_REPLICAS = 10_000
 LEAST_STALE_S = 1e-6  # below a picosecond it would be 0 on the clock, and a run would mostly take snapshots
 
@@ -259,14 +262,16 @@ class MemberMemory:
     name: str  # of the member
     shape: ModelInfo | None  # None where unknown
     weights_bytes: int  # 0 for one that shares another's weights, and for an unknown shape
-    token_bytes: int  # of keys and values of a token, on all N devices; 0 for an unknown shape
+    # of keys and values of a token in all layers, with what fills up the last group of them, on all N devices; 0 for
+    # an unknown shape
+    token_bytes: int
     kv: KvLimits  # its blocks
     given: bool  # whether the file has their number, so that it was not computed
 
     @property
     def kv_bytes(self) -> int:
         """Of all blocks; 0 if the shape is unknown."""
-        return self.kv.num_tokens * self.token_bytes
+        return self.kv.num_blocks * self.kv.block_tokens * self.token_bytes // self.kv.groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +314,11 @@ class DeviceMemory:
             parts = [one.name for one in kept if one.shape is not None and one.shape.submodel_of == member.name]
             if member not in kept and parts:
                 weights[parts[0]] += member.weights_bytes
-        computed = {member.name: (member.kv.block_tokens, member.token_bytes) for member in kept if not member.given}
+        computed = {
+            member.name: _Size(member.kv.block_tokens, member.token_bytes, member.kv.window)
+            for member in kept
+            if not member.given
+        }
         given = sum(member.kv_bytes for member in kept if member.given)
         free = self.usable_bytes - sum(weights.values()) - self.reserve_bytes - given
         blocks = _shared_out(computed, free, self.device) if computed else {}
@@ -324,12 +333,51 @@ class DeviceMemory:
         return replace(self, members=tuple(members))
 
 
+class _Size(NamedTuple):
+    """Of what a member holds of a text."""
+
+    block_tokens: int
+    token_bytes: int  # see `MemberMemory`
+    window: KvWindow | None
+
+    @property
+    def groups(self) -> int:
+        """Blocks of `block_tokens` tokens."""
+        return 1 if self.window is None else self.window.whole + self.window.near
+
+    def bytes(self, num_blocks: int) -> int:
+        """Of blocks."""
+        return num_blocks * self.block_tokens * self.token_bytes // self.groups
+
+    def blocks(self, num_tokens: int) -> int:
+        """Of a decoding request, whose text is a multiple of `block_tokens`."""
+        units = num_tokens // self.block_tokens
+        if self.window is None:
+            return units
+        near = min(units, (self.window.tokens + self.block_tokens - 2) // self.block_tokens + 1)
+        return self.window.whole * units + self.window.near * near
+
+
+def _size(shape: ModelInfo | None, block_tokens: int, num_devices: int, most_new: int) -> _Size:
+    """Groups of layers as in vLLM (`_get_kv_cache_groups_uniform_page_size`), which fills up the last one."""
+    token_bytes = 0 if shape is None else shape.kv_bytes_on(num_devices)
+    if shape is None or shape.windowed is None:
+        return _Size(block_tokens, token_bytes, None)
+    near, layers = shape.windowed.layers, shape.layers
+    fewer, more = sorted((near, layers - near))
+    of_group = more if more < 1.5 * fewer or not fewer else fewer
+    whole, near = -(-(layers - near) // of_group), -(-near // of_group)
+    window = KvWindow(tokens=shape.windowed.tokens, whole=whole, near=near, most_new=most_new)
+    return _Size(block_tokens, (whole + near) * -(-token_bytes * of_group // layers), window)
+
+
 def device_memory(
-    device: Device, table: ReplicaTable, members: Sequence[str], shapes: Mapping[str, ModelInfo]
+    device: Device, table: ReplicaTable, members: Sequence[str], shapes: Mapping[str, ModelInfo], most_new: int = 8192
 ) -> DeviceMemory:
     """The parts of a replica's members in a device's memory.
 
-    `members` are on this device, in level order, all of them with weights; `shapes` are theirs, where known.
+    `members` are on this device, in level order, all of them with weights; `shapes` are theirs, where known. A forward
+    adds `most_new` tokens to a text at most.
 
     Raises:
         MemoryRuleError: weights or blocks that do not fit, no room for a block, or a shape that is needed.
@@ -344,10 +392,10 @@ def device_memory(
         parts = ", ".join(f"{name} {size:,}" for name, size in weights.items() if size)
         rule = f"must hold the weights of its members in {memory:,} bytes of {device.name} ({parts})"
         raise MemoryRuleError("device", rule, f"{needed:,} bytes")
-    token_bytes = {name: shapes[name].kv_bytes_on(count) if name in shapes else 0 for name in members}
-    given = sum((asked[name].kv_blocks or 0) * _block_tokens(asked[name]) * token_bytes[name] for name in members)
+    sizes = {name: _size(shapes.get(name), _block_tokens(asked[name]), count, most_new) for name in members}
+    given = sum(size.bytes(asked[name].kv_blocks or 0) for name, size in sizes.items())
     unknown = next((name for name in members if name not in shapes), None)
-    blocks = _blocks(asked, token_bytes, unknown, usable - needed - reserve - given, device.name)
+    blocks = _blocks(asked, sizes, unknown, usable - needed - reserve - given, device.name)
     found = DeviceMemory(
         device=device.name,
         num_devices=count,
@@ -360,8 +408,8 @@ def device_memory(
                 name=name,
                 shape=shapes.get(name),
                 weights_bytes=weights[name],
-                token_bytes=token_bytes[name],
-                kv=_limits(asked[name], blocks[name], table.drop_units),
+                token_bytes=sizes[name].token_bytes,
+                kv=_limits(asked[name], blocks[name], table.drop_units, sizes[name].window),
                 given=asked[name].kv_blocks is not None,
             )
             for name in members
@@ -374,7 +422,7 @@ def device_memory(
 
 
 def _blocks(
-    asked: Mapping[str, MemberTable], token_bytes: Mapping[str, int], unknown: str | None, free: int, device: str
+    asked: Mapping[str, MemberTable], sizes: Mapping[str, _Size], unknown: str | None, free: int, device: str
 ) -> dict[str, int]:
     """Number of blocks of each member, as given or from free memory; `unknown` has no shape."""
     given = {name: member.kv_blocks for name, member in asked.items() if member.kv_blocks is not None}
@@ -384,23 +432,29 @@ def _blocks(
     if unknown is not None:
         rule = f"must be given on {device}: the shape of {unknown} is not known (`models` gives it)"
         raise MemoryRuleError("kv_blocks", rule, None)
-    sizes = {name: (_block_tokens(asked[name]), token_bytes[name]) for name in computed}
-    return given | _shared_out(sizes, free, device)
+    return given | _shared_out({name: sizes[name] for name in computed}, free, device)
 
 
-def _shared_out(sizes: Mapping[str, tuple[int, int]], free: int, device: str) -> dict[str, int]:
-    """Number of blocks of each member, all for the same number of tokens; `sizes`: tokens of a block, bytes of one."""
+def _shared_out(sizes: Mapping[str, _Size], free: int, device: str) -> dict[str, int]:
+    """Number of blocks of each member, all for the same number of tokens, or of texts beside one with windows."""
     computed = list(sizes)
-    together = lcm(*(block_tokens for block_tokens, _ in sizes.values()))
-    token_bytes = sum(size for _, size in sizes.values())
+    together = lcm(*(size.block_tokens for size in sizes.values()))
+    token_bytes = sum(size.token_bytes for size in sizes.values())
     if token_bytes == 0:
         rule = f"must be given on {device}: no token takes memory of {', '.join(computed)}"
         raise MemoryRuleError("kv_blocks", rule, None)
-    groups = free // (together * token_bytes)
-    if groups < 1:
+    longest = max((size.window.tokens for size in sizes.values() if size.window is not None), default=0)
+    text = -(-TEXT_WINDOWS * longest // together) * together or together
+    blocks = {name: size.blocks(text) for name, size in sizes.items()}
+    text_bytes = sum(size.bytes(blocks[name]) for name, size in sizes.items())
+    if longest:
+        found = {name: free * number // text_bytes for name, number in blocks.items()}
+    else:
+        found = {name: free // text_bytes * number for name, number in blocks.items()}
+    if any(found[name] < size.groups for name, size in sizes.items()):
         rule = f"must leave room for a block of {', '.join(computed)} on {device}: {together * token_bytes:,} bytes"
         raise MemoryRuleError("memory_share", rule, f"{free:,} bytes free")
-    return {name: groups * together // block_tokens for name, (block_tokens, _) in sizes.items()}
+    return found
 
 
 def _weights(members: Sequence[str], shapes: Mapping[str, ModelInfo]) -> dict[str, int]:
@@ -416,12 +470,13 @@ def _weights(members: Sequence[str], shapes: Mapping[str, ModelInfo]) -> dict[st
     return found
 
 
-def _limits(member: MemberTable, num_blocks: int, drop_units: int) -> KvLimits:
+def _limits(member: MemberTable, num_blocks: int, drop_units: int, window: KvWindow | None) -> KvLimits:
     return KvLimits(
         num_blocks=num_blocks,
         block_tokens=_block_tokens(member),
         prefix_cache=bool(member.prefix_cache),
         drop_units=drop_units if member.prefix_cache else 0,
+        window=window,
     )
 
 

@@ -304,7 +304,7 @@ class Replica:
                 self._cache(rows)
         if asked.finished:
             self._end_finished(end_ps)
-        elif not (num_ending or self._has_caches):
+        elif not (num_ending or self._has_caches or self._memory.has_windows):
             return end_ps  # the batch is the same, and blocks were held before
         load.free_kv_share = self._memory.free_share
         books.note_state(end_ps)
@@ -469,6 +469,9 @@ class Replica:
         for request in ending:
             request.chunk = 0
             self._batch.read(request)
+        if self._memory.has_windows:
+            for request in (*chunks, *ending):
+                self._memory.slide(request)
         if self._has_caches:
             self._cache(chunks)
         books.note_outputs(ending, end_ps, reached)

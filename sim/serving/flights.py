@@ -316,12 +316,12 @@ class Flights:
         kv, target = self._memory.target, self._target
         size = kv.limits.block_tokens
         grants = [(cycle, row) for row in rows for cycle in range(row.held - row.text, most, size)]
-        if len(grants) > kv.available_blocks:
+        if len(grants) * kv.limits.groups > kv.available_blocks:
             return first
         grow, grew = self._memory.grow, self._books.grew
         for cycle, row in grants:
-            grow(row.request, target, 1)
-            grew(target, 1, now_ps + cycle * each_ps + more_ps * (cycle * (cycle - 1) // 2))
+            blocks = grow(row.request, target, 1, row.held - 1)
+            grew(target, blocks, now_ps + cycle * each_ps + more_ps * (cycle * (cycle - 1) // 2))
             row.held += size
         return most
 
@@ -334,14 +334,15 @@ class Flights:
             lacking += row.text + row.node.wanted - row.held
         members, sizes = self._memory.members, self._sizes
         for level in self._rounds.levels:
-            kv, blocks = members[level], lacking // sizes[level] + count
-            if kv is not None and blocks > kv.free_blocks and blocks > kv.available_blocks:
+            kv = members[level]
+            if kv is not None and (lacking // sizes[level] + count) * kv.limits.groups > kv.available_blocks:
                 return False
         return True
 
     def _hold(self, short: list[FlownRow], cycle: Cycle, more: int, now_ps: int) -> None:
         """Hold blocks for a cycle, of which there are enough, each from when its operation begins."""
-        levels, sizes, grow, grew = self._rounds.levels, self._sizes, self._memory.grow, self._books.grew
+        sizes, grow, grew = self._sizes, self._memory.grow, self._books.grew
+        levels, lacks = self._rounds.levels, self._rounds.lacking
         starts_ps = []
         for _, ps, slope, _ in cycle.ops:
             starts_ps.append(now_ps)
@@ -349,12 +350,12 @@ class Flights:
         for row in short:
             request, text, shape = row.request, row.text, row.node.shape
             room, most = request.room_held, request.most_tokens
+            read = text - max(lacks[row.node.lack][0], 1)
             for place, level, tokens in shape.needs:
                 wanted = text + tokens
                 lacking = (wanted if wanted < most else most) - room[level]
                 if lacking > 0:
-                    blocks = -(-lacking // sizes[level])
-                    grow(request, level, blocks)
+                    blocks = grow(request, level, -(-lacking // sizes[level]), read)
                     grew(level, blocks, starts_ps[-1 if place == shape.last else place])
             held = MOST_TEXT
             for level in levels:

@@ -1,8 +1,9 @@
 """Limits of one replica: of a step, and of each member's blocks of keys and values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from math import inf
 
 from ...base.errors import check_least
 
@@ -26,6 +27,28 @@ class Admission(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvWindow:
+    """How a member with windows fills blocks, as in vLLM's hybrid memory: its layers are groups of equal size.
+
+    A block belongs to one group. Those with a window give up blocks before it as a request's text grows.
+
+    Raises:
+        ArgumentError: a number out of range.
+    """
+
+    tokens: int  # of the window, >= 1
+    whole: int  # groups that keep all of a text, >= 0
+    near: int  # groups that keep its window, >= 1
+    most_new: int  # tokens that a forward adds to a text at most, >= 1: a chunk of a prefill
+
+    def __post_init__(self) -> None:
+        check_least("`tokens`", self.tokens, 1)
+        check_least("`whole`", self.whole, 0)
+        check_least("`near`", self.near, 1)
+        check_least("`most_new`", self.most_new, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvLimits:
     """Memory of one member's keys and values.
 
@@ -39,6 +62,7 @@ class KvLimits:
     # last blocks of a prefix hit that are not used, >= 0: older vLLM dropped one of a request whose drafter reads one
     # token ahead (EAGLE, MTP), and all members computed it again
     drop_units: int = 0
+    window: KvWindow | None = None  # of layers with a window; None: all layers keep all tokens, in one block
 
     def __post_init__(self) -> None:
         check_least("`num_blocks`", self.num_blocks, 1)
@@ -46,9 +70,35 @@ class KvLimits:
         check_least("`drop_units`", self.drop_units, 0)
 
     @property
+    def told(self) -> dict[str, object]:
+        """All of it for a file, a window only where there is one."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def groups(self) -> int:
+        """Blocks that hold `block_tokens` tokens in all layers."""
+        return 1 if self.window is None else self.window.whole + self.window.near
+
+    @property
     def num_tokens(self) -> int:
-        """Tokens that all blocks hold."""
-        return self.num_blocks * self.block_tokens
+        """Tokens that all blocks hold in all layers."""
+        return self.num_blocks // self.groups * self.block_tokens
+
+    @property
+    def most_near(self) -> int:
+        """Blocks of a text that a group with a window holds at most: of the window, and of a forward's new tokens."""
+        window = self.window
+        return 0 if window is None else (window.tokens + window.most_new - 2) // self.block_tokens + 2
+
+    @property
+    def longest_text(self) -> float:
+        """Tokens of the longest text for which there is room, infinite where windows are all that is held."""
+        window, fills = self.window, self.num_blocks // self.groups
+        if window is None or fills < self.most_near:
+            return fills * self.block_tokens
+        if not window.whole:
+            return inf
+        return (self.num_blocks - window.near * self.most_near) // window.whole * self.block_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,14 +234,18 @@ class Keys(Protocol):
 
 
 class _Held:
-    """Blocks of one owner: `num_cached` in the tree, up to its tip, and others after them."""
+    """Units of one owner's text: `num_cached` in the tree, up to its tip, and others after them.
 
-    __slots__ = ("num_blocks", "num_cached", "tip")
+    Groups with a window hold those from `near_from` on for it.
+    """
 
-    def __init__(self, tip: PrefixNode, num_cached: int) -> None:
+    __slots__ = ("near_from", "num_cached", "num_units", "tip")
+
+    def __init__(self, tip: PrefixNode, num_cached: int, near_from: int) -> None:
         self.tip = tip
         self.num_cached = num_cached
-        self.num_blocks = num_cached
+        self.num_units = num_cached
+        self.near_from = near_from
 
 
 class MemberKv:
@@ -253,16 +257,28 @@ class MemberKv:
       same time, or it was computed again after `drop_units`), the owner shares it and its own is freed.
     - `close` frees blocks that are not full, or not committed; of the others those without other owners join the queue
       of eviction, the last of the text first. Owners that end in one step are released in the order of the calls.
+
+    A **unit** is `block_tokens` tokens of a text, one block of each group of layers (`KvWindow`). Groups with a window
+    free blocks before it as soon as the owner's next ones are taken, or by `slide`. Of a unit that owners share, the
+    one that computed it holds these blocks. A cached unit without an owner holds blocks of all groups, for which others
+    are evicted where its owner had freed some; until then a hit takes them as there. In vLLM they stay cached as long
+    as nothing needs room, and are found or not.
     """
 
     __slots__ = (
-        "_asked_blocks", "_asked_tokens", "_block_tokens", "_found_blocks", "_held", "_tree", "free_blocks", "limits",
+        "_asked_blocks", "_asked_tokens", "_block_tokens", "_each", "_found_blocks", "_held", "_most_near", "_near",
+        "_tree", "_whole", "_window", "free_blocks", "limits",
     )  # fmt: skip
 
     def __init__(self, limits: KvLimits) -> None:
         self.limits = limits
         self.free_blocks = limits.num_blocks
         self._block_tokens = limits.block_tokens
+        window = limits.window
+        self._whole, self._near, self._window = (
+            (1, 0, 0) if window is None else (window.whole, window.near, window.tokens)
+        )
+        self._each, self._most_near = limits.groups, limits.most_near
         self._tree = PrefixTree()
         self._held: dict[int, _Held] = {}
         self._asked_blocks = self._asked_tokens = self._found_blocks = 0
@@ -270,12 +286,12 @@ class MemberKv:
     @property
     def available_blocks(self) -> int:
         """Blocks available to owners: free ones, and evictable ones (cached, without an owner)."""
-        return self.free_blocks + self._tree.num_evictable
+        return self.free_blocks + self._each * self._tree.num_evictable
 
     @property
     def used_blocks(self) -> int:
         """Blocks that owners hold; a shared one counts once."""
-        return self.limits.num_blocks - self.free_blocks - self._tree.num_evictable
+        return self.limits.num_blocks - self.available_blocks
 
     @property
     def first_keys(self) -> Container[int]:
@@ -346,12 +362,16 @@ class MemberKv:
         So an engine that cannot admit a request yet does not change the order of eviction and the hits, and checks
         every member before the first one opens.
         """
-        blocks = -(-num_tokens // self._block_tokens)
+        units = -(-num_tokens // self._block_tokens)
         available = self.available_blocks
-        if blocks <= available:
+        if units * self._each <= available:
             return True
-        # Only hit blocks that are used already save any: others are taken from the available ones.
-        return blocks - self._hit(keys, text_tokens)[1] <= available
+        # Only hit units that are used already save any: others are taken from the available ones.
+        used = self._hit(keys, text_tokens)[1]
+        if not self._near:
+            return units - used <= available
+        near_from = max(used, self._before_window(self.usable_tokens(keys, text_tokens)), units - self._most_near)
+        return self._whole * (units - used) + self._near * (units - min(near_from, units)) <= available
 
     def open(
         self, owner: int, keys: Keys, text_tokens: int, *, resumes: bool = False, hit_tokens: int | None = None
@@ -374,44 +394,71 @@ class MemberKv:
         """
         if owner in self._held:
             raise ValueError(f"owner {owner} is open already")
-        num_blocks = 0
+        num_blocks = near_from = 0
         tip = self._tree.root
         if self.limits.prefix_cache:
             if hit_tokens is None:
                 hit_tokens = self.hit_tokens(keys, text_tokens)
             num_blocks = hit_tokens // self._block_tokens
             if num_blocks:
+                evictable = self._tree.num_evictable
                 tip = self._tree.take(keys[:num_blocks])
+                taken = evictable - self._tree.num_evictable  # the last ones
+                near_from = min(max(num_blocks - taken, self._before_window(hit_tokens)), num_blocks)
+                self.free_blocks += self._near * (taken - num_blocks + near_from)
             if not resumes:
                 self._asked_blocks += text_tokens // self._block_tokens
                 self._asked_tokens += text_tokens
                 self._found_blocks += num_blocks
-        self._held[owner] = _Held(tip, num_blocks)
+        self._held[owner] = _Held(tip, num_blocks, near_from)
         return num_blocks * self._block_tokens
 
-    def reserve(self, owner: int, num_tokens: int) -> bool:
-        """Make an owner hold blocks for at least `num_tokens` in total; False, and nothing has changed, if too few."""
-        held = self._held[owner]
-        more = -(-num_tokens // self._block_tokens) - held.num_blocks
-        return more <= 0 or self.grow(owner, more)
+    def reserve(self, owner: int, num_tokens: int, read_tokens: int = 0) -> bool:
+        """Make an owner hold blocks for at least `num_tokens` in total; False, and nothing has changed, if too few.
 
-    def grow(self, owner: int, num_blocks: int) -> bool:
-        """As `reserve`, `num_blocks` more."""
-        if not self.take(num_blocks):
-            return False
-        self._held[owner].num_blocks += num_blocks
-        return True
+        `read_tokens` of them are computed: windows of later ones begin after these.
+        """
+        held = self._held[owner]
+        more = -(-num_tokens // self._block_tokens) - held.num_units
+        return more <= 0 or self.grow(owner, more, read_tokens) is not None
+
+    def grow(self, owner: int, num_units: int, read_tokens: int = 0) -> int | None:
+        """As `reserve`, `num_units` more; returns the blocks more that it holds. None: too few."""
+        held = self._held[owner]
+        end, near_from = held.num_units + num_units, held.near_from
+        if self._near:
+            near_from = min(max(near_from, self._before_window(read_tokens), end - self._most_near), end)
+        blocks = self._whole * num_units + self._near * (num_units - near_from + held.near_from)
+        if not self.take(blocks):
+            return None
+        held.num_units, held.near_from = end, near_from
+        return blocks
 
     def take(self, num_blocks: int) -> bool:
         """Take blocks for an owner; False, and nothing has changed, if free and evictable ones do not suffice."""
         short = num_blocks - self.free_blocks
         if short > 0:
-            if short > self._tree.num_evictable:
+            units = -(-short // self._each)
+            if units > self._tree.num_evictable:
                 return False
-            self._tree.evict(short)
-            self.free_blocks += short
+            self._evict(units)
         self.free_blocks -= num_blocks
         return True
+
+    def slide(self, owner: int, read_tokens: int) -> None:
+        """Free an owner's blocks before the window of what follows its first `read_tokens`."""
+        held = self._held[owner]
+        near_from = min(max(held.near_from, self._before_window(read_tokens)), held.num_units)
+        self.free_blocks += self._near * (near_from - held.near_from)
+        held.near_from = near_from
+
+    def _before_window(self, read_tokens: int) -> int:
+        """Whole units before the window of the token after the first `read_tokens`."""
+        return max(read_tokens - self._window + 1, 0) // self._block_tokens if self._near else 0
+
+    def _evict(self, num_units: int) -> None:
+        self._tree.evict(num_units)
+        self.free_blocks += self._each * num_units
 
     def commit(self, owner: int, num_tokens: int, keys: Keys) -> None:
         """Put the full blocks of an owner's first `num_tokens`, all of them computed, into the prefix cache.
@@ -421,8 +468,8 @@ class MemberKv:
         """
         held = self._held[owner]
         full = num_tokens // self._block_tokens
-        if num_tokens > held.num_blocks * self._block_tokens:
-            held_tokens = held.num_blocks * self._block_tokens
+        if num_tokens > held.num_units * self._block_tokens:
+            held_tokens = held.num_units * self._block_tokens
             raise ValueError(f"num_tokens of owner {owner} must be <= {held_tokens}, which it holds, got {num_tokens}")
         more = full - held.num_cached
         if more <= 0 or not self.limits.prefix_cache:
@@ -430,15 +477,22 @@ class MemberKv:
         new = keys[held.num_cached : full]
         if len(new) < more:
             raise ValueError(f"keys of owner {owner} must be >= {full}, got {held.num_cached + len(new)}")
+        evictable = self._tree.num_evictable
         held.tip, shared = self._tree.extend(held.tip, new)
         held.num_cached = full
-        self.free_blocks += shared
+        self.free_blocks += self._whole * shared + self._near * (evictable - self._tree.num_evictable)
 
     def close(self, owner: int) -> None:
         """Release everything that an owner holds; it may open again."""
         held = self._held.pop(owner)
-        self.free_blocks += held.num_blocks - held.num_cached
+        evictable = self._tree.num_evictable
         self._tree.release(held.tip)
+        self.free_blocks += self._whole * (held.num_units - held.num_cached)
+        if self._near:
+            kept = self._tree.num_evictable - evictable
+            self.free_blocks += self._near * (held.num_units - held.near_from - kept)
+            if self.free_blocks < 0:
+                self._evict(-(self.free_blocks // self._each))
 
     def _hit(self, keys: Keys, text_tokens: int) -> tuple[int, int]:
         """Blocks of a hit, and how many of them are used."""
@@ -503,7 +557,7 @@ class OffloadingKv(MemberKv):
             self._host.load(self._member, keys[:whole], on_device)
         super().open(owner, keys, text_tokens, resumes=resumes, hit_tokens=on_device * self._block_tokens)
         num_tokens = whole * self._block_tokens
-        enough = self.reserve(owner, num_tokens)
+        enough = self.reserve(owner, num_tokens, num_tokens)
         assert enough, "`fits` was not asked"
         self.commit(owner, num_tokens, keys)
         return num_tokens

@@ -106,7 +106,7 @@ class ReplicaBooks:
         assert self._held is not None
         for level, grown in enumerate(self._grown):
             blocks, block_ps = grown
-            if blocks:
+            if blocks or block_ps:
                 self.recorder.grew(self._index, level, blocks * at_ps - block_ps, self._held[2][level] + blocks)
                 grown[:] = 0, 0
         self._has_grown = False

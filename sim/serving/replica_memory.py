@@ -30,6 +30,7 @@ class ReplicaMemory:
             Code that takes or releases blocks outside this object reads their figures there.
         host: takes evicted blocks; None: no offloading.
         has_caches: whether any member has a prefix cache.
+        has_windows: whether any member has layers with a window.
         has_changed: whether blocks were taken or released since the last count.
         counted_share: `free_share` at the last count.
 
@@ -66,6 +67,8 @@ class ReplicaMemory:
         self._kind_of = [list(kinds).index((kv.limits.prefix_cache, kv.limits.block_tokens)) for _, kv in self._models]
         self._caching = [(index, level, kv) for index, (level, kv) in enumerate(self._models) if kv.limits.prefix_cache]
         self.has_caches = bool(self._caching)
+        self._windowed = [kv for _, kv in self._models if kv.limits.window is not None]
+        self.has_windows = bool(self._windowed)
         self._used_blocks: list[int] = []
         self.counted_share = 1.0
         self.has_changed = True
@@ -106,9 +109,8 @@ class ReplicaMemory:
         if answer_tokens is not None:
             tokens = arrival.prompt_tokens + answer_tokens
         for level, kv in self._models:
-            if tokens > kv.limits.num_tokens:
-                held = kv.limits.num_tokens
-                return f"longer than the {counted(held, 'token')} that KV memory of {self._names[level]} holds"
+            if tokens > (held := kv.limits.longest_text):
+                return f"longer than the {counted(int(held), 'token')} that KV memory of {self._names[level]} holds"
         return ""
 
     @property
@@ -201,21 +203,34 @@ class ReplicaMemory:
         wanted = min(num_tokens, session.most_tokens)
         if wanted <= session.room_held[level]:
             return True
-        if not kv.reserve(session.serial, wanted):
+        if not kv.reserve(session.serial, wanted, self._read(session)):
             return False
         size = kv.limits.block_tokens
         session.room_held[level] = -(-wanted // size) * size
         self.has_changed = True
         return True
 
-    def grow(self, session: ServedRequest, level: int, num_blocks: int) -> None:
-        """Hold `num_blocks` more of a member for a request; there must be enough."""
+    def grow(self, session: ServedRequest, level: int, num_units: int, read_tokens: int) -> int:
+        """Hold a member's blocks for `num_units` more of a request's text, of which the target has `read_tokens`.
+
+        There must be enough. Returns how many more these are.
+        """
         kv = self.members[level]
         assert kv is not None
-        has_grown = kv.grow(session.serial, num_blocks)
-        assert has_grown, "the caller counted the blocks"
-        session.room_held[level] += num_blocks * kv.limits.block_tokens
+        blocks = kv.grow(session.serial, num_units, read_tokens)
+        assert blocks is not None, "the caller counted the blocks"
+        session.room_held[level] += num_units * kv.limits.block_tokens
         self.has_changed = True
+        return blocks
+
+    def slide(self, session: ServedRequest) -> None:
+        """Free the blocks before the windows of a request of which the target has read more of its text."""
+        self.has_changed = True
+        for kv in self._windowed:
+            kv.slide(session.serial, self._read(session))
+
+    def _read(self, session: ServedRequest) -> int:
+        return min(session.cached[self._target], session.num_text - 1)
 
     def commit(self, session: ServedRequest, num_text: int = 0) -> None:
         """Put full blocks of computed and committed tokens into the prefix caches; `num_text` 0: of all its text."""

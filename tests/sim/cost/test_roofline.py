@@ -71,9 +71,9 @@ def test_layers_with_a_window_read_no_more_than_it():
     attended = 2 / 3 * 524.5 + 1 / 3 * 16
     assert seconds(cost, 1000, held=24) == pytest.approx((2e6 * 1000 + 1200 * 1000 * attended) / 1e12 + LAUNCH)
     assert cost.shared_forward_s("m", num_rows=4, new_tokens=4, context_tokens=400, read_tokens=30) == pytest.approx(
-        (4e6 + 400 * 34) / 1e11 + LAUNCH
-    )
-    told = "m: 1 of 3 layers attend to 16 tokens; memory under load holds keys and values of all tokens"
+        (4e6 + 400 * (2 / 3 * 34 + 1 / 3 * (4 * 16 + 4))) / 1e11 + LAUNCH
+    )  # in the window, each row for itself
+    told = "m: 1 of 3 layers attend to 16 tokens; under load they hold no more, and a prefix hit finds them"
     assert cost.notes() == (told,)
 
 

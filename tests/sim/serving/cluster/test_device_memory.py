@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from paceline.sim.cost.roofline import device_sheet
 from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.cluster_file import MemberTable, MemoryRuleError, ReplicaTable, device_memory
-from paceline.traces.meta import ModelInfo
+from paceline.sim.serving.limits import KvWindow
+from paceline.traces.meta import ModelInfo, Windowed
 from paceline.traces.shapes import presets
 
-from .small_pools import LLAMA_8B, llamas, recording_of
+from .small_pools import LLAMA_1B, LLAMA_8B, llamas, recording_of
 
 
 def test_one_h100_with_a_draft_model_by_hand():
@@ -108,6 +109,38 @@ def test_devices_beyond_the_heads_of_keys_and_values_hold_the_same_ones():
         tokens[count] = memory.members[0].kv.num_tokens / (free / shape.kv_bytes_per_token)
         assert memory.kv_bytes <= free
     assert tokens == {4: pytest.approx(1, rel=1e-4), 8: pytest.approx(1 / 2, rel=1e-4)}
+
+
+def test_layers_with_a_window_are_groups_of_layers_by_hand():
+    """Gemma 3 27B on an H100: 10 layers attend to all, 52 are 6 groups of 10, the last one filled up."""
+    layer_bytes = 2 * 16 * 128 * 2  # keys and values, heads, size, bytes
+    memory = open_cluster("h100", recording_of(presets()["gemma-3-27b"].info("target"))).replicas[0].memory[0]
+    free, member = memory.usable_bytes - memory.weights_bytes - memory.reserve_bytes, memory.members[0]
+    assert member.kv.num_blocks == free // (16 * 10 * layer_bytes)
+    assert member.kv.window == KvWindow(tokens=1024, whole=1, near=6, most_new=8192)
+    # A chunk of 8,192 tokens and 1,023 before it are in 577 blocks at most, wherever they begin.
+    assert member.kv.longest_text == (member.kv.num_blocks - 6 * 577) * 16
+    assert memory.kv_bytes == member.kv.num_blocks * 16 * 10 * layer_bytes
+
+
+@pytest.mark.parametrize(
+    ("near", "layers", "groups", "filled"),
+    [(12, 24, (1, 1), 24), (13, 25, (1, 1), 26), (32, 32, (0, 1), 32), (29, 34, (1, 6), 35)],
+)
+def test_groups_of_layers_are_those_of_vllm(near, layers, groups, filled):
+    """Of the smaller number of layers of a kind, or of the larger one if it is less than half as large again."""
+    windowed = Windowed(layers=near, tokens=512)
+    shape = LLAMA_8B.model_copy(update={"layers": layers, "kv_bytes_per_token": layers * 64, "windowed": windowed})
+    (member,) = device_memory(device_sheet()["h100"], ReplicaTable(), ["target"], {"target": shape}).members
+    assert (member.kv.window.whole, member.kv.window.near) == groups
+    assert member.token_bytes == filled * 64
+
+
+def test_beside_a_model_with_windows_members_hold_the_same_texts():
+    """gpt-oss 20B, two groups of 12 layers, and Llama 3.2 1B: of a text of 1,024 tokens 64 + 9 blocks, and 64."""
+    models = [LLAMA_1B, presets()["gpt-oss-20b"].info("target")]
+    draft, target = open_cluster("h100", recording_of(*models)).replicas[0].memory[0].members
+    assert target.kv.num_blocks / draft.kv.num_blocks == pytest.approx((64 + 9) / 64, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from paceline.decoding.results import Drafted
 from paceline.runs.serving import STEP_BY_STEP
-from paceline.sim.serving.limits import Admission
+from paceline.sim.serving.limits import Admission, KvWindow
 from paceline.sim.serving.requests import NO_DRAFT
 from paceline.traces.workloads.arrival import Arrival
 
@@ -91,6 +91,10 @@ def tight(draw, tables):
     if draw(st.booleans()):
         name = draw(st.sampled_from(sorted(kv)))
         kv[name] = replace(kv[name], num_blocks=10**6, prefix_cache=draw(st.booleans()))
+    if draw(st.booleans()):
+        name, most_new = draw(st.sampled_from(sorted(kv))), found.token_budget
+        whole, near, tokens = draw(st.integers(0, 2)), draw(st.integers(1, 3)), draw(st.sampled_from([1, 5, 16, 40]))
+        kv[name] = replace(kv[name], window=KvWindow(tokens=tokens, whole=whole, near=near, most_new=most_new))
     return replace(found, kv=kv, admission=draw(st.sampled_from([Admission.first_chunk, Admission.whole_prompt])))
 
 
