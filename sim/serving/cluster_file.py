@@ -9,8 +9,8 @@ The number of blocks that fit in addition to the weights of a replica's members:
 
 N devices of a kind hold one replica together (tensor parallel); L is the least common multiple of the members'
 `block_tokens`, so that all of them hold the same number of tokens. Members that share weights count them once. Beside a
-model with windows, all hold the same number of texts of `TEXT_WINDOWS` of the largest window: shorter ones leave some room
-unused of the others, longer ones of that model. vLLM gives all members blocks of one pool.
+model with windows, all hold the same number of texts of `TEXT_WINDOWS` of the largest window: with shorter ones some
+room of the others stays unused, with longer ones of that model. vLLM gives all members blocks of one pool.
 """
 
 from collections.abc import Container, Mapping, Sequence
