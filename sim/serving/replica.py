@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from typing import TypeAlias
 
 from ...base.errors import check_within
@@ -50,6 +51,8 @@ class ReplicaBooks:
         self.num_emitted = self.num_cycled = self.noted_ps = 0
         self.busy = [[0, 0] for _ in memory.members]
         self._grown = [[0, 0] for _ in memory.members]  # blocks since the latest state, and these times their instants
+        # The same by instant, where windows may give up more blocks than are taken.
+        self._grown_at: list[dict[int, int]] = [{} for _ in memory.members]
         self._has_grown = False
 
     def note_outputs(self, sessions: Iterable[ServedRequest], at_ps: int, others: Iterable[ServedRequest] = ()) -> None:
@@ -86,6 +89,9 @@ class ReplicaBooks:
         grown = self._grown[level]
         grown[0] += blocks
         grown[1] += blocks * at_ps
+        if self._memory.has_windows:
+            grown_at = self._grown_at[level]
+            grown_at[at_ps] = grown_at.get(at_ps, 0) + blocks
         self._has_grown = True
         self.noted_ps = at_ps
 
@@ -107,8 +113,11 @@ class ReplicaBooks:
         for level, grown in enumerate(self._grown):
             blocks, block_ps = grown
             if blocks or block_ps:
-                self.recorder.grew(self._index, level, blocks * at_ps - block_ps, self._held[2][level] + blocks)
+                by_time = [more for _, more in sorted(self._grown_at[level].items())]
+                most = max(accumulate(by_time), default=blocks)
+                self.recorder.grew(self._index, level, blocks * at_ps - block_ps, self._held[2][level] + most)
                 grown[:] = 0, 0
+                self._grown_at[level].clear()
         self._has_grown = False
 
     def cut(self, level: int, num_forwards: int, start_ps: int, end_ps: int, until_ps: int) -> None:

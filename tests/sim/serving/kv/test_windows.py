@@ -9,7 +9,9 @@ from paceline.sim.serving.limits import Admission, KvLimits, KvWindow
 from paceline.sim.serving.memory import MemberKv
 from paceline.traces.workloads.arrival import Arrival
 
-from ..engine.served_runs import Run, limits_of, pico
+from ..engine.both_ways import check as check_both_ways
+from ..engine.lined_costs import COSTS
+from ..engine.served_runs import Run, limits_of, pico, some_rounds
 
 SIZE = 4  # tokens of a block
 
@@ -136,3 +138,16 @@ def test_shared_texts_keep_the_count_of_blocks(data):
     for owner in running:
         kv.close(owner)
     assert kv.used_blocks == 0
+
+
+def test_blocks_that_rounds_give_up_count_at_their_time():
+    """Rows of a cycle take blocks and give up others; the most at once is that of single steps."""
+    prompts, answers = (2, 1, 1, 1, 1, 1), (9, 7, 1, 1, 1, 1)
+    arrivals = [
+        Arrival(f"q{index}", index // 5 * 10**6, *tokens)
+        for index, tokens in enumerate(zip(prompts, answers, strict=True))
+    ]
+    window = KvWindow(tokens=3, whole=0, near=1, most_new=6)
+    limits = limits_of(some_rounds(), max_num_seqs=5, token_budget=6, block_tokens=1, prefix_cache=False, window=window)
+    for cost in COSTS:
+        check_both_ways(arrivals, some_rounds(), "tokens:2/target", limits=limits, cost=cost(some_rounds()))
