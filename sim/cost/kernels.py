@@ -337,7 +337,7 @@ class KernelCost(ShapedCost):
         if self._device not in engines()[engine]:
             notes += (f"what tables lack was measured on {', '.join(engines()[engine])} alone, not on {self._device}",)
         notes += self._beside.terms.elsewhere(self._sure)
-        notes += windows_notes(self._models.values(), "these tables count all tokens, memory under load no more")
+        notes += windows_notes(self._models.values(), "these tables count all tokens, memory under load the window's")
         if self._blocks:
             notes += (f"a whole draft in one forward: {', '.join(self._blocks)}",)
         if self._mixtures:
