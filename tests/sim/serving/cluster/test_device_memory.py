@@ -123,6 +123,18 @@ def test_layers_with_a_window_are_groups_of_layers_by_hand():
     assert memory.kv_bytes == member.kv.num_blocks * 16 * 10 * layer_bytes
 
 
+@pytest.mark.parametrize(("gibibytes", "tokens"), [(109.86, 205_696), (35.31, 66_112)])
+def test_what_vllm_logged_of_gemma_3_27b(gibibytes, tokens):
+    """Two logs: memory that is available for keys and values, and tokens; of the first also 50.05 texts of 4,096."""
+    shape = presets()["gemma-3-27b"].info("target")
+    device = replace(device_sheet()["h200"], memory_bytes=shape.weights_bytes + gibibytes * 2**30)
+    table = ReplicaTable(memory_share=1.0, activation_reserve_bytes=0)
+    (member,) = device_memory(device, table, ["target"], {"target": shape}).members
+    assert member.kv.num_tokens == pytest.approx(tokens, rel=2e-4)
+    if tokens == 205_696:  # read in one step, so that no group has given up any
+        assert member.kv.num_blocks / (4096 // 16 + 6 * (4096 // 16 + 1)) == pytest.approx(50.05, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("near", "layers", "groups", "filled"),
     [(12, 24, (1, 1), 24), (13, 25, (1, 1), 26), (32, 32, (0, 1), 32), (29, 34, (1, 6), 35)],
