@@ -6,7 +6,6 @@ Also checks that any application needs: the client's key, limits on what it send
 import asyncio
 import hmac
 import ipaddress
-import resource
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
@@ -22,6 +21,9 @@ from ..base.errors import ArgumentError
 from ..base.terminal import tell
 from .options import Address
 from .protocol import RequestError
+
+if sys.platform != "win32":
+    import resource
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -241,6 +243,8 @@ def server_config(app: object, drain_s: float, *, passes_on: bool = False, patie
 
 def allow_many() -> None:
     """Let this process hold as many connections as the system allows; many systems allow 1,024 by default."""
+    if sys.platform == "win32":
+        return  # which has no such limit
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # macOS reports no limit and rejects setting none: then the limit stays
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -197,6 +197,25 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))  # what is longer cannot b
 runpy.run_module("paceline", run_name="__main__")
 """
 FULL = Path("/dev/full")
+ON_WINDOWS = """
+import sys
+import uvicorn.protocols.http.h11_impl
+import paceline.cli.serving, paceline.runtime.sandbox
+import paceline.server.listening
+ours = [name for name in sys.modules if name in ("paceline.server.listening", "paceline.runtime.code_process")]
+for name in ours:
+    del sys.modules[name]
+sys.modules["resource"], sys.platform = None, "win32"
+import paceline.runtime.code_process
+from paceline.server.listening import allow_many
+allow_many()
+print(*sorted(ours))
+"""
+
+
+def test_no_module_needs_what_windows_lacks():
+    ran = subprocess.run((sys.executable, "-c", ON_WINDOWS), capture_output=True, text=True, timeout=600)
+    assert ran.stdout.split() == ["paceline.runtime.code_process", "paceline.server.listening"], ran.stderr
 
 
 @pytest.mark.slow
