@@ -20,6 +20,7 @@ from ..reports.ledger import LedgerLine, RecommendationLedger
 from ..reports.recommendation import AtBatch, DraftLength, Recommendation, replayed_candidates
 from ..sim.cost.engines import BARE, DEFAULT_ENGINE
 from ..traces.recording import Recording
+from ..traces.rounds.rounds import TREES
 from ..traces.shapes import head_called
 from .compare import num_replayed, swept
 from .engine_settings import ENGINES, KINDS, NEED_PATH, EngineSettings, engine_drafter, sets_schedules, settings
@@ -273,6 +274,9 @@ def pasted(
     `split` are the devices over which the target was split.
     """
     (engine, version), about = version_of(asked, setting), setting.recording.about
+    if any(schedule.values()) and TREES.format(drafter) in about.remarks:
+        how = "log chains (SGLang: --speculative-eagle-topk 1)"
+        return None, f"a log of trees does not say what chains of {drafter} keep: {how}"
     weights = asked.weights or ("ngram" if drafter in about.lookups else f"model={drafter}")
     # A log may not name its drafter's kind, and a head is not a model of its own, recorded or by a given shape.
     models = setting.models or ()

@@ -12,7 +12,7 @@ from paceline.studies import recommend as recommending
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..cli.command_line import done, refused
-from ..traces.importers.foreign_files import summary
+from ..traces.importers.foreign_files import sglang_counters, summary
 
 SHARE = 0.8  # of tokens that the draft foresees
 DRAFT_S, TARGET_S, ROW_S = 0.1, 1.0, 0.05
@@ -276,6 +276,22 @@ def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):
     )
     given = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1], weights="eagle3=HEAD")
     assert given.setting is not None
+
+
+@pytest.mark.parametrize("tokens", [4, 16])
+def test_what_trees_kept_sets_no_chains(tokens, tmp_path):
+    page = "\n".join(
+        [*sglang_counters(2.6), f'sglang:spec_num_draft_tokens{{model_name="m",tp_rank="0"}} {tokens}.0\n']
+    )
+    (tmp_path / "page.prom").write_text(page)
+    out = tmp_path / "log.trace"
+    done("trace", "import", "auto", tmp_path / "page.prom", "--requests", 40, "--output-tokens", 60, "--out", out)
+    shapes = ["target=llama-3.1-8b", "drafter=eagle3-llama-3.1-8b"]
+    found = recommend(out, cost="h100", models=shapes, batches=[1], weights="eagle3=HEAD", seeds=2)
+    assert (found.setting is None) == (tokens > 4)
+    assert (
+        ("log chains" in "".join(found.advice)) == ("drafted trees" in "".join(found.meta["remarks"])) == (tokens > 4)
+    )
 
 
 @pytest.mark.parametrize("name", ["most", "present"])

@@ -43,7 +43,7 @@ from .responses import (
     usage_of,
     within,
 )
-from .server_logs import depth_of, drafts_chains
+from .server_logs import depth_of, drafts_trees
 from .totals import (
     StatedLog,
     counted_request,
@@ -151,8 +151,8 @@ def _read_sglang_bench(files: Sequence[Path], ongoing: Ongoing) -> Iterator[Roun
     told = {} if server is None else server.values
     names = ("algorithm", "num_steps", "eagle_topk", "num_draft_tokens", "adaptive")
     settings = {name: str(told[f"speculative_{name}"]) for name in names if f"speculative_{name}" in told}
-    depth, chains = depth_of(server or run, settings), drafts_chains(settings)
-    window = settled_window(ongoing, log.name, run, None, depth, chains=chains)
+    depth = depth_of(server or run, settings)
+    window = settled_window(ongoing, log.name, run, None, depth, trees=drafts_trees(settings))
     hazards = hazards_of_mean(run, _MEAN, run.rate(_MEAN, most=1e6), window)
     yield from log.requests(lengths_of_benchmark(run), hazards, window=window)
 

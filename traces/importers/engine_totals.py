@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import TraceFormatError
-from ..rounds.rounds import TARGET_ALONE, RoundsRequest
+from ..rounds.rounds import TARGET_ALONE, TREES, RoundsRequest
 from .format import Format, described
 from .importing import Ongoing
 from .reading import Fields, read_objects, refuse_pipe
@@ -118,7 +118,6 @@ LLAMACPP_TIMINGS = Format(**described("llamacpp-timings"), read=by_response(_par
 
 _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
-_TREES = "requests were proposed more tokens than chains of --window have: trees, of which the deepest path counts"
 _UNSTATED = (
     "must be stated, `windows` {}=K, since no histogram of the file goes beyond {}: a tree was proposed, or a chain "
     "that no step kept whole"
@@ -269,7 +268,7 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
         window = len(by_step) - 1 if window is None else window
     stated = ongoing.options.windows.get(name)
     if stated is not None and deepest is not None and deepest > stated:
-        ongoing.findings.note(_TREES)
+        ongoing.findings.remark(TREES.format(name))
         drafted = by_step = None
     key = _histogram_key(meta)
     if key is None:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from ..errors import TraceFormatError
-from ..rounds.rounds import RoundsRequest
+from ..rounds.rounds import TREES, RoundsRequest
 from .format import Format, described
 from .importing import MOST_WINDOW, Ongoing
 from .reading import Fields, placed_lines
@@ -381,10 +381,14 @@ class Speculation:
         if gauges and gauges[0].value > MOST_WINDOW:
             raise TraceFormatError(gauges[0].place, name, f"must be at most {MOST_WINDOW}", gauges[0].value)
         values = {one.value for one in gauges}
-        at_once = max((one.value for one in self._scrapes.gauges(self._engine.block)), default=0.0) > 2
-        if len(values) != 1 or (values == {1.0} and at_once):
+        if len(values) != 1 or (values == {1.0} and self.block > 2):
             return None
         return round(values.pop()) or None
+
+    @property
+    def block(self) -> float:
+        """Most tokens that a step verifies, by present gauges; 0 without any."""
+        return max((one.value for one in self._scrapes.gauges(self._engine.block)), default=0.0)
 
 
 _PAGES = "counts are those between the first and the last of {} pages of metrics"
@@ -424,6 +428,8 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         window, depth = ongoing.drafters.window_of(log.name, fields, found.depth), found.depth
         if depth not in (None, window):
             ongoing.findings.remark(_OTHER_DEPTH.format(engine.depth, depth, window))
+        if found.block > window + 1:
+            ongoing.findings.remark(TREES.format(log.name))
         key, length = _mean(ongoing, fields, engine, found, near, window)
         ongoing.findings.forms.add("mean")
         yield from log.requests(lengths, hazards_of_mean(fields, key, length, window), window=window)

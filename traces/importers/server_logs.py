@@ -379,11 +379,11 @@ def _read_sglang(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequ
     if not weight:
         raise fields.error("#running-req", "must be at least 1 in some line", 0)
     stated = ongoing.options.windows.get(log.name)
-    depth, proposed, chains = depth_of(fields, settings), _proposed(fields, lines, stated), drafts_chains(settings)
-    if chains and proposed is not None and depth is not None and depth not in proposed:
+    depth, proposed, trees = depth_of(fields, settings), _proposed(fields, lines, stated), drafts_trees(settings)
+    if trees is False and proposed is not None and depth is not None and depth not in proposed:
         rule = f"must fit chains of {depth} tokens, as server_args has it (speculative_num_draft_tokens less 1)"
         raise fields.error("accept rate", rule, f"rates of {', '.join(map(str, sorted(proposed)))} proposed tokens")
-    window = settled_window(ongoing, log.name, fields, proposed, depth, chains=chains)
+    window = settled_window(ongoing, log.name, fields, proposed, depth, trees=trees)
     mean = sum(line.length * line.running for line in lines) / weight
     yield from log.requests(None, hazards_of_mean(fields, _LENGTH, mean, window), window=window)
 
@@ -436,9 +436,12 @@ def _fits(kept: float, rate: float, proposed: int) -> bool:
     return abs(kept - rate * proposed) <= _SGLANG_ROUNDING * (1 + proposed) + 1e-9
 
 
-def drafts_chains(settings: Mapping[str, str]) -> bool:
-    """Whether the settings of a server of SGLang, as `depth_of` takes them, say that no draft is a tree."""
-    return settings.get("eagle_topk") == "1" and settings.get("algorithm") not in _TREE_ALGORITHMS
+def drafts_trees(settings: Mapping[str, str]) -> bool | None:
+    """Whether drafts are trees, by the settings of a server of SGLang as `depth_of` takes them; None: unknown."""
+    if settings.get("algorithm") in _TREE_ALGORITHMS:
+        return True
+    branches = settings.get("eagle_topk", "")
+    return branches != "1" if branches.isdigit() else None
 
 
 def depth_of(fields: Fields, settings: Mapping[str, str]) -> int | None:

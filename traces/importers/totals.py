@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..meta import MOST
-from ..rounds.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
+from ..rounds.rounds import TREES, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
 from .format import Format, described
 from .importing import DRAFTER, MOST_REQUESTS, MOST_WINDOW, Ongoing, rounds_at, starts_of
 from .reading import Fields, by_request, placed_lines, read_objects, text_lines
@@ -294,7 +294,6 @@ _ROUNDED = 0.0006  # logs round rates to three decimals, so that equal ones may 
 _PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted tokens have it: drawn as often"
 _BEYOND = "steps that drafted give {:,} tokens, the answers have {:,}: the server counted other requests, too"
 _BEYOND_SHARE = 0.01  # of tokens that counters may miss: they are read while the server counts
-_TREE = "steps were proposed more tokens than chains of {} have: trees, of which the deepest path counts"
 _SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a rejection may be an end"
 
 
@@ -386,24 +385,25 @@ def settled_window(
     proposed: frozenset[int] | None,
     depth: int | None,
     *,
-    chains: bool = False,
+    trees: bool | None = None,
 ) -> int:
     """Tokens on the deepest path of a draft, by the user or else the log; a tree is noted.
 
     `proposed` are possible numbers of tokens proposed in a step, by the log's rates, and `depth` is that of its
-    settings or counts; None: unknown. With `chains` every draft is a chain of that depth.
+    settings or counts; None: unknown. Every draft is one of `trees`, or else a chain of that depth; None: unknown.
     """
     if depth is None and proposed is not None and len(proposed) == 1:
         (depth,) = proposed
     most = depth if proposed is None else max(proposed)
     window = ongoing.drafters.window_of(name, fields, depth)
-    if chains and depth is not None and window != depth:
+    if trees is False and depth is not None and window != depth:
         rule = f"must be the {depth} tokens of a chain, as the server's settings have it (`windows`)"
         raise fields.error("window", rule, window)
     if most is not None and window > most:
         raise fields.error("window", f"must be at most the {most} tokens that a step proposed (`windows`)", window)
-    if (proposed is not None and window not in proposed) or (depth is not None and window < depth):
-        ongoing.findings.remark(_TREE.format(window))
+    beyond = (proposed is not None and window not in proposed) or (depth is not None and window < depth)
+    if trees or beyond:
+        ongoing.findings.remark(TREES.format(name))
     return window
 
 

@@ -10,7 +10,7 @@ from ..shapes import DecoderShape, Named, named_shapes
 from ..shapes_given import asked_shapes
 from ..shifted import shifted_name, shifted_rounds
 from .check import RoundsSummary, summary_of
-from .rounds import LOSSY, TRUST, DrafterInfo, RoundsMeta, RoundsRequest
+from .rounds import LOSSY, TREES, TRUST, DrafterInfo, RoundsMeta, RoundsRequest
 
 TIMED = "timed"  # the cost of recordings that hold seconds
 
@@ -47,7 +47,11 @@ class RoundsRecording:
             all_defaults=False,
             hardware=meta.hardware,
             source=meta.source,
-            remarks=tuple(note for note in meta.notes if note.startswith(LOSSY)),
+            remarks=tuple(
+                note
+                for note in meta.notes
+                if note.startswith(LOSSY) or any(note == TREES.format(name) for name in meta.drafter_names)
+            ),
             trust=TRUST[meta.form],
             notes=meta.notes,
             software=meta.software,

@@ -28,6 +28,8 @@ TRUST: dict[Form, str] = {
     "mean": "one mean known, all rounds drawn at one rate",
 }
 LOSSY = "lossy"  # begins a note on drafts that were not verified exactly
+# A note on a drafter.
+TREES = "{} drafted trees, whose deepest paths count as chains here: real chains keep less, so gains are too high"
 LOOKUP = NgramInfo(name="ngram", max_match=3)  # the default, as in the shipped pool
 
 
