@@ -430,6 +430,7 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
             notes=(
                 *source.notes,
                 *ongoing.notes(),
+                *ongoing.drafters.pooled(),
                 *([] if own is None else [_OF_LOG.format(own.name)]),
                 *(f"{LOSSY} by {why}: {_OTHER_TEXT}" for why in _lossy(files, drafters)),
             ),

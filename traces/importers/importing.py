@@ -108,6 +108,9 @@ class ImportOptions:
                 raise ArgumentError(f"`{argument}` must be left out: {rule}")
 
 
+_POOLED = "{} files count as answers of one drafter, {}: --drafter FILE=NAME sets those of another apart"
+
+
 class Drafters:
     """Drafters by name, in order of first appearance: how answers began, window, acceptance that the log states."""
 
@@ -115,11 +118,13 @@ class Drafters:
         self._options = options
         self._found: dict[str, DrafterInfo] = {}
         self._used_keys: set[str] = set()
+        self._files: dict[str, set[Path]] = {}  # of servers' answers, by a drafter that no option named
 
     def copy(self) -> "Drafters":
         """A copy that later drafters leave alone."""
         other = Drafters(self._options)
         other._found, other._used_keys = self._found.copy(), self._used_keys.copy()
+        other._files = {name: files.copy() for name, files in self._files.items()}
         return other
 
     def name(
@@ -144,7 +149,13 @@ class Drafters:
 
     def of_server(self, path: Path, method: str = DRAFTER) -> str:
         """The name of the one drafter of a server's log, which does not name it and begins after a prefill."""
+        if self._options.key_of_file(path) is None:
+            self._files.setdefault(method, set()).add(path)
         return self.name(method, path, prefilled=True, settled=True)
+
+    def pooled(self) -> list[str]:
+        """Notes on files whose answers count as those of one drafter, though nothing says so."""
+        return [_POOLED.format(len(files), name) for name, files in self._files.items() if len(files) > 1]
 
     def prefilled(self, name: str) -> bool:
         """Whether a prefill emitted a token before the first round of a drafter."""
