@@ -13,6 +13,7 @@ missing. Requests are those that the page counts, else those of the stated load.
 llama.cpp's `tools/server/server-task.cpp`.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,12 +30,12 @@ from ..errors import TraceFormatError
 from ..rounds.rounds import TREES, RoundsRequest
 from .format import Format, described
 from .importing import MOST_WINDOW, Ongoing
-from .reading import Fields, placed_lines
+from .reading import Fields, lines_of, placed_lines, read_objects
 from .totals import StatedLog, drafting_share, even_lengths, hazards_of_mean, hazards_of_rates, note_short_drafts
 
 _NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _LONGEST = 10_000  # characters of a line; those of servers have some hundred
-_ANEW = "the server was restarted in between, or the pages are not in the order of time"
+_ANEW = "the server was restarted in between, or the pages are not in the order of time; import those of one run"
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -404,13 +405,45 @@ _CUT_SHARE = 0.01  # of accepted tokens that positions may lack: servers count w
 
 def _metrics_format(name: str, engine: Engine) -> Format:
     line = re.compile(rf"{re.escape(engine.prefix)}[a-zA-Z0-9_:]+(\{{| +[0-9+-])")
-    return Format(**described(name), read=_reader(engine), sees_line=lambda text: line.match(text) is not None)
+    return Format(
+        **described(name),
+        read=_reader(engine),
+        sees=lambda found: any(line.match(f"{name} 0") for name in _queried(found)),
+        sees_line=lambda text: line.match(text) is not None,
+    )
+
+
+def _queried(found: Fields) -> Iterator[str]:
+    """Names of the metrics in an object, if it is the result of a query of Prometheus."""
+    data = found.values.get("data")
+    results = data.get("result") if isinstance(data, dict) else None
+    for one in results if isinstance(results, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("metric"), dict):
+            yield str(one["metric"].get("__name__"))
+
+
+def query_lines(files: Sequence[Path]) -> list[tuple[str, str]]:
+    """Results of queries of Prometheus's HTTP API as the lines of pages, in order of time, with their places."""
+    found = []
+    for one in (one for path in files for result in read_objects(path) for one in result.nested("data").each("result")):
+        metric = one.nested("metric")
+        labels = ",".join(f"{key}={json.dumps(metric.text(key))}" for key in metric.values if key != "__name__")
+        series = f"{metric.text('__name__')}{{{labels}}}"
+        for pair in one.sequence("values") if "values" in one else [one.sequence("value")]:
+            if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int | float):
+                raise one.error("values", "must be pairs of a time and a value", pair)
+            found.append((pair[0], f"{one.place}, time {pair[0]:.0f}", f"{series} {pair[1]}"))
+    return [(place, line) for _, place, line in sorted(found, key=lambda one: one[0])]
 
 
 def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
     def read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
         log = StatedLog(files, ongoing, several=True)
-        pages = [page_of(placed_lines(path), [engine]) for path in files]
+        queries = [path for path in files if next(lines_of(path), (0, b""))[1].lstrip().startswith(b"{")]
+        if queries and len(queries) < len(files):
+            raise TraceFormatError(queries[0], "file", "must be a page of metrics, as others are", "a query's result")
+        texts = [query_lines(queries)] if queries else map(placed_lines, files)
+        pages = [page_of(lines, [engine]) for lines in texts]
         scrapes, fields = Scrapes(pages), log.fields
         found = Speculation(scrapes, engine)
         answered, unanswered = found.requests

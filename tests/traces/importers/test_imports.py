@@ -21,6 +21,7 @@ from paceline.traces.importers.responses import place_plain_steps
 from paceline.traces.importers.totals import constant_hazard, draw_accepted, pair, place, spread
 from paceline.traces.rounds.on_disk import read_rounds
 from paceline.traces.shapes import shape_called
+from prometheus_client.parser import text_string_to_metric_families
 
 from ...cli.command_line import paceline, refused
 from ...rows import check_rows
@@ -30,6 +31,7 @@ from .foreign_files import (
     STATED,
     aiperf,
     answer,
+    counters,
     metrics_line,
     one_file_each,
     positions,
@@ -136,6 +138,37 @@ def test_first_lines_of_vllm_name_models_and_version(tmp_path):
         assert meta.software == ({"vllm": "0.11.0"} if "v0.11.0" in first else {})
     silent = read_recording("vllm-log", [write_text(tmp_path / "b.log", line)], ImportOptions(**stated)).meta
     assert (silent.served_model, silent.models, silent.software) == ("", (), {})
+
+
+def _queried(pages, path):
+    """The series of pages of metrics, a minute apart, as Prometheus's HTTP API answers a query for a range."""
+    series = {}
+    for minute, page in enumerate(pages):
+        for line in page:
+            (family,) = text_string_to_metric_families(f"{line}\n")
+            (one,) = family.samples
+            series.setdefault((one.name, tuple(one.labels.items())), []).append([1e9 + 60 * minute, str(one.value)])
+    found = [
+        {"metric": {"__name__": name, **dict(labels)}, "values": values} for (name, labels), values in series.items()
+    ]
+    path.write_text(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": found}}))
+    return path
+
+
+def test_what_prometheus_answers_is_read_as_the_pages_it_took(tmp_path):
+    pages = [counters(n, [n // 2, n // 4], requests=n // 10, tokens=n * 2)[1:] for n in (50, 90, 200)]
+    texts = [write_text(tmp_path / f"page{minute}", "\n".join(page)) for minute, page in enumerate(pages)]
+    whole = _queried(pages, tmp_path / "whole")
+    lines = range(len(pages[0]))
+    parts = [_queried([[page[line]] for page in pages], tmp_path / f"part{line}") for line in lines]
+    found = [read_recording("auto", files) for files in (texts, [whole], parts)]
+    assert [one.meta.drafters for one in found[1:]] == [found[0].meta.drafters] * 2
+    assert [len(one.requests) for one in found] == [15] * 3
+    with pytest.raises(TraceFormatError, match="file: must be a page of metrics, as others are"):
+        read_recording("auto", [whole, texts[0]])
+    whole.write_text(whole.read_text().replace("1000000060.0", '"then"'))
+    with pytest.raises(TraceFormatError, match="values: must be pairs of a time and a value, got 'a list of 2'"):
+        read_recording("auto", [whole])
 
 
 def test_a_log_that_is_cut_says_so_of_its_last_line_alone(tmp_path):
