@@ -136,8 +136,10 @@ class Verify:
     rule: Rule = field(default_factory=Exact)
 
     def __post_init__(self) -> None:
-        if isinstance(self.rule, type) or not all(hasattr(self.rule, name) for name in RULE_NAMES):
-            raise ValueError(f"verify rule must be a rule such as Exact(), got {self.rule!r}")
+        lacks = [name for name in RULE_NAMES if not hasattr(self.rule, name)]
+        if isinstance(self.rule, type) or lacks:
+            without = f" without {', '.join(lacks)}" if lacks else ""
+            raise ValueError(f"verify rule must be a rule such as Exact(), got {self.rule!r}{without}")
         check_rule(self.rule)
 
 
