@@ -3,10 +3,11 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from .errors import known_are
 from .files import nested_too_deep, read_bounded
 
 # tomllib reads any depth, with memory that grows as its square. The pattern passes over no part twice.
@@ -58,17 +59,32 @@ def checked_toml(
     try:
         return content.model_validate(values)
     except ValidationError as error:
-        raise refused(file, *first_fault(error)) from error
+        raise refused(file, *first_fault(error, content)) from error
 
 
-def first_fault(error: ValidationError) -> tuple[str, str, Any]:
-    """Field (`sections[0].title`), rule and value of the first thing that is wrong in a file."""
+def _table_in(kind: object) -> type[BaseModel] | None:
+    """The table in the type of a field, such as `dict[str, Table]`; None without one."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for part in get_args(kind) if (found := _table_in(part)) is not None), None)
+
+
+def first_fault(error: ValidationError, content: type[BaseModel] | None = None) -> tuple[str, str, Any]:
+    """Field (`sections[0].title`), rule and value of the first thing that is wrong in a file.
+
+    `content` is what the file should hold, for the keys that are known.
+    """
     first = error.errors()[0]
     field = ""
     for part in first["loc"]:
         field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
     if first["type"] == "extra_forbidden":
-        return field, "is not a known key", first["input"]
+        *within, key = first["loc"]
+        for part in within:  # names of tables and places in lists are no fields
+            field_there = None if content is None else content.model_fields.get(str(part))
+            content = content if field_there is None else _table_in(field_there.annotation)
+        known = "" if content is None else f" ({known_are(key, content.model_fields)})"
+        return field, f"is not a known key{known}", first["input"]
     if first["type"] == "missing":
         return field, "must be given", None
     rule = first["msg"].removeprefix("Value error, ")

@@ -161,7 +161,7 @@ def test_a_cell_is_one_call_of_simulate(folder):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("windows", "windwos", "windwos is not a known key; did you mean windows?"),
+        ("windows", "windwos", "windwos is not a known key (did you mean windows?), got [5, 6]"),
         ("seeds = [0, 1]", "seeds = [0, 0]", "seeds must name each once, got 0"),
         ("seeds = [0, 1]", "seeds = [0.5]", "seeds[0] input should be a valid integer, got 0.5"),
         ("seeds = [0, 1]", "seeds = []", "seeds must name one at least"),

@@ -106,8 +106,8 @@ ONLY_FIRST = r"members\[1\]\.ngram only the first member may be model-free, got 
 @pytest.mark.parametrize(
     ("toml", "complaint"),
     [
-        (HEAD + "speed = 3\n" + TARGET, r"speed is not a known key, got 3"),
-        (HEAD + TARGET + "weight = 1\n", r"members\[0\]\.weight is not a known key, got 1"),
+        (HEAD + "speed = 3\n" + TARGET, r"speed is not a known key"),
+        (HEAD + TARGET + "weight = 1\n", r"members\[0\]\.weight is not a known key"),
         (HEAD + "members = []\n", r"members must hold at least one member, got \[\]"),
         (HEAD, r"members must be given"),
         (HEAD + DRAFT + DRAFT + TARGET, r"members\[0\]\.name must be unique, got 'draft'"),
