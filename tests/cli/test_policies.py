@@ -329,7 +329,7 @@ def test_what_is_no_whole_rule_is_refused_before_it_is_used(refusal):
     """Wherever a world would have missed the rest of it."""
     said = refusal(load="class Mad:\n    lossless = False\n    def accepts(self, facts): return True", decide=MAD)
     assert "verify rule must be a rule such as Exact(), got <paceline_policy_file_my_policy.Mad object" in said
-    assert said.endswith(" without needs_target_prob (my_policy.py:13)")
+    assert said.endswith(" without needs_target_prob') (my_policy.py:13)")
 
 
 @pytest.mark.parametrize(
