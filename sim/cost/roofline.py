@@ -377,5 +377,6 @@ def check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_d
     if needed > total:
         raise ArgumentError(
             f"cost {name}: the weights of {', '.join(model.name for model in held)} take {needed / 1e9:,.1f} GB, "
-            f"memory holds {total / 1e9:,.1f} GB; use a larger `tensor_parallel` or another device"
+            f"memory holds {total / 1e9:,.1f} GB; use a larger `tensor_parallel`, another device, or weights "
+            f"of fewer bits (`models` {held[-1].name}=...@int4)"
         )

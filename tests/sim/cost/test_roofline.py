@@ -213,7 +213,11 @@ def two(**changes):
 @pytest.mark.parametrize(
     ("models", "options", "told"),
     [
-        (two(), {}, "cost round: the weights of m, n take 1.2 GB, memory holds 1.0 GB"),
+        (
+            two(),
+            {},
+            r"cost round: the weights of m, n take 1.2 GB, memory holds 1.0 GB; .* fewer bits \(`models` n=...@int4\)",
+        ),
         (two(submodel_of="other"), {}, "the weights of m, n take"),  # of a model that is not in the pool
         ((MODEL,), {"tensor_parallel": 0}, r"tensor_parallel must be in \[1, \d+\], the least hidden size, got 0"),
         ((MODEL.model_copy(update={"dtype": "bfloat16"}),), {}, "cost round: no peak figure for dtype 'bfloat16' of m"),
