@@ -21,7 +21,7 @@ from .rates import three_digits, with_ends
 from .tables import Grid, Printed, table
 
 LEAST = "min:"  # before an objective of which less is better
-SEED, ERROR = "seed", "error"
+SEED, ERROR, NOTES = "seed", "error", "notes"
 MOST_SHOWN = 40  # rows of a front that are printed
 MOST_DRAWN = 15  # settings in a figure of one objective
 
@@ -180,8 +180,14 @@ class BestSettings(Pictured):
             if place and self.by and group != [self.found[place - 1].setting.get(name) for name in self.by]:
                 ends.add(place - 1)
         more = len(self.found) - MOST_SHOWN
-        remarks = [*self.remarks, *([f"{more:,} more are on the front; --json has all"] if more > 0 else [])]
+        more_there = [f"{more:,} more are on the front; --json has all"] if more > 0 else []
+        remarks = [*self.remarks, *self._notes(), *more_there]
         return [table(rows, texts={*self.varied, *self.by}, title=self.headline(), remarks=remarks, lines=ends)]
+
+    def _notes(self) -> list[str]:
+        """What readers of the figures that are shown must know of recordings and seconds."""
+        texts = [str(one.seeds[0].get(NOTES) or "") for one in self.found[:MOST_SHOWN]]
+        return list(dict.fromkeys(note for text in texts for note in text.splitlines()))
 
     def lines(self) -> Sequence[str]:
         """A line if no setting is left."""
@@ -193,11 +199,11 @@ class BestSettings(Pictured):
             "objectives": [one.text for one in self.objectives],
             "subject_to": [one.to_json() for one in self.limits],
         }
-        return {**asked, "by": list(self.by), "settings": self.to_dicts(), "remarks": list(self.remarks)}
+        return {**asked, "by": list(self.by), "settings": self.to_dicts(), "remarks": [*self.remarks, *self._notes()]}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each setting: its keywords, the seeds it was played at, and the mean of each figure."""
-        figures = dict.fromkeys(name for one in self.found for seed in one.seeds for name in seed)
+        figures = dict.fromkeys(name for one in self.found for seed in one.seeds for name in seed if name != NOTES)
         return [
             {**one.setting, "seeds": len(one.seeds), **{name: one.mean(name) for name in figures}} for one in self.found
         ]
@@ -236,7 +242,7 @@ def best_settings(
         for setting, seeds in settings.values()
         if None not in seeds
     ]
-    known = dict.fromkeys(name for one in whole for seed in one.seeds for name in seed)
+    known = dict.fromkeys(name for one in whole for seed in one.seeds for name in seed if name != NOTES)
     if not known:
         raise ArgumentError(
             f"`folder` has {counted(len(settings), 'setting')}, and none of which all cells have figures"

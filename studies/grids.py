@@ -26,6 +26,7 @@ from ..base.files import DEFAULT_RECORDING, recording_path
 from ..base.toml import TomlFileError, checked_toml, read_toml
 from ..policies.by_name import PolicySpec
 from ..policies.ranges import policy_ranges
+from ..reports.sweeps import NOTES
 from ..traces.folder import META
 from .options import ComparisonOptions, SimulateOptions, checked
 
@@ -142,12 +143,14 @@ class SweepCell:
         """The figures of the policy, flat, without its options; raises as the function does."""
         # Imported here: a third of the start-up time, not needed where all cells are played.
         from .compare import compare  # noqa: PLC0415
-        from .serving import simulate  # noqa: PLC0415
+        from .serving import notes_on, serving_setting, simulate  # noqa: PLC0415
         from .setting import kept_recording, kept_tables  # noqa: PLC0415
 
         given = dict(self.keywords)
         policy, named = given.pop("policy", None), given.pop("recording", None)
         if self.serves:
+            asked = checked(SimulateOptions, given)
+            notes = notes_on(serving_setting(kept_recording(named), asked.workload, asked.cluster, asked))
             served = simulate(given.pop("workload"), policy, kept_recording(named), **given)
             if served.interrupted:
                 raise KeyboardInterrupt
@@ -155,6 +158,7 @@ class SweepCell:
         else:
             found = compare(kept_tables(named), [policy], seeds=1, **given)
             row = next(one for one in found.to_dicts() if one["policy"] == found.runs.rows[0].policy)
+            notes = [*kept_recording(named).about.remarks, *found.runs.meta["cost_notes"]]
         told = {
             "policy",
             "workload",
@@ -168,7 +172,8 @@ class SweepCell:
             "of_best",
             "of_best_ci",
         }
-        return {name: value for name, value in row.items() if name not in told and _is_figure(value)}
+        figures = {name: value for name, value in row.items() if name not in told and _is_figure(value)}
+        return figures | {NOTES: "\n".join(notes)}
 
 
 def _is_figure(value: object) -> bool:
@@ -315,6 +320,8 @@ def _options(
                 checked(record, {"workload": "", "cluster": "", name: one} if serves else {name: one})
             except ArgumentError as error:
                 rule = str(error).removeprefix(f"`{name}` ")
+                if rule.startswith("must be several texts") and isinstance(value, list):
+                    rule += ": each entry of a list is a value of its own, several texts are a list in it, [[...]]"
                 raise GridFileError(path, f"options.{name}", rule, one, told=True) from None
         if isinstance(value, list):
             varied[name] = tuple(values)

@@ -172,6 +172,7 @@ def test_a_cell_is_one_call_of_simulate(folder):
         ("batch =", "bathc =", "options.bathc is not a known option; did you mean batch?"),
         ("batch = [1, 2]", "batch = [1, 'two']", "options.batch must be a valid integer, got 'two'"),
         ("batch = [1, 2]", "batch = [1, 1]", "options.batch must have one value at least, each once"),
+        ("batch = [1, 2]", "models = ['a=b', 'c=d']", "a value of its own, several texts are a list in it, [[...]]"),
         ("batch = [1, 2]", "seed = 3", "options.seed is not a known option; it is the key `seeds` of the grid"),
         ("'a100'", "'here'", "costs must name the profile"),
         ("draft:1..3", "draft:3..1", "policies must go up in the range of draft, got 3..1"),
@@ -359,6 +360,21 @@ def test_a_cell_that_fails_loses_no_other_and_is_kept_with_its_line(folder):
     assert sweep_grid("mine.toml", out="out", jobs=1, again=True).played == 2
     found = best_cells("out", objective=["output_tokens_per_s"])
     assert found.remarks == ("1 setting left out: a cell of them failed",)
+
+
+@pytest.mark.parametrize("axis", ["costs", "clusters"])
+def test_the_best_say_what_their_seconds_are(folder, axis):
+    more = {"costs": "", "clusters": 'workloads = ["poisson:rate=9,requests=4"]\n'}[axis]
+    models = 'models = [["draft=llama-3.2-1b", "target=llama-3.1-8b"]]'
+    base = 'policies = ["plain"]\nrecordings = ["small.trace"]\n'
+    (folder / "devices.toml").write_text(f'{base}{axis} = ["l40s", "h100"]\n{more}[options]\n{models}')
+    assert paceline("sweep", "devices.toml", "--out", axis, "--jobs", "1").code == 0
+    found = best_cells(axis, objective=["output_tokens_per_s"], by=[axis.removesuffix("s")])
+    (notes,) = (table.remarks for table in found.tables())
+    assert sum("published peaks of l40s" in note for note in notes) == 1
+    assert sum("seconds fitted to vllm" in note for note in notes) == 1
+    assert found.to_json()["remarks"] == list(notes)
+    assert all("notes" not in row for row in found.to_dicts())
 
 
 @pytest.mark.slow
