@@ -274,9 +274,6 @@ def pasted(
     `split` are the devices over which the target was split.
     """
     (engine, version), about = version_of(asked, setting), setting.recording.about
-    if any(schedule.values()) and TREES.format(drafter) in about.remarks:
-        how = "log chains (SGLang: --speculative-eagle-topk 1)"
-        return None, f"a log of trees does not say what chains of {drafter} keep: {how}"
     weights = asked.weights or ("ngram" if drafter in about.lookups else f"model={drafter}")
     # A log may not name its drafter's kind, and a head is not a model of its own, recorded or by a given shape.
     models = setting.models or ()
@@ -286,6 +283,11 @@ def pasted(
     if asked.weights is None and unknown and any(schedule.values()):
         kinds = ", ".join(f"{kind}=PATH" if kind in NEED_PATH else kind for kind in KINDS)
         return None, f"no input says what {drafter} is in an engine: give --weights, one of {kinds}"
+    # EAGLE's own code drafts trees, and its files do not say so.
+    unsaid = about.source in ("spec-bench", "eagle-timed") and weights.startswith("eagle")
+    if any(schedule.values()) and (unsaid or TREES.format(drafter) in about.remarks):
+        how = "log chains on a server (SGLang: --speculative-eagle-topk 1)"
+        return None, f"a log of trees does not say what chains of {drafter} keep: {how}"
     try:
         found = settings(engine, weights, schedule=schedule, engine_version=version)
     except ArgumentError as error:

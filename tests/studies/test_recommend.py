@@ -294,6 +294,19 @@ def test_what_trees_kept_sets_no_chains(tokens, tmp_path):
     )
 
 
+@pytest.mark.parametrize(("weights", "is_set"), [("eagle=HEAD", False), ("model=DRAFT", True)])
+def test_files_of_eagles_own_code_set_no_chains(weights, is_set, tmp_path):
+    """Which drafts trees, and does not say so."""
+    choice = {"index": 0, "turns": ["x"], "decoding_steps": [5], "new_tokens": [15], "wall_time": [0.1]}
+    choice["accept_lengths"] = [4, 2, 3, 5, 1]
+    lines = [{"question_id": n, "category": "a", "model_id": "m-eagle2", "choices": [choice]} for n in range(12)]
+    (tmp_path / "m-eagle2.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    done("trace", "import", "spec-bench", tmp_path / "m-eagle2.jsonl", "--out", tmp_path / "log.trace")
+    shapes = ["target=llama-3.1-8b", "eagle2=eagle-llama-3.1-8b"]
+    found = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1], weights=weights, seeds=1)
+    assert ((found.setting is not None), any("log chains" in line for line in found.advice)) == (is_set, not is_set)
+
+
 @pytest.mark.parametrize("name", ["most", "present"])
 def test_a_longer_draft_than_those_of_the_log_is_refused(tmp_path, name):
     log = tmp_path / "served.jsonl"
