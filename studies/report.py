@@ -30,7 +30,7 @@ from ..reports.run_table import run_table
 from ..reports.serving import Promises, latency_seconds
 from ..reports.serving_tables import ServingReport, seed_rows
 from ..reports.summary import Summary, summarise_run
-from ..reports.sweeps import SEED
+from ..reports.sweeps import NOTES, SEED
 from ..reports.tables import Grid, shown, table
 from ..reports.timeline import counter_panels, swim_lanes
 from ..runs.log import RunLog
@@ -285,6 +285,8 @@ def _page_of_sweep(folder: Path) -> ReportPage:
         else None
     )
     lines = [] if best is None else best.lines
+    noted = dict.fromkeys(note for row in rows for note in str(row.get(NOTES) or "").splitlines())
+    listed = [{name: _cell(row.get(name)) for name in shown_columns} for row in rows]
     return ReportPage(
         title=f"sweep {folder}, {counted(len(rows), 'cell')}, {failed:,} failed",
         answer=(*(lines or [f"{failed:,} of {counted(len(rows), 'cell')} failed"]),),
@@ -292,7 +294,7 @@ def _page_of_sweep(folder: Path) -> ReportPage:
             Section(
                 topic="policies",
                 panels=() if best is None else best.panels,
-                tables=(table([{name: _cell(row.get(name)) for name in shown_columns} for row in rows], texts=texts),),
+                tables=(table(listed, texts=texts, remarks=[*noted]),),
             ),
         ),
         command=f"paceline best {shlex.quote(str(folder))} --objective {figures[0]}" if figures else "",

@@ -97,6 +97,7 @@ def test_a_sweep_is_a_table_of_its_cells_once_it_is_whole(tmp_path, monkeypatch)
     assert "2 cells, 0 failed" in text
     assert "best by speed_up: " in text
     assert "draft:2/target" in text
+    assert "measured by new tokens only: a longer context costs no more" in text
 
 
 def test_a_run_that_was_stopped_is_refused(tmp_path, monkeypatch):
