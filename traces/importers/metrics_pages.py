@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -117,6 +118,10 @@ class Scrapes:
         """The series of a metric in the last page."""
         return [sample for sample in self._last.values() if sample.name == name]
 
+    def over_time(self, name: str) -> list[float]:
+        """The values of a gauge in all pages."""
+        return [sample.value for scrape in self._scrapes for sample in scrape.values() if sample.name == name]
+
     def counted(self, name: str, *, by: str = "", summed: frozenset[str] = frozenset()) -> dict[str, float]:
         """The increase of a counter between the first page and the last, or with one page since the server started.
 
@@ -209,6 +214,7 @@ class Engine:
     requests: str = ""  # answers, and tokens of them and of their prompts
     tokens: str = ""
     prompts: str = ""
+    running: str = ""  # gauge of requests that run
     summed: frozenset[str] = frozenset({"engine", "model_name"})  # labels whose series are added up
 
     @property
@@ -221,7 +227,7 @@ class Engine:
     @property
     def of_requests(self) -> frozenset[str]:
         """Names for all that was answered, with drafts or without."""
-        return frozenset({self.requests, self.tokens, self.prompts, self.aborted})
+        return frozenset({self.requests, self.tokens, self.prompts, self.aborted, self.running})
 
     @property
     def of_speculation(self) -> frozenset[str]:
@@ -246,8 +252,9 @@ VLLM = replace(
     requests="vllm:request_success",
     tokens="vllm:generation_tokens",
     prompts="vllm:prompt_tokens",
+    running="vllm:num_requests_running",
 )
-LLAMACPP = _like_vllm("llama.cpp", "llamacpp:")
+LLAMACPP = replace(_like_vllm("llama.cpp", "llamacpp:"), running="llamacpp:requests_processing")
 TRTLLM = Engine(
     name="TensorRT-LLM",
     prefix="trtllm_",
@@ -275,6 +282,7 @@ SGLANG = Engine(
     requests="sglang:num_requests",
     tokens="sglang:generation_tokens",
     prompts="sglang:prompt_tokens",
+    running="sglang:num_running_reqs",
     summed=frozenset({"engine", "model_name", "is_streaming"}),
 )
 ENGINES = (VLLM, LLAMACPP, TRTLLM, SGLANG)
@@ -393,6 +401,7 @@ class Speculation:
 
 
 _PAGES = "counts are those between the first and the last of {} pages of metrics"
+_RUNNING = "requests that ran, for --batch of `recommend`: {:,g} to {:,g} at the times of the pages, {:,.3g} on average"
 _MODELS = "counts of {} models are added: {}"
 _UNANSWERED = (
     "{:,} requests were aborted or failed: they are no answers, but their tokens count among those of the others"
@@ -448,6 +457,8 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         found = Speculation(scrapes, engine)
         answered, unanswered = found.requests
         _remark(ongoing, scrapes, pages, unanswered, found.aborted)
+        if len(running := scrapes.over_time(engine.running)) > 1:
+            ongoing.findings.remark(_RUNNING.format(min(running), max(running), fmean(running)))
         counts = (answered, found.total(engine.tokens), found.total(engine.prompts))
         requests, tokens, prompts = (round(count or 0.0) for count in counts)
         lengths = even_lengths(fields, requests, tokens, prompts) if requests and tokens else None

@@ -157,6 +157,7 @@ def _queried(pages, path):
 
 def test_what_prometheus_answers_is_read_as_the_pages_it_took(tmp_path):
     pages = [counters(n, [n // 2, n // 4], requests=n // 10, tokens=n * 2)[1:] for n in (50, 90, 200)]
+    pages = [[*page, f'vllm:num_requests_running{{engine="0"}} {n}'] for page, n in zip(pages, (1, 2, 6), strict=True)]
     texts = [write_text(tmp_path / f"page{minute}", "\n".join(page)) for minute, page in enumerate(pages)]
     whole = _queried(pages, tmp_path / "whole")
     lines = range(len(pages[0]))
@@ -164,6 +165,8 @@ def test_what_prometheus_answers_is_read_as_the_pages_it_took(tmp_path):
     found = [read_recording("auto", files) for files in (texts, [whole], parts)]
     assert [one.meta.drafters for one in found[1:]] == [found[0].meta.drafters] * 2
     assert [len(one.requests) for one in found] == [15] * 3
+    ran = "requests that ran, for --batch of `recommend`: 1 to 6 at the times of the pages, 3 on average"
+    assert [ran in one.meta.notes for one in found] == [True] * 3
     with pytest.raises(TraceFormatError, match="file: must be a page of metrics, as others are"):
         read_recording("auto", [whole, texts[0]])
     whole.write_text(whole.read_text().replace("1000000060.0", '"then"'))
