@@ -67,9 +67,11 @@ def test_measured_seconds_are_taken_to_it(written):
         ("[devices.mine]\n", "mine.toml: devices.mine must have flops_per_s, or be like a device of the sheet"),
         (H100.replace("mine", "h100"), "devices.h100 must have a name of its own; the sheet has this one, got 'h100'"),
         ('[devices.mine]\nlike = "h300"', "mine.toml: devices.mine.like must be a device of the sheet (known are"),
-        (H100 + "mass_kg = 3\n", "mine.toml: devices.mine.mass_kg is not a known key, got 3"),
-        ("efficiency = 0.8\n" + H100, "mine.toml: efficiency is not a known key, got 0.8"),
-        (H100 + REPLICA + "[links]\n", "mine.toml: links is not a known key, got {}"),
+        (
+            "efficiency = 0.8\n" + H100,
+            "mine.toml: efficiency is not a known key (known are devices, replicas, router, ",
+        ),
+        (H100 + REPLICA + "[links]\n", "mine.toml: links is not a known key (known are devices, replicas, router, "),
         ("horizon_s = 9\n" + H100, "mine.toml: horizon_s must be left out of a file without replicas, got 9"),
         (
             H100 + "mass_kg = 3\n",
