@@ -171,7 +171,7 @@ class Planner:
         return tuple(self._verifies[level] for level in (chain.levels[1:] or chain.levels))
 
     def onward(self, plan: Plan, num_tokens: int, doubted: float) -> Draft:
-        """The draft with which the lowest level goes on from `num_tokens` of its own, doubted so much together."""
+        """The lowest level's next draft, after `num_tokens` of its own, which are doubted so much together."""
         name = self._pool.names[plan.chain.levels[0]]
         return self._onward(name, plan.draft_doubt, num_tokens, doubted, plan.hazards[0][name])
 

@@ -435,12 +435,12 @@ class SpecRouter:
     def _write(self, seen: Observation, request: _Request, draft: Draft | None = None) -> Step:
         """The next step of the lowest level: copy, draft, or hand over where there is nothing to write.
 
-        `draft`: in place of the plan's, after which nothing is copied where it goes on with another one.
+        `draft`: in place of the plan's; where it follows another one, nothing is copied.
         """
         plan = request.plan
         assert plan is not None
-        goes_on = draft is not None and seen.last is not None and isinstance(seen.last.step, Draft)
-        copies = None if goes_on or not plan.copies else self._copies
+        follows = draft is not None and seen.last is not None and isinstance(seen.last.step, Draft)
+        copies = None if follows or not plan.copies else self._copies
         copy = None if copies is None else copies.best(seen, plan.copies)
         request.copied = copy is not None and copy.judge.model == self._target
         if copy is not None:
