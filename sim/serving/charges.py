@@ -184,9 +184,8 @@ class ServingCharges:
         self._verify_ps = [self.forward_ps] * pool.target_level + [forward_ps_of(target_cost or self._cost)]
         self._names, self._target = pool.names, pool.target_level
         plain = [not cost.longest and cost.draft_terms(name) is None for name in pool.names]
-        num_free = sum(member.model_free for member in pool.members)
         self.lines = self._cost.lines if isinstance(self._cost, WholeSeconds) else None
-        self.are_forwards = target_cost is None and not cost.knows_operations and all(plain[num_free:])
+        self.are_forwards = target_cost is None and not cost.knows_operations and all(plain[pool.num_free :])
         self._by_forwards = [is_plain and not cost.knows_operations for is_plain in plain]
         self._operations = OperationCharges(cost, pool, now_s) if cost.knows_operations else None
 
