@@ -316,7 +316,7 @@ class Flights:
         kv, target = self._memory.target, self._target
         size = kv.limits.block_tokens
         grants = [(cycle, row) for row in rows for cycle in range(row.held - row.text, most, size)]
-        if len(grants) * kv.limits.groups > kv.available_blocks:
+        if len(grants) * kv.each > kv.available_blocks:
             return first
         grow, grew = self._memory.grow, self._books.grew
         for cycle, row in grants:
@@ -335,7 +335,7 @@ class Flights:
         members, sizes = self._memory.members, self._sizes
         for level in self._rounds.levels:
             kv = members[level]
-            if kv is not None and (lacking // sizes[level] + count) * kv.limits.groups > kv.available_blocks:
+            if kv is not None and (lacking // sizes[level] + count) * kv.each > kv.available_blocks:
                 return False
         return True
 

@@ -263,11 +263,16 @@ class MemberKv:
     one that computed it holds these blocks. A cached unit without an owner holds blocks of all groups, for which others
     are evicted where its owner had freed some; until then a hit takes them as there. In vLLM they stay cached as long
     as nothing needs room, and are found or not.
+
+    Attributes:
+        limits: of the member.
+        free_blocks: that nothing holds.
+        each: blocks of a unit.
     """
 
     __slots__ = (
-        "_asked_blocks", "_asked_tokens", "_block_tokens", "_each", "_found_blocks", "_held", "_most_near", "_near",
-        "_tree", "_whole", "_window", "free_blocks", "limits",
+        "_asked_blocks", "_asked_tokens", "_block_tokens", "_found_blocks", "_held", "_most_near", "_near",
+        "_tree", "_whole", "_window", "each", "free_blocks", "limits",
     )  # fmt: skip
 
     def __init__(self, limits: KvLimits) -> None:
@@ -278,7 +283,7 @@ class MemberKv:
         self._whole, self._near, self._window = (
             (1, 0, 0) if window is None else (window.whole, window.near, window.tokens)
         )
-        self._each, self._most_near = limits.groups, limits.most_near
+        self.each, self._most_near = limits.groups, limits.most_near
         self._tree = PrefixTree()
         self._held: dict[int, _Held] = {}
         self._asked_blocks = self._asked_tokens = self._found_blocks = 0
@@ -286,12 +291,12 @@ class MemberKv:
     @property
     def available_blocks(self) -> int:
         """Blocks available to owners: free ones, and evictable ones (cached, without an owner)."""
-        return self.free_blocks + self._each * self._tree.num_evictable
+        return self.free_blocks + self.each * self._tree.num_evictable
 
     @property
     def used_blocks(self) -> int:
         """Blocks that owners hold; a shared one counts once."""
-        return self.limits.num_blocks - self.available_blocks
+        return self.limits.num_blocks - self.free_blocks - self.each * self._tree.num_evictable
 
     @property
     def first_keys(self) -> Container[int]:
@@ -364,7 +369,7 @@ class MemberKv:
         """
         units = -(-num_tokens // self._block_tokens)
         available = self.available_blocks
-        if units * self._each <= available:
+        if units * self.each <= available:
             return True
         # Only hit units that are used already save any: others are taken from the available ones.
         used = self._hit(keys, text_tokens)[1]
@@ -424,11 +429,11 @@ class MemberKv:
 
     def grow(self, owner: int, num_units: int, read_tokens: int = 0) -> int | None:
         """As `reserve`, `num_units` more; returns the blocks more that it holds. None: too few."""
-        held = self._held[owner]
+        held, blocks = self._held[owner], num_units
         end, near_from = held.num_units + num_units, held.near_from
         if self._near:
             near_from = min(max(near_from, self._before_window(read_tokens), end - self._most_near), end)
-        blocks = self._whole * num_units + self._near * (num_units - near_from + held.near_from)
+            blocks = self._whole * num_units + self._near * (num_units - near_from + held.near_from)
         if not self.take(blocks):
             return None
         held.num_units, held.near_from = end, near_from
@@ -438,7 +443,7 @@ class MemberKv:
         """Take blocks for an owner; False, and nothing has changed, if free and evictable ones do not suffice."""
         short = num_blocks - self.free_blocks
         if short > 0:
-            units = -(-short // self._each)
+            units = -(-short // self.each)
             if units > self._tree.num_evictable:
                 return False
             self._evict(units)
@@ -458,7 +463,7 @@ class MemberKv:
 
     def _evict(self, num_units: int) -> None:
         self._tree.evict(num_units)
-        self.free_blocks += self._each * num_units
+        self.free_blocks += self.each * num_units
 
     def commit(self, owner: int, num_tokens: int, keys: Keys) -> None:
         """Put the full blocks of an owner's first `num_tokens`, all of them computed, into the prefix cache.
@@ -492,7 +497,7 @@ class MemberKv:
             kept = self._tree.num_evictable - evictable
             self.free_blocks += self._near * (held.num_units - held.near_from - kept)
             if self.free_blocks < 0:
-                self._evict(-(self.free_blocks // self._each))
+                self._evict(-(self.free_blocks // self.each))
 
     def _hit(self, keys: Keys, text_tokens: int) -> tuple[int, int]:
         """Blocks of a hit, and how many of them are used."""

@@ -113,11 +113,12 @@ class ReplicaBooks:
         for level, grown in enumerate(self._grown):
             blocks, block_ps = grown
             if blocks or block_ps:
-                by_time = [more for _, more in sorted(self._grown_at[level].items())]
-                most = max(accumulate(by_time), default=blocks)
+                most, grown_at = blocks, self._grown_at[level]
+                if grown_at:
+                    most = max(accumulate([more for _, more in sorted(grown_at.items())]))
+                    grown_at.clear()
                 self.recorder.grew(self._index, level, blocks * at_ps - block_ps, self._held[2][level] + most)
                 grown[:] = 0, 0
-                self._grown_at[level].clear()
         self._has_grown = False
 
     def cut(self, level: int, num_forwards: int, start_ps: int, end_ps: int, until_ps: int) -> None:

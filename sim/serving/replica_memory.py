@@ -203,7 +203,7 @@ class ReplicaMemory:
         wanted = min(num_tokens, session.most_tokens)
         if wanted <= session.room_held[level]:
             return True
-        if not kv.reserve(session.serial, wanted, self._read(session)):
+        if not kv.reserve(session.serial, wanted, self._read(session) if self.has_windows else 0):
             return False
         size = kv.limits.block_tokens
         session.room_held[level] = -(-wanted // size) * size
