@@ -17,8 +17,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import isfinite
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -431,8 +432,11 @@ def _queried(found: Fields) -> Iterator[str]:
             yield str(one["metric"].get("__name__"))
 
 
-def query_lines(files: Sequence[Path]) -> list[tuple[str, str]]:
-    """Results of queries of Prometheus's HTTP API as the lines of pages, in order of time, with their places."""
+def query_pages(files: Sequence[Path], engine: Engine) -> list[Page]:
+    """Results of queries of Prometheus's HTTP API as pages, in order of time.
+
+    Queries of one scrape may have been asked at several instants: a page ends where a series comes again.
+    """
     found = []
     for one in (one for path in files for result in read_objects(path) for one in result.nested("data").each("result")):
         metric = one.nested("metric")
@@ -441,8 +445,15 @@ def query_lines(files: Sequence[Path]) -> list[tuple[str, str]]:
         for pair in one.sequence("values") if "values" in one else [one.sequence("value")]:
             if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int | float):
                 raise one.error("values", "must be pairs of a time and a value", pair)
-            found.append((pair[0], f"{one.place}, time {pair[0]:.0f}", f"{series} {pair[1]}"))
-    return [(place, line) for _, place, line in sorted(found, key=lambda one: one[0])]
+            found.append((pair[0], (f"{one.place}, time {pair[0]:.0f}", f"{series} {pair[1]}")))
+    pages = [Page()]
+    for _, lines in groupby(sorted(found, key=itemgetter(0)), key=itemgetter(0)):
+        page, last = page_of((line for _, line in lines), [engine]), pages[-1]
+        if {one.key for one in page.samples}.isdisjoint(one.key for one in last.samples):
+            pages[-1] = Page(samples=last.samples + page.samples, others=last.others | page.others)
+        else:
+            pages.append(page)
+    return pages
 
 
 def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
@@ -451,8 +462,7 @@ def _reader(engine: Engine) -> Callable[[Sequence[Path], Ongoing], Iterator[Roun
         queries = [path for path in files if next(lines_of(path), (0, b""))[1].lstrip().startswith(b"{")]
         if queries and len(queries) < len(files):
             raise TraceFormatError(queries[0], "file", "must be a page of metrics, as others are", "a query's result")
-        texts = [query_lines(queries)] if queries else map(placed_lines, files)
-        pages = [page_of(lines, [engine]) for lines in texts]
+        pages = query_pages(queries, engine) if queries else [page_of(placed_lines(path), [engine]) for path in files]
         scrapes, fields = Scrapes(pages), log.fields
         found = Speculation(scrapes, engine)
         answered, unanswered = found.requests

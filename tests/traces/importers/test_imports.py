@@ -174,6 +174,20 @@ def test_what_prometheus_answers_is_read_as_the_pages_it_took(tmp_path):
         read_recording("auto", [whole])
 
 
+def test_a_series_that_begins_later_is_of_the_page_of_its_time(tmp_path):
+    """Prometheus sorts series by labels, so one that a server makes at its first answer may come first."""
+    pages = [counters(n, [n // 2], requests=n // 10, tokens=2 * n)[1:] for n in (50, 90, 200)]
+    pages = [sorted(page, key=lambda line: "request_success" not in line) for page in pages]
+    texts = [write_text(tmp_path / f"page{at}", "\n".join(page[not at :])) for at, page in enumerate(pages)]
+    whole = _queried(pages, tmp_path / "whole")
+    queried = json.loads(whole.read_text())
+    del queried["data"]["result"][0]["values"][0]
+    whole.write_text(json.dumps(queried))
+    found = [read_recording("auto", files) for files in (texts, [whole])]
+    assert [len(one.requests) for one in found] == [20, 20]
+    assert found[0].meta.drafters == found[1].meta.drafters
+
+
 def test_a_log_that_is_cut_says_so_of_its_last_line_alone(tmp_path):
     line, path = metrics_line([0.7, 0.5, 0.3], 150, 300), tmp_path / "a.log"
     cut = line[: line.index("0.300") - 2]
