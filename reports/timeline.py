@@ -126,13 +126,16 @@ def _of_series(log: ServingLog, at_ns: Ints) -> Iterator[Counter]:
 
 
 def _block_tokens(log: ServingLog) -> dict[str, int]:
-    """Tokens of a block of each member, where the run gives it and all replicas have the same."""
+    """Tokens of a block of each member, where the run gives it and all replicas have the same.
+
+    Without members with windows, whose blocks are of one group of layers each.
+    """
     found: dict[str, set[int]] = {}
     replicas = log.meta.about.setting.get("replicas")
     for replica in replicas.values() if isinstance(replicas, Mapping) else ():
         limits = replica.get("kv") if isinstance(replica, Mapping) else None
         for name, one in limits.items() if isinstance(limits, Mapping) else ():
-            size = one.get("block_tokens") if isinstance(one, Mapping) else None
+            size = one.get("block_tokens") if isinstance(one, Mapping) and "window" not in one else None
             found.setdefault(name, set()).add(size if isinstance(size, int) else 0)
     return {name: sizes.pop() for name, sizes in found.items() if len(sizes) == 1 and 0 not in sizes}
 

@@ -175,6 +175,16 @@ def test_a_served_run_is_a_sound_file(folder, cluster):
     assert texts[-1]["args"] == {"tokens": 0}  # all have ended
 
 
+def test_blocks_of_a_group_of_layers_are_not_counted_as_tokens(folder):
+    served("one", "plain", "kept", events=False)
+    meta = json.loads(Path("kept/meta.json").read_text())
+    (replica,) = meta["about"]["setting"]["replicas"].values()
+    replica["kv"]["target"]["window"] = {"tokens": 1024, "whole": 1, "near": 5, "most_new": 8192}
+    Path("kept/meta.json").write_text(json.dumps(meta))
+    paceline.timeline("kept", "t.json")
+    assert {event["name"] for event in events_of("t.json") if "KV" in event["name"]} == {"KV blocks, target"}
+
+
 def test_a_run_without_events_has_requests_and_counters(folder):
     served("one", "draft:4/target", "plain", events=False)
     found = paceline.timeline("plain", "t.json")
