@@ -166,6 +166,7 @@ class ReplicaMemory:
         if not self._opened(session, keys, [text + 1] * len(keys), resumes=False):
             return None
         found, session.cached[level] = session.cached[level], text - 1
+        self.slide(session)
         return text - 1 - found
 
     def _keys_of(self, session: ServedRequest) -> list[BlockKeys]:

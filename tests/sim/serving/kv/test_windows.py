@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.serving.limits import Admission, KvLimits, KvWindow
 from paceline.sim.serving.memory import MemberKv
+from paceline.sim.serving.replica import Role, Transfer
 from paceline.traces.workloads.arrival import Arrival
 
 from ..engine.both_ways import check as check_both_ways
 from ..engine.lined_costs import COSTS
-from ..engine.served_runs import Run, limits_of, pico, some_rounds
+from ..engine.served_runs import Run, limits_of, pico, some_rounds, target_only
 
 SIZE = 4  # tokens of a block
 
@@ -138,6 +139,15 @@ def test_shared_texts_keep_the_count_of_blocks(data):
     for owner in running:
         kv.close(owner)
     assert kv.used_blocks == 0
+
+
+def test_a_text_that_was_read_elsewhere_holds_its_windows_alone():
+    """36 tokens of a prompt and 2 of an answer are 10 blocks, of which 3 may be read in a window of 8."""
+    window = KvWindow(tokens=8, whole=1, near=1, most_new=64)
+    options = {"roles": [Role.prefill, Role.decode], "transfer": Transfer(bytes_per_s=1e9, latency_s=0, token_bytes=1)}
+    run = Run([Arrival("a", 0, 36, 2)], target_only(), limits=limits_of(target_only(), window=window), **options).go()
+    series = run.log.series
+    assert series["used_blocks"][series["replica"] == 1].max() == 10 + 3
 
 
 def test_blocks_that_rounds_give_up_count_at_their_time():
