@@ -112,8 +112,8 @@ class ReplicaBooks:
         assert self._held is not None
         for level, grown in enumerate(self._grown):
             blocks, block_ps = grown
-            if blocks or block_ps:
-                most, grown_at = blocks, self._grown_at[level]
+            most, grown_at = blocks, self._grown_at[level]
+            if blocks or grown_at:
                 if grown_at:
                     most = max(accumulate([more for _, more in sorted(grown_at.items())]))
                     grown_at.clear()

@@ -2,12 +2,14 @@
 
 from array import array
 from dataclasses import replace
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.runs.recorder import ServingRecorder
 from paceline.sim.serving.limits import Admission, KvLimits, KvWindow
 from paceline.sim.serving.memory import MemberKv
-from paceline.sim.serving.replica import Role, Transfer
+from paceline.sim.serving.replica import ReplicaBooks, Role, Transfer
 from paceline.traces.workloads.arrival import Arrival
 
 from ..engine.both_ways import check as check_both_ways
@@ -161,3 +163,17 @@ def test_blocks_that_rounds_give_up_count_at_their_time():
     limits = limits_of(some_rounds(), max_num_seqs=5, token_budget=6, block_tokens=1, prefix_cache=False, window=window)
     for cost in COSTS:
         check_both_ways(arrivals, some_rounds(), "tokens:2/target", limits=limits, cost=cost(some_rounds()))
+
+
+def test_blocks_that_are_taken_and_given_up_count_where_both_cancel_out():
+    """2 more, 4 fewer and 2 more, at equal distances: neither the blocks nor their sum over time is another one."""
+    batch, memory = SimpleNamespace(running=[], waiting=[], elsewhere=0), SimpleNamespace(members=[0], has_windows=True)
+    memory.used_blocks = [5]
+    recorder = ServingRecorder(["target"], {"replica": [9]})
+    books = ReplicaBooks(0, recorder, batch, memory, lambda requests, at_ps: None)
+    books.note_state(0)
+    for at_ps, blocks in ((1, 2), (2, -4), (3, 2)):
+        books.grew(0, blocks, at_ps)
+    books.note_state(4)
+    (states,) = recorder._states.all()
+    assert states.most[-1] == 5 + 2
