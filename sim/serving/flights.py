@@ -26,7 +26,7 @@ class Flights:
     """Flies the requests of one replica.
 
     Attributes:
-        has_flown: whether any request was taken up here.
+        has_flown: whether any cycle was carried out here.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Flights:
             self._is_unfit = False
             return None
         end_ps = self._added_up(now_ps, until_ps) if self._runs_alone else self._flown(now_ps, until_ps)
+        self.has_flown = self.has_flown or end_ps is not None
         if self._reached:
             assert end_ps is not None
             self._books.reached(self._reached, end_ps)
@@ -127,7 +128,7 @@ class Flights:
                 row.node = node
             row.held, row.until = self._held(request), self._until(request)
             rows.append(row)
-        self._rows, self._out_ps, self.has_flown = rows, now_ps, True
+        self._rows, self._out_ps = rows, now_ps
         asked.ready = []
         return True
 
