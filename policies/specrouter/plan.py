@@ -176,7 +176,7 @@ class Planner:
         return self._onward(name, plan.draft_doubt, num_tokens, doubted, plan.hazards[0][name])
 
     def _onward(self, name: str, most: tuple[float, ...], num_tokens: int, doubted: float, hazard: Hazard) -> Draft:
-        """As far as one stop does: through numbers of tokens with about the same threshold."""
+        """It reaches as far as thresholds are about the same, since a draft has one stop."""
         begin = num_tokens
         while begin < len(most) and most[begin] == inf:
             begin += 1
@@ -227,9 +227,10 @@ def _most_doubt(chain: FoundChain, index: int, figures: SearchFigures) -> float:
 
 
 def draft_doubts(chain: FoundChain, figures: SearchFigures, base: float, most: int) -> tuple[float, ...]:
-    """By the lowest level's tokens n, -ln of the least survival at which it drafts on; see the module.
+    """By the lowest level's tokens n, from 0 on, the most doubt with which it drafts on; see the module.
 
-    It ends where even sure tokens have more, `base` each. inf: whatever they are; at first, as the chain drafts.
+    inf: any doubt, as without tokens. The last entry is that of the most tokens with which it may draft on at all, as
+    each token has a doubt of at least `base`.
     """
     low, judge = chain.levels[:2]
     token_s, worth_s = chain.level_s[:2]
@@ -241,7 +242,7 @@ def draft_doubts(chain: FoundChain, figures: SearchFigures, base: float, most: i
         worth.append(worth_s * kept)
     found = [inf]
     for n in range(1, most):
-        # Of few tokens the judge's own time may fall with their number: then they are drafted whatever they are.
+        # Below 0 where the judge is quicker with more tokens: then any doubt will do.
         ratios = [(more * token_s + judging[n + more] - judging[n]) / worth[more] for more in range(1, most + 1 - n)]
         least = min(ratios)
         doubt = -log(least) if least > 0.0 else inf
