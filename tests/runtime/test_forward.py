@@ -183,6 +183,15 @@ def test_fusing_again_makes_nothing_new_and_leaves_somebody_elses_model_alone(tm
     assert {weight.untyped_storage().data_ptr() for weight in weights_of(forward)} <= storages(theirs).keys()
 
 
+@pytest.mark.parametrize(("again_s", "name"), [(0.5, "fused"), (2.0, "modules")])
+def test_a_slow_spell_of_the_machine_is_not_remembered_as_a_slow_forward(tmp_path, monkeypatch, again_s, name):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    fused_s = iter((2.0, again_s))
+    monkeypatch.setattr(choosing, "_race_s", lambda forward: next(fused_s) if forward.name == "fused" else 1.0)
+    assert chosen(tiny_decoder("llama", torch.float32), "auto").name == name
+    assert chosen(tiny_decoder("llama", torch.float32), "auto").name == name  # as is remembered
+
+
 def test_fusing_within_inference_mode():
     model = tiny_decoder("llama", torch.float32)
     with torch.inference_mode():
