@@ -87,7 +87,7 @@ def _quicker(
     known: KnownChoices,
     what: str,
 ) -> FusedForward | ModuleForward:
-    """The fused forward, unless the modules are faster on this machine, as is `known`, or noted, of `what`.
+    """The fused forward, unless the modules win two races on this machine, as is `known`, or noted, of `what`.
 
     Both use the same memory: weights are laid out again one by one, and back in the same way.
     """
@@ -99,7 +99,7 @@ def _quicker(
     fused = make_fused()
     if modules_s is None:
         return fused
-    # The loser of a slow spell of the machine would be remembered as slow: the modules have to win twice.
+    # What is chosen is remembered: one slow spell of the machine must not decide against the fused forward.
     chosen = fused if any(_race_s(fused) <= modules_s for _ in range(2)) else modules
     known.note(what, [chosen.name])
     if chosen is modules:
