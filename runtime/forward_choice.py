@@ -71,7 +71,7 @@ def choose_forward(
     if kind.startswith("fused"):
         return over_rows(fused(), rows)
     weights = "laid out anew" if share_weights else "copied" if chooser.copy_all else "as they stand"
-    what = f"{_choice_key(model)}, weights {weights}"
+    what = f"{_choice_key(model)}, weights {weights}, two races"  # what one race had decided is not read
     return over_rows(_quicker(model, modules, fused, chooser.known, what), rows)
 
 
