@@ -17,7 +17,7 @@ import simpy
 from simpy.events import EventPriority
 
 from ...base.errors import ArgumentError
-from ...traces.workloads.arrival import MOST_PS, Arrival, Workload
+from ...traces.workloads.arrival import MOST_PS, PS_PER_S, Arrival, Workload
 from .engine import Replica
 from .requests import DrawnRequests
 from .routers import Dispatcher
@@ -53,6 +53,7 @@ class RankedEvent(simpy.Event):
 
 
 NEVER_PS = 2 * MOST_PS  # later than any run
+TURN_PS = 60 * PS_PER_S  # of a turn at most, since a run can be stopped only between turns
 
 
 class RunningReplica:
@@ -234,7 +235,7 @@ class RunningReplicas:
             moment.take_turn(index, run.next_ps)
             now_ps = run.finish()
             self._after_each()
-            run.begin(now_ps, env.peek() if self._run_ahead[index] else 0)
+            run.begin(now_ps, min(env.peek(), now_ps + TURN_PS) if self._run_ahead[index] else 0)
             if run.next_ps >= env.peek():
                 break
         self._wait_for(index)

@@ -11,6 +11,7 @@ from paceline.policies.fixed import Plain
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.replica import ReplicaSpec
 from paceline.sim.serving.requests import Deadline
+from paceline.sim.serving.running import TURN_PS
 from paceline.traces.workloads.arrival import MOST_PS, PS_PER_S, Arrival
 
 from .served_runs import POLICIES, LineCost, Run, limits_of, pico
@@ -83,6 +84,29 @@ class Interrupted(Plain):
         if self.asked == 100:
             raise KeyboardInterrupt
         return super().decide(seen)
+
+
+class AskedInVain:
+    """Counts how often a run asks whether it is to stop."""
+
+    asked = 0
+
+    def ended(self):
+        pass
+
+    def interrupted(self):
+        self.asked += 1
+        return False
+
+
+@pytest.mark.parametrize("policy", ["target", "draft:4/target"])
+def test_a_run_can_be_stopped_long_after_the_last_request_came(policy):
+    """However far the fast path could fly to its end."""
+    watcher = AskedInVain()
+    slow = LineCost(pico(), each=200_000)
+    run = Run([Arrival("long", 0, 10, 3_000)], pico(), policy, cost=slow, watcher=watcher).go()
+    num_turns = run.log.meta.ended_at_ps // (2 * TURN_PS)  # the last operation of a turn may end a little after it
+    assert watcher.asked > num_turns > 2
 
 
 def test_what_was_simulated_before_an_interrupt_stays():
