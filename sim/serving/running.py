@@ -113,7 +113,7 @@ class Watcher(Protocol):
     def interrupted(self) -> bool:
         """Whether the run is to stop; called where the records are consistent.
 
-        That is before a request arrives, and after every operation of a replica that runs in its turn.
+        That is before a request arrives, and after every turn of a replica that runs in its turn.
         """
         ...
 
