@@ -412,9 +412,11 @@ def shared_remarks(
     most_runs = min(max(by_chance, default=1), meta.get("seeds", 1))
     parts = []
     if (orders := meta.get("orders", 1)) > 1:
-        depend = list(dict.fromkeys(row.policy for comparison, row in rows if len(comparison.runs(row)) > 1))
+        depend = {row.policy: row for comparison, row in rows if len(comparison.runs(row)) > 1}
         names = "all policies" if len(depend) == len(rows) > 1 else ", ".join(depend)
-        verb = "depend" if len(depend) > 1 else "depends"
+        # Runs of a policy with chance differ by their seeds, too.
+        unsure = any(has_chance(row, shifted=shifted) for row in depend.values())
+        verb = "may depend" if unsure else "depend" if len(depend) > 1 else "depends"
         parts.append(f"over {orders} orders of the requests, on which {names or 'no policy'} {verb}")
     if most_runs > 1:
         last = meta["seed"] + most_runs - 1

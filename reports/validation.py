@@ -6,7 +6,7 @@ A cell is a policy, a number of requests at a time and a tag.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from statistics import median
+from statistics import fmean, median
 
 from ..runs.log import RunLog
 from .summary import summarise_run
@@ -77,10 +77,15 @@ def total_s(log: RunLog) -> float:
     return float(log.requests["finished_at_s"].max() - log.requests["admitted_at_s"].min())
 
 
-def tpot_error_of(simulated: RunLog, measured: RunLog) -> float | None:
-    """Relative error of the mean time per output token."""
-    ours, theirs = (summarise_run(log).tpot_s for log in (simulated, measured))
-    return None if ours is None or theirs is None else ours.mean / theirs.mean - 1
+def middle_runs(runs: Sequence[RunLog]) -> Sequence[RunLog]:
+    """The run of the median of total seconds; of an even number the two whose mean it is."""
+    return sorted(runs, key=total_s)[(len(runs) - 1) // 2 : len(runs) // 2 + 1]
+
+
+def tpot_error_of(simulated: RunLog, measured: Sequence[RunLog]) -> float | None:
+    """Relative error of the mean time per output token, of runs their mean; None where no request has two tokens."""
+    ours, *theirs = (summarise_run(log).tpot_s.mean for log in (simulated, *measured))
+    return ours / fmean(theirs) - 1 if any(theirs) else None
 
 
 def choices(cells: Sequence[Cell]) -> list[BestPolicy]:

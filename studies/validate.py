@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, ClassVar, TypeVar
 
 from ..base.errors import ArgumentError, check_least, counted, repeated
@@ -25,6 +25,7 @@ from ..reports.validation import (
     cells_table,
     choices,
     choices_table,
+    middle_runs,
     repeatability,
     total_s,
     tpot_error_of,
@@ -439,11 +440,11 @@ class _Job:
     def cell(self, replay: _Ran, ran: Sequence[_Ran]) -> Cell:
         _, simulated = replay
         logs = [log for _, log in ran]
-        middle = sorted(logs, key=total_s)[len(logs) // 2]
+        middle = middle_runs(logs)
         seconds = tuple(total_s(log) for log in logs)
         measured_s = median(seconds)
         forwards_s = float(simulated.ops["duration_s"].sum()) - simulated.meta.get("beside_s", 0.0)
-        forwards_error = (forwards_s - middle.meta["phases"]["forward_s"]) / measured_s
+        forwards_error = (forwards_s - fmean(log.meta["phases"]["forward_s"] for log in middle)) / measured_s
         error = total_s(simulated) / measured_s - 1
         return Cell(
             policy=self.policy.name,

@@ -372,6 +372,10 @@ def test_chance_and_orders_are_joined(recording):
     """Where decisions are drawn, each run has the next seed and the next order, of the fewer anew from the first."""
     found = compare(recording, CHAINS, shift_acceptance={"draft": -0.1}, seeds=2, orders=3)
     assert [(row["seeds"], row["orders"]) for row in found.to_dicts()[:2]] == [(2, 3), (2, 3)]
+    # Other seeds ran in the other orders: which of both moved a figure is not known.
+    assert any(
+        "over 3 orders of the requests, on which all policies may depend" in one for one in found.tables()[0].remarks
+    )
     row = found.runs.rows[0]
     alone = [
         compare(reordered(recording, order), CHAINS, shift_acceptance={"draft": -0.1}, seeds=1, seed=seed).runs.rows[0]
