@@ -61,13 +61,13 @@ def recommend(
     present = present_of(setting.recording, drafter, asked.present)
     halves = halves_of(setting.recording, asked)
     batches = _batches(asked, halves)
-    longest = longest_of(setting.recording, drafter, asked.most, present)
-    text = f"{drafter}:1..{longest}/{setting.recording.about.target}"
+    lengths = lengths_of(setting.recording, drafter, asked.most, present)
+    chains = [f"{drafter}:{length}/{setting.recording.about.target}" for length in lengths]
     # The halves have the shapes already.
     parts = checked(SweepOptions, {**shared(SweepOptions, asked, but=["models"]), "batches": batches})
-    total = len(halves) * len(batches) * num_replayed(setting, longest + 1)
+    total = len(halves) * len(batches) * num_replayed(setting, len(chains) + 1)
     with Progress("replaying", total, unit="policies") as progress:
-        tuned, others = (swept(half, text, parts, within=progress) for half in halves)
+        tuned, others = (swept(half, chains, parts, within=progress) for half in halves)
     found = tuple(_at(batch, tuned, others, present) for batch in batches)
     compared = tuple(others.comparisons[batch] for batch in batches)
     bare = setting.priced().bound_only
@@ -140,21 +140,24 @@ def present_of(recording: Recording, drafter: str, asked: int | None) -> int | N
     return asked if asked is not None or known is None or known > LONGEST else known
 
 
-def longest_of(recording: Recording, drafter: str, most: int | None, present: int | None) -> int:
-    """The longest draft tried: as given, else 8 and the present one, for a log at most its longest.
+def lengths_of(recording: Recording, drafter: str, most: int | None, present: int | None) -> tuple[int, ...]:
+    """The draft lengths tried, ascending from 1: up to `most`, and the present one.
+
+    Without `most` up to 8, of a log at most its longest, or to the present one if that is longer.
 
     Raises:
         ArgumentError: longer than any draft of the log, whose acceptance is unknown.
     """
     known = recording.about.longest.get(drafter)
-    longest = max(min(USUAL, known or USUAL) if most is None else most, present or 1)
-    if known is not None and longest > known:
-        name = "present" if longest == present else "most"
+    up_to = max(min(USUAL, known or USUAL), present or 1) if most is None else most
+    lengths = tuple(sorted({*range(1, up_to + 1), present or 1}))
+    if known is not None and lengths[-1] > known:
+        name = "present" if lengths[-1] == present else "most"
         raise ArgumentError(
             f"`{name}` must be at most {known}, the longest draft of {drafter} in {recording.about.name}, got "
-            f"{longest}: what a longer one keeps is not known; let the server draft {longest}, and import that"
+            f"{lengths[-1]}: what a longer one keeps is not known; let the server draft {lengths[-1]}, and import that"
         )
-    return longest
+    return lengths
 
 
 def limited_by(recording: Recording, drafter: str, most: int | None) -> list[str]:

@@ -55,8 +55,8 @@ from .recommend import (
     drafter_of,
     halves_of,
     ledger_of,
+    lengths_of,
     limited_by,
-    longest_of,
     pasted,
     present_of,
     recommend,
@@ -92,9 +92,9 @@ class _Question:
         return {"cost": cluster} if cluster in device_sheet() else read_cluster_file(Path(cluster)).one_cost(cluster)
 
     @property
-    def lengths(self) -> range:
+    def lengths(self) -> tuple[int, ...]:
         """Tried K, except 0."""
-        return range(1, longest_of(self.recording, self.drafter, self.asked.most, self.present) + 1)
+        return lengths_of(self.recording, self.drafter, self.asked.most, self.present)
 
     def chain(self, length: int) -> str:
         """The policy of a K."""

@@ -140,7 +140,8 @@ def test_the_present_setting_is_held_against_the_choice(made, cost):
     now = next(one for one in at.candidates if one.draft_tokens == 1)
     assert at.over_present == at.own.tokens_per_s / now.tokens_per_s > 1.1
     (longer,) = recommend(made, cost=cost, batches=[1], most=3, present=12, sample=60).batches
-    assert max(one.draft_tokens for one in longer.candidates) == 12, "what is set now is tried as well"
+    tried = sorted(one.draft_tokens for one in longer.candidates)
+    assert tried == [0, 1, 2, 3, 12], "what is set now is tried as well, and nothing else beyond `most`"
 
 
 def test_numbers_of_requests_that_were_not_replayed_are_named(made, cost):
