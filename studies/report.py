@@ -327,7 +327,7 @@ def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by:
     least = 1.0 if figure == SPEED_UP else None
     told = {where: _told(best[where], values[best[where], where], least) for where in places}
     lines = tuple(f"{where}: {words}" for where, words in told.items())
-    times = Counter(told[where].partition(",")[0] for where in places).most_common()
+    times = Counter(_named(best[where], values[best[where], where], least) for where in places).most_common()
     head = ", ".join(f"{words} in {count}" for words, count in times) + f" of {counted(len(places), 'setting')}"
     heat = HeatMap(
         title=f"{figure} by policy; framed: the best of a column",
@@ -346,11 +346,17 @@ def _bests(folder: Path, figures: Sequence[str], cells: Sequence[SweepCell], by:
     return _Bests(lines=answer, panels=(heat,) if drawn else ())
 
 
+def _named(policy: str, value: float, least: float | None) -> str:
+    """The best of a setting: the target alone if all policies are below `least`."""
+    return policy if least is None or value >= least else "the target alone"
+
+
 def _told(policy: str, value: float, least: float | None) -> str:
-    """The best policy of a setting; empty if all are below `least`."""
+    """The best of a setting, and the figure of the best policy."""
+    named = _named(policy, value, least)
     if least is None:
-        return f"{policy}, {_cell(value)}"
-    return f"{policy}, {value:.2f}x" if value >= least else f"the target alone, as {policy} has {value:.2f}x"
+        return f"{named}, {_cell(value)}"
+    return f"{named}, {value:.2f}x" if named == policy else f"{named}, as {policy} has {value:.2f}x"
 
 
 def _cell(value: object) -> str:

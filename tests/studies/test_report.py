@@ -100,6 +100,15 @@ def test_a_sweep_is_a_table_of_its_cells_once_it_is_whole(tmp_path, monkeypatch)
     assert "measured by new tokens only: a longer context costs no more" in text
 
 
+def test_policies_that_differ_in_their_options_are_counted_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("grid.toml").write_text('policies = ["adaptive,start=1,most=1|6"]\n[options]\nbatch = [1, 32]\n')
+    done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
+    done("report", "cells", "--out", "r.html")
+    text = " ".join(checked(Path("r.html").read_text()).texts)
+    assert "best by speed_up: adaptive,start=1,most=6 in 1, adaptive,start=1,most=1 in 1 of 2 settings" in text
+
+
 def test_a_run_that_was_stopped_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done(*SERVED, "--policy", "plain", "--horizon-seconds", "0.01", "--out", "cut", "--json", "cut.json")
