@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from ..base.errors import counted
 from .quality import Quality
 from .summary import LevelSummary, Summary
-from .tables import Grid, shown, table
+from .tables import Grid, at_least, shown, table
 
 REJECTION_REMARK = "texts are drawn again by rejection sampling: where two of them part means nothing and is left out"
 
@@ -104,7 +104,7 @@ def _remarks(rows: Sequence[Summary]) -> list[str]:
     remarks = []
     least = min(quality.known_share for quality in known)
     if least < 1:
-        remarks.append(f"log-lik.: of the tokens on record, at least {least:.1%} of a policy's; nothing is guessed")
+        remarks.append(f"log-lik.: of the tokens on record, {at_least(least)} of a policy's; nothing is guessed")
     if any(row.reanchored for row in rows):
         remarks.append("same text: too high, since replay goes back to the target's text where the record ends")
     if any(quality.num_divergences is None for quality in known):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
+from math import floor
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -215,6 +216,11 @@ def table(
 def shown(figure: float | None, style: str, *, unknown: str = "") -> str:
     """A figure in a style of format(), `unknown` for None."""
     return unknown if figure is None else f"{figure:{style}}"
+
+
+def at_least(share: float) -> str:
+    """In words, that a share is no less: rounded down, so that only a whole one is 100%."""
+    return f"at least {floor(share * 1e3) / 1e3:.1%}"
 
 
 def facts(title: str, values: Mapping[str, str]) -> Grid:

@@ -23,7 +23,7 @@ from paceline.base.errors import counted
 from paceline.base.files import whole_file
 from paceline.reports.figure import check_figure, write_figure
 from paceline.reports.panels import Panel, Series, by_category
-from paceline.reports.tables import shown
+from paceline.reports.tables import at_least, shown
 
 from ..findings import Cell, Rows, markdown_table, table, table_cell
 from .cells import ArenaCell, Side, Split
@@ -668,9 +668,7 @@ def _cells(board: Leaderboard) -> str:
     lines += [f"- {gap}" for gap in board.gaps]
     where, share = least(board.runs.replayed(BEST_STATIC))
     if share is not None:
-        lines.append(
-            f"- decisions of the best static chains: at least {share:.1%} are replayed, not modelled ({where})"
-        )
+        lines.append(f"- decisions of the best static chains: {at_least(share)} are replayed, not modelled ({where})")
     return "\n".join([*lines, ""])
 
 

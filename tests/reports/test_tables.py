@@ -3,10 +3,11 @@
 import re
 from io import StringIO
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.base.terminal import draws_boxes, shown_in
-from paceline.reports.tables import Column, Grid, broken, longest_piece, prose, shown, table, words_of
+from paceline.reports.tables import Column, Grid, at_least, broken, longest_piece, prose, shown, table, words_of
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -193,3 +194,11 @@ def test_headings_are_broken_between_words():
     assert words_of("tokens/s", 3) == ["tokens/s"]
     assert words_of("target calls /token", 12) == ["target calls", "/token"]
     assert words_of("", 5) == [""]
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.98073, "98.0%"), (0.9999, "99.9%"), (0.5, "50.0%"), (0.0, "0.0%"), (1.0, "100.0%")],
+)
+def test_a_share_that_is_the_least_is_rounded_down(share, said):
+    assert at_least(share) == f"at least {said}"
