@@ -48,10 +48,10 @@ def gain(row: SeedRow, alone: SeedRow) -> Interval | None:
 
 def gain_range(row: SeedRow, alone: SeedRow) -> tuple[float, float] | None:
     """The gain at the ends of the cost's range, the same end for both; None if unknown."""
-    here = gain(row, alone)
-    ratios = [other / own for other, own in zip(*(_at_first(each) for each in (alone, row)), strict=True)]
-    if here is None or len(ratios) < 2:
+    here, both = gain(row, alone), list(zip(_at_first(alone), _at_first(row), strict=True))
+    if here is None or len(both) < 2 or not all(other and own for other, own in both):
         return None
+    ratios = [other / own for other, own in both]
     moved = [ratio / ratios[0] for ratio in ratios]
     return here.mean * min(moved), here.mean * max(moved)
 

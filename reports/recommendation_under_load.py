@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from .intervals import Interval, geometric_interval, paired
+from .cost_range import gain
+from .intervals import Interval
 from .ledger import LedgerLine, Pasteable, RecommendationLedger, Recommended, Standing
 from .limits import Limit
 from .panels import Section, ranking
@@ -174,15 +175,17 @@ class RecommendationUnderLoad(Recommended):
     def _decision(self) -> str:
         limits = ", ".join(map(str, self.limits))
         if self.chosen is None:
-            return f"no candidate keeps {limits} at this rate, so no setting is named"
+            missing = f"keeps {limits} at this rate" if self.limits else "serves every request"
+            return f"no candidate {missing}, so no setting is named"
         own = next(one for one in self.candidates if one.policy == self.chosen)
         said = f"best: {self.chosen}" + (f" keeps {limits}" if self.limits else "")
         if own.over_plain is not None and self.chosen != "plain":
             said += f"; {_ratio(own.over_plain.mean)}x as fast as the target alone"
         if self.present is not None and self.present != self.chosen:
             now = next(one for one in self.candidates if one.policy == self.present)
-            if now.row is not None and own.row is not None:
-                said += f", {_ratio(ratio_of(now.row, own.row).mean)}x as fast as the present {self.present}"
+            over = None if now.row is None or own.row is None else gain(own.row, now.row)
+            if over is not None:
+                said += f", {_ratio(over.mean)}x as fast as the present {self.present}"
         if self.tied:
             said += f"; as good for all that these seeds tell: {', '.join(self.tied)}"
         return said + (f"; no setting is named: {self.open_because}" if self.open_because else "")
@@ -228,12 +231,6 @@ def _to_json(one: ServedCandidate) -> dict[str, Any]:
         "highest_rate_ci": None if highest is None or highest.rate is None else list(highest.rate.bounds),
         "highest_rate_reason": "" if highest is None else highest.reason,
     }
-
-
-def ratio_of(other: SeedRow, own: SeedRow) -> Interval:
-    """Mean time in the system of `other` over that of `own`, seed by seed: above 1 where `own` is faster."""
-    pairs = paired(other.by_seed(IN_SYSTEM), own.by_seed(IN_SYSTEM))
-    return geometric_interval([theirs / ours for theirs, ours in pairs])
 
 
 def missed(row: SeedRow, limits: Sequence[Limit]) -> str:

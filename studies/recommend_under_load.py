@@ -17,6 +17,7 @@ from ..base.terminal import Progress, held_interrupts
 from ..decoding.steps import PolicyError
 from ..policies.about import members_run_by
 from ..policies.chain_text import BASELINE
+from ..reports.cost_range import gain, gain_range
 from ..reports.ledger import BARE, Standing
 from ..reports.limits import SHARE, Limit, service_limits
 from ..reports.rates import HighestRates, three_digits
@@ -28,7 +29,6 @@ from ..reports.recommendation_under_load import (
     RecommendationUnderLoad,
     ServedCandidate,
     missed,
-    ratio_of,
     served_lines,
 )
 from ..reports.serving_tables import SeedRow
@@ -323,8 +323,8 @@ def _chosen(
     if not ranked:
         return _Choice(policy=None)
     best = ranked[0]
-    ratios = {name: ratio_of(first.rows[name], first.rows[best]) for name in ranked[1:]}
-    tied = tuple(name for name, ratio in ratios.items() if ratio.low <= 1 or first.is_one_draw)
+    gains = {name: gain(first.rows[best], first.rows[name]) for name in ranked[1:]}
+    tied = tuple(name for name, over in gains.items() if over is None or over.low <= 1 or first.is_one_draw)
     standing, why = _standing(question.limits, best, first, other)
     if standing is not Standing.feasible:
         return _Choice(policy=best, tied=tied, open_because=f"on the other half of the requests {why}")
@@ -362,13 +362,8 @@ def _candidates(
     found = []
     for policy in policies:
         row = other.rows.get(policy.name)
-        over = None if row is None or plain is None else ratio_of(plain, row)
-        at_ends = [
-            ratio_of(end.rows[BASELINE], end.rows[policy.name]).mean
-            for end in ends
-            if policy.name in end.rows and BASELINE in end.rows
-        ]
-        known = [] if over is None or policy.name == BASELINE else [over.mean, *at_ends]
+        over = None if row is None or plain is None else gain(row, plain)
+        at_ends = [end.rows for end in ends if policy.name in end.rows and BASELINE in end.rows]
         standing, reason = _standing(question.limits, policy.name, first, other)
         runs = members_run_by(built(tables, policy, lossless=setting.replay.lossless))
         found.append(
@@ -378,12 +373,21 @@ def _candidates(
                 reason=reason,
                 row=row,
                 over_plain=over,
-                range_of_cost=(min(known), max(known)) if at_ends and known else None,
+                range_of_cost=(
+                    None
+                    if row is None or plain is None or policy.name == BASELINE
+                    else gain_range(_at_ends(row, policy.name, at_ends), _at_ends(plain, BASELINE, at_ends))
+                ),
                 kv_tokens=_kv_tokens(setting, runs),
                 highest=_highest(question, policy.name) if question.limits and row is not None else None,
             )
         )
     return tuple(sorted(found, key=lambda one: _seconds(one.row)))
+
+
+def _at_ends(row: SeedRow, policy: str, ends: Sequence[Mapping[str, SeedRow]]) -> SeedRow:
+    """A policy's row with its runs at the ends of the cost's range, of which there is one seed."""
+    return replace(row, ends=tuple(rows[policy].runs[0] for rows in ends))
 
 
 def _standing(limits: Sequence[Limit], policy: str, first: _Served, other: _Served) -> tuple[Standing, str]:

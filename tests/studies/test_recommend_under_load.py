@@ -142,6 +142,33 @@ def test_one_seed_tells_nothing_apart(recording, asked):
     assert "these seeds do not tell" in found.open_because
 
 
+ON_DEVICE = {"cluster": "h100", "models": ["target=llama-3.1-8b", "draft=llama-3.2-1b"], "seeds": 3}
+
+
+def test_gains_and_their_ranges_are_those_of_a_comparison_under_load(recording):
+    given = {**ON_DEVICE, "workload": "poisson:requests=12"}
+    found = recommend_under_load(recording, **given, rate=60.0, most=1)
+    (own,) = (one for one in found.to_json()["served"] if one["policy"] == "draft:1/target")
+    _, reported = split_recording(open_recording(recording), 0.5, 0)
+    compared = compare_under_load(reported, ["draft:1/target"], **given, rates=[60.0]).to_json()
+    (row,) = (one for one in compared["rows"] if one["policy"] == "draft:1/target")
+    for figure in ("gain", "gain_ci", "gain_range"):
+        assert own[figure] == row[figure]
+
+
+def test_nothing_is_best_where_every_request_is_rejected(recording):
+    given = {**ON_DEVICE, "workload": "poisson:requests=3,rate=2,prompt=900000,output=20"}
+    found = recommend_under_load(recording, **given, most=1, present=1)
+    assert found.lines()[:2] == [
+        "no candidate serves every request, so no setting is named",
+        "plain is infeasible: 3 requests a run are rejected",
+    ]
+    assert {(one["gain"], one["gain_range"]) for one in found.to_json()["served"]} == {(None, None)}
+    compared = compare_under_load(recording, ["draft:1/target"], **given)
+    assert {(one["gain"], one["gain_range"]) for one in compared.to_json()["rows"]} == {(None, None)}
+    assert "range of cost" in repr(compared)
+
+
 def test_a_bare_device_names_no_setting(recording):
     """Its rounds are known between bounds wider than what speculation gains."""
     shapes = ["target=llama-3.1-8b", "draft=llama-3.2-1b"]
