@@ -6,7 +6,6 @@ Policies at one rate meet the same requests at the same seed, so their figures a
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from statistics import fmean
 from typing import Any
 
 from ..base.errors import counted
@@ -480,12 +479,9 @@ def _signed(interval: Interval | None, style: Callable[[float], str]) -> str:
 
 
 def _sooner(first: SeedRow, row: SeedRow) -> tuple[float, float] | None:
-    """Time in the system over that of another policy, at each seed both were run at; mean and half of its interval."""
-    both = paired(first.by_seed("in_system_s"), row.by_seed("in_system_s"))
-    ratios = [theirs / own for theirs, own in both if own]
-    if not ratios:
-        return None
-    return fmean(ratios), interval_or_point(ratios).half_width
+    """The gain over another policy, as the table has it over the target alone; mean and half of its interval."""
+    found = gain(row, first)
+    return None if found is None else (found.mean, found.half_width)
 
 
 def _scaled(row: SeedRow, figure: str, scale: float) -> tuple[float, float] | None:

@@ -92,6 +92,16 @@ def test_who_cannot_be_told_apart_by_the_cost_is_named(found):
         assert (policy in best.by_cost) == (is_open and policy not in best.tied)
 
 
+def test_the_picture_has_the_gains_of_the_table():
+    found = compare_under_load("pico", ["plain", "draft:4/target"], **BY_DEVICE | {"seeds": 3})
+    (at_rate,) = found.rates
+    (panel,) = (
+        panel for part in found.sections() for panel in part.panels if panel.title.startswith("Speed-up over plain")
+    )
+    drawn = dict(zip(panel.names, panel.values, strict=True))
+    assert drawn == {row.about.policy: at_rate.gain(row).mean for row in at_rate.rows}
+
+
 def test_json_has_all_of_it(found):
     written = json.loads(json.dumps(found.to_json()))
     row = written["rows"][0]
