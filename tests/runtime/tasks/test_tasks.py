@@ -343,6 +343,20 @@ def test_several_policies_have_intervals_over_requests_and_rounds(tmp_path, run)
     assert told in " ".join(shown.split())
 
 
+def test_pictures_of_several_policies_begin_with_the_fastest(tmp_path, run):
+    written(tmp_path, "p.jsonl", *({"id": name, "prompt": f"line {name}"} for name in "abc"))
+    names = ["draft:6/target", "draft:1/target"]  # the slower one first
+    said = json.loads(done(*run, "--policy", names[0], "--policy", names[1], "--json", "-", "--repeats", 2))
+    medians = [sum(speeds) / 2 for speeds in zip(*said["tokens_per_s"], strict=True)]
+    (heat,) = (
+        panel
+        for part in said["page"]["sections"]
+        for panel in part["panels"]
+        if panel["title"] == "Where the seconds go"
+    )
+    assert heat["rows"] == [name for _, name in sorted(zip(medians, names, strict=True), reverse=True)]
+
+
 def test_several_policies_stand_in_one_table_with_right_answers(tmp_path, run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")  # so that no heading is broken
     written(tmp_path, "p.jsonl", {"id": "a", "prompt": "a line"})
