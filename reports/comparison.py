@@ -616,10 +616,10 @@ def sweep_table(sweep: Sweep) -> Grid:
     """A row for each chain, a column for each batch; the fastest chain of a batch is marked."""
     batches = list(sweep.comparisons)
     best = [sweep.best(batch) for batch in batches]
-    said = (
-        f"speed-up over the target alone at the same batch; {BEST} the fastest chain of a batch, "
-        f"{TIED} those that cannot be told apart from it"
-    )
+    knows = [comparison.baseline is not None for comparison in sweep.comparisons.values()]
+    speed_up = "speed-up over the target alone at the same batch" + ", where that is known" * (not all(knows))
+    marks = f"{BEST} the fastest chain of a batch, {TIED} those that cannot be told apart from it"
+    said = f"{speed_up}; {marks}" if any(knows) else marks
     return table(
         [
             {"chain": chain, **{f"batch {batch:,}": _cell(sweep, chain, batch) for batch in batches}}

@@ -250,6 +250,10 @@ def test_what_has_no_seconds_is_left_out_of_the_default(tmp_path):
     assert "no step of target alone" in refused("compare", "--trace", trace, "--policy", "plain")
     (alone,) = compared(trace, "--policy", "feature:4/target")["meta"]["left_out"]
     assert alone.startswith("no speed-up is known: cost timed")
+    swept = done("compare", "--trace", trace, "--sweep", "feature:4..5/target", "--batch", "1")
+    assert "tokens/s*" in swept
+    assert "speed-up over" not in swept
+    assert "* the fastest chain of a batch" in swept
     assert compared(trace, "--policy", "feature:4/target", "--extrapolate")["policies"][0]["speed_up"] > 1
 
 
