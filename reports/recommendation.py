@@ -75,6 +75,8 @@ class AtBatch:
         by_cost = open_between and any(
             not chosen_on.ranks_alike(best, row) for row in tied if 0 in (chosen, windows.get(row.policy, 0))
         )
+        if chosen_on.baseline is None or told_on.baseline is None:  # the cost does not know what none takes
+            open_between = by_cost = True
         own = next(one for one in candidates if one.draft_tokens == chosen)
         lost = own.draft_tokens > 0 and own.speed_up is not None and own.speed_up <= 1
         now = [one.tokens_per_s for one in candidates if one.draft_tokens == present]
@@ -122,19 +124,24 @@ class Recommendation(Recommended):
 
     def _heat(self) -> HeatMap:
         lengths = sorted({one.draft_tokens for each in self.batches for one in each.candidates if one.draft_tokens})
-        speeds = [{one.draft_tokens: one.speed_up for one in each.candidates} for each in self.batches]
+        knows = all(one.speed_up is not None for each in self.batches for one in each.candidates)
+        speeds = [
+            {one.draft_tokens: one.speed_up if knows else one.tokens_per_s for one in each.candidates}
+            for each in self.batches
+        ]
+        figure = "Speed-up" if knows else "Output tokens/s"
         return HeatMap(
-            title=f"Speed-up by draft length of {self.drafter} and by running requests",
+            title=f"{figure} by draft length of {self.drafter} and by running requests",
             x_label="running requests",
             y_label="draft tokens K",
             columns=tuple(f"{each.batch:,}" for each in self.batches),
             rows=tuple(map(str, lengths)),
             values=tuple(tuple(speed.get(length) for speed in speeds) for length in lengths),
-            value_label="speed-up over the target alone",
+            value_label="speed-up over the target alone" if knows else "output tokens/s",
             marked=frozenset(
                 (lengths.index(each.chosen), column) for column, each in enumerate(self.batches) if each.chosen
             ),
-            least=1.0,
+            least=1.0 if knows else None,
         )
 
     def answer(self) -> Sequence[str]:

@@ -308,6 +308,23 @@ def test_files_of_eagles_own_code_set_no_chains(weights, is_set, tmp_path):
     assert ((found.setting is not None), any("log chains" in line for line in found.advice)) == (is_set, not is_set)
 
 
+def test_no_setting_is_named_where_nobody_timed_the_target_alone(tmp_path):
+    """What drafting gains over none is unknown; the page shows tokens a second."""
+    choice = {"index": 0, "turns": ["x"], "decoding_steps": [5], "new_tokens": [15], "wall_time": [0.1]}
+    choice["accept_lengths"] = [4, 2, 3, 5, 1]
+    lines = [{"question_id": n, "category": "a", "model_id": "m-sps", "choices": [choice]} for n in range(12)]
+    (tmp_path / "m-sps.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    done("trace", "import", "spec-bench", tmp_path / "m-sps.jsonl", "--out", tmp_path / "log.trace")
+    found = recommend(tmp_path / "log.trace", batches=[1], weights="model=DRAFT", seeds=1)
+    assert {one.speed_up for one in found.batches[0].candidates} == {None}
+    assert found.setting is None
+    assert found.lines()[0] == "no setting is named: at 1 running, K cannot be told from none"
+    assert "paceline observe URL" in found.lines()[1]
+    (panel,) = found.panels()
+    assert (panel.value_label, panel.least) == ("output tokens/s", None)
+    assert {row[0] for row in panel.values} == {one.tokens_per_s for one in found.batches[0].candidates}
+
+
 @pytest.mark.parametrize("name", ["most", "present"])
 def test_a_longer_draft_than_those_of_the_log_is_refused(tmp_path, name):
     log = tmp_path / "served.jsonl"
