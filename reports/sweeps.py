@@ -191,7 +191,9 @@ class BestSettings(Pictured):
 
     def lines(self) -> Sequence[str]:
         """A line if no setting is left."""
-        return [] if self.found else ["no setting keeps these limits"]
+        if self.found:
+            return []
+        return ["no setting keeps these limits" if self.limits else "no setting is left"]
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
