@@ -259,7 +259,8 @@ class SpecRouter:
 
     Args:
         every: rounds of a tag, or of every request in step, between two selections, >= 1.
-        most: longest window, 1 to 1,000.
+        most: longest window, 1 to 1,000. Levels above the lowest hand over whole rounds, with stop=confidence at the
+            latest once twice as many tokens are pending.
         form: "nested" or "filter" prediction, by which members are found; windows are those of the nested one. None:
             nested. Not with select=batch, which has its own.
         similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
