@@ -272,7 +272,8 @@ def _page_of_sweep(folder: Path) -> ReportPage:
         raise ValueError(f"{folder}: must have at most {MOST_CELLS:,} cells, got {len(cells):,}; see `paceline best`")
     asked = dict.fromkeys(name for cell, _ in cells for name in cell.keywords)
     varied = [name for name in asked if len({str(cell.keywords.get(name)) for cell, _ in cells}) > 1]
-    figures = [name for name in CELL_FIGURES if any(found and name in (found.figures or {}) for _, found in cells)]
+    every = [found.figures for _, found in cells if found is not None and found.figures is not None]
+    figures = [name for name in CELL_FIGURES if any(one.get(name) is not None for one in every)]
     failed = sum(found is not None and found.failed != "" for _, found in cells)
     shown_columns = [*varied, *figures, *(["error"] if failed else [])]
     rows = [

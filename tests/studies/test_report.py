@@ -109,6 +109,21 @@ def test_policies_that_differ_in_their_options_are_counted_apart(tmp_path, monke
     assert "best by speed_up: adaptive,start=1,most=6 in 1, adaptive,start=1,most=1 in 1 of 2 settings" in text
 
 
+def test_a_sweep_under_load_without_promises_is_ranked_by_its_throughput(tmp_path, monkeypatch):
+    """Goodput is a column of its cells, and unknown in each."""
+    monkeypatch.chdir(tmp_path)
+    Path("grid.toml").write_text(
+        f'{GRID}workloads = ["poisson:requests=4"]\nclusters = ["h100"]\nrates = [20]\n'
+        '[options]\nmodels = [["target=llama-3.1-8b", "draft=eagle3"]]\n'
+    )
+    done("sweep", "grid.toml", "--out", "cells", "--jobs", "1")
+    done("report", "cells", "--out", "r.html")
+    text = " ".join(checked(Path("r.html").read_text()).texts)
+    assert "best by output_tokens_per_s: " in text
+    assert "--objective output_tokens_per_s" in text
+    assert "goodput_per_s" not in text
+
+
 def test_a_run_that_was_stopped_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done(*SERVED, "--policy", "plain", "--horizon-seconds", "0.01", "--out", "cut", "--json", "cut.json")
