@@ -7,6 +7,7 @@ Rules and stops of users are checked when a step is made, so that an error names
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import NamedTuple
 
 from ..base.errors import defined_at, is_foreign, said
@@ -78,9 +79,17 @@ MOST_ID = 2**31 - 1  # of a token: logs and recordings hold 32 bits
 ONE_STEP = f"[1, {MOST_TOKENS:,}]"  # tokens, for `check_within`
 
 
-def _check_tokens(kind: str, tokens: int) -> None:
-    if not hasattr(tokens, "__index__"):  # integers of numpy have it, floats do not
-        raise ValueError(f"{kind} tokens must be a whole number, got {tokens!r}")
+def _check_tokens(step: "Draft | Commit", kind: str) -> None:
+    """Raises ValueError for tokens out of range; integers of other kinds become Python's.
+
+    Those of numpy have few bits: `np.uint8(3)` of a policy would make lengths of texts wrap at 256.
+    """
+    tokens = step.tokens
+    if type(tokens) is not int:
+        if not hasattr(tokens, "__index__"):  # integers of numpy have it, floats do not
+            raise ValueError(f"{kind} tokens must be a whole number, got {tokens!r}")
+        tokens = index(tokens)
+        object.__setattr__(step, "tokens", tokens)
     if tokens < 1:
         raise ValueError(f"{kind} tokens must be >= 1, got {tokens}")
     if tokens > MOST_TOKENS:
@@ -105,7 +114,7 @@ class Draft:
     copy: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        _check_tokens("draft", self.tokens)
+        _check_tokens(self, "draft")
         if self.copy is not None:
             self._check_copy(self.copy)
         if self.stop is None:
@@ -150,7 +159,7 @@ class Commit:
     tokens: int
 
     def __post_init__(self) -> None:
-        _check_tokens("commit", self.tokens)
+        _check_tokens(self, "commit")
 
 
 @dataclass(frozen=True, slots=True)

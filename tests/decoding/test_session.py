@@ -1,5 +1,6 @@
 """Any legal steps keep a session sane, answers end where they should, and a breach of the contract is named."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -470,3 +471,10 @@ def test_the_last_pending_tokens_are_the_end_of_all():
 def test_what_means_nothing_cannot_be_built(build, rule):
     with pytest.raises(ValueError, match=rule):
         build()
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, bool])
+def test_tokens_of_a_step_become_python_integers(kind):
+    """Sums with small integers of numpy wrap."""
+    assert [type(step.tokens) for step in (Draft("draft", kind(1)), Commit(kind(1)))] == [int, int]
+    assert Draft("draft", kind(1)) == Draft("draft", 1)
