@@ -201,7 +201,7 @@ class DecodeReplica(Replica):
         """A transfer has arrived."""
         self._received.append(handover.session)
 
-    def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
+    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """See `Replica`."""
         while True:
             if not self._in_cycle:

@@ -57,6 +57,7 @@ class AskedPolicy:
         ready: requests that need a step, in this order.
         learn: of the policy.
         each_s: seconds of a decision at the last decisions.
+        decided: requests of the decisions that took time since the replica last took them, once for each.
         idle: steps in a row that left a request as it was, by id.
         judged_sums: `[L]` rows, judged tokens, accepted and own ones of a member; without prefills.
     """
@@ -75,6 +76,7 @@ class AskedPolicy:
         self._world = world
         self._runs = members_run_by(policy)
         self.each_s = 0.0
+        self.decided: list[ServedRequest] = []
         self._decide_s = decide_s
         self._target = pool.target_level
         self.ready: list[ServedRequest] = []
@@ -139,6 +141,7 @@ class AskedPolicy:
             decide, steps = self._decide, self._steps
             if self._decide_s is not None:
                 self.each_s = self._decide_s(load.num_running)
+                self.decided = ready
             each_s = self.each_s
             # The usual case: all have the same step, and slots are empty.
             rows: list[ServedRequest] = []

@@ -12,7 +12,6 @@ are cached.
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from math import inf
 from typing import Any, NamedTuple
 
 from ...decoding.results import DRAFT, VERIFY, made
@@ -189,7 +188,7 @@ class Replica:
         self._asked.load.num_waiting += 1
         self._books.note_state(at_ps)
 
-    def plan(self, now_ps: int, until_ps: float = 0) -> int | None:
+    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """Choose what runs next, and carry out what ends before `until_ps`.
 
         Returns:
@@ -218,7 +217,7 @@ class Replica:
                 if op is None:
                     op = asked.next_op(start_ps / PS_PER_S)
                     if decides:
-                        start_ps += self._decided_ps(start_ps)
+                        start_ps += self._decided_ps()
                 if asked.committed and self._has_ended(start_ps):
                     self._kept = op
                     going = Going(target, VERIFIES, [], (), 0, (), 0, 0, 0.0, 1.0, start_ps, start_ps)
@@ -246,10 +245,11 @@ class Replica:
         is_idle = self._kept is None and not asked.finished and not asked.committed
         return is_idle and self._scheduler.only_decodes and asked.between_rounds
 
-    def _decided_ps(self, start_ps: int) -> int:
-        """Picoseconds of the decisions since an instant, by the policy's clock."""
-        each_s = self._asked.each_s
-        return round((self._asked.load.now_s - start_ps / PS_PER_S) / each_s) * to_ps(each_s) if each_s else 0
+    def _decided_ps(self) -> int:
+        """Picoseconds of the latest decisions, counted: the policy's clock in seconds loses digits late in a run."""
+        asked = self._asked
+        count, asked.decided = len(asked.decided), []
+        return count * to_ps(asked.each_s)
 
     def commit(self) -> None:
         """Apply the planned operation to requests, policy, caches and the recorder."""
@@ -345,11 +345,16 @@ class Replica:
         asked.load.free_kv_share = self._memory.free_share
         self._books.note_state(at_ps)
 
-    def _note_ran(self, going: Going, ran: list[tuple[ServedRequest, int, RanRow]], until_ps: float = inf) -> None:
-        """Note an operation; `ran` has each request with its text before, and its row without output."""
+    def _note_ran(
+        self, going: Going, ran: list[tuple[ServedRequest, int, RanRow]], until_ps: int | None = None
+    ) -> None:
+        """Note an operation; `ran` has each request with its text before, and its row without output.
+
+        It ends at `until_ps`, if that is before its end.
+        """
         assert self._operations is not None
         rows = [row._replace(emitted=request.num_text - before) for request, before, row in ran]
-        span_ps = going.start_ps, min(going.end_ps, int(until_ps)) if until_ps < inf else going.end_ps
+        span_ps = going.start_ps, going.end_ps if until_ps is None else min(going.end_ps, until_ps)
         kind = DRAFT if going.drafts else VERIFY
         self._operations.ran(self._index, going.level, kind, span_ps, (going.num_forwards, going.new_tokens), rows)
 

@@ -59,7 +59,7 @@ class Flights:
         self._is_unfit = False  # a row must run step by step
         self._reached: list[ServedRequest] = []  # in the latest cycle, with tokens that others wait for
 
-    def run(self, now_ps: int, until_ps: float) -> int | None:
+    def run(self, now_ps: int, until_ps: int) -> int | None:
         """Run whole cycles that end before `until_ps`, at most until a request ends or reaches awaited tokens.
 
         All requests of the batch decode, and are at the start of a round.
@@ -150,7 +150,7 @@ class Flights:
 
     # -- whole cycles
 
-    def _flown(self, now_ps: int, until_ps: float) -> int | None:
+    def _flown(self, now_ps: int, until_ps: int) -> int | None:
         """Run whole cycles that end before `until_ps`, until a row needs attention; returns when the last one ended.
 
         None: none has run.
@@ -272,7 +272,7 @@ class Flights:
 
     # -- the target alone
 
-    def _added_up(self, now_ps: int, until_ps: float) -> int | None:
+    def _added_up(self, now_ps: int, until_ps: int) -> int | None:
         """As `_flown`, of the target alone: as many cycles at once as change only the length of texts."""
         rows, recorder = self._rows, self._books.recorder
         num_rows, ends, end_ps = len(rows), False, None

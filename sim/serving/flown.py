@@ -408,7 +408,7 @@ def sized(rows: list[FlownRow]) -> tuple[int, int, bool, list[FlownRow]]:
     return key, texts, is_mixed, short
 
 
-def steps_before(left_ps: float, each_ps: int, more_ps: int, most: int) -> int:
+def steps_before(left_ps: int, each_ps: int, more_ps: int, most: int) -> int:
     """Steps, at most `most`, that end before `left_ps`; the first takes `each_ps`, each next one `more_ps` more."""
     if most * each_ps + more_ps * (most * (most - 1) // 2) < left_ps:
         return most

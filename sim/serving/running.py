@@ -90,7 +90,7 @@ class RunningReplica:
             self.replica.commit()
         return now_ps
 
-    def begin(self, now_ps: int, until_ps: float) -> None:
+    def begin(self, now_ps: int, until_ps: int) -> None:
         """Begin the next operation, if any; what ends before `until_ps` may be done at once."""
         end_ps = self.replica.plan(now_ps, until_ps)
         if end_ps is not None:
@@ -235,7 +235,7 @@ class RunningReplicas:
             moment.take_turn(index, run.next_ps)
             now_ps = run.finish()
             self._after_each()
-            run.begin(now_ps, min(env.peek(), now_ps + TURN_PS) if self._run_ahead[index] else 0)
+            run.begin(now_ps, cast(int, min(env.peek(), now_ps + TURN_PS)) if self._run_ahead[index] else 0)
             if run.next_ps >= env.peek():
                 break
         self._wait_for(index)
