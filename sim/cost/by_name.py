@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 
 from ...base.by_name import NamedKind, Spec, name_and_options
-from ...base.errors import ArgumentError, known_are, pass_interrupt, told
+from ...base.errors import ArgumentError, known_are, pass_interrupt, said, told
 from ...traces.contexts.recording import TrieRecording
 from ...traces.meta import ModelInfo
 from ...traces.opening import by_form
@@ -23,7 +23,7 @@ from .kernel_tables import KERNELS, KernelTables
 from .kernels import KernelCost
 from .measured import HERE, TimedCost, names_profile, profiled_cost
 from .roofline import SHEET, Device, RooflineCost, device_called, device_sheet
-from .what_if import MappedBy, MappedCost, scaled
+from .what_if import MappedBy, MappedCost, ScaledCost, scaled
 
 DEFAULT_DEVICE = "h100"
 SOME_SHAPE = "llama-3.1-8b"  # example in messages
@@ -32,7 +32,7 @@ CostClass = Callable[..., CostModel]
 
 
 class CostSpecError(ValueError):
-    """A cost of another package, file or module that cannot be used; one line."""
+    """A cost of another package, file or module that cannot be used, or broke its contract; one line."""
 
 
 COSTS: NamedKind[CostClass] = NamedKind(
@@ -207,14 +207,44 @@ _PROBES = (*product((1, 8), (1, 5), (0, 1000)),)
 
 
 def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
-    """A cost of another package, of a file or of a module; raises CostSpecError."""
+    """A cost of another package, of a file or of a module; raises CostSpecError, when it is asked as well."""
     cost = spec.build(recording)
     if not isinstance(cost, CostModel):
         raise CostSpecError(f"cost {spec.label!r}: its class must derive from paceline.sim.cost.base.CostModel")
     if not isinstance(getattr(cost, "name", None), str):
         raise CostSpecError(f"cost {spec.label!r}: must have a name, which tables show")
+    if not (isinstance(cost.lookup_s, int | float) and 0 <= cost.lookup_s < inf):
+        found = said(cost.lookup_s, repr)
+        raise CostSpecError(f"cost {spec.label!r}: lookup_s must be seconds >= 0 and finite, got {found}")
     check_seconds(cost, recording.about.models, _PROBES, spec.label)
-    return cost
+    return ForeignCost(cost, recording.about.target, spec.label)
+
+
+class ForeignCost(ScaledCost):
+    """A foreign cost, called `text` in errors, whose every forward is checked.
+
+    What is no number would end a run far from here without a name, or pass for one (a None in an array is NaN).
+    """
+
+    def __init__(self, cost: CostModel, target: str, text: str) -> None:
+        super().__init__(cost, {}, target)
+        self._text = text
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """See `CostModel`; raises CostSpecError unless it is a number above 0."""
+        seconds = self._cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+        if not (isinstance(seconds, int | float) and 0 < seconds < inf):
+            asked = _asked(model, num_rows, new_tokens, context_tokens)
+            raise CostSpecError(f"cost {self._text!r}: {asked} must be seconds above 0, got {said(seconds, repr)}")
+        return seconds
+
+    def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
+        """See `CostModel`."""
+        return tuple(ForeignCost(end, self._target, self._text) for end in self._cost.ends(whole=whole))
+
+
+def _asked(model: str, num_rows: int, new_tokens: int, context_tokens: int) -> str:
+    return f"forward_s({model!r}, num_rows={num_rows}, new_tokens={new_tokens}, context_tokens={context_tokens})"
 
 
 def check_seconds(
@@ -224,16 +254,16 @@ def check_seconds(
 
     `shapes` are rows, new tokens of each, and tokens held by each. Returns seconds by model and shape.
     """
-    found = dict[tuple[str, int, int, int], float]()
+    checked, found = ForeignCost(cost, "", text), dict[tuple[str, int, int, int], float]()
     for model, (rows, new, held) in product(models, shapes):
-        asked = f"forward_s({model!r}, num_rows={rows}, new_tokens={rows * new}, context_tokens={rows * held})"
         try:
-            seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows * new, context_tokens=rows * held)
+            seconds = checked.forward_s(model, num_rows=rows, new_tokens=rows * new, context_tokens=rows * held)
+        except CostSpecError:
+            raise
         except BaseException as error:  # foreign code
             pass_interrupt(error)
+            asked = _asked(model, rows, rows * new, rows * held)
             raise CostSpecError(f"cost {text!r}: {asked} raised {told(error)}") from error
-        if not (isinstance(seconds, int | float) and 0 < seconds < inf):
-            raise CostSpecError(f"cost {text!r}: {asked} must be seconds above 0, got {seconds!r}")
         found[model, rows, new, held] = seconds
     return found
 

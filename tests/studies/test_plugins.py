@@ -197,6 +197,10 @@ class Nameless(Flat):
     name = None
 
 
+class Timeless(Flat):
+    lookup_s = None
+
+
 class Raising(Flat):
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         return 1 / (context_tokens > 100_000)
@@ -206,6 +210,7 @@ class Raising(Flat):
     ("cost", "told"),
     [
         (Nameless, "cost 'Nameless': must have a name, which tables show"),
+        (Timeless, "cost 'Timeless': lookup_s must be seconds >= 0 and finite, got None"),
         (Growing, "must be the same each time"),
         (Raising, "raised ZeroDivisionError: division by zero"),
         (lambda recording: object(), "its class must derive from paceline.sim.cost.base.CostModel"),
@@ -237,6 +242,39 @@ def test_a_sound_cost_passes_and_one_outside_a_package_is_checked_before_it_is_u
     )
 
 
+LATE_COST = """
+from paceline.sim.cost.base import CostModel
+
+
+class Late(CostModel):
+    name = "late"
+
+    def __init__(self, recording, given: str = ""):
+        self.left, self.given = 60, {"none": None, "text": "0.01", "nan": float("nan")}[given]
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        self.left -= 1
+        return 0.01 if self.left >= 0 else self.given
+"""
+
+
+@pytest.mark.parametrize(("given", "shown"), [("none", "None"), ("text", "'0.01'"), ("nan", "nan")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "--trace", "pico"],
+        ["simulate", "--cluster", "h100", "--workload", "poisson:rate=50,requests=20"],
+        ["compare", "--cluster", "h100", "--workload", "poisson:rate=50,requests=20", "--scale", "draft=2"],
+    ],
+)
+def test_a_cost_that_gives_no_number_late_in_a_run_is_told(tmp_path, command, given, shown):
+    (tmp_path / "mine.py").write_text(LATE_COST)
+    called = f"{tmp_path / 'mine.py'}:Late,given={given}"
+    told = refused(*command, "--policy", "draft:2/target", "--cost", called)
+    assert f"cost '{called}': forward_s('" in told
+    assert told.endswith(f"must be seconds above 0, got {shown}")
+
+
 def workload(*rows, seeds=False, **also):
     """A class that gives these requests, later ones by another seed; `also` are its attributes."""
     given = [Arrival(*row) for row in rows]
@@ -249,6 +287,19 @@ def workload(*rows, seeds=False, **also):
 
 
 ONE, TWO = ("a", 0, 8, 5), ("b", 7, 9, 6)
+
+
+class Follows:
+    """Turns that give what they are told to."""
+
+    def __init__(self, depths=(), *, reached=(), after=()):
+        self.depths, self._reached, self._after = depths, reached, after
+
+    def reached(self, depth, at_ps):
+        return self._reached
+
+    def after(self, ended_ps):
+        return self._after
 
 
 @pytest.mark.parametrize(
@@ -271,6 +322,31 @@ ONE, TWO = ("a", 0, 8, 5), ("b", 7, 9, 6)
         (workload(ONE, seeds=True, drawn=False), "seed 1 must give the same, or have drawn = True"),
         (workload(arrivals=lambda self: [("a", 0)]), "must give records of paceline.traces.workloads.Arrival"),
         (workload(arrivals=lambda self: 1 / 0), "arrivals raised ZeroDivisionError"),
+        (workload(("a", 0, 8, 5, None)), "request a: tag must be text, got None"),
+        (workload((*ONE, "", (), None, 5)), "request a: slo must be text, got 5"),
+        *(
+            (
+                workload((*ONE, "", ids), unit_tokens=4),
+                "request a: blocks must be a tuple of whole numbers in [0, 2^63)",
+            )
+            for ids in (None, 5, "ab", b"12345678", (1.0, 2.0), ("a", "b"), (-1, 2), (2**63, 2))
+        ),
+        (workload((*ONE, "", (1, 2), None, "", None), unit_tokens=4), "request a: answer must be a tuple of whole"),
+        *(
+            (
+                workload((*ONE, "", (), Follows(depths))),
+                "request a: turns: depths must be a tuple of whole numbers in [0, 5], ascending, got ",
+            )
+            for depths in (None, "35", (3.0,), (5, 3), (3, 3), (-1,), (6,))
+        ),
+        (workload((*ONE, "", (), Follows(after=None))), "request a: turns: after raised TypeError"),
+        (workload((*ONE, "", (), Follows(after=[("b", 0)]))), "must give records of paceline.traces.workloads.Arrival"),
+        (workload((*ONE, "", (), Follows(after=[Arrival("b", -1, 8, 5)]))), "request b: arrives_ps must be a whole"),
+        (
+            workload((*ONE, "", (), Follows((3,), reached=[Arrival("b", 9**15, 0, 5)]))),
+            "request b: prompt_tokens must be a whole number in [1, 2147483647], got 0",
+        ),
+        (workload((*ONE, "", (), Follows((3,), reached=None))), "request a: turns: reached raised TypeError"),
     ],
 )
 def test_a_workload_that_breaks_the_contract_is_told(given, told):
@@ -282,6 +358,86 @@ def test_sound_workloads_pass():
     paceline.check_workload(workload(ONE, TWO))
     paceline.check_workload(workload(ONE, TWO, seeds=True))
     paceline.check_workload(workload(("a", 0, 8, 5, "", (1, 2)), unit_tokens=4))
+
+
+OWN_WORKLOAD = """
+import numpy as np
+from paceline.traces.workloads import Arrival
+
+
+class Turns:
+    def __init__(self, depths):
+        self.depths = depths
+
+    def reached(self, depth, at_ps):
+        return [Arrival(f"after-{depth}", at_ps, 8, 8)]
+
+    def after(self, ended_ps):
+        return []
+
+
+class Mine:
+    unit_tokens = 16
+    drawn = False
+
+    def __init__(self, seed, ids: str = ""):
+        kinds = {"tuple": tuple, "list": list, "array": np.array, "numpy": lambda ids: tuple(map(np.int64, ids))}
+        self.ids = kinds[ids]
+
+    def arrivals(self):
+        for number in range(6):
+            blocks, answer = self.ids([1, 2 + number % 2]), self.ids([10 + number])
+            turns = Turns(self.ids([3, 5])) if number == 5 else None
+            yield Arrival(f"r{number}", number * 10**9, 40, 20, "", blocks, turns, "", answer)
+
+
+"""
+OWN_POLICY = """
+import numpy as np
+from paceline.decoding.steps import Commit, Draft, Verify
+
+
+class Mine:
+    def __init__(self, pool, kind: str = "", commits: bool = False):
+        kind = int if kind == "int" else getattr(np, kind)
+        self.commits, self.steps = commits, (Draft("draft", kind(3)), Commit(kind(1)), Verify("target"))
+
+    def decide(self, seen):
+        draft, commit, verify = self.steps
+        if not seen.num_pending and seen.has_room:
+            return draft
+        return commit if self.commits and seen.num_pending > 2 else verify
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def served(tmp_path, policy, workload):
+    """Figures of a run under load, from its JSON."""
+    out = tmp_path / "run.json"
+    done("simulate", "--cluster", "h100", "--policy", policy, "--workload", workload, "--json", out)
+    return json.loads(out.read_text())["rows"][0]["runs"]
+
+
+@pytest.mark.parametrize("ids", ["list", "array", "numpy"])
+def test_ids_of_a_workload_may_be_of_any_integers(tmp_path, ids):
+    (tmp_path / "mine.py").write_text(OWN_WORKLOAD)
+    given = [served(tmp_path, "draft:2/target", f"{tmp_path / 'mine.py'}:Mine,ids={kind}") for kind in ("tuple", ids)]
+    assert given[0] == given[1]
+    assert given[0][0]["requests"] == 8
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int64"])
+@pytest.mark.parametrize("commits", ["false", "true"])
+def test_steps_of_a_policy_may_be_of_any_integers(tmp_path, kind, commits):
+    """A text longer than 255 tokens is beyond the integers of eight bits."""
+    (tmp_path / "mine.py").write_text(OWN_POLICY)
+    policy = f"{tmp_path / 'mine.py'}:Mine,commits={commits},kind="
+    given = [
+        served(tmp_path, policy + one, "poisson:rate=50,requests=20,prompt=200..300,output=60") for one in ("int", kind)
+    ]
+    assert given[0] == given[1]
 
 
 def router(pick, **also):

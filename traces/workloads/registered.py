@@ -6,8 +6,10 @@ The constructor takes a seed first, then options. Other packages register theirs
 """
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -101,22 +103,43 @@ class OfClass:
         """See `Source`."""
         last_ps = 0
         for arrival in self._given():
-            if not isinstance(arrival, Arrival):
-                raise self._error(
-                    f"arrivals must give records of paceline.traces.workloads.Arrival, got {said(arrival, repr)}"
-                )
-            request_id = arrival.request_id
-            if not (isinstance(request_id, str) and request_id and request_id.isprintable()):
-                raise self._error(f"request_id must be printable text, got {said(request_id, repr)}")
-            bounds = {"arrives_ps": (last_ps, MOST_READ_PS)}
-            bounds |= dict.fromkeys(("prompt_tokens", "output_tokens"), (1, MOST_COUNT))
-            for field, (least, most) in bounds.items():
-                found = getattr(arrival, field)
-                if type(found) is not int or not least <= found <= most:
-                    rule = f"{field} must be a whole number in [{least}, {most}]"
-                    raise self._error(f"request {request_id}: {rule}, got {said(found, repr)}")
-            last_ps = arrival.arrives_ps
-            yield arrival
+            yield (one := self.checked(arrival, last_ps))
+            last_ps = one.arrives_ps
+
+    def checked(self, arrival: object, least_ps: int) -> Arrival:
+        """A request that arrives at `least_ps` or later, its ids as integers of 64 bits; raises WorkloadSpecError."""
+        if not isinstance(arrival, Arrival):
+            raise self.error(
+                f"arrivals must give records of paceline.traces.workloads.Arrival, got {said(arrival, repr)}"
+            )
+        request_id = arrival.request_id
+        if not (isinstance(request_id, str) and request_id and request_id.isprintable()):
+            raise self.error(f"request_id must be printable text, got {said(request_id, repr)}")
+        bounds = {"arrives_ps": (least_ps, MOST_READ_PS)}
+        bounds |= dict.fromkeys(("prompt_tokens", "output_tokens"), (1, MOST_COUNT))
+        for field, (least, most) in bounds.items():
+            found = getattr(arrival, field)
+            if type(found) is not int or not least <= found <= most:
+                rule = f"{field} must be a whole number in [{least}, {most}]"
+                raise self.error(f"request {request_id}: {rule}, got {said(found, repr)}")
+        for field in ("tag", "slo"):
+            if not isinstance(found := getattr(arrival, field), str):
+                raise self.error(f"request {request_id}: {field} must be text, got {said(found, repr)}")
+        turns = None if arrival.turns is None else TurnsOfClass(self, arrival)
+        return arrival._replace(blocks=self._ids(arrival, "blocks"), answer=self._ids(arrival, "answer"), turns=turns)
+
+    def _ids(self, arrival: Arrival, field: str) -> "array[int]":
+        given: Any = getattr(arrival, field)
+        try:
+            if isinstance(given, bytes | bytearray):  # an array would take their bits
+                raise TypeError
+            ids = array("q", given)
+        except (TypeError, ValueError, OverflowError):
+            ids = None
+        if ids is None or (ids and min(ids) < 0):
+            rule = f"{field} must be a tuple of whole numbers in [0, 2^63)"
+            raise self.error(f"request {arrival.request_id}: {rule}, got {said(given, repr)}")
+        return ids
 
     def _given(self) -> Iterator[Any]:
         try:
@@ -125,7 +148,52 @@ class OfClass:
             raise
         except BaseException as error:  # foreign code
             pass_interrupt(error)
-            raise self._error(f"arrivals raised {told(error)}") from error
+            raise self.error(f"arrivals raised {told(error)}") from error
 
-    def _error(self, what: str) -> WorkloadSpecError:
+    def error(self, what: str) -> WorkloadSpecError:
+        """What is wrong with the workload, which is named."""
         return WorkloadSpecError(f"workload {self.label!r}: {what}")
+
+
+class TurnsOfClass:
+    """What follows a request of a foreign class, checked as that is; implements `Turns`.
+
+    Raises:
+        WorkloadSpecError: depths that are none, or a method that raises or gives what is no request.
+    """
+
+    __slots__ = ("_inner", "_request_id", "_source", "depths")
+
+    def __init__(self, source: OfClass, arrival: Arrival) -> None:
+        self._source = source
+        self._inner: Any = arrival.turns
+        self._request_id = arrival.request_id
+        given = getattr(self._inner, "depths", None)
+        try:
+            depths = tuple([index(depth) for depth in given])  # type: ignore[union-attr]
+        except TypeError:
+            depths = (-1,)
+        if list(depths) != sorted(set(depths)) or (
+            depths and not 0 <= depths[0] <= depths[-1] <= arrival.output_tokens
+        ):
+            rule = f"depths must be a tuple of whole numbers in [0, {arrival.output_tokens}], ascending"
+            raise source.error(f"request {arrival.request_id}: turns: {rule}, got {said(given, repr)}")
+        self.depths: tuple[int, ...] = depths
+
+    def reached(self, depth: int, at_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return self._followed("reached", at_ps, lambda: self._inner.reached(depth, at_ps))
+
+    def after(self, ended_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return self._followed("after", ended_ps, lambda: self._inner.after(ended_ps))
+
+    def _followed(self, method: str, at_ps: int, given: Callable[[], Iterable[object]]) -> list[Arrival]:
+        called = f"request {self._request_id}: turns: {method}"
+        try:
+            found = given()
+            following = list(found)
+        except BaseException as error:  # foreign code
+            pass_interrupt(error)
+            raise self._source.error(f"{called} raised {told(error)}") from error
+        return [self._source.checked(one, at_ps) for one in following]
