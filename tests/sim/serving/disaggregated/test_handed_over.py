@@ -164,10 +164,14 @@ def test_a_decoder_without_room_lets_requests_wait():
     assert len(run.log.preemptions["at_ps"]) == 0
 
 
-def test_a_request_that_no_decoder_holds_is_rejected_when_it_comes():
-    small = limits_of(target_only(), num_blocks=6)  # a prompt and a token more
-    found = [small, limits_of(target_only(), num_blocks=25)]
-    log = apart([Arrival("long", 0, 20, 90), Arrival("q", 0, 20, 9)], target_only(), given_limits=found).go().log
+@pytest.mark.parametrize("more", [[], [10**6]])
+def test_a_request_that_some_decoder_never_holds_is_rejected_when_it_comes(more):
+    """Though another one does: the router that will pick one knows nothing of lengths."""
+    # the first, of prefills: a prompt and a token more
+    found = [limits_of(target_only(), num_blocks=num_blocks) for num_blocks in (6, 25, *more)]
+    roles = (PREFILL, DECODE, *[DECODE for _ in more])
+    arrivals = [Arrival("long", 0, 20, 90), Arrival("q", 0, 20, 9)]
+    log = apart(arrivals, target_only(), given_limits=found, roles=roles).go().log
     assert log.requests["rejected"].tolist() == ["longer than the 100 tokens that KV memory of target holds", ""]
     assert log.finished.tolist() == [False, True]
 
