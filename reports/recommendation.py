@@ -49,10 +49,11 @@ class AtBatch:
     batch: int
     chosen: int  # K
     tied: tuple[int, ...]  # other K that cannot be told apart from it, maybe 0
-    open_between: bool  # whether drafting cannot be told apart from none, or has no gain on other requests
+    open_between: bool  # whether drafting cannot be told apart from none, or has no known gain on other requests
     open_by_cost: bool  # whether the cost's range is the reason
     over_present: float | None  # tokens per second of the choice over those of the present K
     candidates: tuple[DraftLength, ...]  # the fastest first, on the requests that were not used for the choice
+    set_tokens: int | None = None  # K that the setting drafts at this number; None: no setting
 
     @classmethod
     def of(
@@ -78,7 +79,8 @@ class AtBatch:
         if chosen_on.baseline is None or told_on.baseline is None:  # the cost does not know what none takes
             open_between = by_cost = True
         own = next(one for one in candidates if one.draft_tokens == chosen)
-        lost = own.draft_tokens > 0 and own.speed_up is not None and own.speed_up <= 1
+        # Where the target alone has no seconds nothing says that drafting gains.
+        lost = own.draft_tokens > 0 and (own.speed_up is None or own.speed_up <= 1)
         now = [one.tokens_per_s for one in candidates if one.draft_tokens == present]
         return cls(
             batch=batch,
@@ -95,6 +97,17 @@ class AtBatch:
         """The chosen one."""
         return next(one for one in self.candidates if one.draft_tokens == self.chosen)
 
+    @property
+    def has_alone(self) -> bool:
+        """Whether the target alone could be replayed, which every gain is over."""
+        return any(one.draft_tokens == 0 for one in self.candidates)
+
+    def when_set(self) -> str:
+        """What the setting does at this number: its speed over that of the target alone, by the cost."""
+        found = [one.speed_up for one in self.candidates if one.draft_tokens == self.set_tokens]
+        gain = "unknown" if not found or found[0] is None else f"{found[0]:.2f}x"
+        return f"{gain} at {self.batch:,} (K = {self.set_tokens})"
+
 
 def _numbers(batches: Iterable[AtBatch]) -> str:
     return ", ".join(f"{each.batch:,}" for each in batches)
@@ -110,6 +123,7 @@ class Recommendation(Recommended):
     batches: tuple[AtBatch, ...]
     bare: bool  # whether the cost is a lower bound only, at which no setting is named
     setting: Pasteable | None  # to paste, for rows where K can be told from none; None: there are none
+    open_because: str | None  # why nothing can be pasted although such rows exist
     advice: tuple[str, ...]  # what to measure for the others
     compared: tuple[SideBySide, ...]  # by number of running requests, the comparisons behind the figures
     ledger: RecommendationLedger
@@ -175,8 +189,14 @@ class Recommendation(Recommended):
         if alone := [each for each in unsettled if not each.chosen]:
             why += f"; the target alone came out best at {_numbers(alone)}"
         if self.setting is None:
-            return [f"no setting is named{': ' if why else ''}{why}", *self.advice]
-        return [f"{why}; the setting is for the others", *self.advice] if why else []
+            reasons = [one for one in (self.open_because, why) if one]
+            return [f"no setting is named: {reasons[0]}", *reasons[1:], *self.advice]
+        if not unsettled:
+            return []
+        # An engine has no row to leave out: it drafts at these numbers as at those beside them.
+        there = ", ".join(each.when_set() for each in unsettled if each.set_tokens)
+        set_there = f"; there its gain, by this cost, is {there}" if there else ""
+        return [f"{why}; the setting is for the others{set_there}", *self.advice]
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/recommend.md): every candidate with its figures, and what is chosen."""
@@ -186,7 +206,7 @@ class Recommendation(Recommended):
             "present": self.present,
             "batches": [asdict(each) for each in self.batches],
             "setting": None if self.setting is None else self.setting.to_json(),
-            "advice": list(self.advice),
+            "advice": [*self.advice, *([] if self.open_because is None else [self.open_because])],
             **self.ledger.to_json(),
         }
 

@@ -72,9 +72,11 @@ def recommend(
     compared = tuple(others.comparisons[batch] for batch in batches)
     bare = setting.priced().bound_only
     told = [] if bare else [each for each in found if not each.open_between]
-    schedule, one_for_all = _settable(told, version_of(asked, setting)) if told else ({}, [])
+    schedule, one_for_all = _settable(told, version_of(asked, setting), of=len(found)) if told else ({}, [])
     split = setting.tensor_parallel
     setting_found, refusal = pasted(schedule, asked, setting, drafter, split) if told else (None, None)
+    if setting_found is not None:
+        found = tuple(replace(each, set_tokens=_set_at(each.batch, schedule)) for each in found)
     return Recommendation(
         meta={
             **others.meta,
@@ -93,7 +95,8 @@ def recommend(
         batches=found,
         bare=bare,
         setting=setting_found,
-        advice=(*([MEASURE] if bare else _advice(found)), *([] if refusal is None else [refusal])),
+        open_because=refusal,
+        advice=(MEASURE,) if bare else tuple(_advice(found)),
         compared=compared,
         ledger=ledger_of("recommend", recording, vars(asked), replayed_candidates(found, compared, first=1)),
     )
@@ -229,6 +232,11 @@ def schedule_of(found: Sequence[AtBatch]) -> dict[int, int]:
     return schedule
 
 
+def _set_at(batch: int, schedule: Mapping[int, int]) -> int:
+    """K at a number of running requests."""
+    return [length for start, length in schedule.items() if start <= batch][-1]
+
+
 def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | None]:
     """(engine whose setting is pasted, its version, as given or as in the log; None: unknown).
 
@@ -243,10 +251,12 @@ def version_of(asked: DraftLengthOptions, setting: Setting) -> tuple[str, str | 
     return engine, version
 
 
-def _settable(found: Sequence[AtBatch], engine_and_version: tuple[str, str | None]) -> tuple[dict[int, int], list[str]]:
+def _settable(
+    found: Sequence[AtBatch], engine_and_version: tuple[str, str | None], *, of: int
+) -> tuple[dict[int, int], list[str]]:
     """K by running requests, or one K if the engine is too old for that, with remarks.
 
-    It is the K with the least largest loss, on the requests to choose on.
+    It is the K with the least largest loss, on the requests to choose on, over the numbers `found` of all `of`.
     """
     schedule, (engine, version) = schedule_of(found), engine_and_version
     if len(schedule) == 1 or version is None or sets_schedules(engine, version):
@@ -262,10 +272,10 @@ def _settable(found: Sequence[AtBatch], engine_and_version: tuple[str, str | Non
     best = max((length for length in lengths if length in everywhere), key=lambda length: min(kept(length)))
     least = min(kept(best))
     where = found[kept(best).index(least)].batch
-    title = ENGINES[engine].title
+    title, which = ENGINES[engine].title, "" if of == len(found) else " of those that it is for"
     return {1: best}, [
         f"{title} {version} is older than {ENGINES[engine].version}, where K by running requests was read: one K for "
-        f"all, K = {best}, which loses most at {where:,} running, {max(1 - least, 0.0):.0%}"
+        f"all, K = {best}, which loses most at {where:,} running{which}, {max(1 - least, 0.0):.0%}"
     ]
 
 
@@ -305,8 +315,10 @@ def _advice(found: Sequence[AtBatch]) -> list[str]:
     if not unsettled:
         return []
     lines = []
+    if any(not each.has_alone for each in unsettled):
+        lines.append("no gain is known: import answers that the target wrote alone as well, or give another --cost")
     if any(each.open_by_cost for each in unsettled):
         lines.append(MEASURE)
-    if any(not each.open_by_cost for each in unsettled):
+    if any(not each.open_by_cost and each.has_alone for each in unsettled):
         lines.append("record more requests: these do not tell drafting from none")
     return lines

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from paceline import open_recording, recommend
@@ -102,7 +103,12 @@ def test_the_setting_is_that_of_the_rows_that_can_be_told(made, cost):
     assert found.setting.decision.schedule == ((1, first.chosen),)
     said, advice, *pasted = found.lines()
     assert said.startswith("at 70 running, K cannot be told from none")
-    assert said.endswith("; the setting is for the others")
+    there = next(one for one in last.candidates if one.draft_tokens == first.chosen)
+    assert said.endswith(
+        f"; the setting is for the others; there its gain, by this cost, is {there.speed_up:.2f}x at 70 (K = "
+        f"{first.chosen})"
+    )
+    assert [each.set_tokens for each in found.batches] == [first.chosen, first.chosen]
     assert advice == "record more requests: these do not tell drafting from none"
     assert pasted == ["", *found.setting.lines()]
     assert [*found.answer()][1:] == [said, advice]
@@ -177,7 +183,9 @@ def test_all_that_is_replayed_is_one_stage(made, cost, device, monkeypatch):
 def test_an_engine_too_old_for_a_schedule_gets_one_k(made, cost):
     options = {"cost": cost, "batches": [1, 30], "sample": 60}
     new, old = (recommend(made, **options, engine_version=version) for version in ("0.33.0", "0.11.0"))
-    assert new.batches == old.batches
+    assert [replace(each, set_tokens=None) for each in new.batches] == [
+        replace(each, set_tokens=None) for each in old.batches
+    ]
     assert len(new.setting.decision.schedule) == 2
     ((first, tokens),) = old.setting.decision.schedule
     assert first == 1
@@ -227,12 +235,17 @@ def test_a_recording_of_the_target_alone_has_nothing_to_recommend():
 
 
 def test_what_an_engine_cannot_do_is_said_beside_the_table(made, cost):
-    found = recommend(made, cost=cost, batches=[1, 30], paste_into="sglang", sample=60)
-    assert len({each.chosen for each in found.batches}) == 2
+    """Before the numbers that are undecided, which alone keep no setting from being named."""
+    some = made[[one.request_id for one in made.requests[:140]]]
+    found = recommend(some, cost=cost, batches=[1, 30, 70], paste_into="sglang")
+    assert [each.open_between for each in found.batches] == [False, False, True]
+    assert len({each.chosen for each in found.batches[:2]}) == 2
     assert found.setting is None
-    first, refusal = found.lines()
-    assert first == "no setting is named"
-    assert refusal.startswith("sglang cannot do this: `schedule` must have one K for model in sglang")
+    first, undecided, _ = found.lines()
+    assert undecided.startswith("at 70 running, K cannot be told from none")
+    refusal = "sglang cannot do this: `schedule` must have one K for model in sglang"
+    assert first.startswith(f"no setting is named: {refusal}")
+    assert found.to_json()["advice"][-1].startswith(refusal)
 
 
 def test_the_command(tmp_path):
@@ -272,11 +285,27 @@ def test_what_a_log_was_written_at_is_the_present_setting(tmp_path):
     assert "K up to 3, the longest draft of the log" in "".join(found.meta["remarks"])
     # What the log calls a drafter may be a head on the target: nothing is printed that would load it as a model.
     assert found.setting is None
-    assert found.lines()[-1].startswith(
-        "no input says what drafter is in an engine: give --weights, one of model=PATH,"
+    assert found.lines()[0].startswith(
+        "no setting is named: no input says what drafter is in an engine: give --weights, one of model=PATH,"
     )
     given = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1], weights="eagle3=HEAD")
     assert given.setting is not None
+
+
+@pytest.mark.parametrize("weights", [None, "model=DRAFT"])
+def test_no_setting_is_named_where_nobody_timed_the_target_alone(weights, tmp_path):
+    """Only the logged draft length has seconds, so that it came out best of one; nothing says that it gains."""
+    log = tmp_path / "answers.jsonl"
+    timings = {"prompt_n": 10, "predicted_n": 30, "draft_n": 36, "draft_n_accepted": 18, "prompt_ms": 9.0}
+    log.write_text(f"{json.dumps({'timings': {**timings, 'predicted_ms': 240.0}})}\n" * 12)
+    done("trace", "import", "auto", log, "--window", "drafter=3", "--out", tmp_path / "log.trace")
+    found = recommend(tmp_path / "log.trace", batches=[1], weights=weights)
+    assert (found.batches[0].chosen, found.batches[0].own.speed_up) == (3, None)
+    assert found.setting is None
+    assert found.lines() == [
+        "no setting is named: at 1 running, K cannot be told from none",
+        "no gain is known: import answers that the target wrote alone as well, or give another --cost",
+    ]
 
 
 @pytest.mark.parametrize("tokens", [4, 16])
@@ -291,7 +320,9 @@ def test_what_trees_kept_sets_no_chains(tokens, tmp_path):
     found = recommend(out, cost="h100", models=shapes, batches=[1], weights="eagle3=HEAD", seeds=2)
     assert (found.setting is None) == (tokens > 4)
     assert (
-        ("log chains" in "".join(found.advice)) == ("drafted trees" in "".join(found.meta["remarks"])) == (tokens > 4)
+        ("log chains" in (found.open_because or ""))
+        == ("drafted trees" in "".join(found.meta["remarks"]))
+        == (tokens > 4)
     )
 
 
@@ -305,7 +336,7 @@ def test_files_of_eagles_own_code_set_no_chains(weights, is_set, tmp_path):
     done("trace", "import", "spec-bench", tmp_path / "m-eagle2.jsonl", "--out", tmp_path / "log.trace")
     shapes = ["target=llama-3.1-8b", "eagle2=eagle-llama-3.1-8b"]
     found = recommend(tmp_path / "log.trace", cost="h100", models=shapes, batches=[1], weights=weights, seeds=1)
-    assert ((found.setting is not None), any("log chains" in line for line in found.advice)) == (is_set, not is_set)
+    assert ((found.setting is not None), "log chains" in (found.open_because or "")) == (is_set, not is_set)
 
 
 def test_no_setting_is_named_where_nobody_timed_the_target_alone(tmp_path):
