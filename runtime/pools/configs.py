@@ -35,6 +35,7 @@ from ..forward import EAGER, FULL, SLIDING, attention_of, find_cache_argument, l
 from ..refusals import BrokenRuleError, ConfigError, in_one_line
 from ..tokenizers import Alignment, num_token_ids
 from .heads import SubsetHead, read_head_tokens, share_embeddings
+from .hub import check_hub
 from .pool_file import HUB_ID, ForcedPoolFile, MemberEntry, PoolContent, PoolFile, PoolFileError
 from .published import fetched
 from .submodels import make_submodel, read_low_rank, restore
@@ -353,7 +354,10 @@ def _resolve(file: Path, field: str, location: str) -> Path | str:
         return folder
     if not HUB_ID.fullmatch(location):
         raise PoolFileError(file, field, "must be an existing folder or a hub id (owner/name)", location)
-    return fetched(location) or location
+    here = fetched(location)
+    if here is None:
+        check_hub(file, field, location)
+    return here or location
 
 
 def _check_generation(path: Path, values: Mapping[str, Any]) -> None:

@@ -100,6 +100,11 @@ def published_model(pool: str) -> PublishedModel:
     return found
 
 
+def pool_that_fetches(hub_id: str) -> str | None:
+    """The shipped pool by whose name `pool fetch` gets a model; None if it does not."""
+    return next((pool for pool, model in FETCHED_BY_POOL.items() if model.hub_id == hub_id), None)
+
+
 MEGABYTE = 1_000_000
 _LOOK_S = 0.2
 # From 25.1 on pip resumes a broken transfer; earlier versions restart it.

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
+from .hub import check_hub
 from .pool_file import HUB_ID, PoolFile, PoolFileError
 from .published import TOKENIZER, fetched
 
@@ -50,6 +51,8 @@ def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, st
         raise PoolFileError(file, field, "must be an existing file or a hub id (owner/name)", location)
     if not local.is_file() and (here := fetched(location)):
         local = here / TOKENIZER
+    if not local.is_file():
+        check_hub(file, field, location)
     tokenizer: Tokenizer
     try:
         if local.is_file():

@@ -10,6 +10,7 @@ from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.heads import read_head_tokens
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, read_forced_pool_file, read_pool_file
+from paceline.runtime.pools.published import SMOLLM2_135M
 from paceline.runtime.pools.submodels import kept_name
 from paceline.runtime.recording.model_info import model_info
 from paceline.runtime.recording.recorder import _owner
@@ -227,12 +228,47 @@ def test_a_hub_id_goes_to_the_hub_as_it_is(folder, built, monkeypatch):
         return str(built / "target" / name) if (built / "target" / name).is_file() else None
 
     (folder / "pool.toml").write_text(HEAD + TARGET.replace('path = "target"', 'path = "owner/name"'), encoding="utf-8")
+    monkeypatch.setattr("paceline.runtime.pools.hub.get_hf_file_metadata", lambda *_args, **_settings: None)
     monkeypatch.setattr("paceline.runtime.pools.tokenizer_files.cached_file", refuse)
     assert "offline second line" in load_error(folder)
     monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", answer)
     monkeypatch.setattr("paceline.runtime.pools.tokenizer_files.cached_file", stored)
     assert ModelPool.load(folder).target.num_layers == 4
     assert asked == [("owner/name", "config.json"), ("owner/name", "generation_config.json"), "owner/name"]
+
+
+@pytest.mark.parametrize(
+    ("hub_id", "way"),
+    [
+        ("owner/name", "and its cache has none, got 'owner/name'"),
+        (SMOLLM2_135M.hub_id, "; `paceline pool fetch smollm2` gets its weights without the hub, got"),
+    ],
+)
+def test_a_hub_that_does_not_answer_is_asked_once(folder, built, monkeypatch, tmp_path, hub_id, way):
+    """Transformers would ask six times for each file; what is in the hub's cache needs no asking."""
+    asked = []
+
+    def unreachable(url, **_settings):
+        asked.append(url)
+        raise OSError("no such\nname")
+
+    monkeypatch.setattr("paceline.runtime.pools.hub.get_hf_file_metadata", unreachable)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    for field, text in (("path", 'path = "target"'), ("tokenizer", 'tokenizer = "tokenizer.json"')):
+        found = HEAD + TARGET
+        assert text in found
+        (folder / "pool.toml").write_text(found.replace(text, f'{field} = "{hub_id}"'), encoding="utf-8")
+        told = load_error(folder)
+        assert f"{field} cannot be loaded: the model hub does not answer (no such name)" in told
+        assert way in told
+    assert len(asked) == 2
+    cached = str(built / "target" / "config.json")
+    monkeypatch.setattr("paceline.runtime.pools.hub.try_to_load_from_cache", lambda _location, _name: cached)
+    monkeypatch.setattr(
+        "paceline.runtime.pools.tokenizer_files.AutoTokenizer.from_pretrained", lambda *_args, **_settings: 1 / 0
+    )
+    assert "division by zero" in load_error(folder)
+    assert len(asked) == 2
 
 
 def check_agree(folder, chains, **given):
