@@ -505,14 +505,14 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
     return _shapes_of(_given_by(texts, target), target)
 
 
-def _shapes_of(given: "Sequence[ModelInfo | _Given]", target: str) -> tuple[ModelInfo, ...]:
-    """Those of files first; raises as `given_shapes`."""
+def _shapes_of(given: "Sequence[ModelInfo | _Given]", target: str, served: str = "") -> tuple[ModelInfo, ...]:
+    """Those of files first; `served` is the target's preset by the log, if it says. Raises as `given_shapes`."""
     texts, names = [each for each in given if isinstance(each, _Given)], [each.name for each in given]
     for name in repeated(names):
         raise ArgumentError(f"`models` must give each member one shape, got {name!r} twice")
     base = next((each.decoder() for each in texts if each.name == target), None)
     if base is None and target not in names:
-        base = presets().get(model_called(target) or "")
+        base = presets().get(model_called(target) or served)
     files_first = sorted(given, key=lambda each: isinstance(each, _Given) and each.config is None)
     shapes = tuple(each if isinstance(each, ModelInfo) else each.shape(base) for each in files_first)
     whole = next((shape for shape in shapes if shape.name == target), None if base is None else base.info(target))
@@ -525,16 +525,16 @@ def _shapes_of(given: "Sequence[ModelInfo | _Given]", target: str) -> tuple[Mode
 
 
 def asked_shapes(
-    texts: Sequence[str], target: str, members: Sequence[str], recorded: Sequence[ModelInfo]
+    texts: Sequence[str], target: str, members: Sequence[str], recorded: Sequence[ModelInfo], served: str = ""
 ) -> tuple[tuple[ModelInfo, ...], tuple[Derived, ...], tuple[DecoderShape, ...]]:
     """(given shapes of members, derived ones of submodels, decoders of whole models).
 
-    `recorded` are the shapes in the recording.
+    `recorded` are the shapes in the recording; without the target's, `served` is its preset by the log, if that says.
 
     Raises as `given_shapes` and `derived_submodels`, and ArgumentError for an unknown member.
     """
     given = _given_by(texts, target)
-    shapes = _shapes_of(given, target)
+    shapes = _shapes_of(given, target, "" if any(model.name == target for model in recorded) else served)
     unknown = [shape.name for shape in shapes if shape.name not in members]
     if unknown:
         raise ArgumentError(f"`models` must name members of the recording ({', '.join(members)}), got {unknown[0]!r}")

@@ -389,7 +389,7 @@ def _shapes(name: str, recording: Recording, members: Collection[str] | None) ->
         raise ArgumentError(
             f"cost {name}: no shape for {', '.join(missing)}: give `models` {missing[0]}=PRESET, "
             f"{missing[0]}=config.json or FILE.json, of quantised weights PRESET@FORMAT ({', '.join(FORMATS)}); "
-            f"presets are in {SHAPES_PAGE}"
+            f"presets are in {SHAPES_PAGE}, as llama-3.1-8b, or eagle3 for such a head of the target"
         )
     shapes = recording.known_shapes()
     known = {name: named for name, named in shapes.items() if members is None or name in members}

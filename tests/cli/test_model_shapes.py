@@ -88,8 +88,8 @@ def test_unknown_names_are_told_with_what_is_known(tmp_path):
     told = refused("compare", "--trace", trace, "--cost", "h100")
     begins = "cost h100: no shape for target, mystery: give --models target=PRESET, target=config.json or"
     assert told.startswith(begins)
-    assert told.endswith("presets are in docs/costs.md")
-    assert len(told) <= 300
+    assert told.endswith("presets are in docs/costs.md, as llama-3.1-8b, or eagle3 for such a head of the target")
+    assert len(told) <= 340
     assert "--cost h100 --models target=llama-3.1-8b" in refused("compare", "--trace", trace)
     for models, told in (
         ("nobody=llama-3.1-8b", "--models must name members of the recording (mystery, target), got 'nobody'"),

@@ -333,6 +333,8 @@ _CALLED = re.compile(
 )
 # As vLLM prints its arguments and its configuration.
 _SPECULATION = re.compile(rb"""["']?speculative_config["']?\s*[:=]\s*(?:SpeculativeConfig\(|\{)[^(){}]{0,4000}[)}]""")
+# As SGLang prints its arguments, in its log and in results of bench_serving.
+_DRAFT_PATH = re.compile(rb"""speculative_draft_model_path["']?\s*[:=]\s*(["'])([^"'\\]{1,200})\1""")
 
 # Settings of vLLM and SGLang of how drafts are accepted, and the values that leave the target's own distribution.
 _ACCEPTANCE = re.compile(
@@ -469,6 +471,7 @@ def _called(files: Sequence[Path]) -> tuple[set[str], set[str]]:
             first = text[:MOST_CHARACTERS]
             for drafts in _SPECULATION.findall(first):
                 drafters.update(name.decode(errors="replace") for _, name in _CALLED.findall(drafts))
+            drafters.update(name.decode(errors="replace") for _, name in _DRAFT_PATH.findall(first))
             rest = _SPECULATION.sub(b"", first)
             models.update(name.decode(errors="replace") for _, name in _CALLED.findall(rest))
     return models, drafters

@@ -440,7 +440,10 @@ class StatedLog:
         if lengths is None:
             load = self._ongoing.options.load
             if load is None:
-                rule = "must be stated, the log does not know them: `requests` N `output_tokens` M; usual ones do"
+                rule = (
+                    "must be stated, the log does not know them: `requests` 100 `output_tokens` N, the tokens of a "
+                    "usual answer of yours"
+                )
                 raise self.fields.error("requests", rule, "nothing")
             self._ongoing.findings.mattered.add("load")
             tokens = (load.requests * load.output_tokens, load.requests * load.prompt_tokens)

@@ -98,7 +98,7 @@ class RoundsRecording:
     def with_shapes(self, texts: Sequence[str]) -> "RoundsRecording":
         """See `Recording`."""
         meta = self.meta
-        shapes, derived, decoders = asked_shapes(texts, meta.target, meta.model_names, meta.models)
+        shapes, derived, decoders = asked_shapes(texts, meta.target, meta.model_names, meta.models, meta.served_model)
         given = {shape.name: shape for shape in (*meta.models, *shapes, *(each.shape for each in derived))}
         notes = (*meta.notes, *(each.words for each in derived))
         meta = meta.model_copy(update={"models": tuple(given.values()), "notes": notes})

@@ -136,8 +136,39 @@ def test_first_lines_of_vllm_name_models_and_version(tmp_path):
         assert [shape.name for shape in meta.models] == ["drafter"]
         assert meta.models[0] == shape_called("eagle3-llama-3.1-8b", "drafter", None)
         assert meta.software == ({"vllm": "0.11.0"} if "v0.11.0" in first else {})
+    # So a head that is given later needs not name it again.
+    named = write_text(tmp_path / "c.log", "INFO 'model': 'meta-llama/Llama-3.1-8B-Instruct'", line)
+    given = read_recording("vllm-log", [named], ImportOptions(**stated)).with_shapes(["drafter=eagle3"])
+    assert given.meta.models == (shape_called("eagle3-llama-3.1-8b", "drafter", None),)
     silent = read_recording("vllm-log", [write_text(tmp_path / "b.log", line)], ImportOptions(**stated)).meta
     assert (silent.served_model, silent.models, silent.software) == ("", (), {})
+
+
+SGLANG_ARGUMENTS = {
+    "model_path": "meta-llama/Llama-3.1-8B-Instruct",
+    "speculative_algorithm": "EAGLE3",
+    "speculative_draft_model_path": "jamesliu1/sglang-EAGLE3-Llama-3.1-Instruct-8B",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "speculative_num_draft_tokens": 4,
+}
+
+
+def test_arguments_of_sglang_name_models(tmp_path):
+    """In its log as Python, in results of bench_serving as JSON."""
+    said = ", ".join(f"{key}={value!r}" for key, value in SGLANG_ARGUMENTS.items())
+    line = "[2026-11-28 09:00:12] Decode batch, #running-req: 8, #token: 1, accept len: 2.50, accept rate: 0.50"
+    log = write_text(tmp_path / "a.log", f"[2026-11-28 09:00:00] server_args=ServerArgs({said}, tp_size=1)", line)
+    totals = {"completed": 8, "total_input_tokens": 800, "total_output_tokens": 1600, "accept_length": 2.5}
+    result = {"backend": "sglang", "max_concurrency": 4, **totals, "server_info": SGLANG_ARGUMENTS}
+    bench = write_text(tmp_path / "b.jsonl", json.dumps(result))
+    for name, file, options in (
+        ("sglang-log", log, STATED["vllm-log"]),
+        ("sglang-bench", bench, {"windows": {"drafter": 3}}),
+    ):
+        meta = read_recording(name, [file], ImportOptions(**options)).meta
+        assert meta.served_model == "llama-3.1-8b"
+        assert meta.models == (shape_called("eagle3-llama-3.1-8b", "drafter", None),)
 
 
 def _queried(pages, path):
