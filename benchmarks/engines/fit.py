@@ -229,10 +229,13 @@ def _by_engine(own: Iterable[Predicted]) -> dict[str, list[Predicted]]:
     return {engine: found[engine] for engine in sorted(found) if len(found[engine]) >= ENOUGH}
 
 
-def _new(engines: Iterable[str], by_source: Mapping[str, bool]) -> str:
-    """What of the rounds of engines fits have not seen, in words."""
-    of = (f"sources of {name}" if by_source[name] else f"models of {name}'s one source" for name in engines)
-    return ", ".join(f"new {each}" for each in of)
+def _new(rounds: Mapping[str, Sequence[Predicted]], by_source: Mapping[str, bool]) -> str:
+    """What of the rounds of engines fits have not seen, in words, and whose were all of one request at a time."""
+    said = []
+    for engine, found in rounds.items():
+        alone = " at one request" if all(one.row.num_rows == 1 for one in found) else ""
+        said.append((f"new sources of {engine}" if by_source[engine] else f"{engine}'s new models") + alone)
+    return ", ".join(said)
 
 
 def _range_line(part: str, *parts: Sequence[Predicted]) -> str:

@@ -131,7 +131,7 @@ def test_few_rounds_make_no_range_of_their_engines(number, engines):
     sure = sure_of_rounds(own, kept)["sure"]["dense"]["hopper"]
     assert sure.get("own", {}).get("engines") == engines
     assert sure["gains"] == 1
-    assert engines is None or (sure["own"]["gains"], sure["own"]["new"]) == (number, "new sources of e")
+    assert engines is None or (sure["own"]["gains"], sure["own"]["new"]) == (number, "new sources of e at one request")
 
 
 def test_no_range_of_rounds_is_narrower_than_an_engines_own():
@@ -141,7 +141,10 @@ def test_no_range_of_rounds_is_narrower_than_an_engines_own():
     sure = sure_of_rounds([*exact, *one], [guessed("k", 0.5)])["sure"]["dense"]["hopper"]
     assert sure["own"]["rounds"] == {"low": 1.0, "high": 2.0}
     assert sure["rounds"] == {"low": 0.5, "high": 2.0}
-    assert sure["own"]["new"] == "new sources of e, new models of v's one source"
+    assert sure["own"]["new"] == "new sources of e at one request, v's new models at one request"
+    many = [each._replace(row=replace(each.row, num_rows=8)) for each in one[:1]]
+    sure = sure_of_rounds([*exact, *one, *many], [guessed("k", 0.5)])["sure"]["dense"]["hopper"]
+    assert sure["own"]["new"] == "new sources of e at one request, v's new models"
 
 
 def test_the_wide_range_is_known_where_rounds_of_all_engines_are(monkeypatch):
