@@ -60,7 +60,6 @@ class AtBatch:
         cls,
         batch: int,
         chosen_on: SideBySide,
-        told_on: SideBySide,
         *,
         candidates: tuple[DraftLength, ...],
         chosen: int,
@@ -76,8 +75,6 @@ class AtBatch:
         by_cost = open_between and any(
             not chosen_on.ranks_alike(best, row) for row in tied if 0 in (chosen, windows.get(row.policy, 0))
         )
-        if chosen_on.baseline is None or told_on.baseline is None:  # the cost does not know what none takes
-            open_between = by_cost = True
         own = next(one for one in candidates if one.draft_tokens == chosen)
         # Where the target alone has no seconds nothing says that drafting gains.
         lost = own.draft_tokens > 0 and (own.speed_up is None or own.speed_up <= 1)

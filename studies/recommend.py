@@ -220,7 +220,7 @@ def _at(batch: int, tuned: Sweep, others: Sweep, present: int | None) -> AtBatch
         DraftLength.of(told_on, row, windows.get(row.policy, 0), tuned_on=chosen_on) for row in told_on.ranked()
     )
     best = windows.get(ranked[0].policy, 0)
-    return AtBatch.of(batch, chosen_on, told_on, candidates=candidates, chosen=best, windows=windows, present=present)
+    return AtBatch.of(batch, chosen_on, candidates=candidates, chosen=best, windows=windows, present=present)
 
 
 def schedule_of(found: Sequence[AtBatch]) -> dict[int, int]:
