@@ -194,7 +194,7 @@ MATCH = "max_match=3"
         ("positions", ["--lookup", f"{MATCH},min_match=4"], "--lookup min_match min_match must be at most max_match"),
         ("positions", ["--lookup", f"{MATCH},occurrence=best"], "--lookup occurrence Input should be 'first', 'last'"),
         ("positions", ["--lookup", "min_match=3"], "--lookup max_match Field required"),
-        ("vllm-log", [], "requests: must be stated, the log does not know them: --requests N --output-tokens M"),
+        ("vllm-log", [], "requests: must be stated, the log does not know them: --requests 100 --output-tokens N"),
         ("sglang-bench", [], "window: must be stated, the log does not say how many tokens a round drafts"),
     ],
 )

@@ -256,7 +256,7 @@ def test_the_command(tmp_path):
     assert "range of cost" in printed
     shapes = ["--models", "draft=eagle3", "--models", "target=llama-3.1-8b"]
     printed = done("recommend", "--batch", 1, "--most", 2, "--cost", "h100", *shapes)
-    assert "no input says what draft is in an engine: give --weights, one of model=PATH," in printed
+    assert "no input says what draft is in an engine: give --weights, one of model=PATH," in " ".join(printed.split())
     assert "draft_model" not in printed
     done("recommend", "--batch", 1, "--most", 2, "--json", out)
     found = json.loads(out.read_text())
