@@ -199,11 +199,11 @@ def is_foreign(cls: type) -> bool:
     return not _is_ours(cls.__module__)
 
 
-def innermost(policy: object) -> object:
-    """The policy that ones of ours wrap."""
-    while _is_ours(type(policy).__module__) and hasattr(policy, "wrapped"):
-        policy = policy.wrapped
-    return policy
+def innermost(part: object) -> object:
+    """The policy or cost that ones of ours wrap."""
+    while _is_ours(type(part).__module__) and hasattr(part, "wrapped"):
+        part = part.wrapped
+    return part
 
 
 def decides_at(policy: object) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import is_foreign
+from ..base.errors import innermost, is_foreign
 from ..decoding.legal_steps import Policy
 from ..decoding.pool import Pool
 from ..decoding.results import DRAFT, VERIFY
@@ -212,7 +212,7 @@ class InStepReplay(ABC):
 
     def _seconds(self, cost: CostModel, forwards: "_Forwards") -> Floats:
         """`[F]`; each shape of a forward is computed once."""
-        if is_foreign(type(cost)) or sum(len(known) for _, known in self._priced.values()) > MOST_PRICED:
+        if is_foreign(type(innermost(cost))) or sum(len(known) for _, known in self._priced.values()) > MOST_PRICED:
             self._priced.clear()
         _, known = self._priced.setdefault(id(cost), (cost, {}))
         if len(self._priced) > MOST_COSTS:

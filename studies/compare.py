@@ -163,7 +163,7 @@ class _Run:
 
     def __init__(self, scenario: Scenario, policy: Policy, log: RunLog) -> None:
         self.summary, self.shares = summarise_run(log), RequestShares.of(log)
-        ours = not any(is_foreign(type(part)) for part in (innermost(policy), scenario.cost))
+        ours = not any(is_foreign(type(innermost(part))) for part in (policy, scenario.cost))
         self._tables, self._repeats = scenario.tables, log.repeats if ours else None
 
     def repeats(self, scenario: Scenario) -> bool:

@@ -208,6 +208,11 @@ class WrappedCost(CostModel):
         self.lookup_s, self.longest, self.bound_only = cost.lookup_s, cost.longest, cost.bound_only
         self._cost = cost
 
+    @property
+    def wrapped(self) -> CostModel:
+        """The other one."""
+        return self._cost
+
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`."""
         return self._cost.draft_terms(model)

@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 
 from ...base.by_name import NamedKind, Spec, name_and_options
-from ...base.errors import ArgumentError, known_are, pass_interrupt, said, told
+from ...base.errors import ArgumentError, innermost, known_are, pass_interrupt, said, told
 from ...traces.contexts.recording import TrieRecording
 from ...traces.meta import ModelInfo
 from ...traces.opening import by_form
@@ -98,7 +98,7 @@ def make_cost(
         )
     if on is not None:
         cost = _taken_to(cost, name, recording, on)
-    elif shapes_given and not isinstance(cost, RooflineCost | KernelCost):
+    elif shapes_given and not isinstance(innermost(cost), RooflineCost | KernelCost):
         raise ArgumentError(
             f"`models` is for a device of the sheet, as `cost` DEVICE or `on` DEVICE, or for `cost` {KERNELS}DIR; "
             f"{name} has no shapes"

@@ -14,9 +14,12 @@ from random import Random
 import paceline
 import pytest
 from paceline.base import by_name
+from paceline.base.errors import innermost, is_foreign
 from paceline.sim.cost.base import CostModel
+from paceline.sim.cost.by_name import make_cost
 from paceline.studies.doctor import doctor
 from paceline.studies.plugins import KINDS, new_plugin
+from paceline.studies.setting import open_recording
 from paceline.traces.importers.steps import POSITIONS
 from paceline.traces.workloads import Arrival
 
@@ -273,6 +276,14 @@ def test_a_cost_that_gives_no_number_late_in_a_run_is_told(tmp_path, command, gi
     told = refused(*command, "--policy", "draft:2/target", "--cost", called)
     assert f"cost '{called}': forward_s('" in told
     assert told.endswith(f"must be seconds above 0, got {shown}")
+
+
+@pytest.mark.parametrize("scale", [{}, {"draft": 2.0}])
+def test_a_cost_of_users_is_foreign_however_it_is_wrapped(tmp_path, scale):
+    """Runs and seconds of foreign code are not kept for others: it may differ from call to call."""
+    (tmp_path / "mine.py").write_text(LATE_COST)
+    cost = make_cost(f"{tmp_path / 'mine.py'}:Late,given=none", open_recording("pico"), scale=scale)
+    assert is_foreign(type(innermost(cost)))
 
 
 def workload(*rows, seeds=False, **also):

@@ -191,8 +191,7 @@ class TurnsOfClass:
     def _followed(self, method: str, at_ps: int, given: Callable[[], Iterable[object]]) -> list[Arrival]:
         called = f"request {self._request_id}: turns: {method}"
         try:
-            found = given()
-            following = list(found)
+            following = list(given())
         except BaseException as error:  # foreign code
             pass_interrupt(error)
             raise self._source.error(f"{called} raised {told(error)}") from error
