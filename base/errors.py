@@ -40,7 +40,7 @@ OPTIONS |= {
     "candidate": "from",
 }
 # Options that rules of files name; anything else they have in backquotes is a field of the file.
-_OF_RULES = re.compile("`(line|models|names|output_tokens|replace|requests|windows|workload|zero_tokens)`")
+_OF_RULES = re.compile("`(columns|line|models|names|output_tokens|replace|requests|windows|workload|zero_tokens)`")
 _MOST_LISTED = 120  # characters of names that are known
 
 Value = TypeVar("Value", bound=Hashable)

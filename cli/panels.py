@@ -51,7 +51,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
     "Load": (
         *("workload", "cluster", "rate", "find_rate", "slo", "observed", "concurrency", "active_sessions"),
         *("time_scale", "limit", "max_prompt_tokens", "max_output_tokens", "max_wait_s", "zero_tokens", "tag"),
-        "horizon_s",
+        *("horizon_s", "columns"),
     ),
     "Output": ("detail", "by_tag", "why", "regret", "out", "events", "log", "figure", "html", "json", "help"),
 }

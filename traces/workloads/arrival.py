@@ -117,22 +117,22 @@ MOST_READ_PS = 10**9 * PS_PER_S  # some thirty years: the bound of times in file
 
 _PLACES = 12  # of seconds, as picoseconds
 _MOST_DIGITS = 40
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:\.(\d{1,40}))?(?:Z|\+00:00)?", re.ASCII)
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:\.(\d{1,40}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _SECONDS = re.compile(r"(\d{1,10})(?:\.(\d{0,40}))?", re.ASCII)
 
 
-def ps_of_seconds(text: str) -> int | None:
-    """Seconds as text, rounded to the nearest picosecond, halves up; None for what is no number.
+def ps_of_seconds(text: str, *, unit_ps: int = PS_PER_S) -> int | None:
+    """Seconds, or other units of time, as text, rounded to the nearest picosecond, halves up; None for no number.
 
-    A sign, blanks and an exponent are allowed; sizes beyond `MOST_READ_PS` may have another value beyond it.
+    A sign, blanks and an exponent are allowed; sizes far beyond `MOST_READ_PS` may have another value beyond it.
     """
-    found = _SECONDS.fullmatch(text)
+    found = _SECONDS.fullmatch(text) if unit_ps == PS_PER_S else None
     if found is not None:
         return int(found[1]) * PS_PER_S + _fraction(found[2] or "")
     if not text.isascii() or "_" in text or len(text) > _MOST_DIGITS:  # numbers in Python only
         return None
     try:
-        return ps_of_decimal(Decimal(text.strip()))
+        return ps_of_decimal(Decimal(text.strip()), unit_ps=unit_ps)
     except InvalidOperation:
         return None
 
@@ -140,27 +140,39 @@ def ps_of_seconds(text: str) -> int | None:
 def ps_of_decimal(value: Decimal | int, *, unit_ps: int = PS_PER_S) -> int | None:
     """A number of units of time, rounded to the nearest picosecond, halves up; None for infinity and NaN.
 
-    Sizes beyond `MOST_READ_PS` may have another value beyond it, of the same sign; a unit is a power of ten.
+    Sizes far beyond `MOST_READ_PS` may have another value beyond it, of the same sign; a unit is a power of ten.
     """
     if isinstance(value, int):
         return value * unit_ps
     if not value.is_finite():
         return None
-    if value.adjusted() > _PLACES:
+    places = len(str(unit_ps)) - 1
+    if value.adjusted() + places > 2 * _PLACES:
         return -MOST_READ_PS - 1 if value < 0 else MOST_READ_PS + 1
-    return int(value.scaleb(len(str(unit_ps)) - 1).to_integral_value(ROUND_HALF_UP))
+    return int(value.scaleb(places).to_integral_value(ROUND_HALF_UP))
 
 
 def ps_of_moment(text: str) -> int | None:
-    """A calendar time in UTC, `2023-11-16 18:17:03.9799600`, since year 1; None for other texts."""
+    """A calendar time, `2023-11-16 18:17:03.9799600`, in UTC or with its zone, since year 1; None for other texts."""
     found = _MOMENT.fullmatch(text)
     if found is None:
         return None
-    minute, seconds, fraction = found.groups()
+    minute, seconds, fraction, zone = found.groups()
     minutes = _minutes(minute)
     if minutes is None or seconds > "59":
         return None
+    if zone and zone != "Z":
+        hours, rest = zone[1:3], zone[-2:]
+        if hours > "23" or rest > "59":
+            return None
+        minutes -= int(f"{zone[0]}1") * (int(hours) * 60 + int(rest))
     return (minutes * 60 + int(seconds)) * PS_PER_S + _fraction(fraction or "")
+
+
+def names_zone(text: str) -> bool:
+    """Whether a text is a calendar time with a zone, Z for UTC."""
+    found = _MOMENT.fullmatch(text)
+    return found is not None and found[4] is not None
 
 
 def _fraction(digits: str) -> int:
@@ -206,6 +218,12 @@ class WorkloadChanges:
     max_wait_s: float | None = opt(None, "Cut longer waits within sessions to this.", flag="--max-wait-seconds")
     zero_tokens: str = opt("refuse", "What to do with requests without a token.", metavar="|".join(ZERO_TOKENS))
     tag: str | None = opt(None, "Give this tag to all requests.")
+    columns: str | None = opt(
+        None,
+        "Names columns or keys of any log: arrives_at (a date; arrives_s, _ms, _us, _ns: a number), prompt, "
+        "output, id, tag; see docs/workloads.md.",
+        metavar="NAME=COLUMN,...",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +254,8 @@ class WorkloadOptions(WorkloadChanges, ClosedLoopOptions):
         zero_tokens: for a request of a file whose prompt or output has no token: "refuse" raises, "drop" leaves it out,
             "one" serves it with one token.
         tag: of all requests, in place of theirs; None: theirs.
+        columns: which columns of a table, or keys of JSON objects, a line each, are which; rows in any order. None: a
+            known format.
     """
 
     # mean arrivals per second that all times of arrival are scaled to, > 0; of a generator its own rate; of sessions

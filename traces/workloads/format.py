@@ -10,7 +10,16 @@ from ...base.errors import repeated
 from ...base.files import decode_json, kind_of_json
 from ..errors import TraceFormatError
 from ..importers.reading import Fields, lines_of
-from .arrival import MOST_COUNT, MOST_PS, MOST_READ_PS, PS_PER_S, Arrival, WorkloadOptions, ps_of_decimal
+from .arrival import (
+    MOST_COUNT,
+    MOST_PS,
+    MOST_READ_PS,
+    PS_PER_S,
+    Arrival,
+    WorkloadOptions,
+    ps_of_decimal,
+    ps_of_moment,
+)
 
 MOST_ID = 2**62
 FIRST_LOCAL = MOST_ID + 1  # first id that no file may use: generated ones are it, the line, then the unit
@@ -108,30 +117,57 @@ class WorkloadFormat:
 
 
 # Names of the same thing, in small letters: when a request arrives, and tokens of its prompt and of its answer.
-_MEANT = (
-    frozenset({"arrives_s", "arrival_s", "arrived_at", "arrival_time", "arrival", "timestamp", "time", "ts"}),
-    frozenset({"prompt_tokens", "input_tokens", "input_toks", "input_length", "prompt_len", "num_prefill_tokens"}),
-    frozenset(
-        {"output_tokens", "output_toks", "output_length", "output_len", "num_decode_tokens"}
-        | {"completion_tokens", "generated_tokens"}
-    ),
+_MEANT = tuple(
+    tuple(names.split())
+    for names in (
+        "arrives_s arrival_s arrived_at arrival_time starttime start_time created created_at timestamp time ts arrival",
+        "prompt_tokens input_tokens input_toks input_length prompt_len num_prefill_tokens input",
+        "output_tokens completion_tokens generated_tokens output_toks output_length output_len num_decode_tokens "
+        "output",
+    )
 )
+# What named columns cannot carry.
+_MORE = frozenset({"turns", "blocks", "graph", "hash_ids", "input_tok_ids", "sub_requests", "session_id", "delay"})
 
-_SINCE_START = ("arrives_s", "arrived_at")
+
+def suggested_columns(first: Mapping[str, Any]) -> str:
+    """How to name the columns or keys of a log, by its first row, for the end of a rule; empty where unknown."""
+    values = dict(first)
+    for key, inner in first.items():
+        values |= {f"{key}.{name}": value for name, value in inner.items()} if isinstance(inner, dict) else {}
+    found = []
+    for meant, is_right in zip(_MEANT, (_time_option, _is_count, _is_count), strict=True):
+        known = {key: meant.index(last) for key in values if (last := key.lower().rpartition(".")[2]) in meant}
+        right = (key for key in sorted(known, key=lambda key: known[key]) if is_right(values[key]))
+        found.append(next(right, None))
+    arrives, prompt, output = found
+    if arrives is None or prompt is None or output is None or not _MORE.isdisjoint(first):
+        return ""
+    return f"; or `columns` {_time_option(values[arrives])}={arrives},prompt={prompt},output={output}"
 
 
-def renaming(names: Collection[str], needed: Collection[str]) -> str:
-    """Which names of a file to change into those of a format, for the end of a rule; empty if there are none."""
-    pairs = [
-        f"{name} to {key}{' (seconds since the start)' if key in _SINCE_START else ''}"
-        for key in needed
-        if key not in names
-        for meant in _MEANT
-        if key in meant
-        for name in names
-        if name not in needed and name.lower() in meant
-    ]
-    return f"; rename {', '.join(pairs)}" if pairs else ""
+def _is_count(value: object) -> bool:
+    return whole(value) or (isinstance(value, str) and value.isascii() and value.isdigit())
+
+
+def _time_option(value: object) -> str:
+    """What `columns` calls a time of this size; "" for what is none. No log is from before 1973."""
+    if isinstance(value, str) and ps_of_moment(value) is not None:
+        return "arrives_at"
+    try:
+        size = -1.0 if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        size = -1.0
+    sizes = {"arrives_ns": 1e17, "arrives_us": 1e14, "arrives_ms": 1e11, "arrives_s": 0}
+    return next((name for name, least in sizes.items() if size >= least), "")
+
+
+NAME_RULE = f"must be printable text of at most {_MOST_TEXT} characters"
+
+
+def is_name(value: object) -> bool:
+    """Whether a value can be an id or a tag."""
+    return isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT
 
 
 class Row(Fields):
@@ -151,7 +187,7 @@ class Row(Fields):
         """Raise TraceFormatError for keys that are missing or unknown."""
         for key in self.values:
             if key not in known:
-                rule = f"must be one of {', '.join(known)}{renaming(self.values, needed)}"
+                rule = f"must be one of {', '.join(known)}{'' if self.prefix else suggested_columns(self.values)}"
                 raise self.error(key, rule, "an unknown key")
         for key in needed:
             if self.values.get(key) is None:
@@ -230,9 +266,9 @@ class Row(Fields):
 
     def printable(self, field: str, value: object) -> str:
         """A printable text without line breaks."""
-        if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT:
+        if isinstance(value, str) and is_name(value):
             return value
-        raise self.error(field, f"must be printable text of at most {_MOST_TEXT} characters", value)
+        raise self.error(field, NAME_RULE, value)
 
     def _time(self, field: str, value: object, unit_ps: int, most_ps: int) -> int:
         found = None

@@ -1,39 +1,35 @@
 """Workloads in files, read row by row, so that memory does not grow with length; the first line gives the format.
 
-Here: our own lines, tables of others (the CSV files of Azure, vidur, BurstGPT and splitwise-sim), and results of `vllm
-bench serve --save-detailed`, one object with the lengths and starts of all requests.
+Here: our own lines, and results of `vllm bench serve --save-detailed`, one object with the lengths and starts of all
+requests.
 """
 
-import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import ArgumentError, repeated
+from ...base.errors import ArgumentError
 from ...base.files import kind_of_json
 from ..errors import TraceFormatError
-from ..importers.reading import by_request, lines_of, refuse_pipe
+from ..importers.reading import by_request
 from . import mooncake
 from .arrival import (
     MOST_COUNT,
-    MOST_READ_PS,
     PS_PER_S,
     Arrival,
     Workload,
     WorkloadAbout,
     WorkloadOptions,
-    ps_of_moment,
-    ps_of_seconds,
     requests_of,
 )
-from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, renaming, row_of, rows_of, whole
+from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, rows_of, suggested_columns, whole
 from .graph_files import AGENTS, graph_of
 from .mooncake import LLMSERVINGSIM
 from .sessions import Turn, TurnsLeft, runs_of
+from .tables import TABLE_FORMATS, first_row, log_of
 from .workload import is_closed
 
 _HEAD = ("workload", "unit_tokens")
@@ -162,175 +158,6 @@ PACELINE = WorkloadFormat(
 )
 
 
-_MOST_DIGITS = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFormat:
-    """The columns of a format."""
-
-    arrives: str  # of the time of arrival
-    prompt: str  # of the tokens of the prompt
-    output: str  # of the tokens of the output
-    total: str = ""  # of their sum, which is checked; "" for none
-    one: str = ""  # of a number that must be 1; "" for none
-    others: tuple[str, ...] = ()  # optional, not used
-    ps: Callable[[str], int | None] = ps_of_seconds  # picoseconds of a time; None for a bad one
-    times: str = "seconds"  # unit of a time, in words
-    # whether times are of a clock, so that the first row is the start; else they count from the start
-    clock: bool = False
-    notes: tuple[str, ...] = ()  # what readers must know
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Required columns."""
-        return self.arrives, self.prompt, self.output
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """Allowed columns."""
-        return (*self.needed, *filter(None, [self.total, self.one]), *self.others)
-
-
-def read_table(table: TableFormat, reading: Reading) -> Iterator[tuple[int, Arrival]]:
-    """The requests of a file, with their lines as ids; times count from the first row where they are of a clock."""
-    rows = _rows(reading)
-    line, head = next(rows)
-    check_head(table, reading, line, head)
-    arrives, prompts, outputs = (head.index(name) for name in table.needed)
-    total, one = (head.index(name) if name in head else None for name in (table.total, table.one))
-    start: int | None = None
-    for line, cells in rows:
-        if len(cells) != len(head):
-            raise reading.error(line, "row", f"must have {len(head)} cells as the head has", len(cells))
-        moment = cells[arrives]
-        found = table.ps(moment)
-        if found is None:
-            raise reading.error(line, table.arrives, f"must be a time, {table.times}", moment)
-        if start is None:
-            start = found if table.clock else 0
-        prompt = _count(reading, line, table.prompt, cells[prompts])
-        output = _count(reading, line, table.output, cells[outputs])
-        if one is not None and cells[one] != "1":
-            raise reading.error(line, table.one, "must be 1: a row is one request", cells[one])
-        wanted, text = prompt + output, "" if total is None else cells[total]
-        if total is not None and text != str(wanted) and _count(reading, line, table.total, text) != wanted:
-            rule = f"must be the sum of {table.prompt} and {table.output}, {wanted}"
-            raise reading.error(line, table.total, rule, text)
-        tokens = reading.lengths(line, prompt, output, names=(table.prompt, table.output))
-        if tokens is not None:
-            since = found - start
-            if since < 0 and table.clock:
-                raise reading.error(line, table.arrives, "must not be before the first row's", moment)
-            arrives_ps = reading.time(line, table.arrives, since, moment, most_ps=MOST_READ_PS)
-            yield line, Arrival(str(line), arrives_ps, *tokens)
-
-
-def check_head(table: TableFormat, reading: Reading, line: int, head: list[str]) -> None:
-    """Raise TraceFormatError for columns that are missing, unknown or repeated."""
-    for twice in repeated(head):
-        raise reading.error(line, "columns", "must be there once each", twice)
-    for name in head:
-        if name not in table.known:
-            raise reading.error(line, "columns", f"must be of {', '.join(table.known)}", name)
-    missing = [name for name in table.needed if name not in head]
-    if missing:
-        raise reading.error(line, "columns", f"must have {missing[0]}", ", ".join(head))
-
-
-def head_of(line: bytes) -> list[str]:
-    """The columns in a line; raises ValueError for what is no line of a table."""
-    try:
-        return next(csv.reader([line.decode("utf-8")], strict=True))
-    except csv.Error as error:
-        raise ValueError(str(error)) from None
-
-
-def _rows(reading: Reading) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each row, the header first."""
-    current = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal current
-        for number, line in lines_of(reading.path):
-            current = number
-            try:
-                yield line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                rule = "must be UTF-8"
-                raise reading.error(number, "row", rule, f"byte 0x{line[error.start]:02x}") from None
-
-    try:
-        for cells in csv.reader(texts(), strict=True):
-            yield current, cells
-    except csv.Error as error:
-        raise reading.error(current, "row", "must be cells with commas between", str(error)) from None
-
-
-def _count(reading: Reading, line: int, field: str, text: str) -> int:
-    count = _count_of(text)
-    if count is None:
-        raise reading.error(line, field, f"must be a whole number in [1, {MOST_COUNT}]", text)
-    return count
-
-
-@lru_cache(maxsize=2**12)
-def _count_of(text: str) -> int | None:
-    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and (count := int(text)) <= MOST_COUNT:
-        return count
-    return None
-
-
-def _any_of(needed: Sequence[str], columns: frozenset[str]) -> bool:
-    return not columns.isdisjoint(needed)
-
-
-_TABLES = {
-    "azure": TableFormat(
-        arrives="TIMESTAMP",
-        prompt="ContextTokens",
-        output="GeneratedTokens",
-        ps=ps_of_moment,
-        times="YYYY-MM-DD HH:MM:SS.fraction (UTC)",
-        clock=True,
-    ),
-    "vidur": TableFormat(
-        arrives="arrived_at",
-        prompt="num_prefill_tokens",
-        output="num_decode_tokens",
-        total="num_total_tokens",
-        others=("pd_ratio",),
-    ),
-    "burstgpt": TableFormat(
-        arrives="Timestamp",
-        prompt="Request tokens",
-        output="Response tokens",
-        total="Total tokens",
-        others=("Session ID", "Elapsed time", "Model", "Log Type"),
-        clock=True,
-        notes=("Session ID, Elapsed time, Model and Log Type are not used: each request arrives at its own time",),
-    ),
-    "splitwise": TableFormat(
-        arrives="arrival_timestamp",
-        prompt="prompt_size",
-        output="token_size",
-        one="batch_size",
-        others=("request_id", "request_type", "application_id"),
-        notes=("request_id, request_type and application_id are not used: each request arrives at its own time",),
-    ),
-}
-TABLE_FORMATS = tuple(
-    WorkloadFormat(
-        name=name,
-        keys=table.needed,
-        sees=partial(_any_of, table.needed[1:]),
-        read=partial(read_table, table),
-        notes=table.notes,
-    )
-    for name, table in _TABLES.items()
-)
-
-
 _LISTS = ("input_lens", "output_lens", "start_times")
 # Saved since vLLM's pull request 32667; other programs with this form, such as SGLang, do not save them.
 _SAVED = "must be there: vllm bench serve writes it with --save-result --save-detailed"
@@ -375,40 +202,30 @@ FORMATS: tuple[WorkloadFormat, ...] = (
 )
 
 
-def detect(path: Path) -> tuple[WorkloadFormat, Mapping[str, Any]]:
-    """(format, first object) of a file; the object is empty for tables.
+def detect(path: Path, columns: str | None = None) -> tuple[WorkloadFormat, Mapping[str, Any]]:
+    """(format, first object) of a file; the object is empty for tables. `columns`: of a log, as in `WorkloadOptions`.
 
     Raises:
         TraceFormatError: a file that cannot be read or read twice, is empty, or whose first line fits no format.
     """
-    refuse_pipe(path)
-    reading = Reading(path=path, options=WorkloadOptions(), tally=Tally())
-    line, text = next(lines_of(path), (0, b""))
-    if not text:
-        raise TraceFormatError(path, "file", "must hold a workload", "nothing")
-    first: Mapping[str, Any] = {}
-    if text.lstrip()[:1] in (b"{", b"["):
-        first = row_of(reading, line, text).values
-        names = frozenset(first)
-    else:
-        try:
-            names = frozenset(head_of(text))
-        except UnicodeDecodeError as error:
-            raise reading.error(line, "row", "must be UTF-8", f"byte 0x{text[error.start]:02x}") from None
-        except ValueError as error:
-            raise reading.error(line, "row", "must be cells with commas between", str(error)) from None
-    fitting = [known for known in FORMATS if known.is_json == bool(first) and known.sees(names)]
+    if columns is not None:
+        return log_of(path, columns)
+    begins = first_row(path)
+    names = frozenset(begins.values)
+    possible = [known for known in FORMATS if known.is_json == begins.is_json]
+    fitting = [known for known in possible if known.sees(names)]
     if len(fitting) == 1:
-        return fitting[0], first
+        return fitting[0], begins.values if begins.is_json else {}
 
     def near(known: WorkloadFormat) -> tuple[int, float]:
         shared = len(names.intersection(known.keys))
-        return shared + renaming(sorted(names), known.keys).count(" to "), shared / len(known.keys)
+        return shared, shared / len(known.keys)
 
-    nearest = max((known for known in FORMATS if known.is_json == bool(first)), key=near)
-    told = f"nearest is {nearest.name}, by {', '.join(nearest.keys)}{renaming(sorted(names), nearest.keys)}; "
-    rule = f"must be told by keys or columns ({told if near(nearest)[0] else ''}all are in docs/workloads.md)"
-    raise reading.error(line, "format", rule, ", ".join(sorted(names))[:100])
+    nearest = max(possible, key=near)
+    named = suggested_columns(begins.values)
+    told = f"nearest is {nearest.name}, by {', '.join(nearest.keys)}; " if near(nearest)[0] and not named else ""
+    rule = f"must be told by keys or columns ({told}all are in docs/workloads.md){named or '; or named by `columns`'}"
+    raise TraceFormatError(f"{path}: line {begins.line}", "format", rule, ", ".join(sorted(names))[:100])
 
 
 _SUFFIXES = (".gz", ".jsonl", ".json", ".csv")
@@ -490,7 +307,7 @@ def open_files(path: Path, options: WorkloadOptions) -> FileSource:
     paths = tuple(sorted(found for found in path.iterdir() if found.is_file())) if folder else (path,)
     if not paths:
         raise TraceFormatError(path, "folder", "must hold the files of a workload", "nothing")
-    known, first = detect(paths[0])
+    known, first = detect(paths[0], options.columns)
     if folder and not known.many:
         raise TraceFormatError(path, "file", f"must be one file of format {known.name}", "a folder")
     for other in paths[1:]:

@@ -54,8 +54,9 @@ def with_options(
             known = known_are(named.partition(":")[0], WORKLOADS.names(), CLASS_OF_FILE)
             raise ArgumentError(f"`workload` must be a file, or a generator and a colon ({known}), got {named!r}")
         return OpenedWorkload(open_files(path, options), options)
-    if options.zero_tokens != "refuse":
-        raise ArgumentError(f"`zero_tokens` is for files, got {options.zero_tokens!r} for {named!r}")
+    for name, usual in (("zero_tokens", "refuse"), ("columns", None)):
+        if (asked := getattr(options, name)) != usual:
+            raise ArgumentError(f"`{name}` is for files, got {asked!r} for {named!r}")
     if foreign:
         return OpenedWorkload(workload_of_class(WORKLOADS.parse(foreign), options.seed, named), options)
     if draws_sessions:
