@@ -127,7 +127,7 @@ _MEANT = tuple(
     )
 )
 # What named columns cannot carry.
-_MORE = frozenset({"turns", "blocks", "graph", "hash_ids", "input_tok_ids", "sub_requests", "session_id", "delay"})
+_MORE = frozenset({"turns", "blocks", "graph", "hash_ids", "input_tok_ids", "sub_requests", "delay"})
 
 
 def suggested_columns(first: Mapping[str, Any]) -> str:

@@ -199,7 +199,7 @@ def _count_of(text: str) -> int | None:
 
 
 def _named(reading: Reading, line: int, field: str, text: str) -> str:
-    if not is_name(text):
+    if not (text and is_name(text)):
         raise reading.error(line, field, NAME_RULE, text)
     return text
 
