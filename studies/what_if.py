@@ -13,6 +13,7 @@ from ..reports.what_if import TOGETHER, Changed, WhatIf
 from ..sim.cost.roofline import SHEET, device_sheet
 from ..sim.serving.cluster import PlacedReplica
 from ..traces.recording import Recording
+from ..traces.workloads.workload import OpenedWorkload
 from .load import LoadRuns, check_policies, meta_of
 from .options import WhatIfOptions, checked, takes
 from .serving import ServingSetting, notes_on, serving_setting
@@ -30,6 +31,7 @@ class Case:
 
     policy: PolicyGiven
     cached: bool = True  # False: no member keeps a prefix cache, whatever the cluster says
+    faster: float = 1.0  # factor of the rate of the workload's own times; not beside a rate
     asked: WhatIfOptions
 
     def setting(self, recording: Recording) -> ServingSetting:
@@ -93,9 +95,10 @@ def _factor(name: str, value: str) -> float:
 def _rate(case: Case, value: str) -> Case:
     own = case.asked.rate
     if value.endswith("x"):
+        factor = _factor("rate", value)
         if own is None:
-            raise ArgumentError(f"`changes` rate={value} goes with `rate`, of which it is a multiple, got none")
-        return replace(case, asked=replace(case.asked, rate=own * _factor("rate", value)))
+            return replace(case, faster=factor)
+        return replace(case, asked=replace(case.asked, rate=own * factor))
     try:
         return replace(case, asked=replace(case.asked, rate=float(value)))
     except ValueError:
@@ -134,6 +137,16 @@ _MADE: Mapping[str, Callable[[Case, str], Case]] = {
 }
 
 
+def _own_rate(setting: ServingSetting) -> float:
+    """Of the workload's times, in arrivals per second; raises ArgumentError where it has none to scale."""
+    opened = setting.opened(None, setting.replay.seed)
+    rate = opened.own_rate() if isinstance(opened, OpenedWorkload) else None
+    if rate is None:
+        rule = "rate must be a multiple of `rate`, or of the rate of a log's own times"
+        raise ArgumentError(f"`changes` {rule}, got {setting.workload} without `rate`")
+    return rate
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
     runs: LoadRuns
@@ -146,9 +159,10 @@ class _Served:
         setting, named = case.setting(recording), named_policy(case.policy)
         tables = setting.tables(setting.replay.seed)
         check_policies(setting, [named], tables)
-        setting.check_classes(setting.opened(case.asked.rate, setting.replay.seed))
+        rate = case.asked.rate if case.faster == 1 else case.faster * _own_rate(setting)
+        setting.check_classes(setting.opened(rate, setting.replay.seed))
         runs = LoadRuns(setting, tables, interrupts, progress)
-        return cls(runs=runs, policy=named, rate=case.asked.rate)
+        return cls(runs=runs, policy=named, rate=rate)
 
     def row(self) -> SeedRow:
         """The runs at all seeds; raises KeyboardInterrupt."""
@@ -174,8 +188,9 @@ def what_if(
     Args:
         workload: a file of requests, or a generator's text.
         policy: of all replicas that have none of their own, as `compare` takes it.
-        changes: `rate=2x` (of `rate`) or `rate=20`; `device=h200`, its memory and seconds, where `cluster` is a device;
-            `policy=draft:2/target`; `prefix_cache=off`; of a member `draft.seconds=0.5x` and `draft.acceptance=+0.05`.
+        changes: `rate=2x` (of `rate`, or of a log's own times) or `rate=20`; `device=h200`, its memory and seconds,
+            where `cluster` is a device; `policy=draft:2/target`; `prefix_cache=off`; of a member `draft.seconds=0.5x`
+            and `draft.acceptance=+0.05`.
         recording: that acceptance is drawn from; None: the one that comes with the package.
         cluster: a TOML file, or a device of the sheet.
         options: see `WhatIfOptions`; `start` may be "prefill" only.

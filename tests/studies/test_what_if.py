@@ -104,5 +104,17 @@ def test_what_goes_with_something_else_is_refused(tmp_path):
     cluster.write_text('[[replica]]\ndevice = "h100"\n')
     with pytest.raises(ValueError, match="device=h200 goes with a device of the sheet as `cluster`, whose place it"):
         paceline.what_if(LOAD, "plain", ["device=h200"], **{**ASKED, "cluster": cluster})
-    with pytest.raises(ValueError, match="rate=2x goes with `rate`, of which it is a multiple, got none"):
+    with pytest.raises(
+        ValueError, match=r"multiple of `rate`, or of the rate of a log's own times, got poisson.* without"
+    ):
         paceline.what_if("poisson:rate=4,requests=9", "plain", ["rate=2x"], cluster="h100")
+
+
+def test_twice_the_rate_of_a_log_is_twice_that_of_its_own_times(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("t,p,o\n" + "".join(f"{third / 3},90,{20 + third}\n" for third in (0, 1, 2, 5, 6, 9)))
+    asked = {**ASKED, "columns": "arrives_s=t,prompt=p,output=o", "rate": None}
+    twice, stated = (paceline.what_if(log, "plain", [change], **asked) for change in ("rate=2x", f"rate={2 * 5 / 3}"))
+    assert twice.base.about == stated.base.about
+    (one,), (other,) = twice.alone, stated.alone
+    assert one.row == other.row != twice.base

@@ -272,7 +272,8 @@ class OpenedWorkload:
     def __init__(self, source: Source, options: WorkloadOptions, *, rate_drawn: bool = False) -> None:
         self._source = source
         self._options = options
-        scales = options.rate is not None and source.timed and not rate_drawn
+        self._has_rate = source.timed and not rate_drawn and options.most_at_once is None
+        scales = options.rate is not None and self._has_rate
         self._own_rate = _mean_rate(source, options) if scales else None
         self._changes = self._new_changes()
 
@@ -290,6 +291,14 @@ class OpenedWorkload:
         spread = not self._source.timed and asked.rate is not None
         drawn = about.drawn or spread
         return replace(about, num_requests=requests, num_arrivals=arrivals, notes=notes, drawn=drawn)
+
+    def own_rate(self) -> float | None:
+        """Mean arrivals a second by its own times, as `WorkloadOptions.rate` scales them; None where that has no such.
+
+        Raises:
+            ArgumentError: arrivals that are all at one time.
+        """
+        return float(_mean_rate(self._source, self._options)) if self._has_rate else None
 
     def __iter__(self) -> Iterator[Arrival]:
         most = self._options.most_at_once
