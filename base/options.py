@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from inspect import Parameter, cleandoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
@@ -38,7 +38,7 @@ def opt(
     least: float | None = None,
     most: float | None = None,
 ) -> Value:
-    """An option: a dataclass field, written in place of its default.
+    """An option: a field of a dataclass, or a parameter of a command, written in place of its default.
 
     Args:
         default: of the field.
@@ -61,6 +61,12 @@ def declared(record: Callable[..., object]) -> dict[str, tuple[Parameter, Opt | 
     """The fields of a dataclass by name, each as a parameter, and its option, if it is one."""
     said = {one.name: one.metadata.get(_OPT) for one in fields(cast("type[DataclassInstance]", record))}
     return {name: (found, said[name]) for name, found in signature(record).parameters.items()}
+
+
+def as_option(parameter: Parameter) -> tuple[Parameter, Opt] | None:
+    """A parameter whose default is an `opt`, with the option's default, and the option; None: of any other."""
+    said = parameter.default.metadata.get(_OPT) if isinstance(parameter.default, Field) else None
+    return None if said is None else (parameter.replace(default=parameter.default.default), said)
 
 
 def check_leasts(record: "DataclassInstance") -> None:

@@ -2,11 +2,11 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from ..base.options import given
+from ..base.options import given, opt
 from ..sim.simulate import MOST_BATCH
 from ..studies.compare import MOST_CELLS
 from ..studies.compare import compare as compare_policies
@@ -47,15 +47,6 @@ from .output import (
     show_again,
 )
 
-ChainsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="CHAIN",
-        help=f"Chains with ranges of windows, draft:1..12/target or draft:1..9:2/mid:4..8/target, instead of "
-        f"policies; repeatable, {MOST_CELLS:,} chains x batches at most.",
-    ),
-]
-
 
 def compare(
     *,
@@ -64,18 +55,19 @@ def compare(
     from_: FromOption = None,
     policy: PoliciesOption = None,
     replay: ReplayOptions,
-    batch: Annotated[
-        str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
-    ] = "1",
+    batch: str = opt("1", "Requests running at a time; of a sweep also several, as in 1,4,16.", metavar="N"),
     repeats: SeedsOptions,
     reorder: OrdersOptions,
     mix: MixOptions,
-    detail: Annotated[
-        bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
-    ] = False,
+    detail: bool = opt(False, "Also what the first table leaves out: further figures, and by member."),
     parts: PartsOptions,
     asks: WhyOptions,
-    sweep: ChainsOption = None,
+    sweep: list[str] | None = opt(
+        None,
+        f"Chains with ranges of windows, draft:1..12/target or draft:1..9:2/mid:4..8/target, instead of "
+        f"policies; repeatable, {MOST_CELLS:,} chains x batches at most.",
+        metavar="CHAIN",
+    ),
     placement: PlacementOptions,
     prefixes: PrefixOptions,
     figure: FigureOption = None,

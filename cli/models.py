@@ -1,14 +1,15 @@
 """`paceline run | record | agree | prompts`: real models under a policy, alone, recorded, and beside a replay."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ..base.errors import counted, escaped, needs_torch, repeated
 from ..base.files import pool_path, write_whole
+from ..base.options import opt
 from ..decoding.rollouts import Rollouts
 from ..runtime.forward_kinds import KINDS, ForwardKind, replaced
 from ..runtime.launched import launched
@@ -52,9 +53,7 @@ GivenTraceOption = Annotated[
 def agree(
     *,
     prompts: PromptsOption,
-    policy: Annotated[
-        list[str] | None, typer.Option(help="As --policy of compare, once for each; default: a representative set.")
-    ] = None,
+    policy: list[str] | None = opt(None, "As --policy of compare, once for each; default: a representative set."),
     pool: PoolOption = None,
     trace: GivenTraceOption = None,
     sampling: RecordedSampling,
@@ -73,27 +72,16 @@ def agree(
         raise typer.Exit(DIFFERENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """Options: which contexts are recorded."""
-
-    closure: Annotated[
-        Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
-    ] = "monotone"
-    reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16
-    run: Annotated[int, typer.Option(help="Most tokens in a row by one member after a larger one's.", min=0)] = 8
-    trees: Annotated[
-        list[str] | None, typer.Option(help="Token trees to keep too: draft:4x2x1, draft:beam=4,depth=5; repeatable.")
-    ] = None
-
-
 def record(
     *,
     out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
     prompts: PromptsOption,
     pool: PoolOption = None,
     sampling: RecordedSampling,
-    kept: _Kept,
+    closure: Literal["monotone", "full"] = opt("monotone", "monotone (Exact chains) or full (lossy rules)."),
+    reach: int = opt(16, "Most tokens off the trunk.", least=0),
+    run: int = opt(8, "Most tokens in a row by one member after a larger one's.", least=0),
+    trees: list[str] | None = opt(None, "Token trees to keep too: draft:4x2x1, draft:beam=4,depth=5; repeatable."),
     limit: Annotated[int | None, option_of(LiveOptions, "limit")] = None,
     asked: RecordOptions,
 ) -> None:
@@ -101,7 +89,8 @@ def record(
 
     The same command continues a recording that was cut short.
     """
-    own = replace(asked, sampling=sampling.chosen(), **asdict(kept) | {"trees": kept.trees or ()})
+    kept: dict[str, Any] = {"closure": closure, "reach": reach, "run": run, "trees": trees or ()}
+    own = replace(asked, sampling=sampling.chosen(), **kept)
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
     with needs_torch():
@@ -135,14 +124,6 @@ ForwardOption = Annotated[
         "one product; compiled are the modules by torch.compile.",
     ),
 ]
-RunTestsOption = Annotated[
-    bool,
-    typer.Option(
-        "--run-tests",
-        help="Where prompts have tests of code, run what the model wrote, in a sandbox; --run-tests unsandboxed: "
-        "without one, with your rights.",
-    ),
-]
 UnsandboxedArgument = Annotated[
     Literal["unsandboxed"] | None,
     typer.Argument(metavar="[unsandboxed]", help="Only after --run-tests.", show_default=False),
@@ -153,23 +134,21 @@ def run(
     unsandboxed: UnsandboxedArgument = None,
     *,
     prompts: PromptsOption,
-    out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
+    out: Path | None = opt(None, "New folder for outputs.jsonl and the run log."),
     pool: PoolOption = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="As --policy of compare; several run in turn, in one table; default: plain."),
-    ] = None,
-    repeats: Annotated[
-        int | None,
-        typer.Option(
-            help="With several policies: rounds in which each answers all prompts once; default: 3.", min=1, max=1000
-        ),
-    ] = None,
+    policy: list[str] | None = opt(None, "As --policy of compare; several run in turn, in one table; default: plain."),
+    repeats: int | None = opt(
+        None, "With several policies: rounds in which each answers all prompts once; default: 3.", least=1, most=1000
+    ),
     sampling: LiveSampling,
     memory: GivenMemory,
     asked: RunOptions,
     forward: ForwardOption = "auto",
-    run_tests: RunTestsOption = False,
+    run_tests: bool = opt(
+        False,
+        "Where prompts have tests of code, run what the model wrote, in a sandbox; --run-tests unsandboxed: "
+        "without one, with your rights.",
+    ),
     figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -284,7 +263,7 @@ def prompts(
     form: Annotated[str, typer.Argument(metavar="FORM", help=f"Form of the files: {', '.join(FORMS)}.")],
     file: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The task's own files, also as .gz.")],
     out: Annotated[Path, typer.Option(help="JSONL to write, a line a question.")],
-    limit: Annotated[int | None, typer.Option(help="Only this many of each file, the first ones.", min=1)] = None,
+    limit: int | None = opt(None, "Only this many of each file, the first ones.", least=1),
 ) -> None:
     """Turn files of GSM8K, MGSM, HumanEval, MT-Bench or Spec-Bench into prompts, with their right answers.
 

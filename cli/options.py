@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import typer
 
 from ..base.files import pool_path, recording_path
+from ..base.options import opt
 from ..decoding.prefix_cache import prefix_cache_size
 from ..runtime.forward_kinds import CacheKind, SharedKind
 from ..studies.options import (
@@ -76,18 +77,13 @@ _HOW = "How tokens are chosen."
 class GivenSampling:
     """Options of sampling where a recording may hold them."""
 
-    sampling: Annotated[
-        Literal["greedy", "coupled", "rejection"] | None,
-        typer.Option(help=f"{_HOW} Default: greedy; of a forced pool, as --trace was recorded."),
-    ] = None
-    temperature: Annotated[float | None, typer.Option(help="For coupled and rejection sampling, >= 0.001.")] = None
-    seed: Annotated[int | None, typer.Option(help="For coupled and rejection sampling.")] = None
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the most probable tokens that hold this share, in (0, 1].")
-    ] = None
-    top_k: Annotated[
-        int | None, typer.Option(help="Number of the most probable tokens to sample from, >= 1; before --top-p.")
-    ] = None
+    sampling: Literal["greedy", "coupled", "rejection"] | None = opt(
+        None, f"{_HOW} Default: greedy; of a forced pool, as --trace was recorded."
+    )
+    temperature: float | None = opt(None, "For coupled and rejection sampling, >= 0.001.")
+    seed: int | None = opt(None, "For coupled and rejection sampling.")
+    top_p: float | None = opt(None, "Sample from the most probable tokens that hold this share, in (0, 1].")
+    top_k: int | None = opt(None, "Number of the most probable tokens to sample from, >= 1; before --top-p.")
 
     modes: ClassVar[str] = "coupled or rejection"  # beside greedy
 
@@ -112,16 +108,16 @@ class GivenSampling:
 class LiveSampling(GivenSampling):
     """The same without a recording."""
 
-    sampling: Annotated[Literal["greedy", "coupled", "rejection"], typer.Option(help=_HOW)] = "greedy"
+    sampling: Literal["greedy", "coupled", "rejection"] = opt("greedy", _HOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSampling(GivenSampling):
     """The same for recordings: never rejection sampling, which draws again for every chain."""
 
-    sampling: Annotated[Literal["greedy", "coupled"], typer.Option(help=_HOW)] = "greedy"
-    temperature: Annotated[float | None, typer.Option(help="For coupled sampling, >= 0.001.")] = None
-    seed: Annotated[int | None, typer.Option(help="For coupled sampling.")] = None
+    sampling: Literal["greedy", "coupled"] = opt("greedy", _HOW)
+    temperature: float | None = opt(None, "For coupled sampling, >= 0.001.")
+    seed: int | None = opt(None, "For coupled sampling.")
 
     modes: ClassVar[str] = "coupled"
 
@@ -131,24 +127,19 @@ class GivenMemory(PrefixOptions):
     """Options: how keys and values are kept."""
 
     cache: Annotated[CacheKind, option_of(AgreeOptions, "cache")] = "slots"
-    kv_limit_mib: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Memory of all caches on a device together; where it is short, the youngest request waits and "
-            "recomputes. One number for every device, or DEVICE=MIB for each, as cuda:1=4096.",
-        ),
-    ] = None
-    dead_share: Annotated[
-        float | None,
-        typer.Option(help="With --cache mask: share of dead slots at which they are truncated, in (0, 1]; 0.5."),
-    ] = None
-    shared_attention: Annotated[
-        SharedKind,
-        typer.Option(
-            help="With --prefix-cache: compute attention over a prefix that all rows of a fused forward share once: "
-            "always, never, or where that is quicker here."
-        ),
-    ] = "auto"
+    kv_limit_mib: list[str] | None = opt(
+        None,
+        "Memory of all caches on a device together; where it is short, the youngest request waits and "
+        "recomputes. One number for every device, or DEVICE=MIB for each, as cuda:1=4096.",
+    )
+    dead_share: float | None = opt(
+        None, "With --cache mask: share of dead slots at which they are truncated, in (0, 1]; 0.5."
+    )
+    shared_attention: SharedKind = opt(
+        "auto",
+        "With --prefix-cache: compute attention over a prefix that all rows of a fused forward share once: "
+        "always, never, or where that is quicker here.",
+    )
 
     def checked(self) -> dict[str, Any]:
         """The fields of `Memory`; raises ValueError for a bad amount of memory, or options that do not combine."""

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..base.options import opt
 from ..studies.plugins import KINDS, new_plugin
 from .output import JsonOption, check_json_path, show
 
@@ -12,7 +13,7 @@ from .output import JsonOption, check_json_path, show
 def new(
     kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What it is to be.")],
     name: Annotated[str, typer.Argument(help="As it is to be called, as in my-policy.")],
-    out: Annotated[Path | None, typer.Option(help="New folder; default: paceline-NAME.")] = None,
+    out: Path | None = opt(None, "New folder; default: paceline-NAME."),
     json: JsonOption = None,
 ) -> None:
     """Write a package that registers something of your own: code to change, an entry point, a test, a README."""

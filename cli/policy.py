@@ -10,6 +10,7 @@ import typer
 from ..base.by_name import names_path
 from ..base.errors import counted
 from ..base.files import recording_path, write_whole
+from ..base.options import opt
 from ..policies.about import OWN, about_of
 from ..policies.by_name import (
     POLICIES,
@@ -125,7 +126,7 @@ def _options(cls: PolicyClass) -> str:
 
 def check(
     policy: Annotated[str, typer.Argument(help="As --policy of compare; members: ngram, draft, mid, slim, target.")],
-    seed: Annotated[int, typer.Option(help="Seed of the requests and the toy models.")] = 0,
+    seed: int = opt(0, "Seed of the requests and the toy models."),
     json: JsonOption = None,
 ) -> None:
     """Run a policy through toy models: legal steps, progress, end of text, budgets, batches.
@@ -162,10 +163,8 @@ def fit(
     *,
     out: Annotated[Path, typer.Option(help="The file to write, which the policy takes as head=FILE.")],
     trace: TraceOption = None,
-    drafter: Annotated[
-        str | None, typer.Option(help="Drafter whose tokens the head judges; default: the smallest model.")
-    ] = None,
-    window: Annotated[int, typer.Option(help="Longest draft of the rounds that are fitted to.", min=1)] = 16,
+    drafter: str | None = opt(None, "Drafter whose tokens the head judges; default: the smallest model."),
+    window: int = opt(16, "Longest draft of the rounds that are fitted to.", least=1),
     json: JsonOption = None,
 ) -> None:
     """Fit what a policy has to know in advance to a recording, and judge it on the quarter that was held out."""

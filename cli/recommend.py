@@ -1,11 +1,8 @@
 """`paceline recommend`: from a recording to a draft length by running requests or by load, and the setting to paste."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ..base.options import given
+from ..base.options import given, opt
 from ..reports.ledger import Recommended
 from ..studies.options import DraftLengthOptions, MixOptions, ReplayOptions, SeedsOptions, ServiceLevelOptions
 from ..studies.recommend import recommend as recommended
@@ -28,13 +25,11 @@ from .output import (
 def recommend(
     *,
     trace: TraceOption = None,
-    batch: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Running requests, each with every K; repeatable. Default: 1, 2, 4, ... up to the requests of a half.",
-            min=1,
-        ),
-    ] = None,
+    batch: list[int] | None = opt(
+        None,
+        "Running requests, each with every K; repeatable. Default: 1, 2, 4, ... up to the requests of a half.",
+        least=1,
+    ),
     lengths: DraftLengthOptions,
     workload: GivenWorkloadOption = None,
     cluster: GivenClusterOption = None,
@@ -44,13 +39,11 @@ def recommend(
     mix: MixOptions,
     replay: ReplayOptions,
     repeats: SeedsOptions,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write the ledger, recommendation.json: every candidate with its figures and one reason, for "
-            "simulate --from FILE#N and compare --from FILE#N."
-        ),
-    ] = None,
+    out: Path | None = opt(
+        None,
+        "Also write the ledger, recommendation.json: every candidate with its figures and one reason, for "
+        "simulate --from FILE#N and compare --from FILE#N.",
+    ),
     html: HtmlOption = None,
     json: JsonOption = None,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from ..base.errors import counted
 from ..base.files import recording_path, shipped, shipped_names
+from ..base.options import opt
 from ..reports.recordings import rounds_tables, trace_tables
 from ..reports.tables import Column, Grid
 from ..runtime.pools.pool_file import tokenizer_sha256
@@ -74,7 +75,7 @@ def inspect(
 
 def check(
     trace: TraceArgument,
-    pool: Annotated[Path | None, typer.Option(help="A pool whose tokenizer the trace must have.")] = None,
+    pool: Path | None = opt(None, "A pool whose tokenizer the trace must have."),
 ) -> None:
     """Validate a recording in full; exit 2 with the first broken rule."""
     recording = open_recording(trace)

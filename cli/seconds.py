@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..base.errors import ArgumentError, check_within, needs_torch
-from ..base.options import given
+from ..base.options import given, opt
 from ..reports.figure import write_figure
 from ..reports.panels import validation_panels
 from ..studies.validate_observed import ObservedValidation, validate_observed
@@ -35,7 +35,7 @@ from .output import (
     refuse_without,
     show,
 )
-from .typed import numbers, whole_numbers
+from .typed import numbers
 
 if TYPE_CHECKING:
     from ..studies.validate_under_load import LoadValidation
@@ -52,44 +52,33 @@ _DecidingTraceOption = Annotated[
 class _Rounds:
     """Options: how often forwards are timed."""
 
-    repeats: Annotated[int, typer.Option(help="Times each shape of a forward is timed.", min=3)] = 3
-    most_drift: Annotated[
-        float,
-        typer.Option(
-            help="Largest change of seconds while they are measured, as a share; beyond it the profile is refused."
-        ),
-    ] = 0.1
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Do not continue an interrupted profile of the last hour.")
-    ] = False
+    repeats: int = opt(3, "Times each shape of a forward is timed.", least=3)
+    most_drift: float = opt(
+        0.1, "Largest change of seconds while they are measured, as a share; beyond it the profile is refused."
+    )
+    restart: bool = opt(False, "Do not continue an interrupted profile of the last hour.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shapes:
     """Options: the grid of forwards."""
 
-    rows: Annotated[
-        str | None, typer.Option(metavar="N,...", help="Rows of the forwards that are timed. Default: 1,2,3,6,12,24.")
-    ] = None
-    new_tokens: Annotated[
-        str | None, typer.Option(metavar="N,...", help="New tokens of each row. Default: 1,2,3,5,7,10,20,40,80,160.")
-    ] = None
-    context_tokens: Annotated[
-        str | None, typer.Option(metavar="N,...", help="Tokens each row holds. Default: 0,60,200,480,1100,2500.")
-    ] = None
-
-    def given(self) -> dict[str, tuple[int, ...]]:
-        """The axes that were given; raises ValueError for a text that is no list of whole numbers."""
-        texts = {name: text for name, text in asdict(self).items() if text is not None}
-        return {name: whole_numbers(f"--{name.replace('_', '-')}", text) for name, text in texts.items()}
+    rows: tuple[int, ...] | None = opt(
+        None, "Rows of the forwards that are timed. Default: 1,2,3,6,12,24.", metavar="N,..."
+    )
+    new_tokens: tuple[int, ...] | None = opt(
+        None, "New tokens of each row. Default: 1,2,3,5,7,10,20,40,80,160.", metavar="N,..."
+    )
+    context_tokens: tuple[int, ...] | None = opt(
+        None, "Tokens each row holds. Default: 0,60,200,480,1100,2500.", metavar="N,..."
+    )
 
     def grid(self) -> Any:  # noqa: ANN401 - of the runtime, which needs torch
         """The grid; raises ArgumentError for axes that do not increase."""
-        axes: Any = self.given()
         with needs_torch():
             from ..runtime.profiling.forwards import ShapeGrid
         try:
-            return ShapeGrid(**axes)
+            return ShapeGrid(**given(self))
         except ValueError as error:
             raise ArgumentError(f"the grid's {error}") from None
 
@@ -99,20 +88,12 @@ def profile(
     file: Annotated[
         Path | None, typer.Argument(help="With --check: the .profile file; default: what --cost here uses.")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only say whether a profile still fits; exit 1 if it does not.")
-    ] = False,
+    check: bool = opt(False, "Only say whether a profile still fits; exit 1 if it does not."),
     pool: PoolOption = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="JSONL; some are decoded to time operations. Default: those beside the pool.")
-    ] = None,
+    prompts: Path | None = opt(None, "JSONL; some are decoded to time operations. Default: those beside the pool."),
     trace: _DecidingTraceOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The .profile file to write; default: kept where --cost here finds it.")
-    ] = None,
-    policy: Annotated[
-        list[str] | None, typer.Option(help="Also time how long this policy takes to decide; repeatable.")
-    ] = None,
+    out: Path | None = opt(None, "The .profile file to write; default: kept where --cost here finds it."),
+    policy: list[str] | None = opt(None, "Also time how long this policy takes to decide; repeatable."),
     shapes: _Shapes,
     rounds: _Rounds,
     sampling: GivenSampling,
@@ -125,11 +106,9 @@ def profile(
     mode = sampling.given()
     check_json_path(json, out, prompts, trace, file)
     if check:
-        given: dict[str, object] = {"prompts": prompts, "recording": trace, "out": out, "policy": policy}
-        unchanged = asdict(_Rounds())
-        changed = {name: value != unchanged[name] for name, value in asdict(rounds).items()}
-        given |= {**shapes.given(), **changed, "sampling": mode is not None, "chat": chat}
-        refuse_beside("`check`, which measures a few forwards only", **given)
+        beside: dict[str, object] = {"prompts": prompts, "recording": trace, "out": out, "policy": policy}
+        beside |= {**given(shapes), **dict.fromkeys(given(rounds), True), "sampling": mode is not None, "chat": chat}
+        refuse_beside("`check`, which measures a few forwards only", **beside)
         with needs_torch():
             from ..studies.profile_check import check_profile
         checked = check_profile(pool, file, threads=threads, debug=debug)
@@ -155,71 +134,48 @@ _RecordedTraceOption = Annotated[
         "the recording that acceptance is drawn from, by default the rounds of the run.",
     ),
 ]
-_CostOption = Annotated[
-    str | None,
-    typer.Option(
-        help="As of compare: FILE.profile, cpu, ...; default: here, the newest profile of this machine, and with "
-        "--observed the cluster's own."
-    ),
-]
-_PromptsOption = Annotated[
-    Path | None, typer.Option(help="Prompts of the recording, JSONL as for run; none with a forced pool.")
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cells:
     """Options: what each policy is run on."""
 
-    batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,4,16"
-    tag: Annotated[list[str] | None, typer.Option(help="Only requests of this tag; repeatable. Default: all.")] = None
-    limit: Annotated[
-        int | None, typer.Option(help="Most requests of each tag, 8 by default; with --workload, most arrivals.", min=1)
-    ] = None
-    runs: Annotated[
-        int,
-        typer.Option(
-            help="Runs of the models in each cell; the median counts, and two or more show their spread.", min=1
-        ),
-    ] = 3
+    batch: str = opt("1,4,16", "Requests running at a time.", metavar="N,...")
+    tag: list[str] | None = opt(None, "Only requests of this tag; repeatable. Default: all.")
+    limit: int | None = opt(None, "Most requests of each tag, 8 by default; with --workload, most arrivals.", least=1)
+    runs: int = opt(
+        3, "Runs of the models in each cell; the median counts, and two or more show their spread.", least=1
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Load:
     """Options: what is served instead, if anything."""
 
-    workload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|SPEC",
-            help=f"Serve requests as they arrive, on --cluster; prompts and answers are the recording's. {WORKLOAD}",
-        ),
-    ] = None
+    workload: str | None = opt(
+        None,
+        f"Serve requests as they arrive, on --cluster; prompts and answers are the recording's. {WORKLOAD}",
+        metavar="FILE|SPEC",
+    )
     rate: RatesOption = None
     cluster: GivenClusterOption = None
-    seed: Annotated[
-        int, typer.Option(help="With --workload: seed of arrivals, and of the requests drawn for them.")
-    ] = 0
+    seed: int = opt(0, "With --workload: seed of arrivals, and of the requests drawn for them.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
     """Options: largest errors that pass."""
 
-    mean_bound: Annotated[
-        float | None,
-        typer.Option(
-            help="Exit 1 where the median error of total seconds (with --workload: of mean latencies) is larger. With "
-            "--observed: largest error of means, medians, throughput and total time, 0.1 by default."
-        ),
-    ] = None
-    tail_bound: Annotated[
-        float | None,
-        typer.Option(
-            help="Exit 1 where the worst of these errors is larger. With --observed: largest error of p90 and p99, 0.2 "
-            "by default."
-        ),
-    ] = None
+    mean_bound: float | None = opt(
+        None,
+        "Exit 1 where the median error of total seconds (with --workload: of mean latencies) is larger. With "
+        "--observed: largest error of means, medians, throughput and total time, 0.1 by default.",
+    )
+    tail_bound: float | None = opt(
+        None,
+        "Exit 1 where the worst of these errors is larger. With --observed: largest error of p90 and p99, 0.2 "
+        "by default.",
+    )
 
     def exit_beyond(self, median: float, worst: float) -> None:
         """Raise Exit if an error exceeds its bound, after a line that says so."""
@@ -238,26 +194,19 @@ class _Bounds:
 class ObservedAsked:
     """Options: which observed run is compared, and how."""
 
-    observed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN[=K]",
-            help="Judge the simulator, on --cluster, by what paceline observe saw of a server, or by the detailed "
-            "result of a benchmark. K: tokens that a round drafts, where the run does not tell.",
-        ),
-    ] = None
-    calibrate: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RUN[=K]",
-            help="With --observed: fit seconds to this other run of the server first. Repeat it: without the drafter, "
-            "and with it at one draft length or more.",
-        ),
-    ] = None
-    write_cost: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="With --calibrate: write what was fitted, for --cost."),
-    ] = None
+    observed: str | None = opt(
+        None,
+        "Judge the simulator, on --cluster, by what paceline observe saw of a server, or by the detailed "
+        "result of a benchmark. K: tokens that a round drafts, where the run does not tell.",
+        metavar="RUN[=K]",
+    )
+    calibrate: list[str] | None = opt(
+        None,
+        "With --observed: fit seconds to this other run of the server first. Repeat it: without the drafter, "
+        "and with it at one draft length or more.",
+        metavar="RUN[=K]",
+    )
+    write_cost: Path | None = opt(None, "With --calibrate: write what was fitted, for --cost.", metavar="FILE.json")
 
     def validated(
         self, load: _Load, policy: list[str] | None, trace: Path | None, cost: str | None, bounds: _Bounds
@@ -291,10 +240,14 @@ class ObservedAsked:
 def validate(
     *,
     trace: _RecordedTraceOption = None,
-    prompts: _PromptsOption = None,
+    prompts: Path | None = opt(None, "Prompts of the recording, JSONL as for run; none with a forced pool."),
     pool: PoolOption = None,
     policy: PoliciesOption = None,
-    cost: _CostOption = None,
+    cost: str | None = opt(
+        None,
+        "As of compare: FILE.profile, cpu, ...; default: here, the newest profile of this machine, and with "
+        "--observed the cluster's own.",
+    ),
     cells: _Cells,
     load: _Load,
     observed: ObservedAsked,

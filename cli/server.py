@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ..base.errors import install_hint, needs_torch
+from ..base.options import opt
 from ..server.options import Address, EngineOptions, FollowOptions, ProxyOptions, RecordingOptions, RequestLimits
 from .options import LosslessOption, MemberDevicesOption, PoolOption, ThreadsOption
 from .typed import named_texts
@@ -15,13 +16,11 @@ from .typed import named_texts
 def serve(
     *,
     pool: PoolOption = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="As --policy of compare; repeat it for those that a request may name (its field `policy`), the first "
-            "one is for requests that name none. Default: plain."
-        ),
-    ] = None,
+    policy: list[str] | None = opt(
+        None,
+        "As --policy of compare; repeat it for those that a request may name (its field `policy`), the first "
+        "one is for requests that name none. Default: plain.",
+    ),
     address: Address,
     engine: EngineOptions,
     limits: RequestLimits,
@@ -30,7 +29,7 @@ def serve(
     device: MemberDevicesOption = None,
     lossless: LosslessOption = False,
     threads: ThreadsOption = 1,
-    debug: Annotated[bool, typer.Option(help="Check every cache at every step.")] = False,
+    debug: bool = opt(False, "Check every cache at every step.", flag="--debug/--no-debug"),
 ) -> None:
     """Serve the models of a pool by OpenAI's HTTP, under a policy: completions, chats, /metrics.
 

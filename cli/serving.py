@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ..base.errors import ArgumentError, counted
+from ..base.options import opt
 from ..runs.observed import is_observed
 from ..studies.load import cluster as show_cluster
 from ..studies.load import compare_under_load, describe_workload
@@ -128,35 +129,26 @@ def observe(
     url: Annotated[str, typer.Argument(metavar="URL", help="http://HOST:PORT of an OpenAI-compatible server.")],
     workload: Annotated[str, typer.Option(metavar="FILE|SPEC", help=WORKLOAD)],
     prompts: Annotated[Path, typer.Option(help="Texts that are sent, JSONL as for run.")],
-    out: Annotated[
-        Path | None, typer.Option(help="New folder for the run, which paceline validate --observed reads.")
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Closed loop: keep N requests under way, whatever their times of arrival."),
-    ] = None,
+    out: Path | None = opt(None, "New folder for the run, which paceline validate --observed reads."),
+    concurrency: int | None = opt(
+        None, "Closed loop: keep N requests under way, whatever their times of arrival.", metavar="N"
+    ),
     rate: RateOption = None,
     changes: WorkloadChanges,
     asking: Asking,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="One that paceline serve was started with, sent with each request. Repeat it to measure policies in "
-            "turns: what each gains over the first one, and whether the machine is quiet enough to tell."
-        ),
-    ] = None,
-    turns: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=MOST_TURNS,
-            help="With several --policy: times that each is measured, at seeds from --seed on. Default: 3.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the workload and the order of prompts; also sent with each request.")
-    ] = 0,
+    policy: list[str] | None = opt(
+        None,
+        "One that paceline serve was started with, sent with each request. Repeat it to measure policies in "
+        "turns: what each gains over the first one, and whether the machine is quiet enough to tell.",
+    ),
+    turns: int | None = opt(
+        None,
+        "With several --policy: times that each is measured, at seeds from --seed on. Default: 3.",
+        metavar="N",
+        least=1,
+        most=MOST_TURNS,
+    ),
+    seed: int = opt(0, "Seed of the workload and the order of prompts; also sent with each request."),
     json: JsonOption = None,
 ) -> None:
     """Drive a running server with a workload and measure it: TTFT, TPOT, gaps, E2E, tokens, reported acceptance.
@@ -185,14 +177,12 @@ def observe(
 def simulate(
     *,
     context: typer.Context,
-    workload: Annotated[str | None, typer.Option(metavar="FILE|SPEC", help=f"What is served. {WORKLOAD}")] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"What serves. {CLUSTER}")] = None,
+    workload: str | None = opt(None, f"What is served. {WORKLOAD}", metavar="FILE|SPEC"),
+    cluster: str | None = opt(None, f"What serves. {CLUSTER}", metavar="FILE|DEVICE"),
     from_: FromOption = None,
-    policy: Annotated[
-        list[str] | None, typer.Option(help="One, as --policy of compare, for replicas that have none of their own.")
-    ] = None,
+    policy: list[str] | None = opt(None, "One, as --policy of compare, for replicas that have none of their own."),
     trace: TraceOption = None,
-    out: Annotated[Path | None, typer.Option(help="New folder for the run, which paceline metrics reads.")] = None,
+    out: Path | None = opt(None, "New folder for the run, which paceline metrics reads."),
     events: Annotated[bool, option_of(SimulateOptions, "events")] = False,
     rate: RateOption = None,
     load: LoadOptions,
@@ -268,10 +258,8 @@ def workload(
     ],
     rate: RateOption = None,
     changes: WorkloadChanges,
-    horizon_s: Annotated[
-        float | None, typer.Option("--horizon-seconds", help="Leave out what would arrive at this time or later.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
+    horizon_s: float | None = opt(None, "Leave out what would arrive at this time or later.", flag="--horizon-seconds"),
+    seed: int = opt(0, "Seed of everything that is drawn."),
     lengths_from: Annotated[
         Path | None,
         typer.Option(

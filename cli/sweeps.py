@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..base.errors import counted
-from ..base.options import given
+from ..base.options import given, opt
 from ..studies.options import (
     LoadOptions,
     OrdersOptions,
@@ -47,18 +47,12 @@ def sweep(
     *,
     grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="What to vary (docs/sweeps.md).")],
     out: Annotated[Path, typer.Option(help="Folder of the cells; cells that it holds are not played again.")],
-    on: Annotated[
-        Literal["processes", "dask", "ray"],
-        typer.Option(
-            help="Whose processes: this machine's, or those of a cluster (DASK_SCHEDULER_ADDRESS, RAY_ADDRESS)."
-        ),
-    ] = "processes",
+    on: Literal["processes", "dask", "ray"] = opt(
+        "processes", "Whose processes: this machine's, or those of a cluster (DASK_SCHEDULER_ADDRESS, RAY_ADDRESS)."
+    ),
     jobs: JobsOption = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Every N-th cell from the I-th on; N calls with one folder play all."),
-    ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Play cells again that failed before.")] = False,
+    shard: str | None = opt(None, "Every N-th cell from the I-th on; N calls with one folder play all.", metavar="I/N"),
+    again: bool = opt(False, "Play cells again that failed before."),
     json: JsonOption = None,
 ) -> None:
     """Play every cell of a grid, a call of compare or simulate each, and keep it in a file of its own.
@@ -77,7 +71,7 @@ def sweep(
 
 def collect(
     folder: FolderArgument,
-    out: Annotated[Path | None, typer.Option(help=f"Parquet file; default: {TABLE} in the folder.")] = None,
+    out: Path | None = opt(None, f"Parquet file; default: {TABLE} in the folder."),
 ) -> None:
     """Gather the cells of a sweep in one Parquet file, in the order of the grid."""
     path = folder / TABLE if out is None else out
@@ -98,13 +92,10 @@ def best(
             help="Figure to maximise, or to minimise after min:; several give their Pareto front.",
         ),
     ],
-    subject_to: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LIMITS", help="'p99_ttft < 0.5, speed_up > 1', with <, <=, > or >=; repeatable."),
-    ] = None,
-    by: Annotated[
-        list[str] | None, typer.Option(metavar="KEYWORD", help="The best for each value of this, as rate; repeatable.")
-    ] = None,
+    subject_to: list[str] | None = opt(
+        None, "'p99_ttft < 0.5, speed_up > 1', with <, <=, > or >=; repeatable.", metavar="LIMITS"
+    ),
+    by: list[str] | None = opt(None, "The best for each value of this, as rate; repeatable.", metavar="KEYWORD"),
     figure: FigureOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -125,7 +116,7 @@ def tune(
     out: Annotated[Path, typer.Option(help="Folder of the trials and their trail; the same command continues in it.")],
     search: SearchOptions,
     trace: TraceOption = None,
-    batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
+    batch: int = opt(1, "Requests running at a time.", least=1),
     jobs: JobsOption = None,
     replay: ReplayOptions,
     repeats: SeedsOptions,
@@ -134,10 +125,9 @@ def tune(
     prefixes: PrefixOptions,
     load: LoadOptions,
     workload: GivenWorkloadOption = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Mean arrivals per second, at which --slo is to be kept most; default: the workload's own."),
-    ] = None,
+    rate: float | None = opt(
+        None, "Mean arrivals per second, at which --slo is to be kept most; default: the workload's own."
+    ),
     find_rate: FindRateOption = None,
     cluster: GivenClusterOption = None,
     figure: FigureOption = None,

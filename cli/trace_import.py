@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from ..base.options import opt
 from ..studies.import_logs import import_logs
 from ..traces.importers import AUTO, ImportOptions, Load, format_names
 from ..traces.meta import NgramInfo
@@ -22,64 +23,38 @@ FormatArgument = Annotated[
     ),
 ]
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to import, plain or .gz.")]
-DrafterOption = Annotated[
-    list[str] | None, typer.Option(metavar="FILE_OR_METHOD=NAME", help="What to call a drafter; repeatable.")
-]
-TokenDrafterOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="A drafter that reads tokens only, so that one round informs every later start in it; repeatable.",
-    ),
-]
-WindowOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=K", help="Tokens a drafter drafts in a round; repeatable.")
-]
-StartOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=prefill|draft",
-        help="Whether a prefill emitted a token before a drafter's first round, where the format does not say; "
-        "repeatable.",
-    ),
-]
-SkipOption = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count lines that break their format.")]
-RequestsOption = Annotated[
-    int | None, typer.Option(help="How many requests, for logs that name none; with --output-tokens.")
-]
-SeedOption = Annotated[
-    int | None, typer.Option(help="Seed of what is drawn because the log counts it and does not place it; default: 0.")
-]
-LineOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Line on which the result to import begins, in a file of several.")
-]
-LookupOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="max_match=N,min_match=N,occurrence=WHICH",
-        help="How prompt lookup copies, for logs with token ids: the first, last or longest occurrence.",
-    ),
-]
 
 
 def import_(
     format_name: FormatArgument,
     files: FilesArgument,
     out: Annotated[Path, typer.Option(help="The .trace folder to write.")],
-    name: Annotated[str | None, typer.Option(help="Name of the recording; default: that of the folder.")] = None,
-    drafter: DrafterOption = None,
-    token_drafter: TokenDrafterOption = None,
-    window: WindowOption = None,
-    start: StartOption = None,
+    name: str | None = opt(None, "Name of the recording; default: that of the folder."),
+    drafter: list[str] | None = opt(None, "What to call a drafter; repeatable.", metavar="FILE_OR_METHOD=NAME"),
+    token_drafter: list[str] | None = opt(
+        None,
+        "A drafter that reads tokens only, so that one round informs every later start in it; repeatable.",
+        metavar="NAME",
+    ),
+    window: list[str] | None = opt(None, "Tokens a drafter drafts in a round; repeatable.", metavar="NAME=K"),
+    start: list[str] | None = opt(
+        None,
+        "Whether a prefill emitted a token before a drafter's first round, where the format does not say; repeatable.",
+        metavar="NAME=prefill|draft",
+    ),
     models: ModelsOption = None,
-    target: Annotated[str, typer.Option(help="What to call the model that verifies.")] = "target",
-    skip_bad_lines: SkipOption = False,
-    requests: RequestsOption = None,
-    output_tokens: Annotated[int | None, typer.Option(help="Tokens of each such answer.")] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(help="Tokens of each such prompt.")] = None,
-    line: LineOption = None,
-    seed: SeedOption = None,
-    lookup: LookupOption = None,
+    target: str = opt("target", "What to call the model that verifies."),
+    skip_bad_lines: bool = opt(False, "Skip and count lines that break their format."),
+    requests: int | None = opt(None, "How many requests, for logs that name none; with --output-tokens."),
+    output_tokens: int | None = opt(None, "Tokens of each such answer."),
+    prompt_tokens: int | None = opt(None, "Tokens of each such prompt."),
+    line: int | None = opt(None, "Line on which the result to import begins, in a file of several.", metavar="N"),
+    seed: int | None = opt(None, "Seed of what is drawn because the log counts it and does not place it; default: 0."),
+    lookup: str | None = opt(
+        None,
+        "How prompt lookup copies, for logs with token ids: the first, last or longest occurrence.",
+        metavar="max_match=N,min_match=N,occurrence=WHICH",
+    ),
     json: JsonOption = None,
 ) -> None:
     """Import what others logged: acceptance by round, and seconds where they were measured."""

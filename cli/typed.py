@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_origin
 import typer
 
 from ..base.errors import ArgumentError
-from ..base.options import Opt, Secret, declared
+from ..base.options import Opt, Secret, as_option, declared
 from ..decoding.rollouts import Rollouts, rollouts_of
 from ..decoding.seen import Start
 from ..reports.intervals import OverTags
@@ -169,6 +169,7 @@ _TYPED: dict[object, tuple[object, Parse]] = {
     OverTags | str: (OverTags, _as_typed),
     Secret | None: (str | None, lambda _flag, _, variable: _key(variable)),
     tuple[str, ...]: (str, lambda flag, _, text: words(flag, text)),
+    tuple[int, ...] | None: (str | None, lambda flag, _, text: whole_numbers(flag, text)),
     tuple[float, ...]: (str, lambda flag, _, text: numbers(flag, text)),
     tuple[float, ...] | None: (str | None, lambda flag, _, text: numbers(flag, text)),
     Mapping[str, str] | None: (
@@ -209,7 +210,7 @@ def _typed(field: Parameter, said: Opt) -> tuple[Parameter, Callable[[Any], obje
 
 
 def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
-    """A command as typer reads it: a record among its parameters is replaced by its fields.
+    """A command as typer reads it: `opt` among its defaults, and each field of a record, becomes an option.
 
     Args:
         command: its parameters are keywords; one whose type is a dataclass is a record.
@@ -219,16 +220,20 @@ def spelled_out(command: Callable[..., None]) -> Callable[..., None]:
         one.name: one.annotation for one in own if isinstance(one.annotation, type) and is_dataclass(one.annotation)
     }
     fields = {name: typed_fields(record) for name, record in records.items()}
+    alone = {one.name: _typed(*told) for one in own if (told := as_option(one)) is not None}
 
     @wraps(command)
     def called(**given: Any) -> None:  # noqa: ANN401 - whatever the options are of
+        for name, (_, parse) in alone.items():
+            given[name] = parse(given[name])
         for name, record in records.items():
             given[name] = record(**{field: parse(given.pop(field)) for field, (_, parse) in fields[name].items()})
         command(**given)
 
     spelled = []
     for one in own:
-        spelled += [option for option, _ in fields[one.name].values()] if one.name in fields else [one]
+        of_record = [option for option, _ in fields.get(one.name, {}).values()]
+        spelled += of_record or [alone[one.name][0] if one.name in alone else one]
     # By keyword, so that one without a default may follow one with a default.
     options = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in spelled]
     vars(called)["__signature__"] = Signature(options)

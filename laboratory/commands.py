@@ -3,13 +3,14 @@
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from paceline.base.errors import ArgumentError, counted, needs_torch
 from paceline.base.files import kept_folder, pool_path, write_whole
+from paceline.base.options import given, opt
 from paceline.base.terminal import Progress, quiet
 from paceline.cli.errors import Interrupted
 from paceline.cli.options import PoliciesOption, TraceOption
@@ -42,37 +43,20 @@ MOST_SEEDS = 1_000  # all runs of all cells are listed before the first is playe
 
 def arena(
     *,
-    split: Annotated[
-        Side, typer.Option(help="Recordings that constants are settled on, those that are reported, or all.")
-    ] = Side.all,
-    split_file: Annotated[
-        Path | None, typer.Option(help="TOML with recordings to tune on and to report; default: the committed split.")
-    ] = None,
-    cells: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="RECORDING/LADDER/LOAD with * for anything, as */batch-1; default: all."),
-    ] = None,
+    split: Side = opt(Side.all, "Recordings that constants are settled on, those that are reported, or all."),
+    split_file: Path | None = opt(None, "TOML with recordings to tune on and to report; default: the committed split."),
+    cells: str | None = opt(
+        None, "RECORDING/LADDER/LOAD with * for anything, as */batch-1; default: all.", metavar="PATTERN"
+    ),
     policy: PoliciesOption = None,
-    add_policy: Annotated[
-        list[str] | None, typer.Option(help="As --policy, beside the default field; repeatable.")
-    ] = None,
-    seeds: Annotated[
-        int, typer.Option(help="Orders of the requests; the first is the recorded one.", min=1, max=MOST_SEEDS)
-    ] = 2,
-    jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=1024)] = 2,
-    work: Annotated[
-        Path | None, typer.Option(help="Folder of recordings and results; default: the user's cache.")
-    ] = None,
-    make: Annotated[
-        bool, typer.Option("--make", help="Make recordings that lack, pools too: minutes for each.")
-    ] = False,
-    oracles: Annotated[
-        bool, typer.Option("--oracles", help="Play oracles too, in some cells: half a minute for each.")
-    ] = False,
-    page: Annotated[
-        Path | None, typer.Option(help="NAME.md to write the leaderboard into, with figures/NAME.svg and NAME.json.")
-    ] = None,
-    by_cell: Annotated[bool, typer.Option("--by-cell", help="Print every cell's ratios too.")] = False,
+    add_policy: list[str] | None = opt(None, "As --policy, beside the default field; repeatable."),
+    seeds: int = opt(2, "Orders of the requests; the first is the recorded one.", least=1, most=MOST_SEEDS),
+    jobs: int = opt(2, "Processes.", least=1, most=1024),
+    work: Path | None = opt(None, "Folder of recordings and results; default: the user's cache."),
+    make: bool = opt(False, "Make recordings that lack, pools too: minutes for each."),
+    oracles: bool = opt(False, "Play oracles too, in some cells: half a minute for each."),
+    page: Path | None = opt(None, "NAME.md to write the leaderboard into, with figures/NAME.svg and NAME.json."),
+    by_cell: bool = opt(False, "Print every cell's ratios too."),
     json: JsonOption = None,
 ) -> None:
     """Play policies in cells of recording, ladder of costs and load, beside the best static chain of each.
@@ -130,17 +114,11 @@ def _print_board(board: Leaderboard, results: ArenaResults) -> None:
 class ExperimentAsked:
     """Options: what an experiment runs on."""
 
-    pool: Annotated[
-        Path | None, typer.Option(help="A pool's folder, with its prompts.jsonl; default: the shipped pool.")
-    ] = None
+    pool: Path | None = opt(None, "A pool's folder, with its prompts.jsonl; default: the shipped pool.")
     trace: TraceOption = None
-    limit: Annotated[int | None, typer.Option(help="Prompts and recorded requests at most.", min=1)] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of everything that is drawn; default: 0.")] = None
-    threads: Annotated[int | None, typer.Option(help="CPU threads of torch; default: 1.", min=1, max=1024)] = None
-
-    def given(self) -> dict[str, Any]:
-        """The options that were given."""
-        return {option: value for option, value in asdict(self).items() if value is not None}
+    limit: int | None = opt(None, "Prompts and recorded requests at most.", least=1)
+    seed: int | None = opt(None, "Seed of everything that is drawn; default: 0.")
+    threads: int | None = opt(None, "CPU threads of torch; default: 1.", least=1, most=1024)
 
 
 def experiment_commands() -> dict[str, Callable[..., None]]:
@@ -168,7 +146,7 @@ def run_all(
 ) -> None:
     """Run every experiment, draw it, and write the page of all. Exit 1 if one failed; the others are kept."""
     check_json_path(json, page_path)
-    setting = ExperimentSetting(**asked.given())
+    setting = ExperimentSetting(**given(asked))
     meta = read_trace(setting.trace).meta
     check_file_path("--page", page_path)
     figures.mkdir(parents=True, exist_ok=True)
@@ -199,11 +177,11 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
     ) -> None:
         check_json_path(json, figure)
         check_figure_path(figure)
-        for option, value in asked.given().items():
+        for option, value in given(asked).items():
             if option not in {*experiment.uses, "limit"}:
                 raise ValueError(f"--{option} does not apply to {name}, got {value}")
         with Progress(f"experiment {name}"), quiet():
-            finding = experiment.run(ExperimentSetting(**asked.given()))
+            finding = experiment.run(ExperimentSetting(**given(asked)))
         if figure is not None:
             write_figure(finding.panels, figure)
         if json is None:
@@ -236,11 +214,9 @@ def _to_json(found: Finding | Exception) -> dict[str, Any]:
 
 def train(
     out: Annotated[Path, typer.Argument(help="Folder of the pool to write.")],
-    work: Annotated[Path | None, typer.Option(help="Folder for checkpoints; OUT.work where not given.")] = None,
-    threads: Annotated[
-        int, typer.Option(min=1, max=1024, help="CPU threads; another number gives other roundings.")
-    ] = 1,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Run every stage in seconds, to try it out.")] = False,
+    work: Path | None = opt(None, "Folder for checkpoints; OUT.work where not given."),
+    threads: int = opt(1, "CPU threads; another number gives other roundings.", least=1, most=1024),
+    tiny: bool = opt(False, "Run every stage in seconds, to try it out."),
 ) -> None:
     """Train the pool of small models on this machine; a second call continues one that was cut short."""
     with needs_torch():
@@ -259,18 +235,12 @@ def train(
 def distil(
     pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool.toml, its folder, or a shipped pool's name.")],
     out: Annotated[Path, typer.Argument(help="Folder of the pool with drafters to write.")],
-    work: Annotated[Path | None, typer.Option(help="Folder for texts and checkpoints; OUT.work if not given.")] = None,
-    processes: Annotated[int, typer.Option(min=1, max=1024, help="Processes at a time, each with one CPU thread.")] = 1,
-    device: Annotated[
-        str, typer.Option(help="Where texts are written and drafters trained: cpu, cuda or cuda:1.")
-    ] = "cpu",
-    dialogues: Annotated[
-        int | None, typer.Option(min=1, help="Dialogues to write; more make better drafters. Default: 2560.")
-    ] = None,
-    rows: Annotated[
-        int | None, typer.Option(min=1, help="Dialogues at a time; thousands keep a GPU busy. Default: 256.")
-    ] = None,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Run a little of every stage, to try it out.")] = False,
+    work: Path | None = opt(None, "Folder for texts and checkpoints; OUT.work if not given."),
+    processes: int = opt(1, "Processes at a time, each with one CPU thread.", least=1, most=1024),
+    device: str = opt("cpu", "Where texts are written and drafters trained: cpu, cuda or cuda:1."),
+    dialogues: int | None = opt(None, "Dialogues to write; more make better drafters. Default: 2560.", least=1),
+    rows: int | None = opt(None, "Dialogues at a time; thousands keep a GPU busy. Default: 256.", least=1),
+    tiny: bool = opt(False, "Run a little of every stage, to try it out."),
 ) -> None:
     """Train drafters for a pool's target, and weights of its submodels; a second call continues one that was cut short.
 
@@ -285,9 +255,9 @@ def distil(
     check_processors("`--processes`", processes)
     if usable_device(device) is None:
         raise ArgumentError(f"`--device` must be {a_device()}, got {device!r}")
-    given = {"processes": processes if processes > 1 else None, "device": None if device == "cpu" else device}
-    given |= {"dialogues": dialogues, "rows": rows}
-    options = "".join([f" --{name} {value}" for name, value in given.items() if value is not None])
+    typed = {"processes": processes if processes > 1 else None, "device": None if device == "cpu" else device}
+    typed |= {"dialogues": dialogues, "rows": rows}
+    options = "".join([f" --{name} {value}" for name, value in typed.items() if value is not None])
     command = f"paceline pool distil {pool} {out.name}{options}{' --tiny' if tiny else ''}"
     recipe = read_distillation("tiny" if tiny else "full").sized(dialogues, rows)
     folder = work or out.with_name(f"{out.name}.work")
