@@ -20,14 +20,7 @@ from ..studies.options import AgreeOptions, LiveOptions, RecordOptions, RunOptio
 from ..traces.contexts.meta import ROUNDING
 from .app import is_first
 from .errors import Interrupted
-from .options import (
-    GivenMemory,
-    LiveSampling,
-    PoolOption,
-    PromptsOption,
-    RecordedSampling,
-    named_recording,
-)
+from .options import GivenMemory, LiveSampling, PoolOption, PromptsOption, RecordedSampling, named_recording
 from .output import (
     FigureOption,
     JsonOption,

@@ -12,14 +12,7 @@ from ..base.errors import counted
 from ..base.files import recording_path, write_whole
 from ..base.options import opt
 from ..policies.about import OWN, about_of
-from ..policies.by_name import (
-    POLICIES,
-    PolicySpec,
-    PolicySpecError,
-    own_policies,
-    policy_class,
-    unknown_policy,
-)
+from ..policies.by_name import POLICIES, PolicySpec, PolicySpecError, own_policies, policy_class, unknown_policy
 from ..policies.chain_text import PolicyClass, any_key, policy_options, takes_policies
 from ..policies.check import CheckReport, check_policy, check_pool
 from ..reports.tables import Column, Grid

@@ -41,13 +41,7 @@ from .forward import ModelForward, WrappedForward, attention_of
 from .forward_kinds import ForwardKind
 from .pools.configs import CONFIG as CONFIG_FILE
 from .pools.configs import MemberConfig, check_configs, check_order, read_config, submodel_of
-from .pools.members import (
-    LoadedMember,
-    LoadedMembers,
-    describe_entry,
-    device_of,
-    loaded_pool,
-)
+from .pools.members import LoadedMember, LoadedMembers, describe_entry, device_of, loaded_pool
 from .pools.pool_file import CONFIG, ForcedPoolFile, MemberEntry, PoolFileError, read_forced_pool_file
 from .pools.tokenizer_files import quiet_loading
 from .profiling.probe import ProbedWorld

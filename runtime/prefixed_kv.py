@@ -26,18 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..decoding.prefix_cache import Entered, Hit, PrefixCacheSize
-from .caches import (
-    NO_MEMORY,
-    SLOT_STEP,
-    KVShape,
-    MaskCache,
-    MemberKV,
-    Placement,
-    Places,
-    Prefix,
-    SlotCache,
-    zeros,
-)
+from .caches import NO_MEMORY, SLOT_STEP, KVShape, MaskCache, MemberKV, Placement, Places, Prefix, SlotCache, zeros
 from .forward_kinds import SharedKind
 from .products import KnownChoices
 

@@ -27,14 +27,7 @@ from ..base.files import decode_json, write_whole
 from ..base.terminal import tell
 from ..observing.load_generator import Counters, ServerTokenizer, acceptance_between, counters
 from ..observing.server import ClientClock, Endpoint, Exchange, Piece, Sent, ServerError, read_exchange
-from ..runs.observed import (
-    BY_TOKENIZER,
-    BY_USAGE,
-    UNCOUNTED,
-    ObservedMeta,
-    ObservedRun,
-    write_observed,
-)
+from ..runs.observed import BY_TOKENIZER, BY_USAGE, UNCOUNTED, ObservedMeta, ObservedRun, write_observed
 from ..traces.importers.reading import EventStream
 from ..traces.workloads.arrival import MOST_COUNT, PS_PER_S, Arrival
 from .options import ProxyOptions, RecordingOptions

@@ -36,15 +36,7 @@ from ..traces.rounds.check import token_s
 from ..traces.rounds.recording import TIMED
 from ..traces.rounds.rounds import TARGET_ALONE
 from .options import ComparisonOptions, SweepOptions, checked, takes
-from .setting import (
-    NamedPolicy,
-    PoliciesGiven,
-    Scenarios,
-    Setting,
-    named_policies,
-    named_policy,
-    setting_of,
-)
+from .setting import NamedPolicy, PoliciesGiven, Scenarios, Setting, named_policies, named_policy, setting_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

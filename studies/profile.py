@@ -25,13 +25,7 @@ from ..runtime.forced import ForcedPool, ForcedProbedWorld, forced_recording
 from ..runtime.pools.members import LoadedMembers, loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.profiling.forwards import ShapeGrid, measure_forwards, memory_floor
-from ..runtime.profiling.operations import (
-    MakePolicy,
-    MeasuredMembers,
-    Operations,
-    measure_members,
-    measure_operations,
-)
+from ..runtime.profiling.operations import MakePolicy, MeasuredMembers, Operations, measure_members, measure_operations
 from ..runtime.profiling.probe import Journal, ProbedWorld, check_probed
 from ..runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
 from ..sim.contexts import TrieTables

@@ -40,14 +40,7 @@ from ..traces.recording import Recording
 from .compare import built
 from .engine_settings import EngineSettings
 from .load import LoadRuns, check_policies, meta_of
-from .options import (
-    FindRatesOptions,
-    RecommendOptions,
-    RecommendUnderLoadOptions,
-    checked,
-    shared,
-    takes,
-)
+from .options import FindRatesOptions, RecommendOptions, RecommendUnderLoadOptions, checked, shared, takes
 from .rates import NoRateError, find_rates
 from .recommend import (
     MEASURE,

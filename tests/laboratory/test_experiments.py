@@ -57,15 +57,7 @@ from paceline_laboratory.experiments.sharing import (
     term,
 )
 from paceline_laboratory.findings import ExperimentSetting, Finding, Head, Rows, markdown_table, table, table_cell
-from paceline_laboratory.replays import (
-    A100_COST,
-    ALL,
-    TimedSteps,
-    in_turns,
-    interleaved,
-    three_levels,
-    two_levels,
-)
+from paceline_laboratory.replays import A100_COST, ALL, TimedSteps, in_turns, interleaved, three_levels, two_levels
 from paceline_laboratory.replays import chain as chain_of
 from paceline_laboratory.shared import Tally, add_drafts, pool_of
 from tokenizers import Tokenizer

@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 from paceline.decoding.results import DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.policies import make_policy
 from paceline.reports import LevelSummary, Quality, SideBySide, quality_of, summarise_run
-from paceline.reports.comparison import (
-    comparison_table,
-    conclusion,
-    told_apart,
-)
+from paceline.reports.comparison import comparison_table, conclusion, told_apart
 from paceline.reports.intervals import enough_in_words, enough_values, mean_interval, t_quantile
 from paceline.reports.regret import regret_of, regret_table
 from paceline.reports.resampled import RequestShares, Resampled

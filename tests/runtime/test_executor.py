@@ -36,18 +36,7 @@ from ..decoding.strategies import legal_steps
 from ..tiny_models import EOS, VOCABULARY, tiny_pool_of_four
 from . import offline
 from .conftest import ALPHABET, noisy
-from .offline import (
-    COUPLED,
-    GREEDY,
-    REJECTION,
-    Decides,
-    Offline,
-    chosen,
-    decoded,
-    in_double,
-    watched,
-    with_models,
-)
+from .offline import COUPLED, GREEDY, REJECTION, Decides, Offline, chosen, decoded, in_double, watched, with_models
 
 CHAIN = "draft:2/mid:3/target"
 TRUNCATED = Sampling(mode="rejection", temperature=0.9, seed=3, top_k=5, top_p=0.8)

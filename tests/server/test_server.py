@@ -21,14 +21,7 @@ from paceline.runtime.pools.members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.server.engine import End
 from paceline.server.listening import bound_socket
-from paceline.server.options import (
-    Address,
-    EngineOptions,
-    FollowOptions,
-    ProxyOptions,
-    RecordingOptions,
-    RequestLimits,
-)
+from paceline.server.options import Address, EngineOptions, FollowOptions, ProxyOptions, RecordingOptions, RequestLimits
 from paceline.server.start import ServedPool, make_service
 from paceline.studies.setting import named_policy
 from paceline.traces.meta import Sampling

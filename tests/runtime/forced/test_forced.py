@@ -12,14 +12,7 @@ from paceline.decoding.steps import Draft, Verify
 from paceline.runs.agreement import compare_runs
 from paceline.runtime import forced as under_test
 from paceline.runtime.caches import SlotCache
-from paceline.runtime.forced import (
-    ForcedPool,
-    forced_recording,
-    forced_run,
-    preset_config,
-    preset_names,
-    sized_shapes,
-)
+from paceline.runtime.forced import ForcedPool, forced_recording, forced_run, preset_config, preset_names, sized_shapes
 from paceline.runtime.pools.members import describe_model, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, is_forced_pool
