@@ -143,24 +143,20 @@ class PricedAsCost(CostModel):
         self._prices = dict(prices)
         self.longest = frozenset(name for name, price in prices.items() if price.model in price.cost.longest)
 
-    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+    def forward_s(self, model: str, **fed: int) -> float:
         """See `CostModel`."""
         cost, model = self._price(model)
-        return cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+        return cost.forward_s(model, **fed)
 
-    def shared_forward_s(
-        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
-    ) -> float:
+    def shared_forward_s(self, model: str, **fed: int) -> float:
         """See `CostModel`."""
         cost, model = self._price(model)
-        return cost.shared_forward_s(
-            model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read_tokens
-        )
+        return cost.shared_forward_s(model, **fed)
 
-    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+    def context_line(self, model: str, **fed: int) -> ContextLine:
         """See `CostModel`."""
         cost, model = self._price(model)
-        return cost.context_line(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+        return cost.context_line(model, **fed)
 
     def unlined(self) -> str:
         """See `CostModel`: each member's price must have lines."""
@@ -244,20 +240,14 @@ class ScaledCost(WrappedCost):
         """See `CostModel`."""
         return self._cost.unlined()
 
-    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+    def context_line(self, model: str, **fed: int) -> ContextLine:
         """See `CostModel`."""
-        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
-        line, factor = self._cost.context_line(model, **asked), self._factors.get(model, 1.0)
+        line, factor = self._cost.context_line(model, **fed), self._factors.get(model, 1.0)
         return line._replace(start_s=line.start_s * factor, slope_s=line.slope_s * factor)
 
-    def shared_forward_s(
-        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
-    ) -> float:
+    def shared_forward_s(self, model: str, **fed: int) -> float:
         """See `CostModel`."""
-        seconds = self._cost.shared_forward_s(
-            model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read_tokens
-        )
-        return seconds * self._factors.get(model, 1.0)
+        return self._cost.shared_forward_s(model, **fed) * self._factors.get(model, 1.0)
 
     def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
         """See `CostModel`."""
@@ -287,9 +277,9 @@ class ScaledCost(WrappedCost):
         """See `CostModel`."""
         return self._cost.lookups_s(num_rows)
 
-    def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
+    def beside_s(self, kind: Beside, model: str, **ran: int) -> float:
         """See `CostModel`."""
-        return self._cost.beside_s(kind, model, num_forwards=num_forwards, num_rows=num_rows, num_tokens=num_tokens)
+        return self._cost.beside_s(kind, model, **ran)
 
     def decide_s(self, policy: str) -> DecideSeconds:
         """See `CostModel`."""
