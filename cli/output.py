@@ -13,7 +13,7 @@ import typer
 
 from ..base.errors import ArgumentError, as_options
 from ..base.files import place_of, write_whole
-from ..reports.figure import check_figure, needs_matplotlib
+from ..reports.figure import check_figure, drawing
 from ..reports.ledger import Again
 from ..reports.page import PAGE, Pictured, ReportPage, html_page, page_of
 from ..reports.tables import REMARKS, Grid, Printed, console_of_output, print_line, print_tables, prose_of
@@ -171,7 +171,7 @@ def check_html_path(option: str, path: Path | None, *others: str | Path | None) 
     """Reject, before a long run, a page that could not be written after it; raises as `check_json_path`."""
     if path is None:
         return
-    needs_matplotlib()
+    drawing()
     if path.suffix != ".html":
         raise ValueError(f"{option} must end in .html, got {str(path)!r}")
     check_file_path(option, path, *others)

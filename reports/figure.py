@@ -31,16 +31,15 @@ def check_figure(path: Path | None) -> None:
         return
     if path.suffix not in SUFFIXES:
         raise ArgumentError(f"`figure` must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {str(path)!r}")
-    _drawing()
+    drawing()
 
 
-def write_figure(panels: Sequence[AnyPanel], path: Path, title: str = "") -> None:
+def write_figure(panels: Sequence[AnyPanel], path: Path) -> None:
     """Draw panels; the file appears whole or not at all.
 
     Args:
         panels: 1 to `MOST_PANELS`.
         path: ends in one of `SUFFIXES`.
-        title: of all of them.
 
     Raises:
         ArgumentError: more panels, or as `check_figure`.
@@ -48,13 +47,13 @@ def write_figure(panels: Sequence[AnyPanel], path: Path, title: str = "") -> Non
         OSError: its folder does not exist, or it is a folder.
     """
     check_figure(path)
-    write_drawn(figure_of(panels, title), path)
+    write_drawn(figure_of(panels, ""), path)
 
 
 def write_drawn(figure: "Figure", path: Path) -> None:
     """Write what `figure_of` drew; raises as `write_figure`."""
     with whole_file(path) as part:
-        _drawing().save_figure(figure, part, path.suffix)
+        drawing().save_figure(figure, part, path.suffix)
 
 
 def figure_of(panels: Sequence[AnyPanel], title: str) -> "Figure":
@@ -63,22 +62,12 @@ def figure_of(panels: Sequence[AnyPanel], title: str) -> "Figure":
         raise ArgumentError("`figure` has nothing to show: no request was answered")
     if len(panels) > MOST_PANELS:
         raise ArgumentError(f"`figure` has room for {MOST_PANELS} panels, got {len(panels)}: ask for less at a time")
-    found: Figure = _drawing().drawn(tuple(panels), title)
+    found: Figure = drawing().drawn(tuple(panels), title)
     return found
 
 
-def drawn_alone(panel: AnyPanel) -> tuple[str, tuple[float, float], list[tuple[float, float, str]]]:
-    """One panel for a page, see `figure_matplotlib.drawn_alone`; raises ModuleNotFoundError as `check_figure`."""
-    found: tuple[str, tuple[float, float], list[tuple[float, float, str]]] = _drawing().drawn_alone(panel)
-    return found
-
-
-def needs_matplotlib() -> None:
-    """Raises ModuleNotFoundError, which says how to install it, where there is none."""
-    _drawing()
-
-
-def _drawing() -> ModuleType:
+def drawing() -> ModuleType:
+    """`figure_matplotlib`; raises ModuleNotFoundError, which says how to install it, where matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise ModuleNotFoundError(f"figures need matplotlib: {install_hint('figures')}")
     from . import figure_matplotlib  # noqa: PLC0415 - an optional dependency at its one door

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..base.errors import as_options, said
 from ..base.toml import first_fault
-from .figure import check_figure, drawn_alone, figure_of, write_drawn
+from .figure import check_figure, drawing, figure_of, write_drawn
 from .panels import AnyPanel, HeatMap, Panel, Ranking, Section
 from .tables import Grid, Printed, html_lines, html_table, table
 
@@ -252,7 +252,7 @@ def _table(grid: Grid, page_title: str) -> str:
 
 def _picture(panel: AnyPanel, number: int) -> str:
     """A panel with selectable points, and its figures as a table."""
-    inner, (width, height), points = drawn_alone(panel)
+    inner, (width, height), points = drawing().drawn_alone(panel)
     # Ids of several SVGs are in one document.
     inner = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>f{number}-", inner)
     marks = "".join(

@@ -422,11 +422,11 @@ def console_of_output(*, plain: bool = False) -> Console:
     return console if known else make(width=FILE_WIDTH)
 
 
-def print_tables(console: Console, tables: Iterable[Grid], *, between: str = "\n") -> None:
-    """Print tables with `between` between them."""
+def print_tables(console: Console, tables: Iterable[Grid]) -> None:
+    """Print tables with an empty line between them."""
     for index, table in enumerate(tables):
         if index:
-            console.print(end=between)
+            console.print(end="\n")
         console.print(table, crop=False)
 
 
