@@ -428,6 +428,12 @@ class LoadRuns:
             if asked:
                 yield AtRate(rate=rate, rows=asked, alone=rows.get(BASELINE))
 
+    def row(self, policy: NamedPolicy, rate: float | None) -> SeedRow:
+        """One policy at one rate, at all seeds; raises KeyboardInterrupt."""
+        for found in self.at_rates([rate], [policy]):
+            return found.rows[0]
+        raise KeyboardInterrupt
+
     @contextmanager
     def refusals(self, policy: NamedPolicy) -> Iterator[None]:
         """Within the block a rejection of the policy is noted, if allowed, else raised."""

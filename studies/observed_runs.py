@@ -262,9 +262,8 @@ class Replayer:
 
     def priced(self, cost: CostModel) -> "Replayer":
         """The same with another cost for all replicas."""
-        cluster = self.setting.cluster
-        replicas = tuple(replace(one, cost=cost, cost_name=cost.name) for one in cluster.replicas)
-        return replace(self, setting=replace(self.setting, cluster=replace(cluster, replicas=replicas)))
+        setting = self.setting.with_replicas(lambda replica: replace(replica, cost=cost, cost_name=cost.name))
+        return replace(self, setting=setting)
 
     def served(self, requests: ReplayedRequests) -> ServingLog:
         """One run; raises ValueError and CostRangeError as `simulate`, KeyboardInterrupt if it is interrupted."""

@@ -280,17 +280,13 @@ def _served(runs: LoadRuns, policies: Sequence[NamedPolicy], rate: float | None)
     rows, lost = dict[str, SeedRow](), dict[str, tuple[Standing, str]]()
     for policy in policies:
         try:
-            found = [row for one in runs.at_rates([rate], [policy]) for row in one.rows]
+            rows[policy.name] = runs.row(policy, rate)
         except CostRangeError as error:
             lost[policy.name] = Standing.refused, str(error)
         except PolicyError as error:
             lost[policy.name] = Standing.failed, str(error)
         except MemoryRuleError as error:
             lost[policy.name] = Standing.infeasible, str(error)
-        else:
-            if not found:
-                raise KeyboardInterrupt
-            rows[policy.name] = found[0]
     return _Served(
         rows=rows,
         lost=lost,

@@ -185,23 +185,20 @@ class ServingSetting:
         shifts = self.replay.shift_acceptance
         return tables_of(self.recording.shifted(shifts, seed=seed) if shifts else self.recording)
 
+    def with_replicas(self, changed: Callable[[PlacedReplica], PlacedReplica]) -> "ServingSetting":
+        """The same on a cluster whose replicas are changed."""
+        replicas = tuple(map(changed, self.cluster.replicas))
+        return replace(self, cluster=replace(self.cluster, replicas=replicas))
+
     def ends(self) -> "tuple[ServingSetting, ...]":
         """The same at the ends of its costs' ranges (`CostModel.ends`); () if none has any."""
-        replicas = self.cluster.replicas
-        known = {id(replica.cost): replica.cost.ends(whole=True) for replica in replicas}
-        return tuple(
-            replace(
-                self,
-                cluster=replace(
-                    self.cluster,
-                    replicas=tuple(
-                        replace(replica, cost=known[id(replica.cost)][index]) if known[id(replica.cost)] else replica
-                        for replica in replicas
-                    ),
-                ),
-            )
-            for index in range(max(map(len, known.values())))
-        )
+        known = {id(replica.cost): replica.cost.ends(whole=True) for replica in self.cluster.replicas}
+
+        def at_end(index: int, replica: PlacedReplica) -> PlacedReplica:
+            costs = known[id(replica.cost)]
+            return replace(replica, cost=costs[index]) if costs else replica
+
+        return tuple(self.with_replicas(partial(at_end, index)) for index in range(max(map(len, known.values()))))
 
     def asked(self) -> dict[str, Any]:
         """Everything that runs have in common, for their logs; without defaults."""

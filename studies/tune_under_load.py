@@ -72,10 +72,7 @@ class _Question:
         with held_interrupts() as interrupts, Progress("serving", 1, unit="policies") as progress:
             tables = setting.tables(setting.replay.seed)
             runs = LoadRuns(setting, tables, interrupts, progress)
-            found = [row for one in runs.at_rates([self.asked.rate], [policy]) for row in one.rows]
-        if not found:
-            raise KeyboardInterrupt
-        return found[0].by_seed(GOODPUT)
+            return runs.row(policy, self.asked.rate).by_seed(GOODPUT)
 
 
 @lru_cache(maxsize=1)

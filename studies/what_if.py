@@ -8,7 +8,6 @@ from typing import Any
 
 from ..base.errors import ArgumentError, known_are, repeated
 from ..base.terminal import Interrupts, Progress, held_interrupts
-from ..reports.serving_tables import SeedRow
 from ..reports.what_if import TOGETHER, Changed, WhatIf
 from ..sim.cost.roofline import SHEET, device_sheet
 from ..sim.serving.cluster import PlacedReplica
@@ -37,10 +36,7 @@ class Case:
     def setting(self, recording: Recording) -> ServingSetting:
         """The setting, by `serving_setting`."""
         setting = serving_setting(recording, self.asked.workload, self.asked.cluster, self.asked)
-        if self.cached:
-            return setting
-        cluster = replace(setting.cluster, replicas=tuple(map(_uncached, setting.cluster.replicas)))
-        return replace(setting, cluster=cluster)
+        return setting if self.cached else setting.with_replicas(_uncached)
 
 
 def _uncached(replica: PlacedReplica) -> PlacedReplica:
@@ -147,28 +143,16 @@ def _own_rate(setting: ServingSetting) -> float:
     return rate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Served:
-    runs: LoadRuns
-    policy: NamedPolicy
-    rate: float | None
-
-    @classmethod
-    def of(cls, case: Case, recording: Recording, interrupts: Interrupts, progress: Progress) -> "_Served":
-        """Prepare a case; raises ValueError for one that cannot run."""
-        setting, named = case.setting(recording), named_policy(case.policy)
-        tables = setting.tables(setting.replay.seed)
-        check_policies(setting, [named], tables)
-        rate = case.asked.rate if case.faster == 1 else case.faster * _own_rate(setting)
-        setting.check_classes(setting.opened(rate, setting.replay.seed))
-        runs = LoadRuns(setting, tables, interrupts, progress)
-        return cls(runs=runs, policy=named, rate=rate)
-
-    def row(self) -> SeedRow:
-        """The runs at all seeds; raises KeyboardInterrupt."""
-        for one in self.runs.at_rates([self.rate], [self.policy]):
-            return one.rows[0]
-        raise KeyboardInterrupt
+def _prepared(
+    case: Case, recording: Recording, interrupts: Interrupts, progress: Progress
+) -> tuple[LoadRuns, NamedPolicy, float | None]:
+    """(runs of a case, its policy, its rate); raises ValueError for one that cannot run."""
+    setting, named = case.setting(recording), named_policy(case.policy)
+    tables = setting.tables(setting.replay.seed)
+    check_policies(setting, [named], tables)
+    rate = case.asked.rate if case.faster == 1 else case.faster * _own_rate(setting)
+    setting.check_classes(setting.opened(rate, setting.replay.seed))
+    return LoadRuns(setting, tables, interrupts, progress), named, rate
 
 
 @takes(WhatIfOptions)
@@ -217,12 +201,13 @@ def what_if(
             every = changed(every, change, members)
         cases[TOGETHER] = every
     with held_interrupts() as interrupts, Progress("serving", 1 + len(cases), unit="runs") as progress:
-        made = [_Served.of(case, opened, interrupts, progress) for case in (base, *cases.values())]
-        first, *rows = [one.row() for one in made]
+        made = [_prepared(case, opened, interrupts, progress) for case in (base, *cases.values())]
+        first, *rows = [runs.row(named, rate) for runs, named, rate in made]
     changed_rows = [Changed(name=name, row=row) for name, row in zip(cases, rows, strict=True)]
-    setting, runs = made[0].runs.setting, made[0].runs
-    for one in made[1:]:  # notes on the recording are for all runs together
-        runs.served += one.runs.served
+    runs = made[0][0]
+    setting = runs.setting
+    for others, _, _ in made[1:]:  # notes on the recording are for all runs together
+        runs.served += others.served
     return WhatIf(
         base=first,
         alone=tuple(changed_rows[: len(changes)]),
