@@ -319,7 +319,8 @@ class MemberKv:
     def repeated_tokens(self, owners: Iterable[int], *, least_tokens: int, least_owners: int) -> int:
         """Tokens in cached blocks that `owners` hold in common, less those of each such block once.
 
-        A run of blocks counts if the text up to its end has `least_tokens`, and `least_owners` >= 2 hold it.
+        A run of blocks counts if the text up to its end has `least_tokens`, and `least_owners` >= 2 hold it. It ends
+        where these part, not where the tree branches for a text that none of them holds.
         """
         found: dict[PrefixNode, tuple[int, int]] = {}  # end of its text in blocks, owners
         for owner in owners:
@@ -329,13 +330,14 @@ class MemberKv:
                 found[node] = end, found[node][1] + 1 if node in found else 1
                 end -= len(node.keys)
                 node = node.parent
-        least_blocks = least_tokens / self._block_tokens
-        blocks = [
-            (count - 1) * len(node.keys)
-            for node, (end, count) in found.items()
-            if count >= least_owners and end >= least_blocks
-        ]
-        return sum(blocks) * self._block_tokens
+        blocks, ends = 0, dict[PrefixNode, int]()
+        for node, (end, count) in found.items():  # of two with the same owners the later one in their text comes first
+            end = ends.get(node, end)
+            if count >= least_owners and end * self._block_tokens >= least_tokens:
+                blocks += (count - 1) * len(node.keys)
+            if node.parent in found and found[node.parent][1] == count:
+                ends[node.parent] = end
+        return blocks * self._block_tokens
 
     @property
     def hits(self) -> PrefixHits:

@@ -91,6 +91,15 @@ def test_groups_read_their_own_texts_once():
     assert {held - read for _, _, held, read in cost.asked} == {2 * 8}
 
 
+def test_a_cached_text_of_nobody_does_not_cut_the_text_of_a_group():
+    """A request that has ended leaves another text with the same first block: the pair still shares 12 tokens."""
+    arrivals = [Arrival("before", 0, 12, 1, blocks=(1, 8, 9))]
+    arrivals += [one._replace(arrives_ps=10**12) for one in same_prompts(2)]
+    long = SharedPrefix(least_tokens=12, least_rows=2, groups=True)
+    served(arrivals, long, cost=(cost := Shares(pico())))
+    assert {held - read for _, _, held, read in cost.asked} == {12}
+
+
 @given(arrivals=workloads(unit_tokens=8), policy=st.sampled_from(POLICIES), bounds=limits(pico(), prefix_cache=True))
 def test_groups_read_at_least_the_longest_row_and_change_no_token(arrivals, policy, bounds):
     run = served(arrivals, GROUPS, policy, unit_tokens=8, limits=bounds, cost=(cost := Shares(pico())))
