@@ -1,7 +1,7 @@
 """Runs replicas and requests in order of time: processes and events of SimPy around replicas without a clock.
 
 Of one instant, snapshots for routers come first, then arrivals in the order of the workload, then what follows those
-that were rejected, then replicas by index.
+that were rejected, then replicas by index, then what follows requests that end or write at this instant.
 
 A replica shares nothing with the others while it runs, so it may run later than they do: until a request arrives there,
 a router reads signals, or the run stops. It must run in its turn only where the end of a request causes another one, or
@@ -165,7 +165,11 @@ class Moment:
 
 
 class RunningReplicas:
-    """The replicas of a run and their events. `after_each` is called after each turn of a replica, and may raise."""
+    """The replicas of a run and their events. `after_each` is called after each turn of a replica, and may raise.
+
+    Attributes:
+        last_rank: of actions after the turns of all.
+    """
 
     def __init__(
         self, env: simpy.Environment, moment: Moment, replicas: Sequence[Replica], after_each: Callable[[], None]
@@ -179,6 +183,7 @@ class RunningReplicas:
         self._run_ahead = [replica.may_lag for replica in replicas]
         self._timers: dict[int, tuple[int, RankedEvent]] = {}  # with their instants
         self._turns = [(rank_of(index), partial(self._take_turn, index)) for index in range(len(replicas))]
+        self.last_rank = rank_of(len(replicas))
 
     @property
     def is_open(self) -> bool:
@@ -215,6 +220,10 @@ class RunningReplicas:
         for index in range(len(self._runs)):
             self._in_turn[index] = True
             self._wait_for(index)
+
+    def end_turns(self) -> None:
+        """The turns of all at the present instant are over."""
+        self._moment.take_turn(len(self._runs), self._moment.now_ps)
 
     def _wait_for(self, index: int) -> None:
         at_ps, (due_ps, timer) = self._runs[index].next_ps, self._timers.get(index, (NEVER_PS, None))
@@ -301,6 +310,7 @@ class Arrivals:
         self._replicas = replicas
         self._watcher = watcher
         self._to_come = 1  # the workload itself counts until it is read to its end
+        self._at_once: list[Arrival] = []  # what follows others at the present instant
         env.process(self._arriving(workload))
         if dispatcher.next_snapshot_ps(0) is not None:
             env.process(self._snapshots())
@@ -321,7 +331,7 @@ class Arrivals:
                 RankedEvent(self._env, at_ps, ARRIVALS, partial(self._break, error, at_ps))
                 return
             self.sessions.follow(arrival, following)
-            self._release(following, at_ps, AFTER_REJECTION if arrival.arrives_ps == at_ps else ARRIVALS)
+            self._release(arrival, following, at_ps, AFTER_REJECTION)
         self.sessions.end(arrival, at_ps)
 
     def reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
@@ -329,17 +339,24 @@ class Arrivals:
         if arrival.turns is not None:
             following = arrival.turns.reached(depth, at_ps)
             self.sessions.follow(arrival, following)
-            self._release(following, at_ps)
+            self._release(arrival, following, at_ps, ARRIVALS)
 
-    def _release(self, requests: Sequence[Arrival], at_ps: int, rank: EventPriority = ARRIVALS) -> None:
-        for one in requests:
+    def _release(self, arrival: Arrival, following: Sequence[Arrival], at_ps: int, beside: EventPriority) -> None:
+        """Let requests follow another; `beside` is the rank of those that follow it as it arrives."""
+        arrives = arrival.arrives_ps == at_ps
+        for one in following:
             if one.arrives_ps < at_ps:
                 raise ArgumentError(
                     f"request {one.request_id}: arrives_ps must be >= {at_ps}, when what it follows happened, "
                     f"got {one.arrives_ps}"
                 )
             self._to_come += 1
-            RankedEvent(self._env, one.arrives_ps, rank, partial(self._follow, one))
+            if arrives or one.arrives_ps > at_ps:
+                RankedEvent(self._env, one.arrives_ps, beside if arrives else ARRIVALS, partial(self._follow, one))
+                continue
+            if not self._at_once:
+                RankedEvent(self._env, at_ps, self._replicas.last_rank, partial(self._follow_at_once, at_ps))
+            self._at_once.append(one)
 
     def _arriving(self, workload: Workload) -> Generator[simpy.Event, None, None]:
         """Deliver arrivals; those before the next event need no events of their own."""
@@ -380,6 +397,15 @@ class Arrivals:
         self._to_come -= 1
         self._moment.now_ps = arrival.arrives_ps
         self._deliver(arrival)
+
+    def _follow_at_once(self, at_ps: int, _: simpy.Event) -> None:
+        """All of an instant come together: an idle replica plans once they are there."""
+        self._moment.now_ps = at_ps
+        self._replicas.end_turns()
+        following, self._at_once = self._at_once, []
+        for arrival in following:
+            self._to_come -= 1
+            self._deliver(arrival)
 
     def _deliver(self, arrival: Arrival) -> None:
         stop_if_interrupted(self._watcher)

@@ -153,3 +153,15 @@ def test_who_comes_while_the_policy_thinks_is_in_the_next_step():
         arrivals = [Arrival("first", 0, 20, 9), Arrival("then", comes_ms * 10**9, 20, 1)]
         times = Run(arrivals, pico(), "draft:1/target", cost=Thinking()).go().times()
         assert [at_ps // 10**9 for at_ps in times["then"]] == [14, 26, 26], comes_ms
+
+
+@pytest.mark.parametrize("policy", ["target", "draft:3/target"])
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_replicas_whose_cycles_end_together_take_all_that_follows_together(policy, stepwise):
+    """Two replicas in step: what follows comes after the cycles of both, so that neither begins with a part of it."""
+    workload = open_workload("closed:concurrency=8,requests=32,prompt=20,output=1")
+    run = Run(workload, pico(), policy, num_replicas=2, router="least-loaded", stepwise=stepwise).go()
+    requests = run.log.requests
+    assert len(set(requests["arrived_at_ps"].tolist())) == 4
+    assert requests["scheduled_at_ps"].tolist() == requests["arrived_at_ps"].tolist()
+    assert sorted(requests["replica"].tolist()) == [0] * 16 + [1] * 16
