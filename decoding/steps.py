@@ -7,12 +7,11 @@ Rules and stops of users are checked when a step is made, so that an error names
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import index
 from typing import NamedTuple
 
 from ..base.errors import defined_at, is_foreign, said
 from .rules import Exact, Rule, Stop
-from .trees import DraftTree
+from .trees import DraftTree, whole
 
 
 def check_rule(rule: object) -> None:
@@ -80,15 +79,10 @@ ONE_STEP = f"[1, {MOST_TOKENS:,}]"  # tokens, for `check_within`
 
 
 def _check_tokens(step: "Draft | Commit", kind: str) -> None:
-    """Raises ValueError for tokens out of range; integers of other kinds become Python's.
-
-    Those of numpy have few bits: `np.uint8(3)` of a policy would make lengths of texts wrap at 256.
-    """
+    """Raises ValueError for tokens out of range; integers of other kinds become Python's."""
     tokens = step.tokens
     if type(tokens) is not int:
-        if not hasattr(tokens, "__index__"):  # integers of numpy have it, floats do not
-            raise ValueError(f"{kind} tokens must be a whole number, got {tokens!r}")
-        tokens = index(tokens)
+        tokens = whole(f"{kind} tokens", tokens)
         object.__setattr__(step, "tokens", tokens)
     if tokens < 1:
         raise ValueError(f"{kind} tokens must be >= 1, got {tokens}")

@@ -11,12 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
+from operator import index
 from typing import NamedTuple
 
 from ..base.errors import ArgumentError, check_within
 
 MOST_NODES = 1024  # of one tree: one forward of the verifier holds them all
 Path = tuple[int, ...]  # ranks from the root down
+
+
+def whole(name: str, number: int) -> int:
+    """The same number as Python's integer; raises ArgumentError for one that is not whole.
+
+    Those of numpy have few bits: `np.uint8(3)` of a policy would make lengths of texts wrap at 256.
+    """
+    if not hasattr(number, "__index__"):  # integers of numpy have it, floats do not
+        raise ArgumentError(f"{name} must be a whole number, got {number!r}")
+    return index(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,8 @@ class FixedTree:
     _ranks: dict[Path, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        paths = tuple(sorted(map(tuple, self.paths), key=lambda path: (len(path), path)))
+        ranked = [tuple(whole("a rank of a tree", rank) for rank in path) for path in self.paths]
+        paths = tuple(sorted(ranked, key=lambda path: (len(path), path)))
         twice = next((path for path, after in pairwise(paths) if path == after), None)
         if twice is not None:
             raise ArgumentError(f"a tree must hold each path once, got {'.'.join(map(str, twice))} again")
@@ -113,9 +125,10 @@ class DynamicTree:
     tokens: int  # nodes that are kept, 1 to 1,024
 
     def __post_init__(self) -> None:
-        check_within("beams of a tree", self.beams, "[1, 32]")
-        check_within("depth of a tree", self.depth, f"[1, {MOST_NODES}]")
-        check_within("tokens of a tree", self.tokens, f"[1, {MOST_NODES}]")
+        for name, most in (("beams", 32), ("depth", MOST_NODES), ("tokens", MOST_NODES)):
+            number = whole(f"{name} of a tree", getattr(self, name))
+            check_within(f"{name} of a tree", number, f"[1, {most}]")
+            object.__setattr__(self, name, number)
 
     @property
     def text(self) -> str:

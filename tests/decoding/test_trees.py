@@ -1,5 +1,6 @@
 """Token trees: their notation and bounds, what grows, what is legal, and that the text is the target's."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,3 +159,14 @@ def test_what_is_given_twice_is_refused():
     for text, again in (("beam=4,depth=3,beam=2", "beam=2"), ("0+0+1", "0"), ("0+0.1+0.1", "0.1")):
         with pytest.raises(ArgumentError, match=f"once, got {again} again"):
             tree_shape(text)
+
+
+def test_numbers_of_a_shape_become_python_integers():
+    """With small integers of numpy the most nodes of this tree were 84."""
+    shape = DynamicTree(np.uint8(20), np.uint8(5), np.uint8(200))
+    assert (shape.most_nodes, type(shape.beams)) == (200, int)
+    assert [type(rank) for path in FixedTree(((np.uint8(0),),)).paths for rank in path] == [int]
+    with pytest.raises(ArgumentError, match="beams of a tree must be a whole number"):
+        DynamicTree(2.5, 3, 4)
+    with pytest.raises(ArgumentError, match="a rank of a tree must be a whole number"):
+        FixedTree(((0,), (0.5,)))
