@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from ...base.by_name import NamedKind, Spec, name_and_options
 from ...base.errors import ArgumentError, innermost, known_are, pass_interrupt, said, told
@@ -15,7 +16,7 @@ from ...traces.parts import parts_of
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes import FORMATS, SHAPES_PAGE
-from .base import CostModel
+from .base import ContextLine, CostModel, CostRangeError, DraftTerms
 from .devices import OWN_DEVICE, device_named
 from .engines import BARE, DEFAULT_ENGINE, EngineTerms, check_shares, engine_terms, engines, with_shares
 from .files import FileCost, TableCost, read_cost_file
@@ -204,6 +205,7 @@ def _recorded(name: str, recording: TrieRecording, *, extrapolate: bool) -> Tabl
 
 # Shapes that check a foreign cost before use: rows, new tokens a row, tokens held a row.
 _PROBES = (*product((1, 8), (1, 5), (0, 1000)),)
+_FAR, _OFF_LINE = 1000, 1e-6  # tokens held beyond those asked, and share of a forward, where its lines are checked
 
 
 def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
@@ -216,12 +218,26 @@ def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
     if not (isinstance(cost.lookup_s, int | float) and 0 <= cost.lookup_s < inf):
         found = said(cost.lookup_s, repr)
         raise CostSpecError(f"cost {spec.label!r}: lookup_s must be seconds >= 0 and finite, got {found}")
+    _check_answers(cost, recording.about.models, spec.label)
     check_seconds(cost, recording.about.models, _PROBES, spec.label)
     return ForeignCost(cost, recording.about.target, spec.label)
 
 
+def _check_answers(cost: CostModel, models: Iterable[str], text: str) -> None:
+    """Raises CostSpecError for an answer of another kind, which would fail far from here, or pass for one."""
+    notes, unlined = cost.notes(), cost.unlined()
+    if isinstance(notes, str) or not all(isinstance(note, str) for note in notes):
+        raise CostSpecError(f"cost {text!r}: notes() must be a tuple of texts, got {said(notes, repr)}")
+    if not isinstance(unlined, str):
+        raise CostSpecError(f'cost {text!r}: unlined() must be a text, "" with lines, got {said(unlined, repr)}')
+    for model in models:
+        terms = cost.draft_terms(model)
+        if not (terms is None or isinstance(terms, DraftTerms)):
+            raise CostSpecError(f"cost {text!r}: draft_terms({model!r}) must be DraftTerms, got {said(terms, repr)}")
+
+
 class ForeignCost(ScaledCost):
-    """A foreign cost, called `text` in errors, whose every forward is checked.
+    """A foreign cost, called `text` in errors, whose every forward and line is checked.
 
     What is no number would end a run far from here without a name, or pass for one (a None in an array is NaN).
     """
@@ -232,19 +248,44 @@ class ForeignCost(ScaledCost):
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """See `CostModel`; raises CostSpecError unless it is a number above 0."""
-        seconds = self._cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
+        seconds = self._said("forward_s", model, asked)
         if not (isinstance(seconds, int | float) and 0 < seconds < inf):
-            asked = _asked(model, num_rows, new_tokens, context_tokens)
-            raise CostSpecError(f"cost {self._text!r}: {asked} must be seconds above 0, got {said(seconds, repr)}")
+            raise self._refusal("forward_s", model, asked, f"must be seconds above 0, got {said(seconds, repr)}")
         return seconds
+
+    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+        """See `CostModel`; raises CostSpecError for another kind, or where `forward_s` does not lie on it."""
+        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
+        line: ContextLine = self._said("context_line", model, asked)
+        is_line = isinstance(line, ContextLine) and all(isinstance(number, int | float) for number in line)
+        if not (is_line and line.start <= context_tokens < line.end):
+            rule = f"must be a ContextLine of numbers around the tokens held, got {said(line, repr)}"
+            raise self._refusal("context_line", model, asked, rule)
+        for held in (line.start, context_tokens, int(min(line.end, 2 * context_tokens + _FAR)) - 1):
+            lined = line.start_s + line.slope_s * (held - line.start)
+            seconds = self.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=held)
+            if not abs(lined - seconds) <= _OFF_LINE * seconds:
+                rule = f"must be the {seconds:g} s of forward_s at {held} tokens held, got {lined:g}"
+                raise self._refusal("context_line", model, asked, rule)
+        return line
+
+    def _said(self, method: str, model: str, asked: Mapping[str, int]) -> Any:  # noqa: ANN401 - foreign code
+        try:
+            return getattr(self._cost, method)(model, **asked)
+        except CostRangeError:  # says its range
+            raise
+        except BaseException as error:  # foreign code
+            pass_interrupt(error)
+            raise self._refusal(method, model, asked, f"raised {told(error)}") from error
+
+    def _refusal(self, method: str, model: str, asked: Mapping[str, int], rule: str) -> CostSpecError:
+        given = ", ".join(f"{name}={value}" for name, value in asked.items())
+        return CostSpecError(f"cost {self._text!r}: {method}({model!r}, {given}) {rule}")
 
     def ends(self, *, whole: bool = False) -> tuple[CostModel, ...]:
         """See `CostModel`."""
         return tuple(ForeignCost(end, self._target, self._text) for end in self._cost.ends(whole=whole))
-
-
-def _asked(model: str, num_rows: int, new_tokens: int, context_tokens: int) -> str:
-    return f"forward_s({model!r}, num_rows={num_rows}, new_tokens={new_tokens}, context_tokens={context_tokens})"
 
 
 def check_seconds(
@@ -256,14 +297,7 @@ def check_seconds(
     """
     checked, found = ForeignCost(cost, "", text), dict[tuple[str, int, int, int], float]()
     for model, (rows, new, held) in product(models, shapes):
-        try:
-            seconds = checked.forward_s(model, num_rows=rows, new_tokens=rows * new, context_tokens=rows * held)
-        except CostSpecError:
-            raise
-        except BaseException as error:  # foreign code
-            pass_interrupt(error)
-            asked = _asked(model, rows, rows * new, rows * held)
-            raise CostSpecError(f"cost {text!r}: {asked} raised {told(error)}") from error
+        seconds = checked.forward_s(model, num_rows=rows, new_tokens=rows * new, context_tokens=rows * held)
         found[model, rows, new, held] = seconds
     return found
 

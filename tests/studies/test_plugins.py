@@ -214,6 +214,9 @@ class Raising(Flat):
     [
         (Nameless, "cost 'Nameless': must have a name, which tables show"),
         (Timeless, "cost 'Timeless': lookup_s must be seconds >= 0 and finite, got None"),
+        (type("Lined", (Flat,), {"unlined": lambda self: None}), "unlined() must be a text"),
+        (type("Noted", (Flat,), {"notes": lambda self: "mine"}), "notes() must be a tuple of texts, got 'mine'"),
+        (type("Drafts", (Flat,), {"draft_terms": lambda self, model: 5}), "draft_terms('draft') must be DraftTerms"),
         (Growing, "must be the same each time"),
         (Raising, "raised ZeroDivisionError: division by zero"),
         (lambda recording: object(), "its class must derive from paceline.sim.cost.base.CostModel"),
@@ -245,6 +248,58 @@ def test_a_sound_cost_passes_and_one_outside_a_package_is_checked_before_it_is_u
     )
 
 
+LINED_COST = """
+from math import inf, nan
+
+from paceline.sim.cost.base import ContextLine, CostModel
+
+
+class Lined(CostModel):
+    name = "lined"
+
+    def __init__(self, recording, line: str = ""):
+        self.line = line
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        return 0.01 + 1e-6 * context_tokens
+
+    def unlined(self):
+        return ""
+
+    def context_line(self, model, *, num_rows, new_tokens, context_tokens):
+        start = context_tokens // 64 * 64
+        return eval(self.line)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("ContextLine(start; start + 64; 0.01 + 1e-6 * start; 1e-6)", ""),
+        ("ContextLine(0; inf; 0.01; 1e-6)", ""),
+        ("None", "must be a ContextLine of numbers around the tokens held, got None"),
+        ("ContextLine(0; inf; '0.01'; 0)", "must be a ContextLine of numbers around the tokens held"),
+        ("ContextLine(start + 64; inf; 0.01; 1e-6)", "must be a ContextLine of numbers around the tokens held"),
+        ("ContextLine(0; inf; 0.5; 1e-6)", "must be the 0.01 s of forward_s at 0 tokens held, got 0.5"),
+        ("ContextLine(0; inf; 0.01; 0.0)", "of forward_s at 999 tokens held, got 0.01"),
+        ("ContextLine(0; inf; nan; 0.0)", "must be the 0.01 s of forward_s at 0 tokens held, got nan"),
+        ("1 / 0", "raised ZeroDivisionError: division by zero ("),
+    ],
+)
+def test_the_lines_of_a_cost_are_those_of_its_forwards(tmp_path, line, told):
+    """Under load forwards are read off lines: other lines would give other seconds than `compare`, in silence."""
+    path = tmp_path / "mine.py"
+    path.write_text(LINED_COST.replace("self.line = line", f"self.line = {line.replace(';', ',')!r}"))
+    cost = make_cost(f"{path}:Lined", open_recording("pico"))
+    asked = {"num_rows": 2, "new_tokens": 4, "context_tokens": 0}
+    if not told:
+        assert cost.context_line("target", **asked).start == 0
+        return
+    with pytest.raises(ValueError, match=re.escape(told)) as raised:
+        cost.context_line("target", **asked)
+    assert str(raised.value).startswith(f"cost '{path}:Lined': context_line('target', num_rows=2, new_tokens=4, ")
+
+
 LATE_COST = """
 from paceline.sim.cost.base import CostModel
 
@@ -253,15 +308,23 @@ class Late(CostModel):
     name = "late"
 
     def __init__(self, recording, given: str = ""):
-        self.left, self.given = 60, {"none": None, "text": "0.01", "nan": float("nan")}[given]
+        self.left, self.given = 60, given
 
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         self.left -= 1
-        return 0.01 if self.left >= 0 else self.given
+        return 0.01 if self.left >= 0 else {"none": None, "text": "0.01", "nan": float("nan")}[self.given]
 """
 
 
-@pytest.mark.parametrize(("given", "shown"), [("none", "None"), ("text", "'0.01'"), ("nan", "nan")])
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("none", "must be seconds above 0, got None"),
+        ("text", "must be seconds above 0, got '0.01'"),
+        ("nan", "must be seconds above 0, got nan"),
+        ("raises", "/mine.py:13)"),
+    ],
+)
 @pytest.mark.parametrize(
     "command",
     [
@@ -275,7 +338,7 @@ def test_a_cost_that_gives_no_number_late_in_a_run_is_told(tmp_path, command, gi
     called = f"{tmp_path / 'mine.py'}:Late,given={given}"
     told = refused(*command, "--policy", "draft:2/target", "--cost", called)
     assert f"cost '{called}': forward_s('" in told
-    assert told.endswith(f"must be seconds above 0, got {shown}")
+    assert told.endswith(shown)
 
 
 @pytest.mark.parametrize("scale", [{}, {"draft": 2.0}])
