@@ -44,6 +44,22 @@ class Counter(NamedTuple):
     values: NDArray[Any]
 
 
+class Window(NamedTuple):
+    """The part of each run that a file holds; what overlaps it is not cut."""
+
+    from_ns: int
+    until_ns: int
+
+    @classmethod
+    def of(cls, from_s: float, until_s: float) -> "Window":
+        """From seconds, `until_s` perhaps infinite."""
+        return cls(int(from_s * NS_PER_S), int(min(until_s, 2**33) * NS_PER_S))
+
+    def overlaps(self, start: Ints, end: Ints) -> NDArray[np.bool_]:
+        """Which spans do; those that end as it begins count."""
+        return (end >= self.from_ns) & (start <= self.until_ns)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRun:
     """What happened in a run of either world. Times are whole nanoseconds since its first event."""
@@ -64,6 +80,17 @@ class TimelineRun:
         """Of the last event."""
         ends = [self.requests[name].max(initial=0) for name in ("arrived", "scheduled", "first", "ended")]
         return int(max([*ends, *([] if self.ops is None else [self.ops["end"].max(initial=0)])]))
+
+    @property
+    def ended(self) -> Ints:
+        """`[R]` when each request ended; of unfinished ones, the end of the run."""
+        return np.where(self.requests["ended"] == UNKNOWN, self.end_ns, self.requests["ended"])
+
+    def counted(self, window: Window) -> tuple[int, int | None]:
+        """Requests and operations in a window; None: operations were not kept."""
+        num_requests = int(window.overlaps(self.requests["arrived"], self.ended).sum())
+        ops = self.ops
+        return num_requests, None if ops is None else int(window.overlaps(ops["start"], ops["end"]).sum())
 
 
 def _ns(seconds: NDArray[Any]) -> Ints:
@@ -245,19 +272,17 @@ class Slices(NamedTuple):
     args: Mapping[str, Any]  # JSON by name
 
 
-def write_timeline(runs: Mapping[str, TimelineRun], path: Path, *, from_s: float, until_s: float) -> dict[str, int]:
+def write_timeline(runs: Mapping[str, TimelineRun], path: Path, window: Window) -> dict[str, int]:
     """Write runs by their names; the file appears whole or not at all.
 
     Args:
         runs: at least one.
         path: ends in .json or .json.gz.
-        from_s: leave out events that ended before, in seconds of each run; events are never cut.
-        until_s: leave out events that begin later.
+        window: events that do not overlap it are left out.
 
     Returns:
         How many events each run has, by its name.
     """
-    window = int(from_s * NS_PER_S), int(min(until_s, 2**33) * NS_PER_S)
     counts: dict[str, int] = {}
     with whole_file(path) as part, part.open("wb") as raw:
         if path.name.endswith(".gz"):
@@ -269,7 +294,7 @@ def write_timeline(runs: Mapping[str, TimelineRun], path: Path, *, from_s: float
     return counts
 
 
-def _write(runs: Mapping[str, TimelineRun], out: Output, window: tuple[int, int], counts: dict[str, int]) -> None:
+def _write(runs: Mapping[str, TimelineRun], out: Output, window: Window, counts: dict[str, int]) -> None:
     out.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
     pid = 1
     for name, events in runs.items():
@@ -319,7 +344,7 @@ def _of_run(events: TimelineRun, pid: int) -> Iterator[Slices]:
 def _lanes(events: TimelineRun) -> Ints:
     """`[R]` the first free lane at each request's arrival; the request has it until its end."""
     requests = events.requests
-    ended = np.where(requests["ended"] == UNKNOWN, events.end_ns, requests["ended"]).tolist()
+    ended = events.ended.tolist()
     free: list[int] = []
     taken: list[tuple[int, int]] = []
     found, most = np.zeros(len(ended), dtype=np.int64), 0
@@ -340,7 +365,7 @@ def _of_each_request(events: TimelineRun, pid: int, tid: Ints) -> Iterator[Slice
     """Each request, its waits, and, where operations were not kept, its prefill and the rest."""
     requests = events.requests
     arrived, scheduled, first = requests["arrived"], requests["scheduled"], requests["first"]
-    ended = np.where(requests["ended"] == UNKNOWN, events.end_ns, requests["ended"])
+    ended = events.ended
     names = _quoted(requests["request_id"])
     told: dict[str, Any] = {name: requests[name] for name in ("prompt_tokens", "emitted_tokens")}
     replica = requests.get("replica")
@@ -373,7 +398,7 @@ def _back_again(events: TimelineRun) -> Ints:
     scale = int(events.end_ns) + 2  # by request, then by time
     place = np.searchsorted(owner * scale + starts, back["request"] * scale + back["at"], side="left")
     is_own = (place < len(owner)) & (owner[np.minimum(place, len(owner) - 1)] == back["request"])
-    ended = np.where(events.requests["ended"] == UNKNOWN, events.end_ns, events.requests["ended"])[back["request"]]
+    ended = events.ended[back["request"]]
     return np.where(is_own, starts[np.minimum(place, len(owner) - 1)], ended)
 
 
@@ -471,10 +496,10 @@ def _quoted(texts: NDArray[Any]) -> NDArray[Any]:
     return np.array([known[text] for text in texts.tolist()], dtype=object)
 
 
-def _write_slices(found: Slices, out: Output, window: tuple[int, int]) -> int:
+def _write_slices(found: Slices, out: Output, window: Window) -> int:
     """Write the slices that overlap the window; returns their number."""
     ends = found.start if found.end is None else found.end
-    chosen = np.flatnonzero((ends >= window[0]) & (found.start <= window[1]))
+    chosen = np.flatnonzero(window.overlaps(found.start, ends))
     for begin in range(0, len(chosen), AT_ONCE):
         picked = chosen[begin : begin + AT_ONCE]
         parts: list[Any] = ['{"ph":"X","pid":' if found.end is not None else '{"ph":"C","pid":']
@@ -550,7 +575,7 @@ def swim_lanes(run: str, events: TimelineRun) -> list[AnyPanel]:
     ]
     if events.ops is not None and events.rows is not None and len(events.ops["kind"]):
         begun = int(requests["scheduled"][slowest])
-        window = max(begun, 0), int(requests["ended"][slowest])
+        window = Window(max(begun, 0), int(requests["ended"][slowest]))
         found += _lanes_of_members(run, events, events.ops, events.rows, window, str(requests["request_id"][slowest]))
     return found
 
@@ -567,7 +592,7 @@ def _stages(events: TimelineRun, row: int, index: int) -> Iterator[Span]:
 
 
 def _lanes_of_members(
-    run: str, events: TimelineRun, ops: Columns, rows: Columns, window: tuple[int, int], request: str
+    run: str, events: TimelineRun, ops: Columns, rows: Columns, window: Window, request: str
 ) -> list[AnyPanel]:
     """The first operations of every member in a window of time, ns, during which a request was there."""
     ran = _of_operations(events, ops, rows, 0)

@@ -11,6 +11,7 @@ from ..reports.tables import Grid, Printed, table
 from ..reports.timeline import (
     SUFFIXES,
     TimelineRun,
+    Window,
     events_of_log,
     events_of_observed,
     events_of_serving,
@@ -32,6 +33,7 @@ class Timeline(Printed):
     # By name of the run: its timeline, and the number of its events in the file.
     runs: dict[str, TimelineRun]
     num_events: dict[str, int]
+    window: Window  # of the file
 
     def tables(self) -> Sequence[Grid]:
         """A row for each run."""
@@ -58,17 +60,13 @@ class Timeline(Printed):
         return {"path": str(self.path), "bytes": self.num_bytes, "runs": self.to_dicts()}
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each run."""
-        return [
-            {
-                "run": name,
-                "world": run.world,
-                "requests": len(run.requests["request_id"]),
-                "operations": None if run.ops is None else len(run.ops["kind"]),
-                "events": self.num_events[name],
-            }
-            for name, run in self.runs.items()
-        ]
+        """A row for each run, of what the file holds."""
+        rows: list[dict[str, Any]] = []
+        for name, run in self.runs.items():
+            num_requests, num_operations = run.counted(self.window)
+            counts = {"requests": num_requests, "operations": num_operations, "events": self.num_events[name]}
+            rows.append({"run": name, "world": run.world, **counts})
+        return rows
 
 
 @takes(TimelineOptions)
@@ -99,8 +97,9 @@ def timeline(
     if not folders:
         raise ArgumentError("`runs` must name at least one folder, got none")
     events = {name: events_of(read_run(folder)) for name, folder in zip(names_of(folders), folders, strict=True)}
-    counts = write_timeline(events, path, from_s=from_s, until_s=until_s)
-    return Timeline(path=path, num_bytes=path.stat().st_size, runs=events, num_events=counts)
+    window = Window.of(from_s, until_s)
+    counts = write_timeline(events, path, window)
+    return Timeline(path=path, num_bytes=path.stat().st_size, runs=events, num_events=counts, window=window)
 
 
 def check_timeline(path: Path) -> None:

@@ -275,11 +275,14 @@ def test_an_observed_run_is_seen_from_outside(folder):
 def test_a_window_keeps_what_is_under_way_in_it(folder):
     served("one", "draft:4/target", "kept")
     paceline.timeline("kept", "all.json")
-    paceline.timeline("kept", "some.json", from_s=0.1, until_s=0.2)
+    (counts,) = paceline.timeline("kept", "some.json", from_s=0.1, until_s=0.2).to_dicts()
     every, some = ([event for event in checked(name)[0] if event["ph"] in "XC"] for name in ("all.json", "some.json"))
     inside = [one for one in every if ns(one["ts"] + one.get("dur", 0)) >= 10**8 and ns(one["ts"]) <= 2 * 10**8]
     assert some == inside
     assert 0 < len(some) < len(every)
+    assert counts["events"] == len(some)
+    assert counts["operations"] == sum("forwards" in event.get("args", {}) for event in some)
+    assert counts["requests"] == sum("prompt_tokens" in event.get("args", {}) for event in some)
 
 
 def test_the_same_runs_give_the_same_bytes(folder):
