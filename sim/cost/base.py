@@ -217,6 +217,10 @@ class WrappedCost(CostModel):
         """See `CostModel`."""
         return self._cost.draft_terms(model)
 
+    def lookups_s(self, num_rows: int) -> float:
+        """See `CostModel`."""
+        return self._cost.lookups_s(num_rows)
+
     def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
         """See `CostModel`."""
         return self._cost.round_shape(request_id, start, drafter)

@@ -273,10 +273,6 @@ class ScaledCost(WrappedCost):
         """See `CostModel`."""
         return self._cost.reloads_s(model, new_tokens, away) * self._factors.get(model, 1.0)
 
-    def lookups_s(self, num_rows: int) -> float:
-        """See `CostModel`."""
-        return self._cost.lookups_s(num_rows)
-
     def beside_s(self, kind: Beside, model: str, **ran: int) -> float:
         """See `CostModel`."""
         return self._cost.beside_s(kind, model, **ran)

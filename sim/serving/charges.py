@@ -198,7 +198,7 @@ class ServingCharges:
         """Picoseconds of prompt lookups for `num_rows` requests."""
         if self._operations is not None:
             return to_ps(self._operations.lookup_s(num_rows))
-        return num_rows * to_ps(self._cost.lookup_s)
+        return to_ps(self._cost.lookups_s(num_rows))
 
     def drafted(
         self, level: int, rows: Sequence[ServedRequest], drafted: Sequence[Drafted], fed: tuple[int, int] | None

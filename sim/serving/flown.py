@@ -266,7 +266,7 @@ class Cycles:
     def __init__(self, pool: Pool, charges: ServingCharges, num_free: int, budget: int, busy: list[list[int]]) -> None:
         self._names = pool.names
         self._target = pool.target_level
-        self._forward_ps, self._lines, self._lookup_ps = charges.forward_ps, charges.lines, charges.looked_up(1)
+        self._forward_ps, self._lines, self._looked_up = charges.forward_ps, charges.lines, charges.looked_up
         self._num_free = num_free
         self._budget = budget
         self._busy = busy
@@ -277,12 +277,12 @@ class Cycles:
         known = self.by_key.get(key)
         if known is not None and known.start <= texts < known.end:
             return known
-        start, end, count, lookup_ps = 0, float("inf"), len(rows), self._lookup_ps
+        start, end, count = 0, float("inf"), len(rows)
         ops: list[tuple[int, int, int, int]] = []
         for slots in zip(*[row.node.shape.slots for row in rows], strict=True):
             level, drafts, drafted = slots[0].level, slots[0].drafts, slots[0].drafted
             if level < self._num_free:
-                ops.append((level, count * lookup_ps, 0, 0))
+                ops.append((level, self._looked_up(count), 0, 0))
                 continue
             if drafts and not drafted:
                 ops.append((level, 0, 0, 0))
@@ -347,7 +347,7 @@ class Cycles:
             if new > budget:
                 return None
             if level < self._num_free:
-                ops.append((level, count * self._lookup_ps, 0, 0))
+                ops.append((level, self._looked_up(count), 0, 0))
                 continue
             if not count:
                 ops.append((level, 0, 0, 0))

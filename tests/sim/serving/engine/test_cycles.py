@@ -11,6 +11,8 @@ from paceline.policies.about import About
 from paceline.policies.by_name import make_policy
 from paceline.runs.serving import CYCLES, STEP_BY_STEP
 from paceline.sim.cost.base import DraftTerms
+from paceline.sim.cost.what_if import scaled
+from paceline.sim.serving.requests import DrawnRequests
 from paceline.traces.meta import DraftBlock
 from paceline.traces.workloads.arrival import Arrival
 
@@ -304,3 +306,32 @@ def test_what_was_judged_before_a_policy_raises_is_told(base):
         left.append((run.log.meta.levels, run.log.requests["emitted_tokens"].tolist()))
     assert left[0] == left[1]
     assert left[0][0][-1].verifications > 0
+
+
+class SquareLookups(LinedLineCost):
+    """Prompt lookups of n requests at once take n x n microseconds."""
+
+    def lookups_s(self, num_rows):
+        return num_rows**2 / 10**6
+
+
+class TwiceLookups(LinedLineCost):
+    """Each takes two."""
+
+    lookup_s = 2 / 10**6
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+@pytest.mark.parametrize("scale", [{}, {"target": 1.0}])
+def test_lookups_of_several_requests_take_what_the_cost_says_of_them_all(stepwise, scale):
+    """Two equal requests: n x n is 2n all the time."""
+    drawn = DrawnRequests(pico().trace.requests, seed=0)
+    alike = [name for number in range(1000) if drawn.of(name := f"q{number}", "") == "code-0001"]
+    arrivals = [Arrival(name, 0, 9, 60) for name in alike[:2]]
+    square, twice = (
+        Run(
+            arrivals, pico(), "ngram:3/target", cost=scaled(cost(pico()), scale, target="target"), stepwise=stepwise
+        ).go()
+        for cost in (SquareLookups, TwiceLookups)
+    )
+    assert square.times() == twice.times()
