@@ -215,9 +215,6 @@ def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
         raise CostSpecError(f"cost {spec.label!r}: its class must derive from paceline.sim.cost.base.CostModel")
     if not isinstance(getattr(cost, "name", None), str):
         raise CostSpecError(f"cost {spec.label!r}: must have a name, which tables show")
-    if not (isinstance(cost.lookup_s, int | float) and 0 <= cost.lookup_s < inf):
-        found = said(cost.lookup_s, repr)
-        raise CostSpecError(f"cost {spec.label!r}: lookup_s must be seconds >= 0 and finite, got {found}")
     _check_answers(cost, recording.about.models, spec.label)
     check_seconds(cost, recording.about.models, _PROBES, spec.label)
     return ForeignCost(cost, recording.about.target, spec.label)
@@ -225,6 +222,8 @@ def cost_of_class(spec: Spec[CostClass], recording: Recording) -> CostModel:
 
 def _check_answers(cost: CostModel, models: Iterable[str], text: str) -> None:
     """Raises CostSpecError for an answer of another kind, which would fail far from here, or pass for one."""
+    _check_lookup("lookup_s", cost.lookup_s, text)
+    _check_lookup("lookups_s(1)", cost.lookups_s(1), text)
     notes, unlined = cost.notes(), cost.unlined()
     if isinstance(notes, str) or not all(isinstance(note, str) for note in notes):
         raise CostSpecError(f"cost {text!r}: notes() must be a tuple of texts, got {said(notes, repr)}")
@@ -234,6 +233,11 @@ def _check_answers(cost: CostModel, models: Iterable[str], text: str) -> None:
         terms = cost.draft_terms(model)
         if not (terms is None or isinstance(terms, DraftTerms)):
             raise CostSpecError(f"cost {text!r}: draft_terms({model!r}) must be DraftTerms, got {said(terms, repr)}")
+
+
+def _check_lookup(name: str, seconds: float, text: str) -> None:
+    if not (isinstance(seconds, int | float) and 0 <= seconds < inf):
+        raise CostSpecError(f"cost {text!r}: {name} must be seconds >= 0 and finite, got {said(seconds, repr)}")
 
 
 class ForeignCost(ScaledCost):

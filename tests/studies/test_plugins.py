@@ -214,6 +214,7 @@ class Raising(Flat):
     [
         (Nameless, "cost 'Nameless': must have a name, which tables show"),
         (Timeless, "cost 'Timeless': lookup_s must be seconds >= 0 and finite, got None"),
+        (type("Looks", (Flat,), {"lookups_s": lambda self, n: None}), "lookups_s(1) must be seconds >= 0 and finite"),
         (type("Lined", (Flat,), {"unlined": lambda self: None}), "unlined() must be a text"),
         (type("Noted", (Flat,), {"notes": lambda self: "mine"}), "notes() must be a tuple of texts, got 'mine'"),
         (type("Drafts", (Flat,), {"draft_terms": lambda self, model: 5}), "draft_terms('draft') must be DraftTerms"),
