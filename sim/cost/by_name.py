@@ -258,20 +258,20 @@ class ForeignCost(ScaledCost):
             raise self._refusal("forward_s", model, asked, f"must be seconds above 0, got {said(seconds, repr)}")
         return seconds
 
-    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+    def context_line(self, model: str, **fed: int) -> ContextLine:
         """See `CostModel`; raises CostSpecError for another kind, or where `forward_s` does not lie on it."""
-        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
-        line: ContextLine = self._said("context_line", model, asked)
+        line: ContextLine = self._said("context_line", model, fed)
         is_line = isinstance(line, ContextLine) and all(isinstance(number, int | float) for number in line)
+        context_tokens = fed["context_tokens"]
         if not (is_line and line.start <= context_tokens < line.end):
             rule = f"must be a ContextLine of numbers around the tokens held, got {said(line, repr)}"
-            raise self._refusal("context_line", model, asked, rule)
+            raise self._refusal("context_line", model, fed, rule)
         for held in (line.start, context_tokens, int(min(line.end, 2 * context_tokens + _FAR)) - 1):
             lined = line.start_s + line.slope_s * (held - line.start)
-            seconds = self.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=held)
+            seconds = self.forward_s(model, **fed | {"context_tokens": held})
             if not abs(lined - seconds) <= _OFF_LINE * seconds:
                 rule = f"must be the {seconds:g} s of forward_s at {held} tokens held, got {lined:g}"
-                raise self._refusal("context_line", model, asked, rule)
+                raise self._refusal("context_line", model, fed, rule)
         return line
 
     def _said(self, method: str, model: str, asked: Mapping[str, int]) -> Any:  # noqa: ANN401 - foreign code
