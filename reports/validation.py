@@ -53,9 +53,11 @@ class BestPolicy:
     # batch, tag: of the cells compared
     batch: int
     tag: str
-    simulated: str  # the policy with the fewest simulated seconds
+    simulated: str  # the policy with the fewest simulated seconds; those that tie, with commas
     measured: str  # the policy with the fewest measured seconds
-    regret: float  # how much longer the simulator's choice took than the best, as a share
+    same: bool  # whether the second is among the first
+    # how much longer the simulator's choice took than the best, as a share; of those that tie the mean
+    regret: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +100,19 @@ def choices(cells: Sequence[Cell]) -> list[BestPolicy]:
     found = []
     for (batch, tag), group in groupby(sorted(cells, key=lambda cell: order.index(place(cell))), key=place):
         among = list(group)
-        ours = min(among, key=lambda cell: cell.simulated_s)
+        least_s = min(cell.simulated_s for cell in among)
+        ours = [cell for cell in among if cell.simulated_s == least_s]
         theirs = min(among, key=lambda cell: cell.measured_s)
-        regret = ours.measured_s / theirs.measured_s - 1
-        found.append(BestPolicy(batch=batch, tag=tag, simulated=ours.policy, measured=theirs.policy, regret=regret))
+        found.append(
+            BestPolicy(
+                batch=batch,
+                tag=tag,
+                simulated=", ".join(cell.policy for cell in ours),
+                measured=theirs.policy,
+                same=theirs in ours,
+                regret=fmean(cell.measured_s for cell in ours) / theirs.measured_s - 1,
+            )
+        )
     return found
 
 
@@ -139,7 +150,7 @@ def _verdict(cells: Sequence[Cell], picked: Sequence[BestPolicy]) -> ValidationV
     return ValidationVerdict(
         median_error=median(errors),
         worst_error=max(errors),
-        same_choice=sum(choice.simulated == choice.measured for choice in picked) / len(picked),
+        same_choice=sum(choice.same for choice in picked) / len(picked),
         mean_regret=sum(regrets) / len(regrets),
         worst_regret=max(regrets),
         equal=sum(cell.equal for cell in cells) / len(cells),

@@ -10,7 +10,7 @@ from paceline.reports.figure import write_figure
 from paceline.reports.observed import ObservedCell, observed_figures
 from paceline.reports.observed import verdict as observed_verdict
 from paceline.reports.panels import Panel, Series, by_category, series_of, validation_panels
-from paceline.reports.validation import Cell, repeatability, verdict
+from paceline.reports.validation import Cell, choices, repeatability, verdict
 from paceline.runs.observed import ObservedMeta, ObservedRequest, ObservedRun
 
 
@@ -169,6 +169,17 @@ def test_a_simulator_that_is_one_of_two_runs_is_as_far_off_the_other_as_these_ar
     assert found.worst_error == max(half.worst_error for half in halves)
     assert found.same_choice == pytest.approx(sum(half.same_choice for half in halves) / 2)
     assert found.mean_regret == pytest.approx(sum(half.mean_regret for half in halves) / 2)
+
+
+def test_policies_that_tie_in_simulated_seconds_are_all_the_simulators_choice():
+    """As two that take the same steps: whichever of them the machine takes as the faster, the choice is the same."""
+    cells = [measured("p", 1.0, 1.5), measured("q", 1.0, 1.0), measured("r", 2.0, 3.0)]
+    (found,) = choices(cells)
+    assert (found.simulated, found.measured, found.same) == ("p, q", "q", True)
+    assert found.regret == pytest.approx(0.25)  # either, one half more
+    assert verdict(cells).same_choice == 1.0
+    (other,) = choices([measured("p", 1.0, 1.5), measured("q", 1.0, 1.25), measured("r", 2.0, 1.0)])
+    assert (other.simulated, other.same) == ("p, q", False)
 
 
 def test_no_cells_are_no_verdict():
