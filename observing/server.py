@@ -25,7 +25,8 @@ from ..traces.workloads.arrival import MOST_COUNT, Arrival
 
 _LONGEST_REASON = 60  # characters
 PAIR = ("drafted", "accepted")  # of no use without each other
-_TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; models that reason stream that as well
+# Names of the reasoning in a chat's delta; vLLM streams the same text by both.
+_REASONING = ("reasoning", "reasoning_content")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,9 @@ def _choice(content: dict[str, Any]) -> dict[str, Any]:
 
 def _text(choice: dict[str, Any]) -> str:
     delta = choice.get("delta")
-    parts = [delta.get(name) for name in _TEXTS] if isinstance(delta, dict) else [choice.get("text")]
+    if not isinstance(delta, dict):
+        delta = {"content": choice.get("text")}
+    parts = [delta.get("content"), next((said for name in _REASONING if (said := delta.get(name))), None)]
     return "".join(part for part in parts if isinstance(part, str))
 
 

@@ -110,6 +110,7 @@ def test_a_chunk_says_what_it_says_and_nothing_else():
     assert (found.prompt_tokens, found.output_tokens, found.cached_tokens) == (7, 0, 4)
     assert chunk_of('{"choices": [{"text": "", "finish_reason": "stop"}]}').finish_reason == "stop"
     assert chunk_of('{"choices": [{"delta": {"reasoning_content": "so"}}]}').text == "so"
+    assert chunk_of('{"choices": [{"delta": {"reasoning": "so", "reasoning_content": "so"}}]}').text == "so"
     # Constants in fields that nobody reads do no harm.
     assert chunk_of('{"choices": [{"text": "a", "logprob": -Infinity}], "x": NaN}').text == "a"
     assert chunk_of('{"choices": [], "usage": {"prompt_tokens": NaN}}').prompt_tokens is None
