@@ -27,6 +27,8 @@ class Observable(StrEnum):
     verdict_probs = "verdict probabilities"  # the verifier's, of a judged token; lossy rules read them
     text = "text"  # the ids of committed tokens
     branches = "branches"  # a drafter's further tokens at a context, of which token trees are made
+    # verdicts that may decide which member judges the same tokens next; under rejection sampling this bends the text
+    votes = "votes"
 
 
 # What the runtime has, and a recording of tries with trees: everything.
@@ -35,6 +37,7 @@ ALL_OBSERVABLES = frozenset(Observable)
 SIGNALS = frozenset({Observable.signals})
 VERDICT_PROBS = frozenset({Observable.verdict_probs})
 BRANCHES = frozenset({Observable.branches})
+VOTES = frozenset({Observable.votes})
 OWN = "paceline's own"  # begins `About.paper` of a policy without a paper; then what it does
 MOST_SHOWN = 8  # tags in an error
 

@@ -25,7 +25,7 @@ from ..decoding.pool import Pool
 from ..decoding.rules import EntropyAbove
 from ..decoding.seen import Observation, found_nothing
 from ..decoding.steps import ONE_STEP, Commit, Draft, Outcome, Step, Verify
-from .about import SIGNALS, About
+from .about import SIGNALS, VOTES, About
 from .blocks import (
     A_DRAFTER,
     A_VERIFIER_BETWEEN,
@@ -68,6 +68,8 @@ class Consensus(DraftedBlocks):
         self._drafts = {name: Draft(name, tokens) for name in names}
         self._most = most
         self.most_pending = most + len(names) - 1
+        if len(names) > 2:  # where the second one objects, the third does not judge
+            self.about = replace(self.about, observes=VOTES)
 
     def judge(self, seen: Observation, last: Outcome) -> Step:
         """The next voter's verification; if all agreed, another draft; if one objected, the target judges."""

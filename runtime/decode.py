@@ -229,6 +229,13 @@ class Driver:
         return len(lost)
 
 
+# What policies may do only where every token is certain.
+_NOT_DRAWN = {
+    Observable.branches: "drafts token trees",
+    Observable.votes: "lets the verdict on a token decide which member judges it next",
+}
+
+
 class Run:
     """A world with a policy, the loop that calls it, the loop's driver, and the ledger of both.
 
@@ -240,7 +247,7 @@ class Run:
         prices: seconds of operations; None measures.
 
     Raises:
-        ValueError: an oracle, or token trees under rejection sampling.
+        ValueError: an oracle, or under rejection sampling token trees or votes.
     """
 
     def __init__(
@@ -253,8 +260,9 @@ class Run:
         prices: Prices | None = None,
     ) -> None:
         refuse_oracle(policy, name)
-        if world.sampling.mode == "rejection" and Observable.branches in observed_by(policy):
-            raise ArgumentError(f"policy {name} drafts token trees, under greedy and coupled sampling, got rejection")
+        for what, does in _NOT_DRAWN.items() if world.sampling.mode == "rejection" else ():
+            if what in observed_by(policy):
+                raise ArgumentError(f"policy {name} {does}, under greedy and coupled sampling, got rejection")
         self.world = world
         self.members = loaded_pool(world.pool)
         self.ledger = RunLedger()

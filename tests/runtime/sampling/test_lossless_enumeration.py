@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from paceline.base.errors import ArgumentError
 from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
 from paceline.policies import Band, ConfidenceBelow, Draft, Ensemble, Ratio, Typical, Verify, make_policy
@@ -17,8 +18,10 @@ from paceline.policies.lossy import PyramidSD
 from paceline.runs.log import RunLedger
 from paceline.runtime import rejection_sampling as rejection
 from paceline.runtime import sampler
+from paceline.runtime.decode import decode
 from paceline.runtime.pools.members import LoadedMember, describe_model, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
 from paceline.runtime.rejection_sampling import SeededChance
 from paceline.runtime.sampling import truncated
 from paceline.runtime.threads import Memory
@@ -209,6 +212,17 @@ class Turns:
 )
 def test_members_may_take_turns_in_any_order(steps):
     assert distance(TOP_K, lambda _: Turns(steps), 2) < 1e-9
+
+
+def test_three_voters_bend_the_text_and_are_refused():
+    """Whether the second one accepts a token decides whether the third judges it."""
+    assert distance(TOP_K, "consensus,voters=one@two,tokens=2", 2) < 1e-9
+    text = "consensus,voters=one@two@three,tokens=2"
+    assert distance(TOP_K, text, 2) > 1e-3
+    built = make_policy(f"guarded,policy={text.replace(',', '(', 1)})", loaded_pool(small_pool()))
+    told = "policy p lets the verdict on a token decide which member judges it next, under greedy and coupled sampling"
+    with pytest.raises(ArgumentError, match=f"^{told}, got rejection$"):
+        decode(small_pool(), built, [Prompt(request_id="r", text="1")], sampling=TOP_K, max_new_tokens=2, name="p")
 
 
 @pytest.mark.parametrize("cache_kind", ["slots", "mask"])
