@@ -15,7 +15,10 @@ from .published import fetched
 from .tokenizer_files import file_beside
 
 TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+# Of older tokenizers, whose config holds no table of added tokens; and the fields with tokens of a model's own.
+_SPECIAL_OF_OLD, _TABLE = "special_tokens_map.json", "added_tokens_decoder"
+_FURTHER = ("extra_special_tokens", "model_specific_special_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class ChatTemplate:
 
     place: Path  # its file, for messages
     text: str  # Jinja, as transformers renders it
-    special: tuple[tuple[str, str], ...]  # texts of special tokens that it may name
+    special: tuple[tuple[str, str], ...]  # texts of special tokens that it may name, as transformers gives them
 
     def asked(self, question: str) -> str:
         """The dialogue that a user begins with a question; raises PoolFileError for a template that cannot be used."""
@@ -56,6 +59,8 @@ def read_chat_template(file: Path, location: str) -> ChatTemplate:
         held = local.parent if local.is_file() else fetched(location) or location
         template, config = (file_beside(held, name) for name in (TEMPLATE, TOKENIZER_CONFIG))
         values = {} if config is None else _object(config)
+        if _TABLE not in values and (beside := file_beside(held, _SPECIAL_OF_OLD)) is not None:
+            values |= _object(beside)
         text = values.get("chat_template") if template is None else template.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         rule = f"must have a chat template that can be read ({in_one_line(error)})"
@@ -64,8 +69,11 @@ def read_chat_template(file: Path, location: str) -> ChatTemplate:
     if place is None or not isinstance(text, str):
         rule = f"must have a chat template ({TEMPLATE}, or {TOKENIZER_CONFIG}) beside it for a chat"
         raise PoolFileError(file, "tokenizer", rule, location)
-    named = {name: _text_of(values.get(name)) for name in _SPECIAL}
-    return ChatTemplate(place, text, tuple((name, said) for name, said in named.items() if said is not None))
+    named = {name: values.get(name) for name in _SPECIAL}
+    for further in map(values.get, _FURTHER):
+        named |= further if isinstance(further, dict) else {}
+    said = {name: _text_of(token) for name, token in named.items()}
+    return ChatTemplate(place, text, tuple((name, token) for name, token in said.items() if token is not None))
 
 
 def _object(path: Path) -> dict[str, Any]:

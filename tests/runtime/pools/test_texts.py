@@ -9,6 +9,7 @@ import paceline
 import pytest
 import torch
 from paceline.runtime.forward import ModuleForward, layer_windows, within_window
+from paceline.runtime.pools.chat_template import read_chat_template
 from paceline.runtime.pools.check import check_pool
 from paceline.runtime.pools.configs import OFF_IN_FILES, OPTIONS
 from paceline.runtime.pools.pool import ModelPool
@@ -420,3 +421,34 @@ def test_generate_with_a_tokenizer_that_says_what_is_padding(padded_target, tiny
     ]:
         with pytest.raises(ValueError, match=told):
             ours(assistant, known)
+
+
+STAMPED = (
+    "{{ img_token }}{{ cls_token }}{{ bos_token }}{% for one in messages %}{{ one.content }}{{ eos_token }}{% endfor %}"
+)
+TABLE = {"added_tokens_decoder": {"0": {"content": "a", "special": True}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "beside"),
+    [
+        ({"bos_token": "a", "eos_token": {"__type": "AddedToken", "content": "b"}, "cls_token": "c"}, {}),
+        ({}, {"bos_token": "a", "eos_token": {"content": "b"}}),
+        ({"bos_token": "c", "eos_token": "b"}, {"bos_token": "a"}),
+        ({"bos_token": "c", **TABLE}, {"bos_token": "a", "eos_token": "b"}),
+        ({"bos_token": "a", "extra_special_tokens": {"img_token": "b"}, **TABLE}, {}),
+        ({"bos_token": "a", "extra_special_tokens": {"img_token": "b"}}, {"bos_token": "a"}),
+    ],
+)
+def test_a_template_has_the_special_tokens_that_transformers_gives_it(tmp_path, tiny_pool, config, beside):
+    """Those of older tokenizers are in a file of their own."""
+    tiny_pool.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": STAMPED, **config}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    if beside:
+        (tmp_path / "special_tokens_map.json").write_text(json.dumps(beside))
+    theirs = PreTrainedTokenizerFast.from_pretrained(str(tmp_path)).apply_chat_template(
+        [{"role": "user", "content": "d"}], tokenize=False, add_generation_prompt=True
+    )
+    assert read_chat_template(tmp_path / "pool.toml", "tokenizer.json").asked("d") == theirs
+    assert len(theirs) > 1
