@@ -214,9 +214,26 @@ def test_members_may_take_turns_in_any_order(steps):
     assert distance(TOP_K, lambda _: Turns(steps), 2) < 1e-9
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "cs-drafting,draft=one,middle=two,first=1,second=2,inner=1,copy=1",
+        "hispec,draft=ngram,middle=three,tokens=1,gather=1",
+        "polybasic,most=2,costs=one:1/two:2/three:4/target:9",
+        "cas-spec,most=2,costs=one:1/two:2/three:4/target:9",
+        "pipespec,draft=one,middle=two,window=1",
+        "pearl,draft=one,window=2",
+        "suffix,draft=two,window=2,score=0.5,most=2",
+        "ngram-model,draft=one,tokens=1,window=2",
+        "consensus,voters=one@two,tokens=2",
+    ],
+)
+def test_policies_that_choose_members_write_what_their_target_would(policy):
+    assert distance(TOP_K, policy, 2) < 1e-9
+
+
 def test_three_voters_bend_the_text_and_are_refused():
     """Whether the second one accepts a token decides whether the third judges it."""
-    assert distance(TOP_K, "consensus,voters=one@two,tokens=2", 2) < 1e-9
     text = "consensus,voters=one@two@three,tokens=2"
     assert distance(TOP_K, text, 2) > 1e-3
     built = make_policy(f"guarded,policy={text.replace(',', '(', 1)})", loaded_pool(small_pool()))
