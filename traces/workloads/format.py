@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ...base.errors import repeated
@@ -116,38 +117,63 @@ class WorkloadFormat:
     is_json: bool = False  # whether its files have one object per line; else they are tables
 
 
-# Names of the same thing, in small letters: when a request arrives, and tokens of its prompt and of its answer.
+# Names of the same thing, as `_plain` has them: when a request arrives, and tokens of its prompt and of its answer.
 _MEANT = tuple(
-    tuple(names.split())
+    tuple(names.replace("_", "").split())
     for names in (
-        "arrives_s arrival_s arrived_at arrival_time starttime start_time created created_at timestamp time ts arrival",
+        "arrives_s arrival_s arrived_at arrival_time start_time start_time_unix_nano request_created_at created "
+        "created_at timestamp time ts msec time_iso8601 arrival start",
         "prompt_tokens input_tokens input_toks input_length prompt_len num_prefill_tokens input",
         "output_tokens completion_tokens generated_tokens output_toks output_length output_len num_decode_tokens "
         "output",
     )
 )
+HOW_TO_NAME = "; or named by `columns` arrives_at=COLUMN,prompt=COLUMN,output=COLUMN"
 # What named columns cannot carry.
 _MORE = frozenset({"turns", "blocks", "graph", "hash_ids", "input_tok_ids", "sub_requests", "delay"})
 
 
 def suggested_columns(first: Mapping[str, Any]) -> str:
-    """How to name the columns or keys of a log, by its first row, for the end of a rule; empty where unknown."""
-    values = dict(first)
-    for key, inner in first.items():
-        values |= {f"{key}.{name}": value for name, value in inner.items()} if isinstance(inner, dict) else {}
+    """How to name the columns or keys of a log, by its first row, for the end of a rule; empty where unknown.
+
+    The outermost key of a usual name is taken: one further in may be of another thing, as of the user.
+    """
+    values = dict(_nameable(first))
     found = []
     for meant, is_right in zip(_MEANT, (_time_option, _is_count, _is_count), strict=True):
-        known = {key: meant.index(last) for key in values if (last := key.lower().rpartition(".")[2]) in meant}
-        right = (key for key in sorted(known, key=lambda key: known[key]) if is_right(values[key]))
+        known = {key: meant.index(last) for key in values if (last := _plain(key)) in meant}
+        right = (key for key in sorted(known, key=lambda key: (key.count("."), known[key])) if is_right(values[key]))
         found.append(next(right, None))
     arrives, prompt, output = found
     if arrives is None or prompt is None or output is None or not _MORE.isdisjoint(first):
         return ""
-    return f"; or `columns` {_time_option(values[arrives])}={arrives},prompt={prompt},output={output}"
+    named = f"{_time_option(values[arrives])}={arrives},prompt={prompt},output={output}"
+    return f"; or `columns` {quote(named)}"
+
+
+def _nameable(values: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
+    """What `columns` can name: keys, and with points those of nested objects."""
+    for key, value in values.items():
+        if "," not in key and key == key.strip():
+            yield f"{inside}{key}", value
+            if isinstance(value, dict) and "." not in key:
+                yield from _nameable(value, f"{inside}{key}.")
+
+
+def _plain(key: str) -> str:
+    """The last part of a key in small letters, without what writers set between words."""
+    return "".join(filter(str.isalnum, key.lower().rpartition(".")[2]))
+
+
+def without_point(text: str) -> str:
+    """A whole number without the point that tables of floats give it: 155 for 155.0; other texts as they are."""
+    number, _, places = text.partition(".")
+    return text if places.strip("0") else number
 
 
 def _is_count(value: object) -> bool:
-    return whole(value) or (isinstance(value, str) and value.isascii() and value.isdigit())
+    text = without_point(str(value))
+    return isinstance(value, str | int | Decimal) and text.isascii() and text.isdigit()
 
 
 def _time_option(value: object) -> str:
@@ -288,6 +314,8 @@ def rows_of(reading: Reading) -> Iterator[Row]:
 def row_of(reading: Reading, line: int, text: bytes) -> Row:
     """The object of a line; raises TraceFormatError."""
     rule = "must be one JSON object a line"
+    if text.lstrip().startswith(b"["):
+        rule += " (`jq -c '.[]' FILE` writes those of a list)"
     try:
         found = decode_json(text, decimals=True, constants=True)
     except ValueError as error:

@@ -25,7 +25,7 @@ from .arrival import (
     WorkloadOptions,
     requests_of,
 )
-from .format import MOST_ID, Reading, Row, Tally, WorkloadFormat, rows_of, suggested_columns, whole
+from .format import HOW_TO_NAME, MOST_ID, Reading, Row, Tally, WorkloadFormat, rows_of, suggested_columns, whole
 from .graph_files import AGENTS, graph_of
 from .mooncake import LLMSERVINGSIM
 from .sessions import Turn, TurnsLeft, runs_of
@@ -150,7 +150,7 @@ def _seconds(ps: int) -> str:
 PACELINE = WorkloadFormat(
     name="paceline",
     keys=_NEEDED,
-    sees=lambda keys: bool({*_HEAD, "arrives_s", "prompt_tokens"} & keys),
+    sees=lambda keys: bool({*_HEAD, "arrives_s"} & keys),
     read=read_lines,
     unit_tokens=unit_of,
     many=True,
@@ -224,7 +224,7 @@ def detect(path: Path, columns: str | None = None) -> tuple[WorkloadFormat, Mapp
     nearest = max(possible, key=near)
     named = suggested_columns(begins.values)
     told = f"nearest is {nearest.name}, by {', '.join(nearest.keys)}; " if near(nearest)[0] and not named else ""
-    rule = f"must be told by keys or columns ({told}all are in docs/workloads.md){named or '; or named by `columns`'}"
+    rule = f"must be told by keys or columns ({told}all are in docs/workloads.md){named or HOW_TO_NAME}"
     raise TraceFormatError(f"{path}: line {begins.line}", "format", rule, ", ".join(sorted(names))[:100])
 
 

@@ -9,12 +9,12 @@ may be named as well. A key with points is that key, if the object has it; else 
 """
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache, partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from .arrival import (
     ps_of_moment,
     ps_of_seconds,
 )
-from .format import NAME_RULE, Reading, Tally, WorkloadFormat, is_name, row_of, rows_of
+from .format import HOW_TO_NAME, NAME_RULE, Reading, Tally, WorkloadFormat, is_name, row_of, rows_of, without_point
 
 _MOST_DIGITS, _MOST_LISTED = 10, 200
 _DAY = "YYYY-MM-DD HH:MM:SS.fraction"
@@ -103,16 +103,18 @@ def read_table(table: TableFormat, reading: Reading, rows: Rows | None = None) -
 def _in_order(table: TableFormat, reading: Reading, rows: Iterator[_Parsed]) -> Iterator[_Parsed]:
     """The rows of a log by time, those of one instant in the order of the file."""
     found = list(rows)
+    kept = [row for row in found if all(row.counts) or reading.options.zero_tokens != "drop"]
     lines: dict[str, int] = {}
     for row in found:
         if names_zone(row.moment) != names_zone(found[0].moment):
             rule = f"must name a time zone, or leave it out, as line {found[0].line} does"
             raise reading.error(row.line, table.arrives, rule, row.moment)
+    for row in kept:
         if lines.setdefault(row.name, row.line) != row.line:
-            rule = f"must be unique in the workload, and is that of line {lines[row.name]}"
+            rule = f"must be unique in the workload, and is that of line {lines[row.name]} (lines are ids without id=)"
             raise reading.error(row.line, table.request_id, rule, row.name)
-    if (same := len(found) - len({row.ps for row in found})) > 0:
-        reading.tally.remarks["requests that arrive at once with another one, by the log's times"] = same
+    if (same := len(kept) - len({row.ps for row in kept})) > 0:
+        reading.tally.remarks["requests that arrive at once with the one before, by the log's times"] = same
     return iter(sorted(found, key=lambda row: row.ps))
 
 
@@ -121,7 +123,7 @@ def _parsed(table: TableFormat, reading: Reading, rows: Rows) -> Iterator[_Parse
     _check_head(table, reading, line, head)
     arrives, prompts, outputs = (head.index(name) for name in table.needed)
     may_lack = (table.total, table.one, table.request_id, table.tag)
-    total, one, names, tags = (head.index(name) if name in head else None for name in may_lack)
+    total, one, names, tags = (head.index(name) if name and name in head else None for name in may_lack)
     for line, cells in rows:
         if len(cells) != len(head):
             raise reading.error(line, "row", f"must have {len(head)} cells as the head has", len(cells))
@@ -129,9 +131,10 @@ def _parsed(table: TableFormat, reading: Reading, rows: Rows) -> Iterator[_Parse
         found = table.ps(moment)
         if found is None:
             raise reading.error(line, table.arrives, f"must be a time, {table.times}", moment or "nothing")
-        missing = "0" if table.is_log else ""
-        prompt = _count(reading, line, table.prompt, cells[prompts] or missing)
-        output = _count(reading, line, table.output, cells[outputs] or missing)
+        texts = [cells[prompts], cells[outputs]]
+        if table.is_log:
+            texts = [without_point(text) or "0" for text in texts]
+        prompt, output = (_count(reading, line, *named) for named in zip(table.needed[1:], texts, strict=True))
         if one is not None and cells[one] != "1":
             raise reading.error(line, table.one, "must be 1: a row is one request", cells[one])
         wanted, text = prompt + output, "" if total is None else cells[total]
@@ -149,18 +152,27 @@ def _check_head(table: TableFormat, reading: Reading, line: int, head: list[str]
         raise reading.error(line, "columns", "must be there once each", twice)
     for name in head:
         if name not in table.known:
-            raise reading.error(line, "columns", f"must be of {', '.join(table.known)}", name)
+            raise reading.error(line, "columns", f"must be of {', '.join(table.known)}{HOW_TO_NAME}", name)
     missing = [name for name in table.needed if name not in head]
     if missing:
         raise reading.error(line, "columns", f"must have {missing[0]}", ", ".join(head))
 
 
-def head_of(line: bytes) -> list[str]:
-    """The columns in a line; raises ValueError for what is no line of a table."""
+def _cells_of(line: bytes, mark: str) -> list[str]:
+    """The cells of a line; raises ValueError for what is no line of a table."""
     try:
-        return next(csv.reader([line.decode("utf-8")], strict=True))
+        return next(_cells([line.decode("utf-8")], mark))
     except csv.Error as error:
         raise ValueError(str(error)) from None
+
+
+def _mark_of(head: bytes) -> str:
+    """What stands between the cells of a table: a comma, where the head has one."""
+    return next((mark for mark in ",;\t" if mark.encode() in head), ",")
+
+
+def _cells(lines: Iterable[str], mark: str) -> Iterator[list[str]]:
+    return csv.reader(lines, strict=True, delimiter=mark, skipinitialspace=True)
 
 
 def _rows(reading: Reading) -> Iterator[tuple[int, list[str]]]:
@@ -178,8 +190,10 @@ def _rows(reading: Reading) -> Iterator[tuple[int, list[str]]]:
                 raise reading.error(number, "row", rule, f"byte 0x{line[error.start]:02x}") from None
 
     try:
-        for cells in csv.reader(texts(), strict=True):
-            yield current, cells
+        lines = texts()
+        for head in lines:
+            for cells in _cells(chain([head], lines), _mark_of(head.encode())):
+                yield current, cells
     except csv.Error as error:
         raise reading.error(current, "row", "must be cells with commas between", str(error)) from None
 
@@ -312,12 +326,13 @@ def log_of(path: Path, columns: str) -> tuple[WorkloadFormat, Mapping[str, Any]]
         used |= {name.partition(".")[0] for name in table.known if name not in used}
     left = [name for name in begins.values if name not in used]
     table = replace(table, others=() if begins.is_json else tuple(left))
+    told = ", ".join(filter(None, left))[:_MOST_LISTED]
     found = WorkloadFormat(
         name="columns",
         keys=table.needed,
         sees=lambda _: False,
         read=partial(_read_objects if begins.is_json else read_table, table),
-        notes=(f"columns: {columns}" + (f"; not used: {', '.join(left)[:_MOST_LISTED]}" if left else ""),),
+        notes=(f"columns: {columns}" + (f"; not used: {told}" if told else ""),),
         is_json=begins.is_json,
     )
     return found, begins.values if begins.is_json else {}
@@ -381,12 +396,15 @@ def first_row(path: Path) -> FirstRow:
         raise TraceFormatError(path, "file", "must hold a workload", "nothing")
     if text.lstrip()[:1] in (b"{", b"["):
         return FirstRow(line, row_of(reading, line, text).values, is_json=True)
+    mark = _mark_of(text)
     try:
-        names = head_of(text)
+        names = _cells_of(text, mark)
     except UnicodeDecodeError as error:
         raise reading.error(line, "row", "must be UTF-8", f"byte 0x{text[error.start]:02x}") from None
     except ValueError as error:
         raise reading.error(line, "row", "must be cells with commas between", str(error)) from None
     with suppress(ValueError):  # of the second line, which is read again
-        return FirstRow(line, dict(zip_longest(names, head_of(next(lines, (0, b""))[1])[: len(names)])), is_json=False)
+        return FirstRow(
+            line, dict(zip_longest(names, _cells_of(next(lines, (0, b""))[1], mark)[: len(names)])), is_json=False
+        )
     return FirstRow(line, dict.fromkeys(names), is_json=False)
