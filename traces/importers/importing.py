@@ -214,6 +214,7 @@ class Findings:
     forms: set[Form] = field(default_factory=set)
     # options of `ImportOptions` that had an effect, of those that need not have one
     mattered: set[str] = field(default_factory=set)
+    model: str = ""  # that the first response names
 
     def copy(self) -> "Findings":
         """A copy that later findings leave alone."""

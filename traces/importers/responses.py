@@ -107,6 +107,8 @@ _OF_THE_REQUEST = (
     ("timings",),
     ("meta_info",),
 )
+_MOST_MODEL = 100  # characters
+_OTHER_MODEL = "answers name another model than the first, {!r}: acceptance is that of all together"
 _SEVERAL = "answers stand beside others in one response, whose usage counts their tokens together"
 # Keys of the question of a line: in the response, or next to it.
 _PROMPTS = ("messages", "prompt", "prompt_token_ids", "input_ids", "input")
@@ -160,6 +162,11 @@ class Responses:
                 raise line.error("error", ERROR_RULE, message_of(line.values["error"], LONGEST_TOLD))
             answers, tag = answers_of(line), next((line.text(key) for key in _TAGS if key in line), "")
             self.ongoing.findings.note(_SEVERAL, len(answers) if len(answers) > 1 else 0)
+            if isinstance(model := line.values.get("model"), str):
+                first = self.ongoing.findings.model = self.ongoing.findings.model or model
+                self.ongoing.findings.note(
+                    _OTHER_MODEL.format(first[:_MOST_MODEL]), len(answers) if model != first else 0
+                )
             for answer, question in zip(answers, _questions(line, len(answers)), strict=True):
                 for request in self.answered(parse(self, answer)):
                     yield replace(self._timed(answer, request), tag=tag or request.tag), question
