@@ -117,7 +117,9 @@ MOST_READ_PS = 10**9 * PS_PER_S  # some thirty years: the bound of times in file
 
 _PLACES = 12  # of seconds, as picoseconds
 _MOST_DIGITS = 40
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:\.(\d{1,40}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_MOMENT = re.compile(
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:\.(\d{1,40}))?(?: ?(Z|UTC|[+-]\d\d(?::?\d\d)?))?", re.ASCII
+)
 _SECONDS = re.compile(r"(\d{1,10})(?:\.(\d{0,40}))?", re.ASCII)
 
 
@@ -161,8 +163,8 @@ def ps_of_moment(text: str) -> int | None:
     minutes = _minutes(minute)
     if minutes is None or seconds > "59":
         return None
-    if zone and zone != "Z":
-        hours, rest = zone[1:3], zone[-2:]
+    if zone and zone not in ("Z", "UTC"):
+        hours, rest = zone[1:3], zone[3:].removeprefix(":") or "00"
         if hours > "23" or rest > "59":
             return None
         minutes -= int(f"{zone[0]}1") * (int(hours) * 60 + int(rest))

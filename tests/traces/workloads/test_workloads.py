@@ -290,6 +290,8 @@ def test_moments_differ_by_what_is_between():
     day = ps_of_moment("2024-02-29 00:00:00")
     assert ps_of_moment("2024-03-01 00:00:00.0000000000005+00:00") - day == 86_400 * S + 1
     assert ps_of_moment("2024-02-29T12:30:01.25Z") - day == (12 * 3600 + 30 * 60 + 1) * S + S // 4
+    for zone, hours in (("+00", 0), ("-07", 7), (" +0130", -1.5), (" UTC", 0), ("+05:30", -5.5)):
+        assert ps_of_moment(f"2024-02-29 00:00:00{zone}") - day == hours * 3600 * S
 
 
 # -- sessions as graphs: a request comes after the last thing that it waits for, once, and none waits for ever
