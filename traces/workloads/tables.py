@@ -35,6 +35,8 @@ from .arrival import (
 from .format import HOW_TO_NAME, NAME_RULE, Reading, Tally, WorkloadFormat, is_name, row_of, rows_of, without_point
 
 _MOST_DIGITS, _MOST_LISTED = 10, 200
+# Of a log: the year 5138 in seconds since 1970, the year 3169 in a date, so that the unit is a smaller one.
+_LATEST_PS = 10**11 * PS_PER_S
 _DAY = "YYYY-MM-DD HH:MM:SS.fraction"
 
 
@@ -131,6 +133,9 @@ def _parsed(table: TableFormat, reading: Reading, rows: Rows) -> Iterator[_Parse
         found = table.ps(moment)
         if found is None:
             raise reading.error(line, table.arrives, f"must be a time, {table.times}", moment or "nothing")
+        if table.is_log and found >= _LATEST_PS:
+            rule = f"must be a time, {table.times}, below 10^11 s (is its unit smaller?)"
+            raise reading.error(line, table.arrives, rule, moment)
         texts = [cells[prompts], cells[outputs]]
         if table.is_log:
             texts = [without_point(text) or "0" for text in texts]
