@@ -12,7 +12,7 @@ from ..reports.what_if import TOGETHER, Changed, WhatIf
 from ..sim.cost.roofline import SHEET, device_sheet
 from ..sim.serving.cluster import PlacedReplica
 from ..traces.recording import Recording
-from ..traces.workloads.workload import OpenedWorkload
+from ..traces.workloads.workload import OpenedWorkload, is_closed
 from .load import LoadRuns, check_policies, meta_of
 from .options import WhatIfOptions, checked, takes
 from .serving import ServingSetting, notes_on, serving_setting
@@ -139,7 +139,8 @@ def _own_rate(setting: ServingSetting) -> float:
     rate = opened.own_rate() if isinstance(opened, OpenedWorkload) else None
     if rate is None:
         rule = "rate must be a multiple of `rate`, or of the rate of a log's own times"
-        raise ArgumentError(f"`changes` {rule}, got {setting.workload} without `rate`")
+        why = "in a closed loop" if is_closed(opened) else "without `rate`"
+        raise ArgumentError(f"`changes` {rule}, got {setting.workload} {why}")
     return rate
 
 

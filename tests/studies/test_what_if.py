@@ -108,6 +108,8 @@ def test_what_goes_with_something_else_is_refused(tmp_path):
         ValueError, match=r"multiple of `rate`, or of the rate of a log's own times, got poisson.* without"
     ):
         paceline.what_if("poisson:rate=4,requests=9", "plain", ["rate=2x"], cluster="h100")
+    with pytest.raises(ValueError, match="got closed:concurrency=2,requests=9 in a closed loop"):
+        paceline.what_if("closed:concurrency=2,requests=9", "plain", ["rate=2x"], cluster="h100")
 
 
 def test_twice_the_rate_of_a_log_is_twice_that_of_its_own_times(tmp_path):
