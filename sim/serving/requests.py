@@ -88,7 +88,9 @@ class DrawnRequests:
         tags = sorted(tag for tag in self._by_tag if tag)
         shown = ", ".join(tags[:MOST_SHOWN]) + (", ..." if len(tags) > MOST_SHOWN else "")
         have = f"it has {counted(len(tags), 'tag')}: {shown}" if tags else "they have none"
-        return ArgumentError(f"request {request_id}: no request of the recording has the tag {tag!r}; {have}")
+        return ArgumentError(
+            f"request {request_id}: no request of the recording has the tag {tag!r}; {have}; `tag` '' is for any"
+        )
 
 
 NEVER = -1

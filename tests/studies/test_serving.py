@@ -118,7 +118,10 @@ def test_an_interrupt_leaves_what_was_simulated(tmp_path):
         ({"rate": 0.0, "workload": "poisson:requests=3"}, "`rate` must be in"),
         ({"out": 5}, "`out` must be a valid string, got 5"),
         ({"workload": 5}, "`workload` must be a valid string, got 5"),
-        ({"tag": "no such"}, "no request of the recording has the tag 'no such'"),
+        (
+            {"tag": "no such"},
+            "has the tag 'no such'; it has 6 tags: code, dialogue, edit, math, prose, translation; `tag` '' is",
+        ),
         ({"policy": None}, "`policy` must be given: replica h100 of h100 has none"),
         ({"policy": "oracle-window"}, "must not see ahead under load"),
         ({"horizon_s": 0.0}, "`horizon_s` must be in"),
