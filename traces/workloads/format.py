@@ -165,14 +165,8 @@ def _plain(key: str) -> str:
     return "".join(filter(str.isalnum, key.lower().rpartition(".")[2]))
 
 
-def without_point(text: str) -> str:
-    """A whole number without the point that tables of floats give it: 155 for 155.0; other texts as they are."""
-    number, _, places = text.partition(".")
-    return text if places.strip("0") else number
-
-
 def _is_count(value: object) -> bool:
-    text = without_point(str(value))
+    text = str(value).removesuffix(".0")  # of tables of floats
     return isinstance(value, str | int | Decimal) and text.isascii() and text.isdigit()
 
 

@@ -32,7 +32,7 @@ from .arrival import (
     ps_of_moment,
     ps_of_seconds,
 )
-from .format import HOW_TO_NAME, NAME_RULE, Reading, Tally, WorkloadFormat, is_name, row_of, rows_of, without_point
+from .format import HOW_TO_NAME, NAME_RULE, Reading, Tally, WorkloadFormat, is_name, row_of, rows_of
 
 _MOST_DIGITS, _MOST_LISTED = 10, 200
 # Of a log: the year 5138 in seconds since 1970, the year 3169 in a date, so that the unit is a smaller one.
@@ -138,7 +138,7 @@ def _parsed(table: TableFormat, reading: Reading, rows: Rows) -> Iterator[_Parse
             raise reading.error(line, table.arrives, rule, moment)
         texts = [cells[prompts], cells[outputs]]
         if table.is_log:
-            texts = [without_point(text) or "0" for text in texts]
+            texts = [text.removesuffix(".0") or "0" for text in texts]  # of tables of floats; 1.000 may be a thousand
         prompt, output = (_count(reading, line, *named) for named in zip(table.needed[1:], texts, strict=True))
         if one is not None and cells[one] != "1":
             raise reading.error(line, table.one, "must be 1: a row is one request", cells[one])
