@@ -140,14 +140,16 @@ def suggested_columns(first: Mapping[str, Any]) -> str:
     """
     values = dict(_nameable(first))
     found = []
-    for meant, is_right in zip(_MEANT, (_time_option, _is_count, _is_count), strict=True):
+    for meant, is_right in zip(_MEANT, (_time_option, _count, _count), strict=True):
         known = {key: meant.index(last) for key in values if (last := _plain(key)) in meant}
-        right = (key for key in sorted(known, key=lambda key: (key.count("."), known[key])) if is_right(values[key]))
+        right = (
+            key for key in sorted(known, key=lambda key: (key.count("."), known[key])) if is_right(key, values[key])
+        )
         found.append(next(right, None))
     arrives, prompt, output = found
     if arrives is None or prompt is None or output is None or not _MORE.isdisjoint(first):
         return ""
-    named = f"{_time_option(values[arrives])}={arrives},prompt={prompt},output={output}"
+    named = f"{_time_option(arrives, values[arrives])}={arrives},prompt={prompt},output={output}"
     return f"; or `columns` {quote(named)}"
 
 
@@ -165,20 +167,23 @@ def _plain(key: str) -> str:
     return "".join(filter(str.isalnum, key.lower().rpartition(".")[2]))
 
 
-def _is_count(value: object) -> bool:
+def _count(_: str, value: object) -> bool:
     text = str(value).removesuffix(".0")  # of tables of floats
     return isinstance(value, str | int | Decimal) and text.isascii() and text.isdigit()
 
 
-def _time_option(value: object) -> str:
-    """What `columns` calls a time of this size; "" for what is none. No log is from before 1973."""
+def _time_option(key: str, value: object) -> str:
+    """What `columns` calls a time of this size; "" for what is none, or may have any unit: a clock is past 1973.
+
+    A Mooncake log with a key of its own has milliseconds from its start.
+    """
     if isinstance(value, str) and ps_of_moment(value) is not None:
         return "arrives_at"
     try:
         size = -1.0 if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         size = -1.0
-    sizes = {"arrives_ns": 1e17, "arrives_us": 1e14, "arrives_ms": 1e11, "arrives_s": 0}
+    sizes = {"arrives_ns": 1e17, "arrives_us": 1e14, "arrives_ms": 1e11, "arrives_s": 0 if key.endswith("_s") else 1e8}
     return next((name for name, least in sizes.items() if size >= least), "")
 
 
