@@ -296,14 +296,14 @@ class ServerTokenizer:
         if not seen.finished:
             return seen
         try:
-            prompt = seen.prompt_tokens if seen.prompt_tokens is not None else self.count(found.prompt)
+            prompt = seen.prompt_tokens
+            if prompt is None and found.prompt:  # without a text, what was sent is not known
+                prompt = self.count(found.prompt)
             output = seen.output_tokens if seen.output_tokens is not None else self.count(found.answer) - self._before
         except ServerError:
             return seen
         # A prompt of no token or an answer of less than none is no count: such a tokenizer is not used.
-        return replace(
-            seen, prompt_tokens=prompt if prompt > 0 else None, output_tokens=output if output >= 0 else None
-        )
+        return replace(seen, prompt_tokens=prompt or None, output_tokens=output if output >= 0 else None)
 
     def _count_by(self, form: tuple[str, Callable[[str, str], dict[str, Any]]], text: str) -> int | None:
         path, body = form

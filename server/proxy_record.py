@@ -252,6 +252,8 @@ class ProxyRecorder:
             found = replace(found, seen=replace(found.seen, ended_at_ps=None, failed=""))
         seen = found.seen
         if self._tokenizer is not None and seen.finished and None in (seen.prompt_tokens, seen.output_tokens):
+            if seen.prompt_tokens is None and isinstance(ids := _prompt(passed.asked), list):
+                found = replace(found, seen=replace(seen, prompt_tokens=len(ids)))
             seen, self._was_counted = self._tokenizer.counted(found), True
         return replace(found, seen=replace(seen, asked_tokens=most or max(1, seen.output_tokens or 1)))
 
@@ -352,16 +354,20 @@ def _is_stream(passed: Passed) -> bool:
     return passed.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
 
 
-def _prompt_of(body: Mapping[str, Any]) -> str:
-    """The text of a prompt, or of a dialogue's messages; "" where it was sent as token ids."""
+def _prompt(body: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever a client sent
+    """The prompt, a text or a list of token ids if it is valid; one that is alone in a list is taken out of it."""
     prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1:
-        prompt = prompt[0]
-    if isinstance(prompt, str):
+    return prompt[0] if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int) else prompt
+
+
+def _prompt_of(body: Mapping[str, Any]) -> str:
+    """The text of a prompt, or of a dialogue's messages; "" where token ids were sent, or what is no text."""
+    if isinstance(prompt := _prompt(body), str):
         return prompt
     messages = body.get("messages")
-    texts = [one.get("content") for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
-    return "\n".join(text for text in texts if isinstance(text, str))
+    said = [one.get("content") for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+    texts = [text for text in said if isinstance(text, str)]
+    return "\n".join(texts) if len(texts) == len(said) else ""
 
 
 def _digest(asked: Mapping[str, Any]) -> str:

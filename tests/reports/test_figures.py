@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.reports.figure import write_figure
-from paceline.reports.observed import ObservedCell, observed_figures
+from paceline.reports.observed import ObservedCell, observed_figures, observed_lines
 from paceline.reports.observed import verdict as observed_verdict
 from paceline.reports.panels import Panel, Series, by_category, series_of, validation_panels
 from paceline.reports.validation import Cell, choices, repeatability, verdict
@@ -220,6 +220,14 @@ def test_figures_by_hand():
     assert found.late_s == pytest.approx(0.001)
     assert found.finish_reasons == {"length": 1, "stop": 1}
     assert found.failures == {"HTTP 500: no": ["c"]}
+
+
+def test_what_a_tokenizer_does_not_count_is_told():
+    for endpoint, lacking in (("/v1/completions", "end of sequence is"), ("/v1/chat/completions", "chat template is")):
+        meta = META.model_copy(update={"counted_by": "tokenizer", "endpoint": endpoint})
+        lines = observed_lines(ObservedRun(meta, RUN), observed_figures(ObservedRun(meta, RUN)))
+        (told,) = (line for line in lines if "counted by the server's tokenizer" in line)
+        assert told.endswith(f"{lacking} among them")
 
 
 def test_one_unknown_count_makes_a_sum_unknown_and_no_zero():

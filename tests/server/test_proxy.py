@@ -397,6 +397,33 @@ def test_what_is_not_one_answer_of_the_model_passes_and_is_counted(tmp_path):
     }
 
 
+def test_a_prompt_without_a_text_is_counted_by_its_ids_or_not_at_all(tmp_path):
+    """The tokenizer would count an empty text instead: a beginning of sequence."""
+
+    def plans(path, _headers, body):
+        if path == "/tokenize":
+            count = 1 + len(json.loads(body)["prompt"].split())
+            return Plan(pieces=[(0, json.dumps({"count": count}).encode())], chunked=False)
+        return Plan(headers={"Content-Type": "text/event-stream"}, pieces=stream_of(4, usage=False))
+
+    image = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+    sent = {
+        6: {"prompt": [5, 4, 3, 2, 1, 0]},
+        3: {"prompt": [[2, 1, 0]]},
+        1: {"prompt": [7]},
+        5: {"prompt": ["Once upon a time"]},
+        None: {"messages": [{"role": "user", "content": image}]},
+    }
+    folder = tmp_path / "traffic"
+    with upstream(plans) as server, proxied(server, folder, count_tokens=True) as proxy:
+        for fields in sent.values():
+            all_of(proxy.url, [1], body=json.dumps({"model": MODEL, "stream": True, **fields}).encode())
+    found = read_observed(folder / "observed")
+    assert [one.prompt_tokens for one in found.requests] == list(sent)
+    assert {one.output_tokens for one in found.requests} == {4}
+    assert found.meta.counted_by == "nobody"
+
+
 def test_nothing_more_is_kept_beyond_the_cap(tmp_path, capfd):
     folder = tmp_path / "traffic"
     with upstream() as server, proxied(server, folder, mib=1) as proxy:
