@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from random import SystemRandom
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from ..base.errors import counted
+from ..base.files import decode_json
 from ..runtime.pools.chat_template import ChatTemplate
 from ..runtime.pools.pool import ModelPool
 from ..runtime.pools.pool_file import PoolFileError
@@ -252,6 +254,27 @@ class Guard:
             self._service.let_go(place)
 
 
+class _Json(Request):
+    """A request whose JSON has no key twice and no byte that is no UTF-8; raises RequestError for any other."""
+
+    async def json(self) -> Any:  # noqa: ANN401 - what JSON holds
+        """The body."""
+        try:
+            return decode_json(await self.body(), constants=True)  # fields that are NaN are refused by their names
+        except ValueError as error:
+            raise RequestError(400, f"the body must be JSON ({error})", code="invalid_json") from None
+
+
+class _Route(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            return await handle(_Json(request.scope, request.receive))
+
+        return handled
+
+
 class _Streamed(StreamingResponse):
     """Server-sent events; closes its answers also if the client left before the first event."""
 
@@ -300,6 +323,7 @@ def make_app(service: Service, *, api_key: str | None = None) -> FastAPI:
         await asyncio.to_thread(service.close)
 
     app = FastAPI(title="paceline", docs_url=None, redoc_url=None, lifespan=running)
+    app.router.route_class = _Route
     app.add_middleware(Guard, service=service, api_key=api_key)
     _handle_errors(app)
 

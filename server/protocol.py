@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from ..base.errors import one_line_of
 from ..traces.meta import LOWEST_TEMPERATURE, Sampling
 
 MOST_TOP = 20  # likeliest tokens beside a log-probability: OpenAI's bound of chats, vLLM's of both
@@ -28,6 +29,7 @@ _LAW = "the target's own, at temperature 1"
 
 MOST_CHOICES, MOST_STOPS, MOST_MESSAGES = 16, 16, 1024
 _MOST_SEED = 2**63 - 1
+_LONGEST = 1000  # characters of a message
 _DEFAULT_TOKENS = 16  # of /v1/completions, as in OpenAI and vLLM
 Number = StrictInt | StrictFloat
 
@@ -77,7 +79,7 @@ class RequestError(HTTPException):
         code: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
-        message = message.encode("utf-8", "replace").decode()  # the request may hold half a surrogate pair
+        message = one_line_of(message, _LONGEST)  # the request may hold line ends, and half a surrogate pair
         super().__init__(status, message, None if retry_after_s is None else {"Retry-After": str(retry_after_s)})
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
         told = {"message": message, "type": kind if status < 500 else "server_error", "param": param, "code": code}
@@ -267,8 +269,6 @@ def error_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     """The first of pydantic's errors as a RequestError."""
     first = errors[0]
     context = first.get("ctx") or {}
-    if first["type"] == "json_invalid":
-        return RequestError(400, f"the body must be JSON ({context.get('error', first['msg'])})", code="invalid_json")
     where = [str(part) for part in first.get("loc", ()) if part != "body"]
     field = str(context.get("field") or next(iter(where), ""))
     message = str(first["msg"]).removeprefix("Value error, ")
@@ -276,8 +276,8 @@ def error_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
         field, message = ".".join(where), "is not a field that this server knows"
     elif isinstance(value := first.get("input"), str | int | float | None) and not context.get("field"):
         message = f"{message}, got {value if isinstance(value, int) else repr(value)[:60]}"
-    named = message if message.startswith(field) else f"{field or 'body'}: {message}"
-    return RequestError(400, named[:500], param=field[:100] or None)
+    named = message if field and message.startswith(field) else f"{field or 'body'}: {message}"
+    return RequestError(400, named, param=field[:100] or None)
 
 
 # What both protocols have in common.

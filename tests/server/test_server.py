@@ -223,6 +223,23 @@ def test_what_is_no_request_is_refused_in_the_same_shape(client, body):
     assert client.get("/health").status == 200
 
 
+def test_a_body_that_is_no_json_is_told_why_and_in_one_line(client):
+    for body, message in (
+        (
+            b'{"model": "pico", "prompt": "a", "max_tokens": 1, "max_tokens": 3}',
+            "the body must be JSON (key 'max_tokens' twice",
+        ),
+        (b'{"model": "pico", "prompt": "\xff"}', "the body must be JSON (a byte that is no UTF-8"),
+        (b"[" * 1000 + b"]" * 1000, "the body must be JSON (brackets nested too deep"),
+        (b"null", "body: "),
+        (b'{"model": "pico", "prompt": "a", "temperature": NaN}', "temperature: "),
+        (b'{"model": "pico", "prompt": "a", "a\\nb": 1}', "a b: is not a field"),
+    ):
+        found = client.post("/v1/completions", body)
+        assert (found.status, found.error["message"][: len(message)]) == (400, message)
+        assert "\n" not in found.error["message"]
+
+
 def test_values_that_ask_for_nothing_are_taken(client):
     fields = {"logprobs": None, "echo": False, "presence_penalty": 0, "response_format": {"type": "text"}, "tools": []}
     fields |= {"repetition_penalty": 1.0, "min_p": 0.0}  # as vLLM's benchmark sends them
