@@ -173,6 +173,8 @@ class Service:
         num_open = self.engine.num_open + len(self._arriving)
         if not self.engine.is_alive:
             raise RequestError(503, "the server is shutting down", code="shutting_down", retry_after_s=_RETRY_AFTER_S)
+        if num_more > self._most_open:
+            raise RequestError(400, f"n must be at most {self._most_open} here, got {num_more}", param="n")
         if num_open + num_more > self._most_open:
             message = f"{counted(num_open, 'request')} run and wait already; come again"
             raise RequestError(429, message, code="queue_full", retry_after_s=_RETRY_AFTER_S)

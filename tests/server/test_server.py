@@ -290,6 +290,8 @@ def test_beyond_the_queue_a_request_is_told_to_come_again(models, prompts):
         assert early.result().status == 200
         assert client.complete(prompts[0]).status == 200
         assert client.complete("a", max_tokens=201).error["param"] == "max_tokens"
+        never = client.complete("a", n=4)  # to come again would not help
+        assert (never.status, never.error["message"]) == (400, "n must be at most 3 here, got 4")
 
 
 def test_a_request_has_a_place_from_when_it_came_whole_and_is_refused_before(models, prompts):
