@@ -230,7 +230,7 @@ class ProxyRecorder:
         self._files.ended(passed.request_id, lengths, rows)
 
     def _read(self, passed: Passed) -> Exchange:
-        most = passed.asked.get("max_completion_tokens", passed.asked.get("max_tokens"))
+        most = passed.asked.get("max_completion_tokens") or passed.asked.get("max_tokens")  # either may be null
         most = most if type(most) is int and 1 <= most <= MOST_COUNT else None
         sent_at_ps = passed.sent_at_ps or passed.arrived_at_ps
         sent = Sent(

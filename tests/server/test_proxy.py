@@ -424,6 +424,13 @@ def test_a_prompt_without_a_text_is_counted_by_its_ids_or_not_at_all(tmp_path):
     assert found.meta.counted_by == "nobody"
 
 
+@pytest.mark.parametrize("fields", [{"max_completion_tokens": 9}, {"max_completion_tokens": None, "max_tokens": 9}])
+def test_the_longest_answer_is_that_of_the_field_that_is_not_null(fields, tmp_path):
+    with upstream() as server, proxied(server, tmp_path / "traffic") as proxy:
+        all_of(proxy.url, [1], body=json.dumps({"model": MODEL, "prompt": "a", **fields}).encode())
+    assert [one.asked_tokens for one in read_observed(tmp_path / "traffic" / "observed").requests] == [9]
+
+
 def test_nothing_more_is_kept_beyond_the_cap(tmp_path, capfd):
     folder = tmp_path / "traffic"
     with upstream() as server, proxied(server, folder, mib=1) as proxy:
