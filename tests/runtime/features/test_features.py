@@ -327,7 +327,7 @@ def test_a_recording_is_read_as_it_was_written_and_a_broken_view_is_refused(smal
 
 def test_what_cannot_be_right_of_a_recording_is_refused_by_name(small, tmp_path):
     trace = recorded(small, tmp_path / "a.trace", reach=6)
-    (tmp_path / "w.jsonl").write_text('{"arrival_s": 0.5, "prompt_tokens": 4, "output_tokens": 4}\n', encoding="utf-8")
+    (tmp_path / "w.jsonl").write_text('{"arrives_s": 0.5, "prompt_tokens": 4, "output_tokens": 4}\n', encoding="utf-8")
     trees = (TreeClosure(model="mid", shape="2x1"),)
     load = {"workload": tmp_path / "w.jsonl", "cluster": "h100"}
     ahead = "sees ahead, which rounds beside feature do not allow"
